@@ -31,7 +31,7 @@ help: ## List the targets
 # What uses one core only is done two and two: installing, then types beside tools.
 .PHONY: test
 test: pythons ## Run lint, types and tests, on every Python found
-	$(MAKE) --no-print-directory -j .claude-cli/.made \
+	$(MAKE) --no-print-directory -j .ag-ui-client/.made \
 		$$(tools/pythons.sh | sed -n '2,$$ s|\(3[^ ]*\) .*|.venv-\1/.test|p')
 	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory -j --output-sync=target types tools
@@ -59,7 +59,7 @@ tools: .venv/.dev ## Run the tests that start type checkers or build the docs
 # A file of tests stays in one process: what its tests share is made once. Files that take long come
 # first (tests/conftest.py), so that no process waits for the other at the end.
 .PHONY: pytest
-pytest: .venv/.dev .claude-cli/.made ## Run the tests on the base Python, with every backend
+pytest: .venv/.dev .ag-ui-client/.made ## Run the tests on the base Python, with every backend
 	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest -m "not slow and not tools" \
 		-n 4 --dist loadfile --no-loadscope-reorder
 
@@ -82,7 +82,7 @@ $(OTHER_MINORS:%=pytest-%): pytest-%:
 	fi
 
 .PHONY: slow
-slow: .venv/.dev .claude-cli/.made ## Run the slow tests, which `make test` leaves out
+slow: .venv/.dev .ag-ui-client/.made ## Run the slow tests, which `make test` leaves out
 	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest -m "slow and not registries"
 
 .PHONY: real-projects
@@ -148,6 +148,10 @@ bench-fills: .venv/.dev ## Measure what a fill costs over calling the same SDK b
 bench-tools: .venv/.dev ## Measure a round of tool calls against PydanticAI, and calls against a gather
 	.venv/bin/python -m benchmarks.tools
 
+.PHONY: bench-serve
+bench-serve: .venv/.dev ## Measure what 50 clients cost that follow a run over HTTP
+	.venv/bin/python -m benchmarks.serve
+
 .PHONY: bench-team
 bench-team: .venv/.dev ## Measure a team: five workers against one, idle agents, events to 50 clients
 	.venv/bin/python -m benchmarks.team
@@ -171,7 +175,7 @@ lock: .venv-uv/.uv ## Pin the newest versions that pyproject.toml allows in requ
 
 .PHONY: clean
 clean: ## Remove the virtual environments, caches and builds
-	rm -rf .venv .venv-* .claude-cli build dist site .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-* .claude-cli .ag-ui-client build dist site .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- virtual environments ---------------------------------------------------------------------
@@ -202,9 +206,15 @@ clean: ## Remove the virtual environments, caches and builds
 	@touch $@
 
 # The Claude program that its backend is tested with.
-.claude-cli/.made: tools/claude_cli.sh | .venv/.dev
+.claude-cli/.made: tools/claude_cli.sh tools/with_npm.sh | .venv/.dev
 	@echo "Fetching the Claude program, about 240 MB unpacked ..."
 	tools/claude_cli.sh .claude-cli .venv/bin/python
+	@touch $@
+
+# The AG-UI client that the server is tested with. It comes after the Claude program, since both may
+# install Node.
+.ag-ui-client/.made: tools/ag_ui_client.sh tools/with_npm.sh | .claude-cli/.made
+	tools/ag_ui_client.sh .ag-ui-client .venv/bin/python
 	@touch $@
 
 .venv-3.%/.test: pyproject.toml $(LOCK)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import os
 import pickle
 import re
 from dataclasses import dataclass
@@ -95,9 +96,53 @@ def test_a_document_is_a_pdf_or_text():
     assert NOTE.text == "a note, ä"
     with pytest.raises(ValueError, match="no plain text"):
         _ = PAPER.text
-    for data in (b"", b"a\0b", b"\xff\xfe", png()):
+    for data in (b"a\0b", b"\xff\xfe", png(), b"\x7fELF\xff", b"\0" * 1_025 + PDF):
         with pytest.raises(ValueError, match="no PDF and no text"):
             Document.from_bytes(data)
+    for kind in (Image, Document):
+        with pytest.raises(ValueError, match="it has no bytes"):
+            kind.from_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("data", "media_type"),
+    [
+        (b"A PDF begins with %PDF-1.4 and ends with %%EOF.", "text/plain"),
+        (b"\xef\xbb\xbf\r\n" + PDF, "application/pdf"),
+        (b"\x01\xff junk of a mail program \n" + PDF, "application/pdf"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "text/plain"),
+    ],
+)
+def test_a_text_about_pdf_is_a_text_and_a_pdf_may_come_after_other_bytes(data, media_type):
+    assert Document.from_bytes(data, "a.pdf").media_type == media_type
+
+
+ISO = b"\x00\x00\x00\x18ftyp"
+OTHERS = {
+    "heic": ISO + b"heic\0\0\0\0mif1heic",
+    "avif": ISO + b"avif\0\0\0\0avifmif1",
+    "bmp": b"BM" + b"\0" * 60,
+    "tiff": b"II*\0" + b"\0" * 60,
+    "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+    "text": b"not an image",
+    "pdf": PDF,
+    "wave": b"RIFF\x24\0\0\0WAVEfmt ",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_bytes_of_another_type_are_no_image_whatever_they_are_called(name):
+    with pytest.raises(ValueError, match="no JPEG, PNG, GIF or WebP"):
+        Image.from_bytes(OTHERS[name], "photo.png")
+
+
+def test_a_file_that_is_two_types_is_what_it_begins_as():
+    both = gif() + PDF
+    assert (file_of(both).media_type, Image.from_bytes(both).media_type) == ("image/gif",) * 2
+    with pytest.raises(ValueError, match="no PDF"):
+        Document.from_bytes(both)
+    animated = gif() + gif()[13:]
+    assert Image.from_bytes(animated).pixels == (3, 2)
 
 
 def test_a_file_is_read_from_a_path_and_written_to_one(tmp_path):
@@ -107,8 +152,33 @@ def test_a_file_is_read_from_a_path_and_written_to_one(tmp_path):
     assert (image.name, image.media_type) == ("a photo.jpg", "image/png")
     image.save(tmp_path / "copy.png")
     assert Image.from_path(tmp_path / "copy.png", name="") == Image.from_bytes(png())
-    with pytest.raises(OSError):
-        Image.from_path(tmp_path)
+    path.write_bytes(png(2, 2))  # what was read does not change with the file
+    assert image.pixels == (1, 1)
+
+
+def test_a_path_that_cannot_be_read_is_named_in_the_error(tmp_path):
+    (tmp_path / "empty.png").write_bytes(b"")
+    (tmp_path / "a.svg").write_bytes(b"<svg/>")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    with (tmp_path / "huge").open("wb") as huge:
+        huge.truncate(MAX_BYTES + 1)
+    for name, error, why in (
+        (".", IsADirectoryError, "Is a directory"),
+        ("missing.png", FileNotFoundError, "No such file"),
+        ("pipe", OSError, "it is a named pipe"),
+        ("link", OSError, "it is a named pipe"),
+        ("huge", OSError, "more than 32,000,000 bytes"),
+        ("/dev/zero", OSError, "it is a device"),
+        ("empty.png", ValueError, "it has no bytes"),
+        ("a.svg", ValueError, "no JPEG, PNG, GIF or WebP"),
+    ):
+        with pytest.raises(error, match=why) as raised:
+            Image.from_path(tmp_path / name)
+        assert repr(str(tmp_path / name)) in str(raised.value)
+    (tmp_path / "photo.png").write_bytes(png())
+    (tmp_path / "photo").symlink_to(tmp_path / "photo.png")
+    assert Image.from_path(tmp_path / "photo").name == "photo"
 
 
 def test_a_file_cannot_be_changed_and_is_compared_by_its_bytes_and_name():
@@ -416,6 +486,29 @@ def test_a_tool_and_a_function_return_files():
     assert "[image c1.2: other.png" in message.text
     # The conversation before it is sent unchanged, so that providers find it in their caches.
     assert second.conversation[: len(first.conversation)] == first.conversation
+
+
+def test_equal_files_of_two_calls_keep_their_names():
+    class Question(Node):
+        text: str
+
+        async def __call__(self) -> Reply: ...
+
+    def scan(page: int) -> Image:
+        """Scan a page."""
+        return Image.from_bytes(png(), f"page {page}.png")
+
+    class Reply(Node):
+        calls: Annotated[list[ToolCall], Tools(scan)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    lm = ScriptedLM([[Call("scan", page=1), Call("scan", page=2)], {"text": "white"}])
+    Graph(start=Question, end=Reply).run(Question(text="?"), lm=lm)
+    message = lm.prompts[-1].conversation[-1]
+    assert [part.file.name for part in message.files] == ["page 1.png", "page 2.png"]
+    assert "[image c1.1: page 1.png" in message.text
 
 
 def test_all_prompts_of_a_graph_are_shown_with_sample_files():

@@ -245,7 +245,6 @@ def test_a_field_for_the_lm_without_a_json_schema_is_an_error(annotation: Any):
         Literal["a", 1, None],
         tuple[int, str],
         Path,
-        bytes,
         Any,
         Recursive,
         Box[Mood],

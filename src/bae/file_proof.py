@@ -61,7 +61,7 @@ def file_problems(graph: Graph[Any, Any]) -> Iterator[Problem]:
                 'model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")',
                 f"{plan.name}.{field.name}",
             )
-    for shown in graph.shown_files:
+    for shown in _files_shown_by(graph):  # the graphs inside are proved for themselves
         refused = files_refused(shown.asking.lm, shown)
         if refused is not None:
             yield an_error(refused.code, refused.message, refused.fix or "", shown.place)
@@ -83,13 +83,13 @@ def files_refused(lm: object, shown: ShownFile) -> BaeLMError | None:
 
 def find_shown_files(graph: Graph[Any, Any]) -> tuple[ShownFile, ...]:
     """The fields that an LM sees and that always hold a file, here and in the graphs inside."""
-    found: dict[ShownFile, None] = {}
-    for each in graph.graphs:
-        for asking, plan, field in _asked(each):
-            kind = _sure_kind(plan, field)
-            if kind:
-                found[ShownFile(asking, f"{plan.name}.{field.name}", kind)] = None
-    return tuple(found)
+    return tuple(dict.fromkeys(shown for each in graph.graphs for shown in _files_shown_by(each)))
+
+
+def _files_shown_by(graph: Graph[Any, Any]) -> Iterator[ShownFile]:
+    for asking, plan, field in _asked(graph):
+        if kind := _sure_kind(plan, field):
+            yield ShownFile(asking, f"{plan.name}.{field.name}", kind)
 
 
 def _asked(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, NodePlan, FieldPlan]]:

@@ -40,15 +40,21 @@ def image_header(data: bytes) -> ImageHeader | None:
 
 def document_type(data: bytes) -> str | None:
     """The type of a document: PDF, or plain text in UTF-8; None for other bytes."""
-    if b"%PDF-" in data[:1024]:
+    if data[:_PDF_BEGINS].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"%PDF-"):
         return "application/pdf"
-    if not data or b"\0" in data or image_header(data) is not None:
+    if not data or image_header(data) is not None:
         return None
     try:
-        data.decode()
+        is_text = b"\0" not in data and bool(data.decode())
     except UnicodeDecodeError:
-        return None
-    return "text/plain"
+        is_text = False
+    if is_text:  # it may be about PDF
+        return "text/plain"
+    return "application/pdf" if b"%PDF-" in data[:_PDF_BEGINS] else None
+
+
+_PDF_BEGINS: Final = 1024
+"""In how many bytes the header of a PDF is: other bytes may come before it."""
 
 
 def _bytes_at(data: bytes, at: int, count: int) -> bytes:

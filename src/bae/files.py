@@ -141,7 +141,14 @@ class File(Attached):
     def from_path(cls, path: str | os.PathLike[str], name: str | None = None) -> Self:
         """Read a file. Raises `OSError` if it cannot be read, and `ValueError` if its bytes are no
         such file. JSON never names a path: only code calls this."""
-        return cls(read_file(path, MAX_BYTES), Path(path).name if name is None else name)
+        try:
+            return cls(read_file(path, MAX_BYTES), Path(path).name if name is None else name)
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            raise OSError(f"{os.fspath(path)!r} cannot be read: {error}") from error
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)!r}: {error}") from None
 
     @classmethod
     def from_data_url(cls, text: str, name: str = "") -> Self:
@@ -273,8 +280,8 @@ class Image(File):
 
     @classmethod
     def _find_type(cls, data: bytes) -> tuple[str, str]:
-        if len(data) > MAX_BYTES:
-            return _too_large(len(data)), ""
+        if not data or len(data) > MAX_BYTES:
+            return _wrong_size(data), ""
         header = image_header(data)
         if header is None:
             return "the bytes are no JPEG, PNG, GIF or WebP image, or its header is cut off", ""
@@ -311,8 +318,8 @@ class Document(File):
 
     @classmethod
     def _find_type(cls, data: bytes) -> tuple[str, str]:
-        if len(data) > MAX_BYTES:
-            return _too_large(len(data)), ""
+        if not data or len(data) > MAX_BYTES:
+            return _wrong_size(data), ""
         found = document_type(data)
         return ("", found) if found else ("the bytes are no PDF and no text in UTF-8", "")
 
@@ -413,17 +420,14 @@ class DocumentUrl(FileUrl):
 
 class FileScope:
     """The files that are known while JSON is read or written: those `known` before, and those that
-    were `found` in what was written. With `embeds`, files are written whole, as data URLs."""
+    were `found` in what was written."""
 
-    __slots__ = ("embeds", "found", "known", "outer")
+    __slots__ = ("found", "known", "outer")
 
     def __init__(
-        self,
-        known: Mapping[str, bytes] | None = None,
-        outer: FileScope | None = None,
-        embeds: bool = False,
+        self, known: Mapping[str, File | bytes] | None = None, outer: FileScope | None = None
     ) -> None:
-        self.known, self.outer, self.embeds = known or {}, outer, embeds
+        self.known, self.outer = known or {}, outer
         self.found: dict[str, Attached] = {}
 
     def find(self, hash: str) -> File | bytes | None:
@@ -443,7 +447,7 @@ def in_use() -> bool:
 
 
 @contextmanager
-def visible(files: Iterable[File] | Mapping[str, bytes]) -> Generator[None]:
+def visible(files: Iterable[File] | Mapping[str, File | bytes]) -> Generator[None]:
     """Inside, JSON may name these files by their hashes: a server shows a client its own files so.
 
     ```python
@@ -452,11 +456,11 @@ def visible(files: Iterable[File] | Mapping[str, bytes]) -> Generator[None]:
     ```
     """
     global _in_use
-    known: Mapping[str, bytes]
+    known: Mapping[str, File | bytes]
     if isinstance(files, Mapping):
-        known = cast("Mapping[str, bytes]", files)
+        known = cast("Mapping[str, File | bytes]", files)
     else:
-        known = {file.hash: file.data for file in files}
+        known = {file.hash: file for file in files}
     # Those of a resumed run, for example, of which this process has made none so far.
     _in_use = _in_use or bool(known)
     with _in_scope(FileScope(known, _scope.get())):
@@ -464,9 +468,9 @@ def visible(files: Iterable[File] | Mapping[str, bytes]) -> Generator[None]:
 
 
 @contextmanager
-def collected(*, embeds: bool = False) -> Generator[dict[str, Attached]]:
+def collected() -> Generator[dict[str, Attached]]:
     """The files in what is written as JSON inside, by their hashes and addresses."""
-    scope = FileScope(None, _scope.get(), embeds)
+    scope = FileScope(None, _scope.get())
     with _in_scope(scope):
         yield scope.found
 
@@ -592,9 +596,6 @@ def _written_json(value: Attached) -> Any:
     if scope is None:
         return value.as_json()
     scope.found.setdefault(value.key, value)
-    if scope.embeds and isinstance(value, File):
-        whole = {"data": value.data_url}
-        return {**whole, "name": value.name} if value.name else whole
     return value.as_json()
 
 
@@ -643,6 +644,10 @@ def _decoded(text: str) -> bytes:
         return binascii.a2b_base64(text[head.end() :], strict_mode=True)
     except ValueError as error:
         raise ValueError("the data URL has no valid base64") from error
+
+
+def _wrong_size(data: bytes) -> str:
+    return _too_large(len(data)) if data else "it has no bytes"
 
 
 def _too_large(size: int) -> str:

@@ -62,7 +62,8 @@ class JSONStrings:
         """An escape that is cut off."""
         self._half = ""
         """The first half of a character, as an escape: the second half follows, or is missing."""
-        self._scalar = ""
+        self._scalar: list[str] = []
+        """The pieces of the number or the word that is cut off."""
 
     @property
     def path(self) -> JSONPath | None:
@@ -216,8 +217,8 @@ class JSONStrings:
     def _in_scalar(self, text: str, at: int) -> int:
         more = _SCALAR.match(text, at)
         if more is not None:
-            self._scalar += more[0]
+            self._scalar.append(more[0])
             return more.end()
-        self.broken = _VALUE.fullmatch(self._scalar) is None
-        self._scalar, self._state = "", "after"
+        self.broken = _VALUE.fullmatch("".join(self._scalar)) is None
+        self._scalar, self._state = [], "after"
         return at

@@ -40,7 +40,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
     yield tmp_path
-    sys.modules.pop("wardrobe", None)
+    for name in ("wardrobe", "talks"):
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -92,13 +93,13 @@ asking = Graph(start=Ask, end=Ask)
 
 
 def test_a_conversation_at_the_command_line_is_run_listed_shown_and_made_a_test(folder, capsys):
-    (folder / "chat.py").write_text(CHAT)
+    (folder / "talks.py").write_text(CHAT)
     for number in range(3):
         texts = ["--set", f"text=hello {number}", "--run-id", f"r{number}", "-q", "--json"]
         about = ["--metadata", "user_id=u1", "--metadata", f"n={number}"]
-        assert main(["run", "chat.py", *texts, *about, "--thread", "ana", *DB]) == 0
+        assert main(["run", "talks.py", *texts, *about, "--thread", "ana", *DB]) == 0
     assert "2 before: 1 before" in capsys.readouterr().out
-    main(["run", "chat.py", "--set", "text=other", "-q", *DB])
+    main(["run", "talks.py", "--set", "text=other", "-q", *DB])
     capsys.readouterr()
     listed = json.loads(said(capsys, "list", *DB, "--thread", "ana", "--json"))
     assert [info["run_id"] for info in listed] == ["r2", "r1", "r0"]
@@ -111,18 +112,18 @@ def test_a_conversation_at_the_command_line_is_run_listed_shown_and_made_a_test(
     assert 'metadata {"user_id": "u1", "n": 2}' in shown
     assert "<- 2 earlier turns, r0 to r1" in shown
     assert "2 earlier turns, r0 to r1" in said(capsys, "why", "r2", "Reply.history", *DB)
-    assert "went the same way" in said(capsys, "replay", "r2", "-m", "chat.py", *DB)
-    runs(capsys, "test", "r2", "-m", "chat.py", "-o", "test_chat.py", *DB)
-    assert "recorded.run(graph, 'r2')" in (folder / "test_chat.py").read_text().replace('"', "'")
-    assert (folder / "test_chat.jsonl").read_text().count('"bae":"run"') == 3
+    assert "went the same way" in said(capsys, "replay", "r2", "-m", "talks.py", *DB)
+    runs(capsys, "test", "r2", "-m", "talks.py", "-o", "test_talks.py", *DB)
+    assert "recorded.run(graph, 'r2')" in (folder / "test_talks.py").read_text().replace('"', "'")
+    assert (folder / "test_talks.jsonl").read_text().count('"bae":"run"') == 3
     runs(capsys, "export", "ana.jsonl", "--thread", "ana", *DB)
     assert (folder / "ana.jsonl").read_text().count('"bae":"run"') == 3
 
 
 def test_a_run_is_cancelled_by_its_id(folder, capsys):
-    (folder / "chat.py").write_text(CHAT)
+    (folder / "talks.py").write_text(CHAT)
     for name in ("one", "two"):
-        main(["run", "chat.py:asking", "--no-ask", "-q", "--run-id", name, *DB])
+        main(["run", "talks.py:asking", "--no-ask", "-q", "--run-id", name, *DB])
     capsys.readouterr()
     assert noted(capsys, "cancel", "one", *DB) == "the run one is cancelled\n"
     assert json.loads(said(capsys, "cancel", "two", "--json", *DB)) == {
@@ -130,7 +131,7 @@ def test_a_run_is_cancelled_by_its_id(folder, capsys):
         "status": "cancelled",
     }
     assert "one" in said(capsys, "list", "--status", "cancelled", *DB)
-    main(["run", "chat.py", "--set", "text=hi", "-q", "--run-id", "over", *DB])
+    main(["run", "talks.py", "--set", "text=hi", "-q", "--run-id", "over", *DB])
     capsys.readouterr()
     assert "it has ended" in refused(capsys, "cancel", "over", *DB)
 
@@ -141,11 +142,11 @@ def test_a_run_is_cancelled_by_its_id(folder, capsys):
         ("runs", "list", "--metadata", "user"),
         ("runs", "list", "--metadata", "a=[1]"),
         ("runs", "cancel", "one", "--wait", "soon"),
-        ("run", "chat.py", "--thread", "ana", "--no-journal"),
+        ("run", "talks.py", "--thread", "ana", "--no-journal"),
     ],
 )
 def test_options_of_conversations_that_make_no_sense_end_with_2(arguments, folder, capsys):
-    (folder / "chat.py").write_text(CHAT)
+    (folder / "talks.py").write_text(CHAT)
     assert main([*arguments]) == 2
     assert capsys.readouterr().err
 

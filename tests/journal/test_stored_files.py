@@ -4,6 +4,7 @@ deleted with the last run that has it."""
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import json
 import os
@@ -11,12 +12,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import AfterValidator
 
 from bae import (
     BaeError,
@@ -35,7 +38,8 @@ from bae import (
     ToolCall,
     Tools,
 )
-from bae.journal import Journal, MemoryJournal, SQLiteJournal
+from bae.journal import Journal, MemoryJournal, SQLiteJournal, check
+from bae.journal.report import report_run
 from bae.testing import Call, ScriptedLM
 from file_parts import DOT, NOTE, gif, png
 from journal_parts import execute, refused
@@ -282,6 +286,74 @@ def test_no_line_is_stored_without_its_file_whenever_the_process_is_killed(
     asyncio.run(resume())
 
 
+DELETED = """
+import asyncio, os, signal, sys
+from bae.journal import SQLiteJournal
+from bae.journal.sqlite import writer
+
+def die(statement):
+    if statement.startswith(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+connect = writer.SQLiteWriter.connect
+
+def connect_and_die(self):
+    found = connect(self)
+    found.set_trace_callback(die)
+    return found
+
+async def main():
+    async with SQLiteJournal(sys.argv[1]) as journal:
+        writer.SQLiteWriter.connect = connect_and_die
+        await journal.delete(["one"])
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("statement", ["delete from lines", "delete from files", "COMMIT"])
+async def test_a_delete_that_is_killed_has_deleted_nothing(statement, tmp_path):
+    path = tmp_path / "runs.db"
+    async with SQLiteJournal(path) as journal:
+        await ANYTHING.arun(SOMETHING, journal=journal, run_id="one")
+    killed = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", DELETED, path, statement.lower()
+    )
+    assert await asyncio.wait_for(killed.wait(), 60) == -signal.SIGKILL
+    async with SQLiteJournal(path) as journal:
+        assert (await ANYTHING.replay("one", journal=journal)).result == SOMETHING
+        assert await journal.delete(["one"]) == 1
+    assert (stored_files(path), execute(path, "select count(*) from file_uses")) == (0, [(0,)])
+
+
+async def test_a_file_that_a_run_has_is_never_deleted_with_another_run(tmp_path):
+    path = tmp_path / "runs.db"
+
+    async def start_and_delete(name: str) -> None:
+        async with SQLiteJournal(path, durability="normal") as journal:
+            for number in range(20):
+                await ANYTHING.arun(SOMETHING, journal=journal, run_id=f"{name}{number}")
+                if number:
+                    assert await journal.delete([f"{name}{number - 1}"]) == 1
+                stored = await journal.read(f"{name}{number}")
+                assert stored.files == {DOT.hash: DOT.data}
+
+    await asyncio.gather(*map(start_and_delete, "abc"))
+    async with SQLiteJournal(path) as journal:
+        assert stored_files(path) == 1
+        assert await journal.prune(older_than=0) == 3
+    assert stored_files(path) == 0
+
+
+async def test_ten_turns_with_the_same_image_store_it_once(journal):
+    model = ScriptedLM([{"text": "a dot"}] * 10)
+    for number in range(10):
+        asked = Asked(text=f"question {number}", photo=BIG)
+        await CHAT.arun(asked, model, journal=journal, thread="ana")
+    assert execute(journal.path, "select count(*), sum(length(data)) from files") == [(1, BIG.size)]
+    assert execute(journal.path, "select sum(length(data)) from lines")[0][0] < 20_000
+
+
 async def test_a_fork_shares_files_and_may_bring_a_new_one(journal):
     await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
     same = await GRAPH.fork("one", at=0, journal=journal, changed={"text": "other"})
@@ -408,6 +480,7 @@ class Anything(Node):
 
 
 ANYTHING = Graph(start=Anything, end=Anything)
+SOMETHING = Anything(photos=[DOT], by_name={}, papers=[])
 
 
 @given(
@@ -512,3 +585,141 @@ class Said(Node):
 
 
 CHAT = Graph(start=Asked, end=Said)
+
+
+# --- answers to gates ---------------------------------------------------------------------------
+
+
+async def test_the_file_in_an_answer_is_stored_once_and_not_in_the_answer(journal):
+    paper = Document.from_bytes(b"%PDF-1.4 " + os.urandom(300_000), "signed.pdf")
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one")
+    given = {"data": paper.data_url, "name": paper.name}
+    waits = await GRAPH.answer("one", "Signed.paper", given, journal=journal, go_on=False)
+    assert waits.waiting == ()
+    stored = await journal.read("one")
+    assert len("".join(stored.answers.values())) < 300
+    assert stored.files[paper.hash] == paper.data
+    text = await exported(journal)
+    await journal.redact("one", "Claim.text")
+    assert (await journal.read("one")).files[paper.hash] == paper.data
+    async with MemoryJournal() as other:
+        await other.load(io.BytesIO(text), unfinished="keep")
+        for each in (journal, other):
+            done = await GRAPH.resume("one", journal=each, given={"Claim.text": "broken"})
+            assert done.result.paper == paper
+    assert stored_files(Path(journal.path)) == len(FILES) + 1
+
+
+async def test_redacting_an_answer_removes_its_file(journal):
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one")
+    await GRAPH.answer("one", "Signed.paper", BIG_PAPER, journal=journal)
+    await journal.redact("one", "Signed.paper")
+    stored = await journal.read("one")
+    assert BIG_PAPER.hash not in stored.files
+    assert BIG_PAPER.hash not in str(stored)
+
+
+BIG_PAPER = Document.from_bytes(b"%PDF-1.4 " + os.urandom(9_000), "big.pdf")
+
+
+async def test_an_answer_that_the_field_would_change_again_keeps_its_file(journal):
+    def number(value: Any) -> Any:
+        return Document(value.data, f"{value.name}+") if isinstance(value, Document) else value
+
+    class Ask(Node):
+        async def __call__(self) -> Kept:
+            return Kept()
+
+    class Kept(Node):
+        paper: Annotated[Annotated[Document, AfterValidator(number)], Gate("the paper?")]
+
+        async def __call__(self) -> None: ...
+
+    graph = Graph(start=Ask, end=Kept)
+    await graph.arun(Ask(), journal=journal, run_id="one")
+    given = {"data": NOTE.data_url, "name": "a"}
+    done = await graph.answer("one", "Kept.paper", given, journal=journal)
+    assert done.result.paper.data == NOTE.data
+    assert done.result.paper.name == "a+"
+
+
+async def test_a_gate_that_two_people_answer_has_the_file_of_the_first(journal):
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one")
+    await GRAPH.answer("one", "Signed.paper", BIG_PAPER, journal=journal, go_on=False)
+    with pytest.raises(BaeError, match="an answer already"):
+        await GRAPH.answer("one", "Signed.paper", NOTE, journal=journal)
+
+    async def late(gate: object) -> Document:
+        return NOTE
+
+    done = await GRAPH.resume("one", journal=journal, answer=late)
+    assert done.result.paper == BIG_PAPER
+
+
+# --- changed code and forks ---------------------------------------------------------------------
+
+
+def changed_graph(*, with_note: bool) -> Graph[Any, Any]:
+    if with_note:
+
+        class Start(Node):
+            photo: Image
+            note: str = ""
+
+            async def __call__(self) -> Last:
+                return Last(photo=self.photo)
+    else:
+
+        class Start(Node):
+            photo: Image
+
+            async def __call__(self) -> Last:
+                return Last(photo=self.photo)
+
+    class Last(Node):
+        photo: Image
+        paper: Annotated[Document, Gate("the paper?")]
+
+        async def __call__(self) -> None: ...
+
+    Start.__call__.__annotations__["return"] = Last
+    return Graph(start=Start, end=Last, name="changed")
+
+
+async def test_a_run_with_files_goes_on_after_its_classes_have_changed(journal):
+    old, new = changed_graph(with_note=False), changed_graph(with_note=True)
+    await old.arun(old.start(photo=DOT), journal=journal, run_id="one")
+    await old.answer("one", "Last.paper", NOTE, journal=journal, go_on=False)
+    assert await check(new, journal) == []
+    done = await new.resume("one", journal=journal)
+    assert (done.result.photo, done.result.paper) == (DOT, NOTE)
+
+
+async def test_a_fork_names_a_file_of_its_run_and_has_none_that_came_later(journal):
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
+    photos = [{"hash": BIG.hash, "name": "first.png"}]
+    changed = await GRAPH.fork("one", at=0, journal=journal, changed={"photos": photos})
+    done = await GRAPH.resume(changed, lm(), journal=journal)
+    assert done.trace[0].photos[0].data == BIG.data
+    await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="two")
+    await GRAPH.answer("two", "Signed.paper", BIG_PAPER, journal=journal)
+    fork = await GRAPH.fork("two", at=1, journal=journal)
+    assert BIG_PAPER.hash not in (await journal.read(fork)).files
+    assert {**(await journal.read(fork)).files} == FILES
+
+
+# --- exports of others --------------------------------------------------------------------------
+
+
+async def test_a_run_with_a_file_that_is_none_can_be_loaded_and_looked_at(journal):
+    data = b"\x7fELF\0\0"
+    hash = f"sha256:{sha256(data).hexdigest()}"
+    await GRAPH.arun(Claim(text="a", photos=[DOT]), lm(), journal=journal, run_id="one")
+    text = (await exported(journal)).replace(DOT.hash.encode(), hash.encode())
+    text = text.replace(DOT.base64.encode(), base64.b64encode(data))
+    async with MemoryJournal() as other:
+        await other.load(io.BytesIO(text), unfinished="keep")
+        report = report_run(await other.read("one"))
+        assert report.files[0].media_type == "application/octet-stream"
+        with pytest.raises(JournalError):
+            await GRAPH.resume("one", lm(), journal=other, answer=paper)

@@ -214,6 +214,29 @@ async def test_when_all_fail_the_error_has_that_of_each():
     assert error.retryable
 
 
+@pytest.mark.parametrize(
+    "error", [status(402), status(529), BaeLMError("a long wait", code="bae-lm-rate-wait")]
+)
+async def test_when_all_of_a_fallback_inside_fail_the_next_lm_is_asked(error: BaeLMError):
+    inner = Fallback(First(error), Second(error))
+    lm = Fallback(inner, Third(REPLY, REPLY))
+    assert (await asked(lm)).usage.models == ("first", "second", "third")
+    assert (await asked(lm)).usage.models == ("third",)
+
+
+async def test_a_budget_inside_of_a_fallback_inside_is_passed_by():
+    spent = Budget(calls=0)
+    lm = Fallback(Fallback(Budgeted(First(), spent), Second(status(503))), Third(REPLY))
+    assert (await asked(lm)).result.text == "this"
+
+
+async def test_what_a_fallback_inside_passes_on_is_still_raised_by_the_one_around():
+    inner = Fallback(First(status(404)), Second(status(404)), on=404)
+    with pytest.raises(BaeLMError) as caught:
+        await asked(Fallback(inner, Third(REPLY)))
+    assert caught.value.code == "bae-lm-all-failed"
+
+
 async def test_an_error_that_is_raised_at_once_says_who_was_asked_before():
     with pytest.raises(BaeLMError) as caught:
         await asked(Fallback(First(busy()), Second(status(401)), Third(REPLY)))
@@ -583,6 +606,31 @@ async def test_a_conversation_goes_on_with_another_model_from_its_calls_and_resu
     assert "kettle 0" in said
     assert "search" in said
     assert {*run.usage.models} == {opened.model, last.model}
+
+
+@pytest.mark.parametrize("after", ["anthropic", "pydantic-ai-anthropic"])
+async def test_a_model_that_thinks_continues_a_conversation_in_which_another_has_not(
+    provider: Provider, after: str
+):
+    thinking = {"type": "enabled", "budget_tokens": 2000}
+    options = {
+        "anthropic": {"extra": {"thinking": thinking}},
+        "pydantic-ai-anthropic": {"model_settings": {"anthropic_thinking": thinking}},
+    }
+    first, second = (
+        BACKENDS["pydantic-ai-openai"](provider),
+        BACKENDS[after](provider, **options[after]),
+    )
+    answer = {"answer": "42", "pages": [1]}
+    call = Call("search", query="kettle")
+    provider.script(call, Status(529), call, answer)
+    async with Fallback(first, second) as lm, asyncio.timeout(BOUND):
+        run = await QUESTION.arun(Question(text="which kettle?"), lm)
+    assert run.result.answer == "42"
+    # The provider on loopback refuses calls without thinking, where thinking is enabled.
+    assert [each.body.get("thinking", {}).get("type") for each in provider.requests[2:]] == [
+        "disabled"
+    ] * 2
 
 
 async def test_over_http_an_overloaded_provider_is_followed_by_the_next(provider: Provider):

@@ -101,6 +101,11 @@ def test_a_model_an_address_and_options_are_told_apart(
         ("openai:q?seed=1&seed=2", "bae-lm-option", "seed twice"),
         ("openai:q@http://", "bae-lm-unknown-name", "no URL"),
         ("openai:q@http://h:port/v1", "bae-lm-unknown-name", "no URL"),
+        ("openai:q@http://h/v1?a=1?seed=1", "bae-lm-unknown-name", "?a=1"),
+        ("openai:q@http://h/v1?api-version=1", "bae-lm-option", "no name and value"),
+        ("openai:q@http://h/v1/chat/completions/", "bae-lm-unknown-name", "/chat/completions"),
+        ("openai:q @http://h/v1", "bae-lm-unknown-name", "a space"),
+        ("openai:q@http://a b/v1", "bae-lm-unknown-name", "a space"),
         ("deepseek:q@http://127.0.0.1:1", "bae-lm-unknown-name", "takes none"),
         ("claude-cli:q@http://127.0.0.1:1", "bae-lm-unknown-name", "takes none"),
         ("litellm:q", "bae-lm-unknown-name", "does not say where"),
@@ -115,11 +120,12 @@ def test_a_name_that_is_not_well_formed_is_refused(name: str, code: str, said: s
     assert not caught.value.sent or code == "bae-lm-unknown-name"
 
 
-def test_a_password_in_an_address_is_refused_and_not_repeated():
+@pytest.mark.parametrize("name", ["openai:q@{}", "openai@{}", "quux:q@{}", "a/{}"])
+def test_a_password_in_an_address_is_refused_and_not_repeated(name: str):
     with pytest.raises(BaeLMError) as caught:
-        resolve("openai:q@http://ana:hunter2hunter2@h/v1")
+        resolve(name.format("http://ana:hunter2hunter2@h/v1"))
     assert "hunter2" not in str(caught.value)
-    assert "api_key_env" in str(caught.value)
+    assert name[:7] != "openai:" or "api_key_env" in str(caught.value)
 
 
 @pytest.mark.parametrize(

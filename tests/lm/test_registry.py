@@ -119,6 +119,7 @@ def test_a_name_makes_its_backend_with_its_model(name: str, kind: str, made_with
         ("google-vertex:gemini-3-pro", "google-cloud"),
         ("olama:qwen3", "ollama"),
         ("lmstudio:qwen3", "openai:MODEL@http://127.0.0.1:1234/v1"),
+        ("openai@http://127.0.0.1:1/v1", "openai:MODEL@http://127.0.0.1:1/v1"),
         ("", None),
         (":", None),
         ("quux:x", None),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import httpx
 from pydantic import Field
 
-from bae import Dep, Gate, Graph, Node
+from bae import Dep, Gate, Graph, Node, Tool, ToolCall, Tools
 from bae.journal import Journal, MemoryJournal
 from bae.serve import API, User, bearer, router
 from bae.serve.server import listening
@@ -87,6 +90,68 @@ class Reply(Node):
 
 
 talk = Graph(start=Question, end=Reply, name="talk")
+
+
+def orders_with(old: str, new: str) -> Graph[Any, Any]:
+    """The graph of orders as it is after a change of its code."""
+    module = sys.modules["changed_serving"] = ModuleType("changed_serving")
+    exec(Path(__file__).read_text().replace(old, new), module.__dict__)
+    return module.orders
+
+
+class Ask(Node):
+    async def __call__(self) -> Quantity: ...
+
+
+class Quantity(Node):
+    count: Annotated[int, Gate("How many?")] = Field(init=False)
+
+    async def __call__(self) -> None: ...
+
+
+quantities = Graph(start=Ask, end=Quantity, name="quantities")
+
+
+def get_price(sku: str) -> int:
+    """The price of a thing."""
+    return len(sku)
+
+
+class Advice(Node):
+    calls: Annotated[list[ToolCall], Tools(get_price)]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Wish(Node):
+    question: str
+
+    async def __call__(self) -> Advice: ...
+
+
+shop = Graph(start=Wish, end=Advice, name="shop")
+
+
+def pay_back(euros: int) -> str:
+    """Send money back."""
+    return f"sent {euros}"
+
+
+class Credit(Node):
+    calls: Annotated[list[ToolCall], Tools(Tool(pay_back, approve=True))]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Complaint(Node):
+    text: str
+
+    async def __call__(self) -> Credit: ...
+
+
+credits = Graph(start=Complaint, end=Credit, name="credits")
 
 
 @dataclass

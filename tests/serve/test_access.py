@@ -14,30 +14,47 @@ from bae.serve import User, bearer, public, router
 from bae.serve.endpoints import Endpoint
 from bae.serve.live import FEEDS
 from bae.serve.table import TABLE
+from file_parts import DOT
 from serving import TOKEN, USERS, VERBS, orders, serving
 
+MARK = "what-only-ana-may-see"
+MISSING = f"sha256:{'0' * 64}"
 BODIES: dict[tuple[str, str], Any] = {
-    ("POST", "/graphs/{graph}/runs"): {"run_id": "asks", "start": {"sku": "lamp", "count": 20}},
+    ("POST", "/graphs/{graph}/runs"): {"run_id": "asks", "start": {"sku": MARK, "count": 20}},
     ("POST", "/runs/{run}/forks"): {"at": 0, "go_on": False},
+    ("POST", "/runs/{run}/approvals/revoke"): {"tool": "refund"},
     ("POST", "/runs/{run}/answers"): {"gate": "1:Approval.approved", "value": True},
+    ("POST", "/ag-ui/{graph}"): {"threadId": "asks-t", "runId": "shows", "messages": []},
 }
 """What is sent to endpoints that need a body."""
-QUERIES = {"/runs/{run}/steps/{step}/why": "?field=sku"}
-OF_RUNS = [each for each in TABLE if "{run}" in each.path or each.path.startswith("/runs")]
+QUERIES = {"/runs/{run}/steps/{step}/why": "?field=sku", "/compare": "?a=asks&b=asks"}
+SHOWS_VALUES = {"/runs", "/runs/{run}/records", "/runs/{run}/steps", "/runs/{run}/steps/{step}/why"}
 ROWS = [pytest.param(each, id=f"{each.method} {each.path}") for each in TABLE]
 
 
 def path_of(endpoint: Endpoint) -> str:
-    path = endpoint.path.format(graph="orders", run="asks", step="0", call="0", thread="t")
+    """Where an endpoint is about what ana has. A new part of a path needs a value here, and so the
+    tests below."""
+    path = endpoint.path.format(
+        graph="orders", run="asks", step="0", call="0", thread="asks-t", hash=DOT.hash
+    )
     return path + QUERIES.get(endpoint.path, "")
 
 
-async def ask(client: httpx.AsyncClient, endpoint: Endpoint, token: str | None) -> httpx.Response:
+async def ask(
+    client: httpx.AsyncClient, endpoint: Endpoint, token: str | None, run: str = "asks"
+) -> httpx.Response:
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     client.headers.pop("authorization", None)
     body = BODIES.get((endpoint.method, endpoint.path), {})
-    more = {"json": body} if endpoint.method == "POST" else {}
-    return await client.request(endpoint.method, path_of(endpoint), headers=headers, **more)
+    more: dict[str, Any] = {"json": body} if endpoint.method == "POST" else {}
+    if endpoint.takes_bytes:
+        more = {"content": DOT.data}
+        headers["content-type"] = "application/octet-stream"
+    path = path_of(endpoint).replace("asks", run)
+    if run != "asks":
+        path = path.replace(DOT.hash, MISSING)
+    return await client.request(endpoint.method, path, headers=headers, **more)
 
 
 def only_of_ana(user: User, run: RunInfo) -> bool:
@@ -49,10 +66,12 @@ def only_of_ana(user: User, run: RunInfo) -> bool:
 async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
     endpoint: Endpoint, visible: Any
 ):
-    others = VERBS - {endpoint.verb}
+    others = VERBS - {endpoint.verb, *endpoint.or_verbs}
     users = {**USERS, "other": User("other", frozenset(others))}  # type: ignore[arg-type]
     async with serving(auth=bearer(users), visible=visible) as served:
-        await served.start(count=20, run_id="asks", thread="t")
+        await served.start(MARK, 20, run_id="asks", thread="asks-t", metadata={"about": MARK})
+        (upload,) = (each for each in TABLE if each.takes_bytes)
+        await ask(served.client, upload, TOKEN)
         if endpoint.verb is None:
             assert (await ask(served.client, endpoint, None)).status_code == 200
             return
@@ -63,18 +82,28 @@ async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
         may_not = await ask(served.client, endpoint, "other")
         assert (may_not.status_code, may_not.json()["type"]) == (403, "bae-serve-verb")
         stranger = await ask(served.client, endpoint, "ben")
-        if "{run}" in endpoint.path or "{thread}" in endpoint.path:
+        assert MARK not in stranger.text
+        names_thread = "threadId" in BODIES.get((endpoint.method, endpoint.path), ())
+        is_named = "asks" in path_of(endpoint) or DOT.hash in path_of(endpoint)
+        if is_named or names_thread:
             hidden = stranger.json()
             assert stranger.status_code == 404
-            assert hidden["type"] in ("bae-run-unknown", "bae-serve-path")
+            assert hidden["type"] in ("bae-run-unknown", "bae-serve-path", "bae-serve-file")
+            missing = await ask(served.client, endpoint, "ben", "none")  # nobody can tell which
+            shown = missing.text.replace("none", "asks").replace(MISSING, DOT.hash)
+            assert names_thread or stranger.text == shown
+        elif endpoint.takes_bytes:  # each user has files of their own
+            assert stranger.status_code == 201
         else:  # lists, graphs, and a start under the id of a run that ben does not see
             assert stranger.status_code == (200 if endpoint.method == "GET" else 409)
             assert endpoint.method != "GET" or '"asks"' not in stranger.text
         assert (await served.journal.read("asks")).info.status == "waiting"
         allowed = await ask(served.client, endpoint, TOKEN)
         assert allowed.status_code in (200, 201, 202, 204, 404)
-        if allowed.status_code == 404:  # it has no LM calls
-            assert endpoint.path.endswith("/calls/{call}")
+        if allowed.status_code == 404:  # it has no LM calls, and no yes
+            assert endpoint.path.endswith(("/calls/{call}", "/approvals/revoke"))
+        elif endpoint.path in SHOWS_VALUES:
+            assert MARK in allowed.text  # so that this test would see it
 
 
 FEED_NAMES = {"run": "run/asks", "runs": "runs"}
@@ -83,7 +112,7 @@ FEED_NAMES = {"run": "run/asks", "runs": "runs"}
 @pytest.mark.parametrize("kind", FEEDS)
 async def test_a_feed_has_only_runs_that_the_user_sees(kind: str):
     async with serving(visible=only_of_ana) as served, asyncio.timeout(20):
-        await served.start(count=20, run_id="asks")
+        await served.start(MARK, count=20, run_id="asks")
         seen: dict[str, list[Any]] = {}
         for token in (TOKEN, "ben"):
             seen[token] = []
@@ -97,6 +126,7 @@ async def test_a_feed_has_only_runs_that_the_user_sees(kind: str):
                     while not any(each["items"] for each in seen[token] if "items" in each):
                         seen[token].append(json.loads(await socket.recv()))
         assert not any(each.get("items") for each in seen["ben"])
+        assert MARK not in json.dumps(seen["ben"])
         if kind == "run":
             assert seen["ben"][0]["type"] == "bae-run-unknown"
 
@@ -129,10 +159,14 @@ async def test_a_page_of_another_site_gets_nothing_by_http_or_web_socket(headers
     async with serving(auth=public()) as served, asyncio.timeout(20):
         refused = await served.client.get("/runs", headers=headers)
         assert (refused.status_code, refused.json()["type"]) == (403, code)
-        if "host" not in headers:
-            async with connect(served.ws(), additional_headers=headers) as socket:
-                await socket.wait_closed()
-                assert socket.close_code == 1008
+        address = served.ws()
+        if "host" in headers:  # the name is in the address, and leads to this server
+            address = address.replace("127.0.0.1", headers["host"])
+        port = int(served.url.rpartition(":")[2])
+        more = {"additional_headers": {k: v for k, v in headers.items() if k != "host"}}
+        async with connect(address, host="127.0.0.1", port=port, **more) as socket:
+            await socket.wait_closed()
+            assert socket.close_code == 1008
         own = {"origin": served.url, "sec-fetch-site": "same-origin"}
         assert (await served.client.get("/runs", headers=own)).status_code == 200
 
@@ -140,7 +174,18 @@ async def test_a_page_of_another_site_gets_nothing_by_http_or_web_socket(headers
 async def test_an_origin_that_is_named_may_use_the_api():
     async with serving(auth=public(), origins=["https://shop.example"]) as served:
         headers = {"origin": "https://shop.example", "sec-fetch-site": "cross-site"}
-        assert (await served.client.get("/runs", headers=headers)).status_code == 200
+        found = await served.client.get("/runs", headers=headers)
+        assert found.status_code == 200
+        assert found.headers["access-control-allow-origin"] == "https://shop.example"
+        assert "origin" in found.headers["vary"]
+        asks = {**headers, "access-control-request-method": "POST"}
+        before = await served.client.options("/graphs/orders/runs", headers=asks)
+        assert before.status_code == 204
+        assert "content-type" in before.headers["access-control-allow-headers"]
+        other = {"origin": "https://evil.example", "access-control-request-method": "POST"}
+        refused = await served.client.options("/graphs/orders/runs", headers=other)
+        assert refused.status_code == 403
+        assert "access-control-allow-origin" not in refused.headers
 
 
 async def test_what_writes_is_json_and_bounded():

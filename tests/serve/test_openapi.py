@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field
 
+from bae import Graph, Node
 from bae.journal import MemoryJournal
 from bae.serve import API, public, router
 from bae.serve.server import listening
@@ -87,6 +90,38 @@ def test_the_document_has_every_endpoint_and_the_classes_of_each_graph():
     assert schemas["orders_start"]["properties"]["count"]["maximum"] == 100
     assert schemas["orders_Price"]["properties"]["euros"]["type"] == "integer"
     assert Price.__name__ in schemas["orders_result"]["properties"]["end"]["enum"]
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"] = "dog"
+
+
+class Walk(Node):
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")]
+
+    async def __call__(self) -> None: ...
+
+
+def test_a_program_that_writes_clients_finds_every_schema_under_a_name_of_its_own():
+    walk = Graph(start=Walk, end=Walk, name="walk")
+    graphs = {"a b": walk, "a-b": walk, "東京": walk, "京都": orders}
+    api = router(graphs, journal=MemoryJournal(), auth=public())
+    document = json.loads(api.document())
+    schemas = document["components"]["schemas"]
+    assert all(re.fullmatch(r"[\w.-]+", name, re.ASCII) for name in schemas)
+    titles = [each.get("title", name) for name, each in schemas.items()]
+    assert len(titles) == len({*titles})
+    operations = [
+        each["operationId"] for path in document["paths"].values() for each in path.values()
+    ]
+    assert len(operations) == len({*operations})
+    known = {f"#/components/schemas/{name}" for name in schemas}
+    assert {*re.findall(r'"(#/[^"]+)"', json.dumps(document))} <= known
+    assert "#/$defs" not in json.dumps(document)
 
 
 KNOWN = {"graph": "orders", "step": "0", "call": "0", "field": "sku"}

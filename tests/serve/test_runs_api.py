@@ -6,9 +6,11 @@ import json
 import pytest
 from websockets.asyncio.client import connect
 
+from bae import Usage
 from bae.journal import SQLiteJournal
-from bae.testing import ScriptedLM, Streamed
-from serving import TOKEN, held, serving, talk
+from bae.lm import Answer, Backend, Prompt
+from bae.testing import Call, ScriptedLM, Streamed
+from serving import TOKEN, Credit, credits, held, orders_with, quantities, serving, shop, talk
 
 
 async def test_a_run_is_started_once_however_often_the_request_is_sent():
@@ -128,7 +130,14 @@ async def test_a_run_is_forked_with_another_value_and_the_old_run_stays():
         ends = [data async for kind, _, data in served.events("new") if kind == "end"]
         assert ends[0]["reason"] == "ended"
         assert (await served.get("/runs/new"))["result"] == {"euros": 10}
-        assert (await served.get("/runs/old"))["result"] == {"euros": 4}
+        old = await served.get("/runs/old")
+        assert (old["result"], old["forks"]) == ({"euros": 4}, ["new"])
+        body = {"at": 0, "changed": {"count": 5}, "run_id": "new"}
+        again = await served.client.post("/runs/old/forks", json=body)
+        assert (again.status_code, again.json()["result"]) == (200, {"euros": 10})
+        body["changed"] = {"count": 6}
+        other = await served.client.post("/runs/old/forks", json=body)
+        assert (other.status_code, other.json()["type"]) == (409, "bae-run-exists")
 
 
 async def test_a_run_is_cancelled_only_by_cancel():
@@ -176,6 +185,30 @@ async def test_text_is_streamed_while_it_is_written_and_void_text_begins_again()
         assert live[0] is True
 
 
+async def test_a_yes_for_a_thread_is_given_listed_and_taken_back():
+    call = [Call("pay_back", euros=20)]
+    lm = ScriptedLM({Credit: [call, {"text": "Paid."}, call, {"text": "Paid."}, call]})
+    async with serving(graphs={"credits": credits}, lm=lm) as served:
+
+        async def turn(run_id: str) -> str:
+            body = {"run_id": run_id, "thread": "t/1", "start": {"text": "It is wet."}}
+            return (await served.post("/graphs/credits/runs?wait=10", body))["status"]
+
+        assert await turn("one") == "waiting"
+        (gate,) = (await served.get("/runs/one/gates"))["gates"]
+        answer = {"gate": gate["gate"], "decision": "approve", "scope": "thread"}
+        await served.post("/runs/one/answers", answer)
+        assert [end async for kind, _, end in served.events("one") if kind == "end"]
+        assert await turn("two") == "ended"
+        (grant,) = (await served.get("/runs/two/approvals"))["approvals"]
+        assert (grant["tool"], grant["scope"], grant["run_id"]) == ("pay_back", "thread", "one")
+        taken = await served.post("/runs/two/approvals/revoke", {"tool": "pay_back"})
+        assert [each["revoked"] for each in taken["approvals"]] == [True]
+        again = await served.client.post("/runs/two/approvals/revoke", json={"tool": "pay_back"})
+        assert (again.status_code, again.json()["type"]) == (404, "bae-approval-unknown")
+        assert await turn("three") == "waiting"
+
+
 async def test_a_thread_has_its_turns_and_no_stranger_may_add_one():
     lm = ScriptedLM([{"text": "Hello."}, {"text": "Fine."}])
     async with serving(graphs={"talk": talk}, lm=lm, visible="own") as served:
@@ -200,3 +233,173 @@ async def test_a_thread_has_its_turns_and_no_stranger_may_add_one():
         gone = await served.client.delete("/threads/t%2F1")
         assert gone.status_code == 204
         assert (await served.get("/threads"))["threads"] == []
+
+
+async def test_the_same_request_twice_at_once_starts_one_run():
+    async with serving() as served:
+        body = {"run_id": "once", "start": {"name": "once"}}
+        posts = [served.client.post("/graphs/slow/runs", json=body) for _ in range(5)]
+        assert sorted(each.status_code for each in await asyncio.gather(*posts)) == [
+            *[200] * 4,
+            201,
+        ]
+        assert served.api.owner.run_ids == ["once"]
+        resumes = [served.client.post("/runs/once/resume", json={}) for _ in range(3)]
+        assert {each.status_code for each in await asyncio.gather(*resumes)} == {202}
+        assert served.api.owner.run_ids == ["once"]
+    assert (await served.journal.read("once")).info.standing() == "interrupted"
+
+
+async def test_an_answer_says_what_fits_and_who_has_answered_what():
+    async with serving(graphs={"quantities": quantities}) as served:
+        run = await served.post("/graphs/quantities/runs?wait=10", {"start": {}, "run_id": "q"})
+        gate = run["waiting"][0]["gate"]
+        wrong = await served.client.post("/runs/q/answers", json={"gate": gate, "value": "many"})
+        assert wrong.status_code == 422
+        assert wrong.json()["errors"][0]["loc"] == ["body", "value"]
+        await served.post("/runs/q/answers", {"gate": gate, "value": "5"})
+        await served.post("/runs/q/answers", {"gate": gate, "value": 5})  # it is equal
+        ben = {"authorization": "Bearer ben"}
+        late = await served.client.post(
+            "/runs/q/answers", json={"gate": gate, "value": 6}, headers=ben
+        )
+        problem = late.json()
+        assert (late.status_code, problem["type"]) == (409, "bae-gate-answered")
+        assert (problem["answered_by"], problem["answer"]["value"]) == ("ana", "5")
+        [end] = [data async for kind, _, data in served.events("q") if kind == "end"]
+        assert end["reason"] == "ended"
+
+
+async def test_an_answer_is_stored_while_there_is_no_room_for_another_run():
+    async with serving(at_once=1) as served:
+        await served.start(count=20, run_id="asks")
+        await served.post("/graphs/slow/runs", {"start": {"name": "full"}, "run_id": "full"})
+        answer = {"gate": "1:Approval.approved", "value": True}
+        assert (await served.post("/runs/asks/answers", answer))["waiting"][0]["answered"]
+        refused = await served.client.post("/graphs/orders/runs", json={"start": {"sku": "x"}})
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
+        held["full"].set()
+
+
+async def test_a_fork_that_does_not_fit_names_the_field():
+    async with serving() as served:
+        await served.start(run_id="old")
+        wrong = await served.client.post(
+            "/runs/old/forks", json={"at": 0, "changed": {"count": "lots"}}
+        )
+        assert (wrong.status_code, wrong.json()["type"]) == (422, "bae-fork-field")
+        assert wrong.json()["errors"][0]["loc"] == ["body", "changed", "count"]
+
+
+async def test_a_run_whose_classes_have_changed_is_shown_without_its_result():
+    async with serving() as served:
+        await served.start(run_id="old")
+        journal = served.journal
+    async with serving(
+        journal, graphs={"orders": orders_with("euros: int", "dollars: int")}
+    ) as served:
+        run = await served.get("/runs/old")
+        assert (run["status"], run["end"], run["result"]) == ("ended", "Price", None)
+        assert run["no_result"]
+        assert (await served.get("/runs/old/steps"))["total"] == 2
+
+
+async def test_rows_of_a_list_are_small_and_a_page_of_long_records_ends_early(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("bae.serve.records.PAGE_SIZE", 400)
+    async with serving() as served:
+        long = {f"note{n}": "x" * 5_000 for n in range(50)}
+        await served.start(run_id="one", metadata=long)
+        [row] = (await served.get("/runs?q=xxxx"))["runs"]
+        assert len(json.dumps(row)) < 5_000
+        assert (await served.get("/runs/one"))["metadata"] == {**long, "by": "ana"}
+        found, after = [], -1
+        while True:
+            page = await served.get(f"/runs/one/records?after={after}")
+            found += [each["n"] for each in page["records"]]
+            assert page["records"]
+            after = found[-1]
+            if after == page["last"]:
+                break
+        assert found == [*range(len(found))]
+
+
+async def test_two_runs_are_compared_by_place():
+    async with serving() as served:
+        await served.start(count=2, run_id="a")
+        await served.start(count=5, run_id="b")
+        await served.start(count=20, run_id="c")
+        found = await served.get("/compare?a=a&b=b")
+        assert (found["first"], found["total"]) == ("0:Order", 2)
+        [order, price] = found["nodes"]
+        assert (order["state"], [each["name"] for each in order["fields"]]) == (
+            "differs",
+            ["count"],
+        )
+        assert [price["fields"][0][each]["value"] for each in ("a", "b")] == [4, 10]
+        other = await served.get("/compare?a=a&b=c")
+        assert [(each["node"], each["state"]) for each in other["nodes"]] == [
+            ("Order", "differs"),
+            ("Price", "a"),
+            ("Approval", "b"),
+        ]
+        same = await served.get("/compare?a=a&b=a")
+        assert (same["first"], same["nodes"]) == (None, [])
+        assert (await served.get("/compare?a=a&b=a&same=true"))["total"] == 2
+
+
+async def test_a_replay_tells_whether_the_code_goes_the_same_way():
+    async with serving() as served:
+        await served.start(count=2, run_id="one")
+        replay = await served.post("/runs/one/replay")
+        assert (replay["outcome"], replay["trace"]) == ("same", ["Order", "Price"])
+        journal = served.journal
+    async with serving(journal, graphs={"orders": orders_with("count * 2", "count * 3")}) as served:
+        replay = await served.post("/runs/one/replay")
+        assert (replay["outcome"], replay["code"]) == ("differs", "bae-replay-diverged")
+        assert "euros" in replay["diff"]
+
+
+async def test_a_graph_is_shown_with_a_layout_and_its_tools():
+    async with serving(graphs={"shop": shop}) as served:
+        found = await served.get("/graphs/shop")
+        assert [box["node"] for box in found["boxes"]] == found["nodes"]
+        assert all(box["width"] > 0 and box["height"] > 0 for box in found["boxes"])
+        [edge] = found["edges"]
+        assert (edge["source"], edge["target"], edge["chosen_by"]) == (
+            "Wish",
+            "Advice",
+            "certain",
+        )
+        assert len(edge["line"]) >= 2
+        [tool] = found["tools"]
+        assert (tool["node"], tool["name"]) == ("Advice", "get_price")
+        assert [*tool["arguments"]["properties"]] == ["sku"]
+
+
+class HouseModel(Backend):
+    """A model whose prices nobody knows. Its first answer is wrong."""
+
+    model = "house-1"
+
+    async def answer(self, prompt: Prompt) -> Answer:
+        text = '{"text": "Dry."}' if prompt.corrections else '{"text": 7}'
+        return Answer(text, Usage(1, 100, 20, cost=None))
+
+
+async def test_what_an_llm_was_asked_has_prompts_attempts_and_an_unknown_cost_of_null():
+    async with serving(graphs={"talk": talk}, lm=HouseModel()) as served:
+        body = {"start": {"question": "Weather?"}, "run_id": "one"}
+        await served.post("/graphs/talk/runs?wait=10", body)
+        page = await served.get("/runs/one/calls")
+        assert (page["total"], page["calls"][0]["answers"]) == (1, None)
+        call = await served.get("/runs/one/calls/0")
+        assert [each["verdict"] for each in call["answers"]] == ["invalid", "valid"]
+        assert all("Weather?" in each["asked"] for each in call["answers"])
+        short = await served.get("/runs/one/calls/0?cut=5")
+        assert "more characters" in short["answers"][0]["asked"]
+        run = await served.get("/runs/one")
+        assert (run["usage"]["attempts"], run["usage"]["input_tokens"]) == (2, 200)
+        [row] = (await served.get("/runs"))["runs"]
+        assert [each["cost"] for each in (row, run["usage"], call["usage"])] == [None] * 3

@@ -9,11 +9,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 TOKEN = "token-of-a-process"
 APP = """
@@ -40,9 +43,9 @@ graph = Graph(start=Step, end=Done, name="steps")
 
 
 @contextmanager
-def served(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+def served(folder: Path, port: int, app: str = APP) -> Iterator[subprocess.Popen[str]]:
     """`bae serve` on a port while the block runs."""
-    (folder / "app.py").write_text(APP)
+    (folder / "app.py").write_text(app)
     command = [sys.executable, "-m", "bae", "serve", "app.py", "--json", "--max-iters", "0"]
     command += ["--port", str(port), "--journal", "runs.db"]
     environment = {**os.environ, "BAE_SERVE_TOKEN": TOKEN}
@@ -105,6 +108,38 @@ class Follower:
                     return
 
 
+class SocketFollower:
+    """Follows a run and the list of runs over the WebSocket, and comes back with the numbers of the
+    last items."""
+
+    def __init__(self, port: int, run_id: str) -> None:
+        self.url, self.run_id = f"ws://127.0.0.1:{port}/feed", run_id
+        self.numbers: list[int] = []
+        self.changes: list[int] = []
+        self.statuses: list[str] = []
+
+    def follow(self, *, until: int = 1 << 30) -> None:
+        """Read until the run is over, a number, or until the connection is lost."""
+        with suppress(ConnectionClosed), connect(self.url) as socket:
+            run = {"sub": 1, "feed": f"run/{self.run_id}", "after": (self.numbers or [-1])[-1]}
+            runs = {"sub": 2, "feed": "runs", "after": (self.changes or [0])[-1]}
+            for message in ({"token": TOKEN}, run, runs):
+                socket.send(json.dumps(message))
+            while True:
+                message = json.loads(socket.recv(timeout=30))
+                for each in message.get("items", ()):
+                    if message["sub"] == 1:
+                        self.numbers.append(each["n"])
+                    else:
+                        self.changes.append(each["change"])
+                        self.statuses.append(each["status"])
+                if "end" in message:
+                    assert message["end"] in ("ended", "waiting"), message
+                is_over = "ended" in self.statuses and self.numbers[-1:] == [message.get("last")]
+                if (self.numbers and self.numbers[-1] >= until) or is_over:
+                    return
+
+
 def start(client: httpx.Client) -> Follower:
     body = {"run_id": "long", "start": {}}
     made = client.post("/graphs/steps/runs", json=body)
@@ -117,20 +152,27 @@ def client_of(port: int) -> httpx.Client:
     return httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30)
 
 
-def test_a_client_that_comes_back_misses_nothing_when_the_server_is_killed(tmp_path: Path):
+def test_clients_that_come_back_miss_nothing_when_the_server_is_killed(tmp_path: Path):
     port = free_port()
-    with client_of(port) as client:
+    with client_of(port) as client, ThreadPoolExecutor() as threads:
         with served(tmp_path, port) as process:
-            follower = start(client)
+            follower, socket = start(client), SocketFollower(port, "long")
+            lost = threads.submit(socket.follow)  # until the connection is lost
             follower.follow(until=20)
             process.send_signal(signal.SIGKILL)
             process.wait()
+            lost.result(30)
+        assert socket.numbers
         with served(tmp_path, port):
+            again = threads.submit(socket.follow)
             follower.follow()
+            again.result(30)
             run = client.get("/runs/long").json()
             total = client.get("/runs/long/records?limit=1").json()["last"] + 1
     assert follower.end["reason"] == "ended"
-    assert follower.numbers == [*range(total)]
+    assert follower.numbers == socket.numbers == [*range(total)]
+    assert socket.changes == sorted({*socket.changes})
+    assert socket.statuses[-1] == "ended"
     assert (run["status"], run["result"]) == ("ended", {"n": 40})
 
 

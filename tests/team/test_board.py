@@ -173,7 +173,7 @@ async def until(output: io.StringIO, text: str) -> None:
 async def test_without_a_terminal_each_event_is_a_line(store: Store):
     await start(store, 1)
     output = io.StringIO()
-    task = asyncio.create_task(watch(store, 1, Console(file=output, width=40), after=1))
+    task = asyncio.create_task(watch(store, 1, Console(file=output, width=40), after=3))
     await until(output, "in progress")
     async with await Store.open(store.path) as other:  # as another process does
         await other.add_blocker(1, "Which color should the button have?")
@@ -203,6 +203,22 @@ async def test_what_happened_last_is_shown_however_soon_the_end_comes(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert "completed" in output.getvalue().splitlines()[-1]
+
+
+async def test_the_board_has_what_another_process_changes_in_the_plan_at_once(store: Store):
+    output = Terminal()
+    console = Console(file=output, width=80, height=30, color_system=None)
+    task = asyncio.create_task(watch(store, 1, console))
+    await until(output, "6 pending")
+    async with await Store.open(store.path) as other:
+        await other.add_tasks(1, [PlannedTask(key="shipping", title="Ship it")], approved=False)
+        await until(output, "added: shipping")
+        await other.approve_tasks([7], by="ana")
+        await until(output, "approved by ana: shipping")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert "shop: 7 pending" in output.getvalue()
 
 
 async def test_at_a_terminal_the_board_changes_and_stays_as_it_was_last(store: Store):

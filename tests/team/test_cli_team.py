@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,6 +50,21 @@ ASKS = ("--lm", "python:../lm.py:ask")
 Bae = Callable[..., Any]
 
 
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where folders are kept that were set up once, to be copied."""
+    return tmp_path_factory.mktemp("templates")
+
+
+@pytest.fixture
+def tmp_path(templates: Path) -> Path:
+    """An empty folder, at the same path for each test: a team stores the path of its repository."""
+    folder = templates / "folder"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
 @pytest.fixture
 def bae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Bae:
     """The command, in a repository with a test."""
@@ -69,11 +86,30 @@ def bae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 
 @pytest.fixture
-def shop(bae: Bae) -> Bae:
-    """The same, with a plan."""
-    bae("init")
-    bae("plan", "A shop", *LM)
+def ready(bae: Bae, tmp_path: Path, templates: Path) -> Bae:
+    """The same, set up."""
+    make_once(tmp_path, templates / "ready", lambda: bae("init"))
     return bae
+
+
+@pytest.fixture
+def shop(ready: Bae, tmp_path: Path, templates: Path) -> Bae:
+    """The same, with a plan."""
+    make_once(tmp_path, templates / "planned", lambda: ready("plan", "A shop", *LM))
+    return ready
+
+
+def make_once(folder: Path, template: Path, make: Callable[[], object]) -> None:
+    """Does to a folder what `make` does, which is called once for all tests."""
+    here = Path.cwd()
+    if template.exists():
+        os.chdir(folder.parent)
+        shutil.rmtree(folder)
+        shutil.copytree(template, folder, symlinks=True)
+        os.chdir(here)
+    else:
+        make()
+        shutil.copytree(folder, template, symlinks=True)
 
 
 def keys(bae: Bae) -> list[str]:
@@ -213,9 +249,8 @@ def test_a_team_is_found_from_anywhere_in_the_repository(shop: Bae, monkeypatch:
 # Plan
 
 
-def test_a_goal_is_planned_and_drawn_and_waits_for_approval(bae: Bae):
-    bae("init")
-    said = bae("plan", "A shop", *LM)
+def test_a_goal_is_planned_and_drawn_and_waits_for_approval(ready: Bae):
+    said = ready("plan", "A shop", *LM)
     assert said.out.splitlines() == [
         "○ prices  Prices  backend, not approved",
         "├── ○ orders  Orders  backend, not approved",
@@ -224,31 +259,29 @@ def test_a_goal_is_planned_and_drawn_and_waits_for_approval(bae: Bae):
     ]
     assert "planning the tasks …" in said.err
     assert "bae team tasks approve" in said.err
-    assert bae("requirements").out == "# Shop\nPrices in euros.\n"
-    bae("tasks", "approve")
-    assert "not approved" not in bae("tasks").out
+    assert ready("requirements").out == "# Shop\nPrices in euros.\n"
+    ready("tasks", "approve")
+    assert "not approved" not in ready("tasks").out
 
 
-def test_open_questions_are_written_into_a_file_and_answered_from_one(bae: Bae, tmp_path: Path):
-    bae("init")
-    said = bae("plan", "A shop", *ASKS, code=3)
+def test_open_questions_are_written_into_a_file_and_answered_from_one(ready: Bae, tmp_path: Path):
+    said = ready("plan", "A shop", *ASKS, code=3)
     file = tmp_path / ".shop.team" / "questions.md"
     assert f"bae team plan --answers {file}" in said.err
-    assert keys(bae) == []
+    assert keys(ready) == []
     file.write_text(file.read_text().replace("currency?\n", "currency?\nEuros\n"))
-    assert "Which country?" in bae("plan", "--answers", str(file), *ASKS, code=3).err
+    assert "Which country?" in ready("plan", "--answers", str(file), *ASKS, code=3).err
     file.write_text("# Which currency?\nEuros\n# Which country?\nPortugal\n")
-    bae("plan", "--answers", str(file), *ASKS)
-    assert keys(bae) == ["prices"]
-    assert "Portugal" in bae("requirements").out
+    ready("plan", "--answers", str(file), *ASKS)
+    assert keys(ready) == ["prices"]
+    assert "Portugal" in ready("requirements").out
 
 
-def test_questions_may_be_left_to_the_llm(bae: Bae):
-    bae("init")
+def test_questions_may_be_left_to_the_llm(ready: Bae):
     Path("prd.md").write_text("A shop, as a file\n")
-    bae("plan", "--file", "prd.md", "--decide", *ASKS)
-    assert keys(bae) == ["prices"]
-    assert "A shop, as a file" in bae("requirements").out
+    ready("plan", "--file", "prd.md", "--decide", *ASKS)
+    assert keys(ready) == ["prices"]
+    assert "A shop, as a file" in ready("requirements").out
 
 
 @pytest.mark.parametrize(
@@ -264,10 +297,9 @@ def test_questions_may_be_left_to_the_llm(bae: Bae):
     ],
 )
 def test_what_is_missing_is_reported_before_anything_is_asked(
-    bae: Bae, arguments: tuple[str, ...], code: int, said: str
+    ready: Bae, arguments: tuple[str, ...], code: int, said: str
 ):
-    bae("init")
-    assert said in bae("plan", *arguments, code=code).err
+    assert said in ready("plan", *arguments, code=code).err
 
 
 # Tasks

@@ -29,6 +29,7 @@ from bae.exceptions import BaeError
 EPILOG: Final = examples(
     "bae serve app.py --lm local",
     "bae serve app.py --port 8800 --journal runs.db",
+    "bae serve app.py --allow-origin http://127.0.0.1:5173",
     "BAE_SERVE_TOKEN=… bae serve app.py --host 0.0.0.0 --allow-host bae.example.com",
 )
 SHORTEST_TOKEN: Final = 8
@@ -44,6 +45,13 @@ def serve(
         option(
             "--allow-host NAME",
             "A name under which the server is reached, besides loopback names. Repeatable.",
+        ),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        option(
+            "--allow-origin ORIGIN",
+            "Pages of another site that may use the API, as http://127.0.0.1:5173. Repeatable.",
         ),
     ] = None,
     token: Annotated[
@@ -92,6 +100,7 @@ def serve(
                 max_iters=max_iters,
                 auth=bearer(key),
                 hosts=names,
+                origins=allow_origin or (),
             )
             async with listening(api, host, port) as url:
                 if as_json:

@@ -24,12 +24,14 @@ from bae.journal import subscribe
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Spent, read_spent
 from bae.team.events import (
+    ActionRequested,
     ActivityUpdate,
     BlockerCreated,
     BlockerResolved,
     CommitCreated,
     CorrectionAttempt,
     Event,
+    PlanChanged,
     StoredEvent,
     TaskStatusChanged,
     TestResult,
@@ -366,8 +368,12 @@ def _describe(event: Event) -> str:
             said = f"reviewed: {review.headline}"
         case BlockerCreated(question=question, blocker_id=number):
             said = f'asks: {headline(question)} (bae team answer {number} "...")'
-        case BlockerResolved(answer=answer):
-            said = f"was answered: {answer}"
+        case BlockerResolved(answer=answer, by=by):
+            said = f"was answered{f' by {by}' if by else ''}: {answer}"
+        case PlanChanged(change=change, tasks=keys, by=by):
+            said = f"{change}{f' by {by}' if by else ''}: {', '.join(keys)}"
+        case ActionRequested(action=action, text=note, by=by):
+            said = f"{action}{f' by {by}' if by else ''}{f': {headline(note)}' if note else ''}"
         case ActivityUpdate(text=text):
             said = text
         case _:

@@ -169,6 +169,7 @@ _LABELS: Final = {
     "review": ("reviewed", "green"),
     "question": ("asks you", "yellow"),
     "answer": ("answered", "green"),
+    "steered": ("steered", "yellow"),
     "merge": ("merged", "green"),
     "activity": ("", "dim"),
 }

@@ -15,6 +15,7 @@ from pydantic_core import from_json
 from bae.calls import call_at
 from bae.draft import empty_draft, validated
 from bae.exceptions import JournalError, describe, faults
+from bae.files import visible
 from bae.journal.decoder import LineReader, LineRefused, read_history
 from bae.journal.node_codec import node_codec, read_gate_answer
 from bae.journal.shape import Json, ShapeView, shape_of
@@ -144,9 +145,10 @@ def changes_for(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
         return []
     old = ShapeView(stored.shape, stored.info.shape)
     reader = _Checker(graph, old)
-    for line in stored.lines:
-        reader.read(line)
-    reader.check_answers(stored.answers)
+    with visible(stored.files):
+        for line in stored.lines:
+            reader.read(line)
+        reader.check_answers(stored.answers)
     changes = list(_differences(_parts(old), _parts(ShapeView(shape.json, shape.hash))))
     gone = {(change.graph, change.place) for change in changes if change.kind == "gone"}
     refused = dict.fromkeys(_decided_routes(stored, old) & gone, _DECIDED) | reader.refused

@@ -22,6 +22,8 @@ PAGE: Final = 500
 """The most items that are read, or handed out, at once."""
 KEPT: Final = 5_000
 """How many of the newest items a feed keeps for its subscribers."""
+KEPT_SIZE: Final = 32 << 20
+"""How large the items may be that a feed keeps, all together. Older ones are read again."""
 GATHER: Final = 0.05
 """Seconds in which items gather before they are read together."""
 POLL: Final = 0.1
@@ -38,14 +40,15 @@ too slow. Empty while it is not over."""
 
 
 class FeedItem(Generic[T]):
-    """One numbered item. `encoded` is room for how it is sent, so that it is worked out once for
-    all subscribers."""
+    """One numbered item. `size` is about how many characters it has; `encoded` is room for how it
+    is sent, so that it is worked out once for all subscribers."""
 
-    __slots__ = ("encoded", "number", "value")
+    __slots__ = ("encoded", "number", "size", "value")
 
-    def __init__(self, number: int, value: T) -> None:
+    def __init__(self, number: int, value: T, size: int = 0) -> None:
         self.number = number
         self.value = value
+        self.size = size
         self.encoded = ""
 
     def __repr__(self) -> str:
@@ -115,6 +118,11 @@ class Tail(Generic[T]):
         self._seen: int | None = None
         self._subscribers = 0
         self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether there are subscribers."""
+        return self._subscribers > 0
 
     async def enter(self) -> None:
         """Begin to read, for the first subscriber."""
@@ -190,14 +198,25 @@ class Tail(Generic[T]):
                 self.end = page.end
             if new:
                 self.last = new[-1].number
-                self.recent = [*self.recent, *new]
-                if extra := self.recent[:-KEPT]:
-                    self.floor, self.recent = extra[-1].number, self.recent[-KEPT:]
+                self._keep([*self.recent, *new])
             if new or self.end or page.state != self.state:
                 self.state = page.state
                 self.wake()
             if more:  # subscribers take what is there before more comes
                 await asyncio.sleep(GATHER / 10)
+
+    def _keep(self, items: list[FeedItem[T]]) -> None:
+        """Keep the newest items."""
+        first = max(0, len(items) - KEPT)
+        room = KEPT_SIZE
+        for place in range(len(items) - 1, first - 1, -1):
+            room -= items[place].size
+            if room < 0 and place < len(items) - 1:
+                first = place + 1
+                break
+        if first:
+            self.floor = items[first - 1].number
+        self.recent = items[first:]
 
     def wake(self) -> None:
         """Have every subscriber look again."""
@@ -238,7 +257,7 @@ class Subscriber(Generic[T]):
                 self.end = tail.end
                 if not self.end:
                     await news.wait()
-            elif self._live or (self._behind or _LAST) < tail.last - self.number:
+            elif (KEPT if self._live else self._behind or _LAST) < tail.last - self.number:
                 self.end = "gap"
             else:
                 page = await feed.read(self.number, PAGE)
@@ -307,7 +326,7 @@ class RunFeed(Feed[Line]):
                 raise
             return FeedPage((), after, "", "deleted")
         self._was_there = True
-        items = [FeedItem(line.n, line) for line in lines]
+        items = [FeedItem(line.n, line, len(line.data)) for line in lines]
         return FeedPage(items, count - 1, info.standing(), _end_of(info))
 
     async def version(self) -> int | None:

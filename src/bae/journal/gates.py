@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from bae.approvals import Approval
+from bae.approvals import Approval, check_approval_scope
 from bae.exceptions import GateError, JournalError, describe, faults
 from bae.files import visible
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import graph_at, off_loop, read_history
 from bae.journal.node_codec import dump_gate_answer, node_codec
-from bae.journal.store import Journal, RunInfo, StoredRun
+from bae.journal.store import Journal, RunInfo, StoredRun, store_answer
 from bae.node import Node
 from bae.plan import plan_of
 
@@ -100,8 +100,42 @@ async def answer_gate(
     from bae.journal.resume import result_of, resume
 
     stored = await journal.read(run_id)
+    if stored.info.status == "cancelled":
+        raise GateError(
+            f"the run {run_id} was cancelled, and takes no answer",
+            code="bae-gate-cancelled",
+            fix=f"graph.resume({run_id!r}, …) continues the run, which then asks again",
+        )
     gate = await off_loop(len(stored.lines), find_gate, stored, field)
-    name, field = gate.node_type.__name__, gate.field_name
+    gate, text, files = await encode_answer(graph, stored, gate, value)
+    is_secret = not gate.parameter and gate.field_name in node_codec(gate.node_type).secret
+    if is_secret and not journal.secrets:
+        raise JournalError(
+            f"{gate.place} is a secret, and an answer that is given before the run is resumed "
+            "would have to be stored",
+            run_id=run_id,
+            code="bae-journal-secret",
+            fix="answer it while the run is in progress: graph.resume(run_id, …, answer=…); or use "
+            "a journal with secrets=True",
+        )
+    if not await store_answer(journal, run_id, gate.address, text, by, files):
+        raise _answered(gate, await journal.read(run_id))
+    if go_on:
+        try:
+            return await resume(graph, run_id, options, journal, given)
+        except JournalError as error:
+            # The process that owns it sees the answer when the run stops.
+            if error.code != "bae-run-owned":
+                raise
+    return await result_of(graph, await journal.read(run_id), given, journal)
+
+
+async def encode_answer(
+    graph: Graph[Any, Any], stored: StoredRun, gate: OpenGate, value: Any
+) -> tuple[OpenGate, str, dict[str, bytes]]:
+    """A gate of a run with the class and type of the graph, the answer to it as it is stored, and
+    the files in the answer. Raises what is wrong with the answer."""
+    run_id, name, field = stored.info.run_id, gate.node_type.__name__, gate.field_name
     plans = graph_at(graph, gate.path).plans
     node_type = next((cls for cls in plans if cls.__name__ == name), None)
     plan = None if node_type is None else plan_of(node_type).fields.get(field)
@@ -119,6 +153,10 @@ async def answer_gate(
     try:
         with visible(stored.files):  # an answer may name a file of the run
             value = plan.check_answer(node_type, gate, value)
+            check_approval_scope(value, stored.info.thread)
+            return gate, *dump_gate_answer(gate, value)
+    except JournalError:
+        raise
     except Exception as error:  # a validator may raise anything
         why = "; ".join(faults(error)) if isinstance(error, ValidationError) else describe(error)
         raise GateError(
@@ -129,28 +167,6 @@ async def answer_gate(
             cause=error,
             fix=f"answer with {_takes(gate)}; the run still waits",
         ) from error
-    is_secret = not gate.parameter and field in node_codec(node_type).secret
-    if is_secret and not journal.secrets:
-        raise JournalError(
-            f"{gate.place} is a secret, and an answer that is given before the run is resumed "
-            "would have to be stored",
-            run_id=run_id,
-            code="bae-journal-secret",
-            fix="answer it while the run is in progress: graph.resume(run_id, …, answer=…); or use "
-            "a journal with secrets=True",
-        )
-    answer = run_id, gate.address, dump_gate_answer(gate, value)
-    # A store of others may know nothing of who answers.
-    if not await (journal.answer(*answer, by) if by else journal.answer(*answer)):
-        raise _answered(gate, await journal.read(run_id))
-    if go_on:
-        try:
-            return await resume(graph, run_id, options, journal, given)
-        except JournalError as error:
-            # The process that owns it sees the answer when the run stops.
-            if error.code != "bae-run-owned":
-                raise
-    return await result_of(graph, await journal.read(run_id), given, journal)
 
 
 def describe_status(info: RunInfo) -> str:

@@ -71,8 +71,11 @@ class LiveTexts:
         there alone."""
         return run_id in self._current
 
-    async def follow(self, run_id: str) -> AsyncGenerator[list[TextPiece], None]:
-        """The changes of the text of a run, from what is there now on, without an end."""
+    async def follow(
+        self, run_id: str, *, thoughts: bool = False
+    ) -> AsyncGenerator[list[TextPiece], None]:
+        """The changes of the text of a run, from what is there now on, without an end. With
+        `thoughts` also of what the model thinks: at the place of a node, without a field."""
         bell = _Bell()
         sent: dict[str, str] = {}
         with self._lock:
@@ -80,7 +83,7 @@ class LiveTexts:
         try:
             while True:
                 bell.event.clear()
-                texts = self._texts(run_id)
+                texts = self._texts(run_id, thoughts)
                 pieces = [_piece(place, sent.get(place, ""), text) for place, text in texts.items()]
                 pieces += [TextPiece(place, 0, "") for place in sent if place not in texts]
                 changed = [p for p in pieces if sent.get(p.place) != texts.get(p.place)]
@@ -95,17 +98,18 @@ class LiveTexts:
                 if not self._readers[run_id]:
                     del self._readers[run_id]
 
-    def _texts(self, run_id: str) -> dict[str, str]:
+    def _texts(self, run_id: str, thoughts: bool) -> dict[str, str]:
         with self._lock:
             history = self._current.get(run_id)
             steps = [] if history is None else [*history.steps()]
-            return {
-                str(place): text
-                for step in steps
-                for question in step.questions
-                if question.is_open
-                for place, text in question.texts.items()
-            }
+            found: dict[str, str] = {}
+            for step in steps:
+                for question in step.questions:
+                    if question.is_open:
+                        found |= {str(place): text for place, text in question.texts.items()}
+                        if thoughts and question.thoughts and question.asked_by is step:
+                            found[str(step.place)] = question.thoughts
+            return found
 
 
 class _Bell:

@@ -16,7 +16,8 @@ from bae.calls import MISSING, CallPlan, asked_at, name_of
 from bae.core_schemas import field_schema, field_schemas, model_config_of, returned_schema
 from bae.draft import complete, from_answer, hold, validated
 from bae.exceptions import JournalError, describe, faults
-from bae.files import collected
+from bae.file_proof import holds_file
+from bae.files import File, collected
 from bae.journal.codec import (
     ANYTHING,
     SURELY_READ,
@@ -281,7 +282,14 @@ class NodeCodec:
     def dump_answer(self, name: str, value: Any) -> str:
         """The answer at a gate as JSON: as the field has it, or as it was given, since the node is
         still to make its value of it, or at least as the field makes it. A `JournalError` where
-        JSON can hold none of these."""
+        JSON can hold none of these. Files are stored beside it, so an answer with files is as the
+        field has it."""
+        if holds_file(self.cls, name):
+            made = validated(self.cls, {name: value})[name]
+            if same(validated(self.cls, {name: made})[name], made):
+                value = made
+            else:
+                to_json(made, fallback=repr)  # whoever collects files finds those in it
         for codec in (self.fields[name], ANYTHING):
             try:
                 return codec.dump(value)
@@ -446,13 +454,14 @@ def is_node(value: Any) -> TypeGuard[Json]:
     return isinstance(held.get("type"), str) and isinstance(held.get("fields"), dict)
 
 
-def dump_gate_answer(gate: OpenGate, value: Any) -> str:
-    """The answer to a gate as JSON. Files are in it as data URLs: who answers does not own the run,
-    and cannot store them beside it."""
-    with collected(embeds=True):
+def dump_gate_answer(gate: OpenGate, value: Any) -> tuple[str, dict[str, bytes]]:
+    """The answer to a gate as JSON, and the files in it by hash."""
+    with collected() as found:
         if gate.parameter:
-            return dump_answer(gate, value)
-        return node_codec(gate.node_type).dump_answer(gate.field_name, value)
+            text = dump_answer(gate, value)
+        else:
+            text = node_codec(gate.node_type).dump_answer(gate.field_name, value)
+    return text, {each.hash: each.data for each in found.values() if isinstance(each, File)}
 
 
 def read_gate_answer(gate: OpenGate, text: str) -> Any:

@@ -141,11 +141,8 @@ def _redacted(
         # What people told the LM may repeat any value.
         kept = {g: text for g, text in run.answers.items() if not _is_said(g, text)}
         answers = {g: text for g, text in kept.items() if not _is_inside(g, wanted)}
-        files = {
-            hash: data
-            for hash, data in stored.files.items()
-            if any(hash in line.data for line in lines)
-        }
+        texts = [*(line.data for line in lines), *answers.values()]
+        files = {h: data for h, data in stored.files.items() if any(h in text for text in texts)}
         people = {g: who for g, who in run.answered_by.items() if g in answers}
         changed.append(
             with_other(stored, lines=tuple(lines), answers=answers, files=files, answered_by=people)
@@ -280,7 +277,7 @@ class _OpenRun:
             texts += 1
         # Of any call: bodies pass values on to others, and answers repeat what was asked.
         if line.kind in _WITH_TEXTS:
-            texts += sum(data.pop(key, None) is not None for key in ("asked", "answer"))
+            texts += sum(data.pop(key, None) is not None for key in ("asked", "answer", "thinking"))
             data["errors"] = [self._place_of(error) for error in data["errors"]]
         elif line.kind in _CONVERSATIONS:
             texts += _withhold_texts(data, _CONVERSATIONS[line.kind])

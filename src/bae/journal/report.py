@@ -234,7 +234,10 @@ def list_files(stored: StoredRun) -> tuple[StoredFile, ...]:
     found: list[StoredFile] = []
     for hash in (*(each for each in names if each in stored.files), *stored.files):
         data = stored.files[hash]
-        media_type = file_of(data).media_type
+        try:
+            media_type = file_of(data).media_type
+        except ValueError:  # of a run that another program has written
+            media_type = "application/octet-stream"
         found.append(StoredFile(hash, media_type, len(data), names.get(hash, "")))
     return tuple(dict.fromkeys(found))
 

@@ -216,6 +216,15 @@ async def fork(
 ) -> str:
     """A new run that shares with another all that was before its step `at`."""
     stored = await journal.read(run_id)
+    if thread is not None and stored.info.thread not in (None, thread):
+        raise JournalError(
+            f"the run {run_id} is a turn of the thread {stored.info.thread!r}, and its fork cannot "
+            f"be one of the thread {thread!r}, which has other turns before it",
+            run_id=run_id,
+            code="bae-fork-thread",
+            fix=f"give thread={stored.info.thread!r}, or none; graph.thread(…).fork({thread!r}) "
+            "makes a new thread with copies of turns",
+        )
     whole = ("StepStarted", "RunForked")
     steps = {each.step: each.n for each in stored.lines if not each.path and each.kind in whole}
     if at not in steps:
@@ -230,7 +239,8 @@ async def fork(
         raise JournalError(said, run_id=run_id, code="bae-fork-step", fix=fix)
     upto = steps[at]
     _, past = await decode_run(graph, stored.lines[: upto + 1], files=stored.files, partial=True)
-    node = _changed_node(cast("Node", past.run.steps[at].node), changed, run_id)
+    with visible(stored.files):  # a changed field may name a file of the run
+        node = _changed_node(cast("Node", past.run.steps[at].node), changed, run_id)
     forked = RunForked(time(), "", at, run_id, node, tuple(changed))
     with collected() as found:
         data = encoder_for(graph, journal).encode(forked)

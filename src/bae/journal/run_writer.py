@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
 from bae.exceptions import JournalError
-from bae.files import Attached, File, collected, in_use
+from bae.files import Attached, File, collected, in_use, visible
 from bae.journal.cancellation import CancelWatch
 from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder, line_of
@@ -37,6 +37,7 @@ from bae.journal.store import (
     check_names,
     keeps_files,
     messages_in,
+    store_answer,
     without_files,
 )
 from bae.records import (
@@ -55,6 +56,7 @@ from bae.usage import Usage
 from bae.writer import Log, Writer
 
 if TYPE_CHECKING:
+    from bae.approvals import Grant
     from bae.arguments import Arguments
     from bae.exceptions import BaeError
     from bae.given_lm import AskedLM
@@ -305,15 +307,22 @@ class JournalWriter(Writer):
             return value  # no other answer can be there: it would have to be stored
         # After the deadline it is the default, which is no answer.
         is_late = gate.deadline is not None and gate.deadline <= time()
-        text = dump_gate_answer(gate, value)
-        if not is_late and await self._journal.answer(run.run_id, gate.address, text):
+        journal, (text, files) = self._journal, dump_gate_answer(gate, value)
+        answer = run.run_id, gate.address, text
+        if not is_late and await store_answer(journal, *answer, files=files):
             return value
-        first = (await self._journal.read(run.run_id)).answers.get(gate.address)
-        return value if first is None else read_gate_answer(gate, first)
+        stored = await journal.read(run.run_id)
+        first = stored.answers.get(gate.address)
+        with visible(stored.files):
+            return value if first is None else read_gate_answer(gate, first)
 
     async def answers(self, run: Run) -> Mapping[str, str]:
         """What people have answered until now, in other processes too."""
         return await self._journal.answers(run.run_id)
+
+    async def grants(self, run: Run) -> Sequence[Grant]:
+        """The yeses of people that hold for all calls of a tool in the run, or in its thread."""
+        return await self._journal.approvals(run.run_id)
 
     async def take_told(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:
         """What people have told the LMs of the run since it was last asked for."""
@@ -428,12 +437,13 @@ def _bytes_of(files: Iterable[Attached], known: Collection[str] = ()) -> dict[st
 
 def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:
     """The encoder of a graph's records, with the settings of a journal."""
-    return Encoder(graph, secrets=journal.secrets, prompts=journal.prompts)
+    given = {"prompts": journal.prompts, "thinking": journal.thinking}
+    return Encoder(graph, secrets=journal.secrets, **given)
 
 
 def _form_of(graph: Graph[Any, Any], journal: Journal) -> tuple[Encoder, Shape]:
     """The encoder of a graph's records, and its shape: worked out once."""
-    key = journal.secrets, journal.prompts
+    key = journal.secrets, journal.prompts, journal.thinking
     form = _FORMS.setdefault(graph, {}).get(key)
     if form is None:
         form = encoder_for(graph, journal), shape_of(graph)
@@ -442,5 +452,5 @@ def _form_of(graph: Graph[Any, Any], journal: Journal) -> tuple[Encoder, Shape]:
     return form
 
 
-_Forms = dict[tuple[bool, bool], tuple[Encoder, Shape]]
+_Forms = dict[tuple[bool, bool, bool], tuple[Encoder, Shape]]
 _FORMS: WeakKeyDictionary[Graph[Any, Any], _Forms] = WeakKeyDictionary()

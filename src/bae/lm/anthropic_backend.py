@@ -15,6 +15,7 @@ from bae.lm.anthropic_messages import (
     CACHED,
     NATIVE_TOOLS,
     container_in,
+    has_unsigned_calls,
     message_params,
     tool_params,
 )
@@ -290,6 +291,9 @@ class AnthropicBackend(Backend):
         cached: dict[str, Any] = {"cache_control": CACHED} if self.cache else {}
         if prompt.system:
             request["system"] = [{"type": "text", "text": prompt.system, **cached}]
+        if _thinks_manually(body) and has_unsigned_calls(request["messages"]):
+            # The model of a `Fallback` that has made these calls has not thought as this one would.
+            body["thinking"] = {"type": "disabled"}
         tools = tool_params(prompt.tools)
         if prompt.tools:
             request |= cached  # the API marks the end of the conversation, which grows
@@ -351,6 +355,11 @@ class AnthropicBackend(Backend):
 def _fitted(schema: str, *, forced: bool) -> Schema | None:
     found = json.loads(schema)
     return for_claude(found) if forced or unfit(found) is None else None
+
+
+def _thinks_manually(body: Mapping[str, Any]) -> bool:
+    """Whether each message with calls has to begin with thinking."""
+    return cast("dict[str, Any]", body.get("thinking") or {}).get("type") == "enabled"
 
 
 def _no_key(who: str, cause: BaseException | None) -> BaeLMError:

@@ -59,6 +59,18 @@ def message_params(prompt: Prompt, model: str, *, cache: bool) -> list[ContentBl
     return messages
 
 
+def has_unsigned_calls(messages: Sequence[ContentBlock]) -> bool:
+    """Whether a message of the model has tool calls, and no thinking before them: the API refuses
+    it while thinking is enabled."""
+    for message in messages:
+        content: str | list[ContentBlock] = message["content"]
+        if message["role"] == "assistant" and not isinstance(content, str):
+            kinds = [str(block["type"]) for block in content]
+            if "tool_use" in kinds and not kinds[0].endswith("thinking"):
+                return True
+    return False
+
+
 def container_in(prompt: Prompt) -> str | None:
     """Where the provider has run code in this conversation, so that it finds its files again."""
     for message in reversed(prompt.conversation):

@@ -21,6 +21,8 @@ _HALF_ADDRESS: Final = re.compile(
     r".@([a-z+]*:?//|localhost\b|[\w.-]+:[0-9]{1,5}(/|$)|([\w-]+\.)+[a-z]{2,}/)", re.IGNORECASE
 )
 """A server in a model, which is no address: without `http://`, or with another scheme."""
+_ENDPOINTS: Final = ("/chat/completions", "/responses", "/messages")
+"""What requests are sent to, below the address of an API."""
 _OPTION: Final = re.compile(r"[a-z][a-z0-9_]*")
 _KEY_IN_JSON: Final = re.compile(r'"([^"\\]*)"\s*:')
 
@@ -50,6 +52,13 @@ def parse_lm_name(name: str, *, is_file: bool = False) -> LMNameParts:
     model = rest[: len(rest) - len(address) - 1] if address else rest
     if address:
         _check_address(name, address)
+    if address and any(map(str.isspace, model + address)):
+        raise BaeLMError(
+            f"{shown_name(name)} has a space in it",
+            code="bae-lm-unknown-name",
+            sent=False,
+            fix=f"write {kind}:MODEL@http://127.0.0.1:8000/v1",
+        )
     if _HALF_ADDRESS.search(model):
         raise BaeLMError(
             f"{shown_name(name)} has an address that does not begin with http:// or https://",
@@ -57,7 +66,7 @@ def parse_lm_name(name: str, *, is_file: bool = False) -> LMNameParts:
             sent=False,
             fix=f"write {kind}:MODEL@http://127.0.0.1:8000/v1",
         )
-    return LMNameParts(kind, model, address, _read_options(name, asked) if mark else {})
+    return LMNameParts(kind, model, address, _read_options(name, asked, address) if mark else {})
 
 
 def shown_name(name: str) -> str:
@@ -82,8 +91,9 @@ def shown_value(option: str, value: str) -> str:
     return MASK if is_secret or any(map(is_secret_name, names)) else remove_passwords(value)
 
 
-def _read_options(name: str, text: str) -> dict[str, str]:
+def _read_options(name: str, text: str, address: str) -> dict[str, str]:
     found: dict[str, str] = {}
+    none_there = "; an address has no ? of its own" if address else ""
     for each in text.split("&"):
         option, mark, value = each.partition("=")
         if not mark or not _OPTION.fullmatch(option) or not value:
@@ -93,7 +103,7 @@ def _read_options(name: str, text: str) -> dict[str, str]:
                 code="bae-lm-option",
                 sent=False,
                 fix="write options as ?max_tokens=800&effort=low; in a value, write %26 for & and "
-                "%3F for ?",
+                f"%3F for ?{none_there}",
             )
         if option in found:
             raise BaeLMError(
@@ -119,6 +129,17 @@ def _check_address(name: str, address: str) -> None:
             code="bae-lm-unknown-name",
             sent=False,
             fix="write the address as http://127.0.0.1:8000/v1",
+        )
+    path = "" if parts is None else parts.path.rstrip("/")
+    excess = next(filter(path.endswith, _ENDPOINTS), "")
+    if parts is not None and parts.query:
+        excess = f"?{parts.query}"
+    if excess:
+        raise BaeLMError(
+            f"{shown_name(name)} has more than the address of an API: {excess}",
+            code="bae-lm-unknown-name",
+            sent=False,
+            fix="leave that out, as in http://127.0.0.1:8000/v1",
         )
     if parts is not None and (parts.username or parts.password or parts.fragment):
         raise BaeLMError(

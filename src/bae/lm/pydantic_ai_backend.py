@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from importlib import import_module
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from pydantic_core import to_jsonable_python
@@ -17,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.extras import need
-from bae.lm.file_limits import DEFAULT_LIMITS, OPENAI_LIMITS, FileLimits, claude_limits
+from bae.lm.file_limits import FileLimits, limits_of
 from bae.lm.http import (
     PerLoop,
     error_for,
@@ -30,9 +31,15 @@ from bae.lm.http import (
 from bae.lm.kinds import OPENAI_MODEL
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import answer_tool_name, is_untyped, unfit, with_descriptions
-from bae.lm.pydantic_ai_messages import answer_in, conversation, tool_definitions, usage_of
+from bae.lm.pydantic_ai_messages import (
+    answer_in,
+    conversation,
+    has_unsigned_calls,
+    tool_definitions,
+    usage_of,
+)
 from bae.lm.pydantic_ai_models import make_model, read_settings
-from bae.lm.pydantic_ai_stream import ToldParts
+from bae.lm.pydantic_ai_stream import TAGS, Tags, ToldParts, tell_thoughts, without_tags
 from bae.lm.responses import MAX_BYTES, bound_responses, responses_arrived
 from bae.usage import Usage, text_is_followed
 
@@ -110,6 +117,8 @@ class PydanticAIBackend(Backend):
             )
         self._bounded: WeakSet[Any] = WeakSet()
         self._unused: list[Model] = []
+        self._streams: bool | None = None
+        """Whether the model streams; None as long as that is not known."""
         self.model = self._given if isinstance(self._given, str) else self._given.model_name
         if model is not None:
             # Made here, where waiting for the imports does no harm and a wrong name is seen at
@@ -158,13 +167,7 @@ class PydanticAIBackend(Backend):
     @property
     def file_limits(self) -> FileLimits:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
         """The limits of the model's provider."""
-        match self._about.provider:
-            case "anthropic":
-                return claude_limits(self._about.window)
-            case "openai":
-                return OPENAI_LIMITS
-            case _:
-                return DEFAULT_LIMITS
+        return limits_of(self._about.provider, self._about.window)
 
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs, by the prices of the model's provider."""
@@ -187,22 +190,17 @@ class PydanticAIBackend(Backend):
             parameters = self._parameters(model, prompt, answer_tool)
             if prompt.tools:
                 messages = model.prepare_messages(messages, parameters)
-            told = None
-            if self.stream or (self.stream is None and text_is_followed.get()):
-                told = ToldParts(answer_tool, self.secrets, has_tools=bool(prompt.tools))
-            asked = partial(
-                _request,
-                model,
-                told=told if told is not None and _can_stream(model) else None,
-                model_settings=self._settings_for(model, prompt),
-                model_request_parameters=parameters,
-            )
-            response, before = await asked(messages), Usage()
+            settings = self._settings_for(model, prompt)
+            if prompt.tools and _thinks_manually(model, settings) and has_unsigned_calls(messages):
+                settings["anthropic_thinking"] = {"type": "disabled"}
+            asked = partial(self._request, model, answer_tool, prompt, parameters, settings)
+            response, before = await asked(messages)
             for _ in range(_MOST_PAUSES):  # as long as it runs tools of its own
                 if response.state != "suspended":
                     break
                 before += usage_of(response)
-                more = await asked([*messages, response])
+                more, refused = await asked([*messages, response])
+                before += refused
                 response = replace(more, parts=[*response.parts, *more.parts])
             options = {"has_tools": bool(prompt.tools)}
             answer = answer_in(response, self._who, answer_tool, echoed, **options)
@@ -214,9 +212,52 @@ class PydanticAIBackend(Backend):
                 failure = malformed_error(self._who, error)
             if failure is error:
                 raise
+            if self._base_url and isinstance(failure, BaeLMError):
+                failure.fix = _fix_for_server(
+                    failure, self._base_url, has_schema=bool(prompt.schema)
+                )
             raise failure from error
         finally:
             responses_arrived.reset(token)
+
+    async def _request(
+        self,
+        model: Model,
+        answer_tool: str,
+        prompt: Prompt,
+        parameters: Any,
+        settings: Any,
+        messages: Sequence[ModelMessage],
+    ) -> tuple[ModelResponse, Usage]:
+        """The response of a model, whose parts are told as they arrive where somebody follows them,
+        and what was used before that. A model that is not known to stream is asked again without,
+        where that may be why it refuses: to be followed makes no run fail."""
+        from pydantic_ai.direct import model_request, model_request_stream
+
+        options: dict[str, Any] = {"model_settings": settings}
+        options["model_request_parameters"] = parameters
+        is_wanted = text_is_followed.get() and self._streams is not False
+        if not (is_wanted if self.stream is None else self.stream) or not _can_stream(model):
+            response = await model_request(model, messages, **options)
+            tell_thoughts(response, self.secrets)
+            return response, Usage()
+        tags = _tags_of(model)
+        told = ToldParts(answer_tool, self.secrets, has_tools=bool(prompt.tools), tags=tags)
+        try:
+            async with model_request_stream(model, messages, **options) as stream:
+                async for event in stream:
+                    told.take(event)
+                response = stream.get()
+        except Exception as error:
+            is_known = self.stream or self._streams
+            if is_known or not told.is_empty or not _may_be_for_streaming(error):
+                raise
+            response = await model_request(model, messages, **options)
+            tell_thoughts(response, self.secrets)
+            self._streams = False
+            return response, _ONE_REFUSED
+        self._streams = True
+        return replace(response, parts=without_tags(response.parts, tags)), Usage()
 
     @cached_property
     def _about(self) -> _About:
@@ -343,21 +384,6 @@ class _About(NamedTuple):
     files: frozenset[str]
 
 
-async def _request(
-    model: Model, messages: Sequence[ModelMessage], told: ToldParts | None, **options: Any
-) -> ModelResponse:
-    """The response of a model, whose parts are told as they arrive where there is a `told`."""
-    from pydantic_ai.direct import model_request, model_request_stream
-
-    if told is None:
-        return await model_request(model, messages, **options)
-    told.begin()
-    async with model_request_stream(model, messages, **options) as stream:
-        async for event in stream:
-            told.take(event)
-        return stream.get()
-
-
 def _can_stream(model: Model) -> bool:
     """Whether PydanticAI can stream the answer of a model, and of those behind it."""
     unable: Any = import_module("pydantic_ai.models").Model.request_stream
@@ -367,6 +393,25 @@ def _can_stream(model: Model) -> bool:
         return has_function and getattr(each.request_stream, "__func__", None) is not unable
 
     return all(map(streams, _every_model(model)))
+
+
+def _may_be_for_streaming(error: Exception) -> bool:
+    """Whether a request may have failed because the answer was to be streamed: the server refuses
+    the request, as for a model that an account may not stream, or does not send a stream."""
+    from pydantic_ai import exceptions as raised
+
+    if isinstance(error, raised.ModelHTTPError):
+        is_too_long = isinstance(error, raised.ModelContextWindowExceededError)
+        return error.status_code in _NOT_STREAMED and not is_too_long
+    return isinstance(error, raised.UnexpectedModelBehavior)
+
+
+def _tags_of(model: Model) -> Tags:
+    """The tags between which a model writes what it thinks."""
+    try:
+        return cast("Mapping[str, Any]", model.profile).get("thinking_tags", TAGS)
+    except NotImplementedError:  # several models behind one
+        return TAGS
 
 
 def _profiles(model: Model) -> Iterator[Mapping[str, Any]]:
@@ -398,6 +443,17 @@ def _natives(prompt: Prompt) -> list[Any]:
                     fix=f"give those of pydantic_ai.native_tools for {tool.name}",
                 ) from error
     return made
+
+
+def _thinks_manually(model: Model, settings: Mapping[str, Any]) -> bool:
+    """Whether it is Claude, and each message with calls has to begin with thinking."""
+    if model.system != "anthropic":
+        return False
+    thinking = settings.get("anthropic_thinking")
+    if thinking is not None:
+        return thinking.get("type") == "enabled"
+    adapts = cast("Mapping[str, Any]", model.profile).get("anthropic_supports_adaptive_thinking")
+    return bool(settings.get("thinking")) and not adapts
 
 
 def _takes_max_retries(model: Model) -> bool:
@@ -478,6 +534,19 @@ def _error_for(who: str, error: Exception, timeout: float) -> Exception:
             return found
 
 
+def _fix_for_server(error: BaeLMError, base_url: str, *, has_schema: bool) -> str | None:
+    """What to do about an error of a server at an address of the caller's."""
+    if error.status == 404 and urlsplit(base_url).path in ("", "/"):
+        shown = remove_passwords(base_url).rstrip("/")
+        return f"{error.fix}: most addresses end in /v1, as {shown}/v1"
+    if error.status in (400, 422) and has_schema:
+        return f"{error.fix}; a server without json_schema is asked with ?output=prompted or =tool"
+    return error.fix
+
+
+_NOT_STREAMED = frozenset({400, 405, 406, 415, 422, 501})
+"""HTTP statuses of servers that do not stream, or do not know an option of a stream."""
+_ONE_REFUSED = Usage(calls=1)
 _MOST_PAUSES = 20
 """How often a message is continued that the provider has paused."""
 _NATIVES = frozenset({"web_search", "web_fetch", "code_execution"})

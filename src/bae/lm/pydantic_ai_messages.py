@@ -45,6 +45,16 @@ def conversation(prompt: Prompt, echoed: str, answer_tool: str) -> list[ModelMes
     return messages
 
 
+def has_unsigned_calls(messages: Sequence[ModelMessage]) -> bool:
+    """Whether a message of the model has tool calls, and no thinking before them: Claude refuses it
+    while thinking is enabled."""
+    from pydantic_ai.messages import ModelResponse
+
+    said = [each.parts for each in messages if isinstance(each, ModelResponse)]
+    kinds = [[part.part_kind for part in parts] for parts in said]
+    return any("tool-call" in each and each[0] != "thinking" for each in kinds)
+
+
 def tool_definitions(prompt: Prompt) -> list[ToolDefinition]:
     """The tools that bae runs. They are not strict: the arguments are validated anyway, and
     providers bound how many strict schemas a request has."""

@@ -98,7 +98,11 @@ def _parse(name: str) -> tuple[LMNameParts, LMKind]:
             parsed.kind.lower(), names, 1, 0.7
         )
         near = [_SYNONYMS.get(each, each) for each in near]
-        guess = f"did you mean {near[0]!r}? The names are" if near else "give one of these names"
+        guess = (
+            f"did you mean {shown_name(near[0])}? The names are"
+            if near
+            else "give one of these names"
+        )
         raise BaeLMError(
             f"there is no LM named {shown_name(name)}",
             code="bae-lm-unknown-name",
@@ -189,6 +193,9 @@ def advice_for(package: str) -> str:
 
 def _name_for_model(name: str) -> list[str]:
     """The name for a model's own name, which is what people try first."""
+    kind, _, address = name.partition("@http")
+    if address and kind in KINDS:
+        return [f"{kind}:MODEL@http{address}"]
     if "/" in name and ":" not in name:
         return [f"dspy:{name}"]
     for start, kind in (("gpt", "openai"), ("o3", "openai"), ("o4", "openai")):

@@ -72,6 +72,32 @@ def public(*, user: User | None = None) -> Auth:
     return find_user
 
 
+WRITES: Final = ("POST", "PUT", "PATCH")
+_OF_FORMS: Final = (
+    "",
+    "text/plain",
+    "multipart/form-data",
+    "application/x-www-form-urlencoded",
+)
+"""What a page of another site can send without asking the server first."""
+
+
+def media_type_of(request: HTTPConnection) -> str:
+    """The content type of a request, without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def wrong_media(kind: str) -> Refused:
+    """The refusal of a content type."""
+    return Refused(
+        415,
+        "bae-serve-media",
+        f"the content type is {kind[:60]!r}",
+        "send JSON, with the header content-type: application/json; and the bytes of a file with "
+        "application/octet-stream",
+    )
+
+
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _OWN_SITE: Final = ("same-origin", "none")
 
@@ -92,7 +118,7 @@ class Gatekeeper:
                 403,
                 "bae-serve-host",
                 f"{host[:100]!r} is not served here",
-                "name it where the API is made: router(…, hosts=[…]), or bae serve --host",
+                "name it where the API is made: router(…, hosts=[…]), or bae serve --allow-host",
             )
         origin = request.headers.get("origin")
         if origin is not None and not self._is_own(origin, host):
@@ -105,15 +131,22 @@ class Gatekeeper:
         site = request.headers.get("sec-fetch-site", "none")
         if site not in _OWN_SITE and origin not in self.origins:
             raise Refused(403, "bae-serve-origin", f"a page of another site asks ({site[:20]!r})")
-        if method in ("POST", "PUT", "PATCH"):
-            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind != "application/json":
-                raise Refused(
-                    415,
-                    "bae-serve-media",
-                    f"the content type is {kind[:60]!r}",
-                    "send JSON, with the header content-type: application/json",
-                )
+        if method in WRITES and (kind := media_type_of(request)) in _OF_FORMS:
+            raise wrong_media(kind)
+
+    def headers_for(self, request: HTTPConnection) -> dict[str, str]:
+        """What lets a browser give the response to a page of an origin that is named (CORS)."""
+        origin = request.headers.get("origin")
+        if origin is None or origin not in self.origins:
+            return {}
+        return {
+            "access-control-allow-origin": origin,
+            "access-control-allow-methods": "GET, POST, PATCH, DELETE",
+            "access-control-allow-headers": "authorization, content-type, last-event-id",
+            "access-control-expose-headers": "retry-after",
+            "access-control-max-age": "600",
+            "vary": "origin",
+        }
 
     def _is_own(self, origin: str, host: str) -> bool:
         if origin in self.origins:

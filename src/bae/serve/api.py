@@ -9,6 +9,7 @@ from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
+    Collection,
     Generator,
     Mapping,
     Sequence,
@@ -17,7 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 from pydantic import BaseModel
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -31,15 +32,17 @@ from bae.serve.endpoints import (
     ApiCall,
     Endpoint,
     check_body,
+    check_media,
     find_endpoint,
     raw_path,
     read_body,
     read_query,
 )
+from bae.serve.files import Uploads
 from bae.serve.live import FEEDS, OpenFeed, serve_feeds
 from bae.serve.openapi import describe_api
 from bae.serve.owner import RunOwner
-from bae.serve.problems import Refused, refusal_of
+from bae.serve.problems import Refused, refusal_of, unknown_run
 from bae.serve.starts import Starts
 from bae.serve.table import TABLE
 from bae.serve.views import GateView, dump
@@ -94,14 +97,16 @@ class API:
         self.feed_kinds: dict[str, OpenFeed] = dict(FEEDS)
         """The feeds of the WebSocket, by the first part of their names."""
         self.sockets: dict[str, Callable[[WebSocket], Awaitable[None]]] = {}
-        """Other WebSockets, by their paths."""
+        """Other WebSockets, by their paths. Each accepts its own connections."""
         self.inbox_sources: list[Callable[[ApiCall], Awaitable[list[GateView]]]] = []
         """What else waits for people, besides runs."""
+        self.uploads = Uploads()
+        """The files that users have sent for runs to come."""
         self._streams: set[Subscriber[Any]] = set()
         self._auth, self._visible, self._recover = auth, visible, recover
         self._gatekeeper = Gatekeeper(tuple(hosts), tuple(origins))
         self._folds = asyncio.Semaphore(FOLDS)
-        self._document: bytes | None = None
+        self._document: tuple[str, bytes] | None = None
 
     @asynccontextmanager
     async def open(self, app: object = None) -> AsyncGenerator[None]:
@@ -135,8 +140,9 @@ class API:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http":
-                response = await self._respond(Request(scope, receive))
-                for name, value in HEADERS.items():
+                request = Request(scope, receive)
+                response = await self._respond(request)
+                for name, value in (HEADERS | self._gatekeeper.headers_for(request)).items():
                     response.headers.setdefault(name, value)
                 await response(scope, receive, send)
             case "websocket":
@@ -146,7 +152,13 @@ class API:
 
     # Who may see what: all endpoints and feeds read runs with these.
 
-    async def user_of(self, request: HTTPConnection, verb: Verb, method: str = "GET") -> User:
+    async def user_of(
+        self,
+        request: HTTPConnection,
+        verb: Verb,
+        method: str = "GET",
+        or_verbs: Collection[Verb] = (),
+    ) -> User:
         """The user who asks, if this may be done. Raises `Refused`."""
         self._gatekeeper.check(request, method)
         user = await self._auth(request)
@@ -158,7 +170,7 @@ class API:
                 "send the token: authorization: Bearer TOKEN",
                 headers={"www-authenticate": "Bearer"},
             )
-        if verb not in user.can:
+        if user.can.isdisjoint((verb, *or_verbs)):
             raise Refused(403, "bae-serve-verb", f"{user.name} may not {verb}", "ask for the right")
         return user
 
@@ -190,9 +202,15 @@ class API:
         return info
 
     async def read(self, user: User, run_id: str) -> StoredRun:
-        """A run that the user may see."""
+        """A run that the user may see, with the bytes of its images and documents: to make its
+        nodes again."""
         await self.info(user, run_id)
         return await self.journal.read(run_id)
+
+    async def read_texts(self, user: User, run_id: str) -> StoredRun:
+        """A run that the user may see, without these bytes: to show it."""
+        await self.info(user, run_id)
+        return await self.journal.read_texts(run_id)
 
     async def fold(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work` returns, done in a worker thread: a few at a time, and none on the loop."""
@@ -212,15 +230,17 @@ class API:
             run_id=info.run_id,
         )
 
-    def document(self) -> bytes:
-        """The OpenAPI document."""
-        if self._document is None:
-            self._document = dump(describe_api(self.endpoints, self.starts))
-        return self._document
+    def document(self, root: str = "") -> bytes:
+        """The OpenAPI document of the API where it is mounted at `root`."""
+        if self._document is None or self._document[0] != root:
+            self._document = root, dump(describe_api(self.endpoints, self.starts, root))
+        return self._document[1]
 
     async def _respond(self, request: Request) -> Response:
         try:
             return await self._answer(request)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
         except Exception as error:
             refused = refusal_of(error)
             if refused is None or refused.status >= 500:
@@ -231,15 +251,18 @@ class API:
 
     async def _answer(self, request: Request) -> Response:
         self._gatekeeper.check(request, request.method)
+        if request.method == "OPTIONS" and self._gatekeeper.headers_for(request):
+            return Response(status_code=204)  # a browser asks before a page of a named origin may
         endpoint, path = find_endpoint(self.endpoints, request.method, raw_path(request.scope))
+        check_media(endpoint, request)
         if endpoint.verb is None:
             user = User("", frozenset())
         else:
-            user = await self.user_of(request, endpoint.verb, request.method)
+            user = await self.user_of(request, endpoint.verb, request.method, endpoint.or_verbs)
         query = read_query(endpoint.query, request)
         call = ApiCall(self, user, request, path, query)
         if endpoint.body is not None:
-            call.body = check_body(endpoint.body, await read_body(request))
+            call.body = check_body(endpoint.body, await read_body(request, endpoint.longest))
         found = await endpoint.handler(call)
         if isinstance(found, Response):
             return found
@@ -315,14 +338,4 @@ def router(
         origins=origins,
         at_once=at_once,
         recover=recover,
-    )
-
-
-def unknown_run(run_id: str) -> Refused:
-    """The refusal of a run that is not there, or that the user may not see."""
-    return Refused(
-        404,
-        "bae-run-unknown",
-        f"there is no run {run_id[:200]!r}",
-        "list the runs: it may be in another journal, or was deleted",
     )

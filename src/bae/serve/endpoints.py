@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bae.serve.access import User, Verb
+from bae.serve.access import WRITES, User, Verb, media_type_of, wrong_media
 from bae.serve.problems import InputFault, Refused, invalid
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ LONGEST_BODY: Final = 1 << 20
 
 CutAt = Annotated[int, Field(ge=0, le=1 << 24)]
 """After how many characters a value is cut; 0 is never."""
+
+
+ListCut = Annotated[int, Field(ge=1, le=65_536)]
+"""The same in a list, which has no value that is longer."""
 
 
 class Form(BaseModel):
@@ -73,6 +77,12 @@ class Endpoint:
     refusals: tuple[int, ...] = ()
     media: tuple[str, ...] = ()
     """Other content types that a client may accept in place of JSON."""
+    or_verbs: tuple[Verb, ...] = ()
+    """Other verbs, one of which is enough, too."""
+    takes_bytes: bool = False
+    """Whether the body is no JSON, but the bytes of a file, which the handler reads."""
+    longest: int = LONGEST_BODY
+    """The bytes of a request."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -87,10 +97,15 @@ class Endpoint:
 
 def raw_path(scope: Scope) -> str:
     """The path below where the API is mounted, as it was sent."""
-    root: str = quote(scope.get("root_path", ""), safe="/%:@!$&'()*+,;=~-._")
+    path: str = scope["path"]
     raw: bytes | None = scope.get("raw_path")
-    sent = quote(scope["path"]) if raw is None else raw.partition(b"?")[0].decode("latin-1")
-    return (sent.removeprefix(root) if root else sent) or "/"
+    sent = quote(path) if raw is None else raw.partition(b"?")[0].decode("latin-1")
+    root: str = scope.get("root_path", "").rstrip("/")
+    # A proxy may have removed the first part of it, the path of the whole application.
+    for mount in (root, root.removeprefix(scope.get("app_root_path", "").rstrip("/"))):
+        if mount and (path == mount or path.startswith(f"{mount}/")):
+            return "/" + "/".join(sent.split("/")[mount.count("/") + 1 :])
+    return sent or "/"
 
 
 def find_endpoint(
@@ -116,6 +131,13 @@ def find_endpoint(
     raise Refused(404, "bae-serve-path", f"there is nothing at {path[:200]}", "see openapi.json")
 
 
+def check_media(endpoint: Endpoint, request: Request) -> None:
+    """Refuse a body that is no JSON where the endpoint takes JSON."""
+    kind = media_type_of(request)
+    if endpoint.method in WRITES and not endpoint.takes_bytes and kind != "application/json":
+        raise wrong_media(kind)
+
+
 def read_query(form: type[Form], request: Request) -> Form:
     """The parameters of a request."""
     given: dict[str, Any] = {}
@@ -138,23 +160,28 @@ def read_query(form: type[Form], request: Request) -> Form:
         raise invalid(error, "query") from error
 
 
-async def read_body(request: Request) -> Any:
-    """The body of a request as JSON; an empty one is an empty object."""
+async def read_bytes(request: Request, most: int, fix: str) -> bytes:
+    """The body of a request. One that is too large is refused before all of it is read."""
+    length = request.headers.get("content-length", "")
     size, parts = 0, list[bytes]()
-    async for part in request.stream():
-        size += len(part)
-        if size > LONGEST_BODY:
-            raise Refused(
-                413,
-                "bae-serve-large",
-                f"the body has more than {LONGEST_BODY:,} bytes",
-                "send less; files are uploaded by themselves",
-            )
-        parts.append(part)
-    if not size:
+    if not (length.isascii() and length.isdecimal() and len(length) < 16 and int(length) > most):
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                break
+            parts.append(part)
+        else:
+            return b"".join(parts)
+    raise Refused(413, "bae-serve-large", f"the body has more than {most:,} bytes", fix)
+
+
+async def read_body(request: Request, longest: int = LONGEST_BODY) -> Any:
+    """The body of a request as JSON; an empty one is an empty object."""
+    sent = await read_bytes(request, longest, "send less, and files by POST /files")
+    if not sent:
         return {}
     try:
-        return from_json(b"".join(parts), allow_inf_nan=False)
+        return from_json(sent, allow_inf_nan=False)
     except ValueError as error:
         raise Refused(400, "bae-serve-json", f"the body is no JSON: {error}") from error
 

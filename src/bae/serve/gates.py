@@ -3,21 +3,26 @@ of them, and answers."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
-from bae.approvals import Approval
-from bae.exceptions import BaeError, GateError, JournalError
+from bae.approvals import Grant
+from bae.exceptions import BaeError, GateError, JournalError, describe
+from bae.files import visible
+from bae.graph import Graph
 from bae.journal.decoder import graph_at
-from bae.journal.gates import all_gates, open_gates
+from bae.journal.gates import all_gates, encode_answer, open_gates
+from bae.journal.node_codec import read_gate_answer
 from bae.journal.report import RunReport, report_run
 from bae.journal.store import RunInfo, StoredRun
 from bae.markers import OpenGate
 from bae.plan import plan_of
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
-from bae.serve.problems import Refused
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
+from bae.serve.files import files_named
+from bae.serve.problems import InputFault, Refused, refusal_of
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.starts import answer_schema
 from bae.serve.views import SHORT, GatePage, GateView, Value, value_of
@@ -34,24 +39,48 @@ class InboxQuery(Form):
 
     after: float | None = None
     limit: Annotated[int, Field(ge=1, le=100)] = 20
-    cut: CutAt = SHORT
+    cut: ListCut = SHORT
 
 
 class AnswerBody(Form):
     """An answer to a gate: its `value`, or for a tool call a `decision`. "edit" has all
-    `arguments` of the call; a yes with the scope "run" holds for all calls of the tool."""
+    `arguments` of the call; a yes with the scope "run" holds for all calls of the tool, and
+    with "thread" also in other turns of the thread."""
 
     gate: Annotated[str, Field(min_length=1, max_length=2_000)]
     value: Any = None
     decision: Literal["approve", "edit", "refuse"] | None = None
     arguments: dict[str, Any] | None = None
     reason: Annotated[str, Field(max_length=10_000)] = ""
-    scope: Literal["call", "run"] = "call"
+    scope: Literal["call", "run", "thread"] = "call"
+
+
+class RevokeBody(Form):
+    """A tool, by its name or its place, as `Reply.calls(refund)`."""
+
+    tool: Annotated[str, Field(min_length=1, max_length=2_000)]
+
+
+class ApprovalView(BaseModel):
+    """A yes that holds for all calls of a tool: the run that asked, and the address of its gate."""
+
+    tool: str
+    place: str
+    address: str
+    revoked: bool
+    scope: Literal["run", "thread"]
+    run_id: str
+
+
+class ApprovalPage(BaseModel):
+    """Yeses, the oldest first in each run."""
+
+    approvals: list[ApprovalView]
 
 
 async def list_gates(call: ApiCall) -> GatePage:
     """The questions of a run."""
-    stored = await call.api.read(call.user, call.path["run"])
+    stored = await call.api.read_texts(call.user, call.path["run"])
     return GatePage(gates=await _gates_of(call, stored))
 
 
@@ -59,7 +88,7 @@ async def show_inbox(call: ApiCall) -> GatePage:
     """All questions that wait for an answer, the oldest first."""
     api, query = call.api, call.query
     waiting: list[tuple[float, str, RunInfo | GateView]] = []
-    async for info in api.journal.every_run(status="waiting"):
+    async for info in api.journal.every_run(status="waiting", metadata=api.only(call.user)):
         is_open = any(not gate.answered for gate in info.waiting)
         if is_open and api.may_see(call.user, info):
             waiting.append((info.updated, info.run_id, info))
@@ -75,7 +104,7 @@ async def show_inbox(call: ApiCall) -> GatePage:
             found.append(each)
             continue
         try:
-            stored = await api.read(call.user, each.run_id)
+            stored = await api.read_texts(call.user, each.run_id)
             gates = await _gates_of(call, stored)
         except JournalError:
             continue  # it was deleted, or is damaged, which /runs shows
@@ -89,12 +118,19 @@ async def answer_gate(call: ApiCall) -> RunDetails:
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
     value = _value_of(body)
+    named = await files_named(call, value)
     try:
-        await graph.answer(
-            run_id, body.gate, value, journal=api.journal, go_on=False, by=call.user.name
-        )
+        with visible(named):
+            await graph.answer(
+                run_id, body.gate, value, journal=api.journal, go_on=False, by=call.user.name
+            )
     except GateError as error:
-        if error.code != "bae-gate-answered" or not await _is_same(call, body.gate, value):
+        if error.code == "bae-gate-answered":
+            with visible(named):
+                await _check_same(call, graph, value, error)
+        elif error.code == "bae-gate-invalid":
+            raise _misfit(body, error) from error
+        else:
             raise
     try:
         await api.owner.resume(graph, run_id)
@@ -102,29 +138,19 @@ async def answer_gate(call: ApiCall) -> RunDetails:
         # The process that owns it, or this one when it is recovered, takes the answer.
         if error.code not in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
             raise
+    except Refused:
+        pass  # the answer is stored; there is no room now, and the run is recovered later
     return await view_run(call, run_id)
 
 
 def _value_of(body: AnswerBody) -> Any:
     if body.decision is None:
         if body.arguments is not None or body.reason or body.scope != "call":
-            raise Refused(
-                422,
-                "bae-serve-input",
-                "body.decision: it is missing, and there are arguments, a reason or a scope",
-                "give the decision approve, edit or refuse",
-                place="body.decision",
-            )
+            raise _missing("decision", "give the decision approve, edit or refuse")
         return body.value
     made: dict[str, Any] = {"approve": body.decision != "refuse"}
     if body.decision == "edit" and body.arguments is None:
-        raise Refused(
-            422,
-            "bae-serve-input",
-            "body.arguments: they are missing",
-            "give all arguments of the call",
-            place="body.arguments",
-        )
+        raise _missing("arguments", "give all arguments of the call")
     if body.arguments is not None:
         made["arguments"] = body.arguments
     if body.reason:
@@ -132,20 +158,67 @@ def _value_of(body: AnswerBody) -> Any:
     return made | ({"scope": body.scope} if body.scope != "call" else {})
 
 
-async def _is_same(call: ApiCall, gate: str, value: Any) -> bool:
-    """Whether a gate was answered so already."""
+def _missing(part: str, fix: str) -> Refused:
+    fault = InputFault(loc=["body", part], msg="it is missing")
+    place = f"body.{part}"
+    return Refused(
+        422, "bae-serve-input", f"{place}: {fault.msg}", fix, place=place, errors=[fault]
+    )
+
+
+async def list_approvals(call: ApiCall) -> ApprovalPage:
+    """The yeses that hold for all calls of a tool in a run, and in its thread."""
+    run_id = call.path["run"]
+    await call.api.info(call.user, run_id)
+    return _page_of(await call.api.journal.approvals(run_id))
+
+
+async def revoke_approval(call: ApiCall) -> ApprovalPage:
+    """Take back the yeses for a tool: its next call asks again."""
+    run_id = call.path["run"]
+    await call.api.info(call.user, run_id)
+    await call.api.journal.revoke(run_id, call.body.tool)
+    return _page_of(await call.api.journal.approvals(run_id))
+
+
+def _page_of(grants: list[Grant]) -> ApprovalPage:
+    return ApprovalPage(approvals=[ApprovalView(**each._asdict()) for each in grants])
+
+
+def _misfit(body: AnswerBody, error: GateError) -> Refused:
+    """The refusal of an answer that does not fit, with the parts of the body that are wrong."""
+    refused = refusal_of(error)
+    assert refused is not None
+    part = "value" if body.decision is None else "arguments"
+    faults = refused.body.errors or [InputFault(loc=["value"], msg=describe(error.cause or error))]
+    for fault in faults:
+        inner = fault.loc[1:]
+        if inner[:1] in ([error.field_name], [part]):
+            inner = inner[1:]
+        fault.loc = ["body", part, *inner]
+    refused.body.errors = faults
+    refused.body.place = ".".join(str(each) for each in faults[0].loc)
+    return refused
+
+
+async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: GateError) -> None:
+    """Refuse an answer that differs from the one that a gate has."""
     stored = await call.api.journal.read(call.path["run"])
-    for each, _ in all_gates(stored):
-        text = stored.answers.get(each.address)
-        if gate in each.names and text is not None:
-            old = from_json(text)
-            new = Approval.model_validate(value).model_dump() if _is_approval(old) else value
-            return bool(old == new)
-    return False
-
-
-def _is_approval(old: Any) -> bool:
-    return isinstance(old, dict) and "approve" in old
+    for gate, _ in all_gates(stored):
+        old = stored.answers.get(gate.address)
+        if call.body.gate not in gate.names or old is None:
+            continue
+        with suppress(BaeError):
+            typed, new, _ = await encode_answer(graph, stored, gate, value)
+            with visible(stored.files):
+                if read_gate_answer(typed, old) == read_gate_answer(typed, new):
+                    return
+        refused = refusal_of(error)
+        assert refused is not None
+        refused.body.answered_by = stored.answered_by.get(gate.address)
+        refused.body.answer = value_of(from_json(old), SHORT).model_dump(exclude_none=True)
+        raise refused
+    raise error
 
 
 async def _gates_of(call: ApiCall, stored: StoredRun) -> list[GateView]:
@@ -198,10 +271,12 @@ def _schema_of(call: ApiCall, info: RunInfo, gate: OpenGate) -> dict[str, Any] |
         return None  # its classes have changed
     cls = next((each for each in plans if each.__name__ == gate.node_type.__name__), None)
     field = None if cls is None else plan_of(cls).fields.get(gate.field_name)
-    if field is None:
+    if cls is None or field is None:
         return None
-    tool = "" if gate.call is None else gate.call.name
-    return answer_schema(field.answer_type(tool, gate.parameter.count("(")))
+    if gate.call is None:  # with the bounds that the field has
+        bounds = cls.model_fields[gate.field_name].metadata
+        return answer_schema(Annotated[(field.annotation, *bounds)])
+    return answer_schema(field.answer_type(gate.call.name, gate.parameter.count("(")))
 
 
 _WRITE: Final = (400, 404, 409, 413, 415, 422, 429, 503)
@@ -224,6 +299,25 @@ ENDPOINTS: Final = (
         answer_gate,
         {200: RunDetails},
         body=AnswerBody,
+        refusals=_WRITE,
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{run}/approvals",
+        "read",
+        "List the yeses that hold for all calls of a tool.",
+        list_approvals,
+        {200: ApprovalPage},
+        refusals=(404, 409),
+    ),
+    Endpoint(
+        "POST",
+        "/runs/{run}/approvals/revoke",
+        "answer",
+        "Take back the yeses for a tool.",
+        revoke_approval,
+        {200: ApprovalPage},
+        body=RevokeBody,
         refusals=_WRITE,
     ),
     Endpoint(

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import quote
 
 from starlette.responses import Response
 
 from bae import __version__
+from bae.pictures import picture_of
+from bae.pictures.layout import Size, arrange
+from bae.pictures.svg import SPACING
 from bae.serve.endpoints import ApiCall, Endpoint
 from bae.serve.problems import Refused
 from bae.serve.starts import Starts
-from bae.serve.views import EdgeView, GraphList, GraphRow, GraphView, Health, ProblemView
+from bae.serve.views import (
+    BoxView,
+    EdgeView,
+    GraphList,
+    GraphRow,
+    GraphView,
+    Health,
+    ProblemView,
+    ToolView,
+)
+
+_WIDTH: Final = 48
+_LETTER: Final = 9
+_HEIGHT: Final = 40
+"""The size of a box, in pixels: its width without its name, and that of a letter."""
 
 
 def starts_of(call: ApiCall) -> Starts:
@@ -30,15 +48,40 @@ async def list_graphs(call: ApiCall) -> GraphList:
 
 
 async def show_graph(call: ApiCall) -> GraphView:
-    found = starts_of(call)
-    graph = found.graph
+    return await call.api.fold(_view_graph, starts_of(call))
+
+
+def _view_graph(found: Starts) -> GraphView:
+    graph, picture = found.graph, picture_of(found.graph)
+    sizes = [Size(_WIDTH + _LETTER * len(box.name), _HEIGHT) for box in picture.boxes]
+    laid = arrange(sizes, picture.edges, SPACING)
+    names = {box.id: box.name for box in picture.boxes}
+    tools = [(cls, plan.tools) for cls, plan in graph.plans.items() if plan.tools is not None]
     return GraphView(
         **_row(found).model_dump(),
         nodes=[cls.__name__ for cls in graph.nodes],
         edges=[
-            EdgeView(source=cls.__name__, target=each.__name__)
-            for cls, targets in graph.edges.items()
-            for each in targets
+            EdgeView(
+                source=names[arrow.tail],
+                target=names[arrow.head],
+                chosen_by=arrow.kind,
+                line=[*line],
+            )
+            for arrow, line in zip(picture.arrows, laid.lines, strict=True)
+        ],
+        boxes=[
+            BoxView(node=box.name, x=x, y=y, width=size.width, height=size.height)
+            for box, (x, y), size in zip(picture.boxes, laid.corners, laid.sizes, strict=True)
+        ],
+        tools=[
+            ToolView(
+                node=cls.__name__,
+                name=spec.name,
+                description=spec.description,
+                arguments=dict(spec.schema),
+            )
+            for cls, field in tools
+            for spec in field.tool_specs
         ],
         problems=[
             ProblemView(
@@ -61,7 +104,8 @@ async def show_health(call: ApiCall) -> Health:
 
 
 async def show_openapi(call: ApiCall) -> Response:
-    return Response(call.api.document(), media_type="application/json")
+    root = quote(call.request.scope.get("root_path", ""))
+    return Response(call.api.document(root), media_type="application/json")
 
 
 def _row(found: Starts) -> GraphRow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,13 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from bae.exceptions import BaeError
+from bae.exceptions import describe
 from bae.journal.feeds import Feed, FeedItem, Subscriber, subscribe
 from bae.journal.store import RunInfo
 from bae.serve.access import User
 from bae.serve.endpoints import raw_path
 from bae.serve.problems import Refused, refusal_of
-from bae.serve.records import HEARTBEAT, SEND_SECONDS, encode_line
+from bae.serve.records import HEARTBEAT, SEND_SECONDS, encode_line, in_parts
 from bae.serve.views import dump, row_of
 from bae.tasks import gone
 
@@ -34,6 +35,7 @@ LONGEST_FRAME: Final = 4_096
 SUBSCRIPTIONS: Final = 50
 """How many feeds one connection follows."""
 TOKEN_SECONDS: Final = 2.0
+_log = logging.getLogger("bae")
 _SLOW: Final = 1013
 _REFUSED: Final = 1008
 _NO_TOKEN: Final = 4401
@@ -99,15 +101,18 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
         api.check_site(websocket, "GET")
     except Refused as refused:
         await websocket.accept()  # else a browser is not told the reason
-        await websocket.close(_REFUSED, refused.body.detail[:100])
+        await websocket.close(_REFUSED, _reason(refused.body.detail))
         return
-    await websocket.accept()
     if path != "/feed":
         await api.sockets[path](websocket)
         return
+    await websocket.accept()
     connection = _Connection(api, websocket)
-    with suppress(WebSocketDisconnect, RuntimeError):  # the client is gone
-        await connection.serve()
+    with suppress(TimeoutError, WebSocketDisconnect, RuntimeError):  # the client is gone
+        try:
+            await connection.serve()
+        except Refused as refused:
+            await websocket.close(_REFUSED, _reason(refused.body.detail))
 
 
 class _Connection:
@@ -135,28 +140,27 @@ class _Connection:
             await gone(tasks)
         if code:
             async with asyncio.timeout(SEND_SECONDS):
-                await self._websocket.close(code, reason[:100])
+                await self._websocket.close(code, _reason(reason))
 
     async def _authenticate(self) -> User | None:
         user = await self._api.known_user(self._websocket)
         if user is None:
-            with suppress(TimeoutError):
+            with suppress(TimeoutError, ValueError):
                 async with asyncio.timeout(TOKEN_SECONDS):
-                    token = self._read(await self._websocket.receive_text()).token or ""
-                    if token.isascii():
+                    token = (await self._receive()).token or ""
+                    if token.isascii() and token.isprintable():
                         user = await self._api.known_user(_with_token(self._websocket, token))
         if user is None:
             await self._websocket.close(_NO_TOKEN, 'send {"token": "…"} as the first message')
         elif "read" not in user.can:
-            await self._websocket.close(_REFUSED, f"{user.name} may not read"[:100])
+            await self._websocket.close(_REFUSED, _reason(f"{user.name} may not read"))
             return None
         return user
 
     async def _listen(self, user: User) -> None:
         try:
             while True:
-                text = await self._websocket.receive_text()
-                frame = self._read(text)
+                frame = await self._receive()
                 if frame.unsub is not None:
                     await self._drop(frame.unsub)
                 elif frame.sub is not None:
@@ -165,16 +169,19 @@ class _Connection:
                         raise ValueError(f"at most {SUBSCRIPTIONS} feeds are followed at once")
                     task = asyncio.create_task(self._follow(user, frame.sub, frame))
                     self._tasks[frame.sub] = task
-        except (WebSocketDisconnect, KeyError):
+        except (WebSocketDisconnect, RuntimeError):  # it is closed
             self._finish(0, "")
         except ValueError as error:
             self._finish(_REFUSED, str(error))
-        except RuntimeError:  # it is closed
-            self._finish(0, "")
 
-    def _read(self, text: str) -> Frame:
-        if len(text) > LONGEST_FRAME:
-            raise ValueError(f"a message has at most {LONGEST_FRAME} characters")
+    async def _receive(self) -> Frame:
+        """The next message of the client. One that makes no sense is a ValueError."""
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005))
+        text = message.get("text")
+        if text is None or len(text) > LONGEST_FRAME:
+            raise ValueError(f"a message is a text of at most {LONGEST_FRAME} characters")
         try:
             return Frame.model_validate_json(text)
         except ValidationError:
@@ -204,30 +211,36 @@ class _Connection:
                 if served.text_of is not None:
                     writes = asyncio.create_task(self._write(number, served.text_of, items))
                 async for batch in items:
-                    texts = [served.encode(item) for item in batch.items if served.shows(item)]
-                    if texts or batch.state != state:
+                    shown = [item for item in batch.items if served.shows(item)]
+                    if shown or batch.state != state:
                         state = batch.state
-                        head = f'{{"sub":{number},"last":{items.number},"items":['
                         tail = f',"status":{json.dumps(state)}' if state else ""
                         if served.text_of is not None:
                             live = self._api.owner.texts.is_live(served.text_of)
                             tail += f',"live":{json.dumps(live)}'
-                        await self._send(f"{head}{','.join(texts)}]{tail}}}")
+                        for part in in_parts(shown):
+                            texts = ",".join(map(served.encode, part))
+                            last = part[-1].number if part is not shown else items.number
+                            await self._send(
+                                f'{{"sub":{number},"last":{last},"items":[{texts}]{tail}}}'
+                            )
                     await asyncio.sleep(0)
                 last = items.number
                 end = items.end
             await self._send(json.dumps({"sub": number, "end": end, "last": last}))
         except Exception as error:
-            refused = refusal_of(error)
             if isinstance(error, TimeoutError | WebSocketDisconnect | RuntimeError):
                 return
+            refused = refusal_of(error)
+            if refused is None or refused.status >= 500:
+                _log.error("the feed %r failed: %s", frame.feed[:200], describe(error))
             body = (refused or Refused(500, "bae-serve-failed", "the feed failed")).body
             sent = {"sub": number, "end": "refused", **body.model_dump(exclude_defaults=True)}
             with suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
                 await self._send(json.dumps(sent))
-            if refused is None and not isinstance(error, BaeError):
-                raise
         finally:
+            if self._tasks.get(number) is asyncio.current_task():
+                del self._tasks[number]  # it is over: another feed has room
             if writes is not None:
                 writes.cancel()
                 await gone([writes])
@@ -263,6 +276,11 @@ class _Connection:
     def _finish(self, code: int, reason: str) -> None:
         if not self._over.done():
             self._over.set_result((code, reason))
+
+
+def _reason(text: str) -> str:
+    """Why a connection is closed, as far as a frame has room for it."""
+    return text.encode()[:120].decode(errors="ignore")
 
 
 def _with_token(websocket: WebSocket, token: str) -> WebSocket:

@@ -23,16 +23,19 @@ _ALWAYS: Final = (401, 403)
 _PROBLEM: Final = {"$ref": "#/components/schemas/ProblemDetails"}
 
 
-def describe_api(endpoints: Iterable[Endpoint], starts: Mapping[str, Starts]) -> dict[str, Any]:
-    """The OpenAPI 3.1 document."""
+def describe_api(
+    endpoints: Iterable[Endpoint], starts: Mapping[str, Starts], root: str = ""
+) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of an API that is mounted at `root`."""
     table = [*endpoints]
     schemas = _schemas(table)
+    names = _names_of(starts)
     paths: dict[str, Any] = {}
     for each in table:
         if each.path == _START:
             for start in starts.values():
                 path = each.path.replace("{graph}", quote(start.name, safe=""))
-                operation = _typed(_operation(each, schemas), start, schemas)
+                operation = _typed(_operation(each, schemas), names[start.name], start, schemas)
                 operation["parameters"] = [p for p in operation["parameters"] if p["in"] != "path"]
                 paths.setdefault(path, {})[each.method.lower()] = operation
             continue
@@ -40,6 +43,7 @@ def describe_api(endpoints: Iterable[Endpoint], starts: Mapping[str, Starts]) ->
     return {
         "openapi": "3.1.0",
         "info": {"title": "bae", "version": __version__},
+        "servers": [{"url": root or "/"}],
         "paths": paths,
         "components": {
             "schemas": schemas,
@@ -85,6 +89,9 @@ def _operation(each: Endpoint, schemas: Mapping[str, Any]) -> dict[str, Any]:
     if each.body is not None:
         ref = {"$ref": _REF.replace("{model}", each.body.__name__)}
         made["requestBody"] = {"required": True, "content": {"application/json": {"schema": ref}}}
+    if each.takes_bytes:
+        sent = {"type": "string", "contentMediaType": "application/octet-stream"}
+        made["requestBody"] = {"content": {"application/octet-stream": {"schema": sent}}}
     if each.verb is None:
         made["security"] = []
     else:
@@ -109,9 +116,23 @@ def _query_parameters(each: Endpoint) -> list[dict[str, Any]]:
     ]
 
 
-def _typed(operation: dict[str, Any], start: Starts, schemas: dict[str, Any]) -> dict[str, Any]:
+def _names_of(starts: Mapping[str, Starts]) -> dict[str, str]:
+    """For each graph a name that a document may have, and no other graph has."""
+    found: dict[str, str] = {}
+    for name in starts:
+        plain = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "graph"
+        same, number = plain, 1
+        while plain in found.values():
+            number += 1
+            plain = f"{same}_{number}"
+        found[name] = plain
+    return found
+
+
+def _typed(
+    operation: dict[str, Any], name: str, start: Starts, schemas: dict[str, Any]
+) -> dict[str, Any]:
     """The operation that starts one graph: its body and its result have the graph's classes."""
-    name = re.sub(r"\W+", "_", start.name)
     begin = _put(schemas, f"{name}_start", start.schema)
     ends = [_put(schemas, f"{name}_{end}", schema) for end, schema in start.ends.items()]
     body = deepcopy(schemas["StartBody"])
@@ -132,21 +153,27 @@ def _typed(operation: dict[str, Any], start: Starts, schemas: dict[str, Any]) ->
 
 
 def _put(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema among the components, with its own definitions."""
+    """A schema among the components, with its own definitions. Its title is its name: programs that
+    write clients name classes after it."""
     inner: dict[str, Any] = schema.get("$defs", {})
     for each, part in inner.items():
-        schemas[f"{name}_{each}"] = _moved(part, name, inner)
-    schemas[name] = _moved({k: v for k, v in schema.items() if k != "$defs"}, name, inner)
+        schemas[f"{name}_{each}"] = {**_moved(part, name), "title": f"{name}_{each}"}
+    own = {key: value for key, value in schema.items() if key != "$defs"}
+    schemas[name] = {**_moved(own, name), "title": name}
     return {"$ref": _REF.replace("{model}", name)}
 
 
-def _moved(part: Any, name: str, inner: Mapping[str, Any]) -> Any:
+def _moved(part: Any, name: str) -> Any:
     if isinstance(part, dict):
-        found = {k: _moved(v, name, inner) for k, v in cast("dict[str, Any]", part).items()}
-        ref = found.get("$ref")
-        if isinstance(ref, str) and ref.startswith("#/$defs/"):
-            found["$ref"] = _REF.replace("{model}", f"{name}_{ref.removeprefix('#/$defs/')}")
+        found = {k: _moved(v, name) for k, v in cast("dict[str, Any]", part).items()}
+        mapping = found.get("mapping")  # of a discriminator
+        for held in (found, cast("dict[str, Any]", mapping if isinstance(mapping, dict) else {})):
+            for key, ref in held.items():
+                is_ref = key == "$ref" or held is mapping
+                if is_ref and isinstance(ref, str) and ref.startswith("#/$defs/"):
+                    inside = ref.removeprefix("#/$defs/")
+                    held[key] = _REF.replace("{model}", f"{name}_{inside}")
         return found
     if isinstance(part, list):
-        return [_moved(each, name, inner) for each in cast("list[Any]", part)]
+        return [_moved(each, name) for each in cast("list[Any]", part)]
     return part

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 from bae.exceptions import BaeError, JournalError, describe
 from bae.journal.live_texts import LiveTexts
@@ -46,6 +47,7 @@ class RunOwner:
         self._refused: set[str] = set()
         """The runs that could not be recovered: a person must look at them."""
         self._open = False
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.texts = LiveTexts()
         """The text in progress of the runs here."""
         self.closing = asyncio.Event()
@@ -81,8 +83,16 @@ class RunOwner:
         """Take no more runs, and end all streams."""
         self.closing.set()
 
+    @asynccontextmanager
+    async def alone(self, run_id: str) -> AsyncGenerator[None]:
+        """Keep other requests from starting or resuming a run inside the block: of two with the
+        same id, the second finds what the first has stored."""
+        lock = self._locks.setdefault(run_id, asyncio.Lock())
+        async with lock:
+            yield
+
     async def start(self, graph: Graph[Any, Any], start: Node, run_id: str, **more: Any) -> None:
-        """Start a run, and return when it is stored."""
+        """Start a run, and return when it is stored. Do this `alone`."""
         self._check_room()
         stored = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -116,10 +126,15 @@ class RunOwner:
         self, graph: Graph[Any, Any], run_id: str, given: Mapping[str, Any] | None = None
     ) -> None:
         """Resume a run, unless it is in progress here, and return when it has begun."""
-        if run_id in self._tasks:
-            return
-        self._check_room()
+        async with self.alone(run_id):
+            if run_id not in self._tasks:
+                await self._resume(graph, run_id, given)
+
+    async def _resume(
+        self, graph: Graph[Any, Any], run_id: str, given: Mapping[str, Any] | None
+    ) -> None:
         before = (await self._journal.lines(run_id, limit=0)).info.change
+        self._check_room()
 
         def go_on() -> Awaitable[Any]:
             return graph.resume(run_id, self._lm, journal=self._journal, given=given)
@@ -190,8 +205,8 @@ class RunOwner:
                     for run_id in ids:
                         if len(self._tasks) < self._at_once and run_id not in self._tasks:
                             await self._recover_run(graph, run_id)
-                except BaeError as error:
-                    _log.warning("runs of %s are not recovered: %s", graph.name, error.message)
+                except Exception as error:  # a store of others may raise anything
+                    _log.warning("runs of %s are not recovered: %s", graph.name, describe(error))
             await asyncio.sleep(RECOVER)
 
     async def _recover_run(self, graph: Graph[Any, Any], run_id: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
@@ -18,18 +18,25 @@ from bae.exceptions import BaeError
 from bae.journal.feeds import FeedItem, RunFeed, Subscriber, subscribe
 from bae.journal.store import Line
 from bae.serve.endpoints import ApiCall, Endpoint, Form
-from bae.serve.problems import Refused
+from bae.serve.problems import Refused, refusal_of
 from bae.serve.views import LinePage, LineView, dump
 from bae.tasks import gone
 
 HEARTBEAT: Final = 15.0
 """Seconds after which a stream says that it is alive."""
+SENT_AT_ONCE: Final = 1 << 20
+"""Characters of records that are sent together."""
 SEND_SECONDS: Final = 10.0
 """How long a client may take nothing of what is sent to it."""
 
 
+PAGE_SIZE: Final = 4 << 20
+"""Characters of a page of records: it may have fewer records than were asked for."""
+
+
 class RecordsQuery(Form):
-    """Records whose numbers are greater than `after`; -1 is all of them."""
+    """Records whose numbers are greater than `after`; -1 is all of them. A page of long records has
+    fewer than `limit`: go on until the number of the last record is `last`."""
 
     after: Annotated[int, Field(ge=-1, le=1 << 40)] = -1
     limit: Annotated[int, Field(ge=1, le=1_000)] = 200
@@ -44,14 +51,27 @@ async def list_records(call: ApiCall) -> LinePage | Response:
     if "text/event-stream" in accept:
         return EventStream(call, _after_header(call))
     page = await api.journal.lines(run_id, after=query.after, limit=query.limit)
+    lines = _as_many_as_fit(page.lines)
     if "application/x-ndjson" in accept:
-        text = b"".join(dump(line_view(line)) + b"\n" for line in page.lines)
+        text = b"".join(dump(line_view(line)) + b"\n" for line in lines)
         return Response(text, media_type="application/x-ndjson")
     return LinePage(
-        records=[line_view(line) for line in page.lines],
+        records=[line_view(line) for line in lines],
         last=page.total - 1,
         status=page.info.standing(),
     )
+
+
+def _as_many_as_fit(lines: tuple[Line, ...]) -> list[Line]:
+    """The first lines, one at least, that are not too much for one page."""
+    found: list[Line] = []
+    room = PAGE_SIZE
+    for line in lines:
+        room -= len(line.data)
+        if found and room < 0:
+            break
+        found.append(line)
+    return found
 
 
 def _after_header(call: ApiCall) -> int:
@@ -110,7 +130,7 @@ class EventStream(Response):
             try:
                 async with subscribe(feed, self._after) as lines:
                     tasks = [
-                        asyncio.create_task(_until_gone(receive, lines)),
+                        asyncio.create_task(until_gone(receive, lines)),
                         asyncio.create_task(self._send_texts(send, lines)),
                     ]
                     try:
@@ -124,7 +144,9 @@ class EventStream(Response):
                     reason = lines.end or "closing"
                     await self._send(send, _event("end", {"reason": reason, "last": lines.number}))
             except BaeError as error:
-                end = {"reason": "failed", "code": error.code, "detail": error.message}
+                refused = refusal_of(error)
+                detail = error.code if refused is None else refused.body.detail
+                end = {"reason": "failed", "code": error.code, "detail": detail}
                 await self._send(send, _event("end", end))
             await self._send(send, "", more=False)
 
@@ -156,21 +178,35 @@ async def _events(lines: Subscriber[Line], is_live: Callable[[], bool]) -> Async
             continue
         except StopAsyncIteration:
             return
-        parts = [
-            f"id: {item.number}\nevent: record\ndata: {encode_line(item)}\n\n"
-            for item in batch.items
-        ]
+        for part in in_parts(batch.items):
+            yield "".join(
+                f"id: {item.number}\nevent: record\ndata: {encode_line(item)}\n\n" for item in part
+            )
         if batch.state != status:
             status = batch.state
-            parts.append(_event("status", {"status": status, "live": is_live()}))
-        yield "".join(parts)
+            yield _event("status", {"status": status, "live": is_live()})
+
+
+def in_parts(items: Sequence[FeedItem[Any]]) -> Iterator[Sequence[FeedItem[Any]]]:
+    """Items in parts that are not too large to send at once; an item is in one part."""
+    if sum(item.size for item in items) <= SENT_AT_ONCE:
+        yield items
+        return
+    part: list[FeedItem[Any]] = []
+    for item in items:
+        if part and sum(each.size for each in part) + item.size > SENT_AT_ONCE:
+            yield part
+            part = []
+        part.append(item)
+    yield part
 
 
 def _event(kind: str, data: dict[str, Any]) -> str:
     return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
 
 
-async def _until_gone(receive: Receive, lines: Subscriber[Any]) -> None:
+async def until_gone(receive: Receive, lines: Subscriber[Any]) -> None:
+    """Close a subscription when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
     lines.close()

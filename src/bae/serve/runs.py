@@ -9,7 +9,8 @@ from pydantic import Field
 from pydantic_core import from_json
 from starlette.responses import Response
 
-from bae.exceptions import JournalError
+from bae.exceptions import BaeError, JournalError
+from bae.files import visible
 from bae.graph import Graph
 from bae.journal.report import report_run
 from bae.journal.resume import result_of
@@ -20,8 +21,9 @@ from bae.prompts.values import seen_of
 from bae.records import RunStarted
 from bae.serve.access import STARTED_BY
 from bae.serve.endpoints import ApiCall, Endpoint, Form
+from bae.serve.files import files_named
 from bae.serve.graphs import starts_of
-from bae.serve.problems import Refused
+from bae.serve.problems import Refused, refusal_of
 from bae.serve.threads import thread_of
 from bae.serve.views import RunPage, RunRow, UsageView, row_of, usage_of
 
@@ -36,12 +38,15 @@ RunId = Annotated[str, Field(min_length=1, max_length=200)]
 
 class RunDetails(RunRow):
     """A run: its row, what it used, and how it ended. `end` is the class of its last node and
-    `result` that node, for a run that has ended and whose graph is served. With `in_progress` it is
-    worked on by this server."""
+    `result` that node, for a run that has ended and whose graph is served; `no_result` says why
+    that cannot be read. `forks` are the newest runs that were forked from it. With `in_progress` it
+    is worked on by this server."""
 
     usage: UsageView | None = None
     end: str | None = None
     result: Any = None
+    no_result: str = ""
+    forks: list[str] = Field(default_factory=list[str])
     in_progress: bool = False
 
 
@@ -65,8 +70,8 @@ class StartBody(Form):
 
 class ListQuery(Form):
     """Which runs to list: `meta.KEY=VALUE` finds them by a text in their metadata. `q` is looked
-    for in ids, graphs, errors, threads and last nodes; `before` is the id of the last run of the
-    page before."""
+    for in ids, graphs, errors, threads, metadata and last nodes; `before` is the id of the last run
+    of the page before."""
 
     status: Listed | None = None
     graph: str | None = None
@@ -103,26 +108,26 @@ class NoBody(Form):
 async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
     """Start a run; 200 if it is there already, with an equal start."""
     found, body, api = starts_of(call), call.body, call.api
-    start = found.node(body.start)
+    with visible(await files_named(call, body.start)):
+        start = found.node(body.start)
     run_id = body.run_id or urandom(12).hex()
     check_names(run_id, found.graph.name)
     more: dict[str, Any] = {"metadata": {**body.metadata, STARTED_BY: call.user.name}}
     if body.thread is not None:
         await thread_of(call, body.thread)
         more |= {"thread": body.thread, "busy": body.busy, "busy_timeout": BUSY_SECONDS}
-    status = 201
-    if body.run_id is not None and (old := await _existing(call, run_id)) is not None:
-        _check_same(call, found.graph, old, start)
-        status = 200
-    else:
-        try:
-            await api.owner.start(found.graph, start, run_id, **more)
-        except JournalError as error:
-            old = await _existing(call, run_id) if error.code == "bae-run-exists" else None
-            if old is None:
-                raise
+    async with api.owner.alone(run_id):
+        old = None if body.run_id is None else await _existing(call, run_id)
+        if old is None:
+            try:
+                await api.owner.start(found.graph, start, run_id, **more)
+            except JournalError as error:  # another process was quicker
+                old = await _existing(call, run_id) if error.code == "bae-run-exists" else None
+                if old is None:
+                    raise
+        if old is not None:
             _check_same(call, found.graph, old, start)
-            status = 200
+    status = 201 if old is None else 200
     if call.query.wait and not await api.owner.wait(run_id, call.query.wait) and status == 201:
         status = 202
     return status, await view_run(call, run_id)
@@ -165,15 +170,23 @@ async def show_run(call: ApiCall) -> RunDetails:
 async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     """All about a run but its steps."""
     api = call.api
-    stored = await api.read(call.user, run_id)
+    stored = await api.read_texts(call.user, run_id)
     usage = (await api.fold(report_run, stored)).usage
     view = RunDetails(**row_of(stored.info).model_dump(), usage=usage_of(usage))
     view.in_progress = run_id in api.owner.run_ids
+    view.error, view.metadata = stored.info.error, stored.info.metadata
+    forks = await api.journal.forks(run_id)
+    view.forks = [info.run_id for info in forks if api.may_see(call.user, info)]
     graph = next((g for g in api.graphs.values() if g.name == stored.info.graph), None)
     if graph is not None and stored.info.status == "ended":
-        last = (await result_of(graph, stored, None, api.journal)).trace[-1]
-        view.end = type(last).__name__
-        view.result = await api.fold(seen_of, last, graph.hidden)
+        view.end = stored.info.summary.node if stored.info.summary else None
+        try:
+            stored = await api.read(call.user, run_id)
+            last = (await result_of(graph, stored, None, api.journal)).trace[-1]
+            view.end = type(last).__name__
+            view.result = await api.fold(seen_of, last, graph.hidden)
+        except BaeError as error:  # its classes have changed since, say
+            view.no_result = error.message
     return view
 
 
@@ -200,23 +213,44 @@ async def resume_run(call: ApiCall) -> tuple[int, RunDetails]:
 
 
 async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
-    """Fork a run at a step."""
+    """Fork a run at a step; 200 if the same fork is there already."""
     api, run_id, body = call.api, call.path["run"], call.body
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
     if body.thread is not None:
         await thread_of(call, body.thread)
-    new_id = await graph.fork(
-        run_id,
-        at=body.at,
-        journal=api.journal,
-        new_id=body.run_id,
-        thread=body.thread,
-        changed=body.changed,
-    )
-    if body.go_on:
+    new_id, status = body.run_id or urandom(12).hex(), 201
+    try:
+        with visible(await files_named(call, body.changed)):
+            await graph.fork(
+                run_id,
+                at=body.at,
+                journal=api.journal,
+                new_id=new_id,
+                thread=body.thread,
+                changed=body.changed,
+            )
+    except JournalError as error:
+        old = await _existing(call, new_id) if error.code == "bae-run-exists" else None
+        if old is None:
+            raise refusal_of(error, "body", "changed") or error from error
+        if not _is_fork(old, run_id, body):
+            raise _taken(new_id) from error
+        status = 200
+    if body.go_on and status == 201:
         await api.owner.resume(graph, new_id)
-    return 201, await view_run(call, new_id)
+    return status, await view_run(call, new_id)
+
+
+def _is_fork(stored: StoredRun, parent: str, body: ForkBody) -> bool:
+    """Whether a run is the fork that a request asks for."""
+    forked = next((each for each in reversed(stored.lines) if each.kind == "RunForked"), None)
+    if forked is None or stored.info.thread != body.thread or forked.step != body.at:
+        return False
+    data = from_json(forked.data)
+    fields = data.get("node", {}).get("fields", {})
+    same = all(name in fields and fields[name] == value for name, value in body.changed.items())
+    return data.get("parent") == parent and {*data["changed"]} == {*body.changed} and same
 
 
 async def delete_run(call: ApiCall) -> Response:
@@ -236,7 +270,7 @@ async def delete_run(call: ApiCall) -> Response:
 
 async def _existing(call: ApiCall, run_id: str) -> StoredRun | None:
     try:
-        stored = await call.api.journal.read(run_id)
+        stored = await call.api.journal.read_texts(run_id)
     except JournalError as error:
         if error.code != "bae-run-unknown":
             raise
@@ -271,7 +305,8 @@ def _is_meant(info: RunInfo, q: str | None, status: Listed | None) -> bool:
     if not q:
         return True
     node = "" if info.summary is None else info.summary.node
-    texts = (info.run_id, info.graph, info.error, node, info.thread or "")
+    labels = (str(value) for value in info.metadata.values())
+    texts = (info.run_id, info.graph, info.error, node, info.thread or "", *labels)
     return any(q.casefold() in text.casefold() for text in texts)
 
 
@@ -335,7 +370,7 @@ ENDPOINTS: Final = (
         "edit",
         "Fork a run at a step, with other values.",
         fork_run,
-        {201: RunDetails},
+        {200: RunDetails, 201: RunDetails},
         body=ForkBody,
         refusals=(400, 404, 409, 413, 415, 422, 429, 503),
     ),

@@ -14,7 +14,7 @@ from bae.journal.questions import AskedQuestion, list_questions
 from bae.journal.report import RunReport, report_run, timeline
 from bae.journal.store import StoredRun
 from bae.journal.why import why
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
 from bae.serve.problems import Refused
 from bae.serve.views import (
     CUT,
@@ -35,13 +35,13 @@ Number = Annotated[int, Field(ge=0, le=1 << 31)]
 
 class StepsQuery(Form):
     """Nodes of the graph at `path`, from the number `start` on, or around a number. Longer values
-    are cut after `cut` characters; 0 is all of them."""
+    are cut after `cut` characters: a step by itself has all of them."""
 
     path: str = ""
     start: Number = 0
     around: Number | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 100
-    cut: CutAt = SHORT
+    cut: ListCut = SHORT
 
 
 class StepQuery(Form):
@@ -115,7 +115,7 @@ async def explain_field(call: ApiCall) -> Why:
     if name is None:
         raise _no_step(call)
     before = f"{query.path}/" if query.path else ""
-    stored = await call.api.journal.read(call.path["run"])
+    stored = await call.api.journal.read_texts(call.path["run"])
     try:
         found = await call.api.fold(why, stored, f"{before}{number}:{name}.{query.field}", None)
     except ValueError as error:
@@ -139,7 +139,7 @@ async def show_call(call: ApiCall) -> CallView:
 
 
 async def show_timeline(call: ApiCall) -> TimelineView:
-    stored = await call.api.read(call.user, call.path["run"])
+    stored = await call.api.read_texts(call.user, call.path["run"])
     query = call.query
     return await call.api.fold(_timeline, stored, query.start, query.limit)
 
@@ -152,7 +152,7 @@ def _timeline(stored: StoredRun, start: int, limit: int) -> TimelineView:
 
 async def report_of(call: ApiCall) -> RunReport:
     """What happened in the run that the path names."""
-    return await call.api.fold(_report, await call.api.read(call.user, call.path["run"]))
+    return await call.api.fold(_report, await call.api.read_texts(call.user, call.path["run"]))
 
 
 def number_in(call: ApiCall, name: str) -> int:
@@ -179,7 +179,7 @@ def _no_step(call: ApiCall) -> Refused:
 
 
 async def _questions(call: ApiCall) -> list[AskedQuestion]:
-    stored = await call.api.read(call.user, call.path["run"])
+    stored = await call.api.read_texts(call.user, call.path["run"])
     try:
         return await call.api.fold(list_questions, stored)
     except JournalError as error:

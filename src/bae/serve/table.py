@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bae.serve import gates, graphs, records, runs, steps, threads
+from bae.serve import ag_ui, comparisons, files, gates, graphs, records, runs, steps, threads
 from bae.serve.endpoints import Endpoint
 
 TABLE: Final[tuple[Endpoint, ...]] = (
@@ -14,4 +14,7 @@ TABLE: Final[tuple[Endpoint, ...]] = (
     *records.ENDPOINTS,
     *gates.ENDPOINTS,
     *threads.ENDPOINTS,
+    *comparisons.ENDPOINTS,
+    *files.ENDPOINTS,
+    *ag_ui.ENDPOINTS,
 )

@@ -24,6 +24,8 @@ CUT: Final = 65_536
 SHORT: Final = 1_000
 """Characters of a value in a list."""
 _LONGEST_ERROR: Final = 120
+_LABELS: Final = 20
+"""How many entries of the metadata are in a row."""
 
 
 class WaitingGate(BaseModel):
@@ -38,7 +40,8 @@ class WaitingGate(BaseModel):
 
 
 class RunRow(BaseModel):
-    """One run in a list. A `cost` of null is unknown. `change` numbers its changes: give the
+    """One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has
+    all of them. A `cost` of null is unknown. `change` numbers its changes: give the
     greatest to the feed of runs to follow the list."""
 
     run_id: str
@@ -248,10 +251,33 @@ class GraphList(BaseModel):
 
 
 class EdgeView(BaseModel):
-    """That one node may lead to another."""
+    """That one node may lead to another: `chosen_by` the LM ("lm"), the body ("code"), or surely
+    ("certain"). `line` has the points of the arrow, in pixels."""
 
     source: str
     target: str
+    chosen_by: str
+    line: list[tuple[int, int]]
+
+
+class BoxView(BaseModel):
+    """Where the box of a node is in a picture of the graph: its upper left corner and size, in
+    pixels."""
+
+    node: str
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+class ToolView(BaseModel):
+    """A tool that the LM may call before it fills a node."""
+
+    node: str
+    name: str
+    description: str
+    arguments: dict[str, Any]
 
 
 class ProblemView(BaseModel):
@@ -265,10 +291,13 @@ class ProblemView(BaseModel):
 
 
 class GraphView(GraphRow):
-    """A graph: its nodes and edges, its problems, and the schemas of its start and ends."""
+    """A graph: its nodes and edges with a layout, its tools and problems, and the schemas of its
+    start and ends."""
 
     nodes: list[str]
     edges: list[EdgeView]
+    boxes: list[BoxView]
+    tools: list[ToolView]
     problems: list[ProblemView]
     start_schema: dict[str, Any]
     end_schemas: dict[str, dict[str, Any]]
@@ -301,7 +330,7 @@ def row_of(info: RunInfo) -> RunRow:
         error=info.error[:_LONGEST_ERROR],
         parent=info.parent,
         thread=info.thread,
-        metadata=info.metadata,
+        metadata={name: _short(value) for name, value in [*info.metadata.items()][:_LABELS]},
         waiting=[waiting_gate(gate) for gate in info.waiting],
         node="" if about is None else about.node,
         steps=None if about is None else about.steps,
@@ -312,12 +341,17 @@ def row_of(info: RunInfo) -> RunRow:
     )
 
 
+def _short(value: Any) -> Any:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if len(text) <= _LONGEST_ERROR else f"{text[:_LONGEST_ERROR]}…"
+
+
 def waiting_gate(gate: ParkedGate) -> WaitingGate:
     """A question of a run in a list."""
     return WaitingGate(
         gate=gate.address,
         place=gate.place,
-        question=gate.question,
+        question=gate.question[:SHORT],
         deadline=gate.deadline,
         answered=gate.answered,
     )

@@ -295,11 +295,12 @@ class WorkerAgent:
             except (BaeError, OSError):  # it is there still: nothing is lost, and recover cleans
                 _log.warning("the worktree %s is left", workspace.path, exc_info=True)
 
-    async def say(self, task: Task, text: str) -> None:
+    async def say(self, task: Task, text: str, *, journaled: bool = False) -> None:
         """Report what is being done."""
         bench = await self.open()
         bench.on_progress(task.id)
-        await bench.emit(ActivityUpdate(task.project_id, text, task.id, self.agent_id))
+        about = task.project_id, text, task.id, self.agent_id
+        await bench.emit(ActivityUpdate(*about, journaled=journaled))
 
     async def open(self) -> Workbench:
         """The bench that the worker works at; alone, it is opened when it is first needed."""

@@ -246,6 +246,17 @@ async def _answers_once(journal: Journal) -> None:
     _same("its gates in the list", (await journal.runs())[0].waiting, waiting)
 
 
+async def _keeps_answers_of_threads(journal: Journal) -> None:
+    """`thread_answers` has the answers of the runs of a graph in a thread, by run."""
+    for n, (graph, thread) in enumerate((("A", "t"), ("A", "t"), ("B", "t"), ("A", "other"))):
+        run = _run(f"r{n}", [_line(0)], status="ended", graph=graph, thread=thread)
+        await journal.create(run, claim=False)
+        await journal.answer(f"r{n}", "a gate", str(n))
+    of_thread = await journal.thread_answers("t", "A")
+    _same("the answers", of_thread, {"r0": {"a gate": "0"}, "r1": {"a gate": "1"}})
+    _same("those of a thread without runs", await journal.thread_answers("none", "A"), {})
+
+
 async def _lists(journal: Journal) -> None:
     """`runs` lists the newest first, by status, graph and thread, page by page."""
     for n in range(7):
@@ -549,14 +560,29 @@ async def _keeps_files(journal: Journal) -> None:
     _same("the files that it was created with", (await journal.read("run")).files, files)
     files[_hash(two)] = two
     journal.put_files(claim, {_hash(two): two})
-    journal.note(claim, _line(1))
-    await journal.append(claim, [_line(2)])
+    journal.note(claim, _line(1, f'{{"hash": "{_hash(one)}"}}'))
+    await journal.append(claim, [_line(2, f'{{"hash": "{_hash(two)}"}}')])
     _same("its files", (await journal.read("run")).files, files)
     journal.put_files(claim, files)
     await journal.append(claim, [_line(3)])
     _same("its files, given again", (await journal.read("run")).files, files)
     await journal.fork("run", "fork", 2, [_line(2)])
-    _same("the files of a fork", (await journal.read("fork")).files, files)
+    _same("the files of a fork", (await journal.read("fork")).files, {_hash(one): one})
+    for hash, run_id, wanted in (
+        (_hash(one), "run", one),
+        (_hash(one), "fork", one),
+        (_hash(two), "run", two),
+        (_hash(two), "fork", None),
+        (_hash(two), "other", None),
+    ):
+        found = await journal.find_file(hash, lambda info, seen=run_id: info.run_id == seen)
+        _same(f"a file that the reader of {run_id} may see", found, wanted)
+    three = b"three"
+    answer = "run", "1:Refund.approved", "true", "ana"
+    _same("the first answer", await journal.answer(*answer, {_hash(three): three}), True)
+    _same("another answer", await journal.answer(*answer, {_hash(b"four"): b"four"}), False)
+    files[_hash(three)] = three
+    _same("its files, with that of an answer", (await journal.read("run")).files, files)
     await journal.release(claim, "ended", [])
     await journal.put(replace(_run("copy", [_line(0)]), files={_hash(two): two}))
     await journal.delete(["run", "fork"])
@@ -612,6 +638,7 @@ PROMISES: Final[Sequence[Callable[[Journal], Awaitable[None]]]] = (
     _lists,
     _finds_metadata,
     _keeps_threads,
+    _keeps_answers_of_threads,
     _lists_interrupted,
     _refuses_bad_pages,
     _numbers_changes,

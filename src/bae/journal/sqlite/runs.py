@@ -34,6 +34,7 @@ from bae.journal.sqlite.schema import (
 from bae.journal.sqlite.writer import WriteJob, add_lines
 from bae.journal.store import (
     LATEST,
+    NO_FILES,
     OPEN,
     Claim,
     Journal,
@@ -68,12 +69,19 @@ _LAST = """(select {} from lines where lines.id between runs.run << 32
 _COUNT = f"coalesce({_LAST.format('(lines.id & 4294967295) + 1')}, runs.shared)"
 """How many lines a run has, including those it shares with the run it was forked from."""
 _UPDATED = f"coalesce({_LAST.format('at')}, runs.started)"
-_INFO = f"""select runs.run, runs.id, runs.graph, runs.status, runs.started, {_UPDATED}, hash,
+_ENTRY = f"""runs.run, runs.id, runs.graph, runs.status, runs.started, {_UPDATED}, hash,
     runs.owner, until, runs.waiting, runs.error, coalesce(parents.id, runs.came_from), runs.thread,
     runs.metadata, runs.summary, runs.change
 from runs left join shapes using (shape)
     left join owners on owners.name = runs.owner
     left join runs parents on parents.run = runs.parent"""
+_INFO = f"select {_ENTRY}"
+# The runs that have a file, and those that were forked from them, which may share a line with it.
+_RUNS_OF_FILE = f"""with recursive known (run, is_own) as (
+    select run, 1 from file_uses where hash = ?
+    union select runs.run, 0 from runs join known on runs.parent = known.run
+) select max(is_own), {_ENTRY} join known on known.run = runs.run
+    group by runs.run order by max(is_own) desc"""
 # Where the lines of a run are: in itself, and below where it was forked in its parents.
 _HOMES = """with recursive homes (run, first, end, parent) as (
     select run, shared, 4294967296, parent from runs where run = ?
@@ -114,11 +122,19 @@ class RunTables(Journal):
     async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         """Ask a connection that sees all that was taken in before."""
 
-    async def answer(self, run_id: str, gate: str, value: str, by: str = "") -> bool:
+    async def answer(
+        self,
+        run_id: str,
+        gate: str,
+        value: str,
+        by: str = "",
+        files: Mapping[str, bytes] = NO_FILES,
+    ) -> bool:
         def add(db: sqlite3.Connection) -> bool:
             run = self._find(db, run_id)
             is_first = db.execute(_ADD_ANSWER, (run, gate, value, by)).rowcount > 0
             if is_first:
+                _add_files(db, run, files)
                 db.execute(f"update runs set {CHANGED} where run = ?", (run,))
             return is_first
 
@@ -144,6 +160,19 @@ class RunTables(Journal):
         def ask(db: sqlite3.Connection) -> dict[str, str]:
             run = self._find(db, run_id)
             return dict(db.execute("select gate, value from answers where run = ?", (run,)))
+
+        return await self._read(ask)
+
+    async def thread_answers(self, thread: str, graph: str) -> dict[str, dict[str, str]]:
+        """The same for a thread, in one query."""
+
+        def ask(db: sqlite3.Connection) -> dict[str, dict[str, str]]:
+            query = """select id, gate, value from runs join answers using (run)
+                where thread = ? and graph = ? order by run"""
+            found: dict[str, dict[str, str]] = {}
+            for run_id, gate, value in db.execute(query, (thread, graph)):
+                found.setdefault(run_id, {})[gate] = value
+            return found
 
         return await self._read(ask)
 
@@ -222,6 +251,24 @@ class RunTables(Journal):
     async def read(self, run_id: str) -> StoredRun:
         return await self._read_run(run_id)
 
+    async def find_file(self, hash: str, sees: Callable[[RunInfo], bool]) -> bytes | None:
+        """The bytes of an image or a document, if a run has it for which `sees` is true."""
+
+        def find(db: sqlite3.Connection) -> list[tuple[RunInfo, int, bool]]:
+            rows = _fetch(db, _RUNS_OF_FILE, (hash,))
+            return [(_entry(db, row[1:]), row[1], bool(row[0])) for row in rows]
+
+        def read(db: sqlite3.Connection, seen: Sequence[tuple[RunInfo, int, bool]]) -> bytes | None:
+            for info, run, is_own in seen:
+                lines = () if is_own else self._read_lines(db, run, info.run_id)
+                if is_own or any(hash in line.data for line in lines):
+                    found = db.execute("select data from files where hash = ?", (hash,)).fetchone()
+                    return found and found[0]
+            return None
+
+        seen = [each for each in await self._read(find) if sees(each[0])]
+        return await self._read(partial(read, seen=seen)) if seen else None
+
     async def read_texts(self, run_id: str) -> StoredRun:
         """A run without the bytes of its files."""
         return await self._read_run(run_id, with_files=False)
@@ -255,7 +302,7 @@ class RunTables(Journal):
             for answer in answers.values():
                 json.loads(answer)
             lines = self._read_lines(db, row[0], run_id)
-            files = _files_of(db, row[0]) if with_files else {}
+            files = _files_of(db, row[0], lines) if with_files else {}
             return StoredRun(info, cast(str, shape), lines, answers, files, people)
         except _UNREADABLE as error:
             raise self._damaged(run_id, f"run {run_id!r}", error) from error
@@ -311,6 +358,17 @@ class RunTables(Journal):
             finally:
                 if db.in_transaction:
                     db.execute("rollback")
+
+        return await self._read(ask)
+
+    async def forks(self, run_id: str, *, limit: int = 50) -> list[RunInfo]:
+        """The runs that were forked from a run, by an index."""
+        query = f"""{_INFO} where runs.parent = ? or (runs.parent is null and runs.came_from = ?)
+            order by runs.run desc limit ?"""
+
+        def ask(db: sqlite3.Connection) -> list[RunInfo]:
+            values = (self._find(db, run_id), run_id, limit)
+            return [_entry(db, row) for row in _fetch(db, query, values)]
 
         return await self._read(ask)
 
@@ -503,9 +561,7 @@ def add_run(
     fence = added.lastrowid, epoch
     if owner is not None or info.status in OPEN:
         refuse_busy(db, info.thread, fence[0])
-    for hash, data in run.files.items():
-        db.execute("insert or ignore into files (hash, data) values (?, ?)", (hash, data))
-        db.execute("insert into file_uses (run, hash) values (?, ?)", (fence[0], hash))
+    _add_files(db, fence[0], run.files)
     add_lines(db, [line + fence for line in run.lines])
     if info.metadata:
         labels = [(*label, fence[0]) for label in labels_of(info.metadata, strict=False).items()]
@@ -515,6 +571,13 @@ def add_run(
         answers = [(fence[0], g, value, people.get(g, "")) for g, value in run.answers.items()]
         db.executemany(_ADD_ANSWER, answers)
     return fence
+
+
+def _add_files(db: sqlite3.Connection, run: int, files: Mapping[str, bytes]) -> None:
+    """Add the files of a run. Each is stored once, whichever runs have it."""
+    for hash, data in files.items():
+        db.execute("insert or ignore into files (hash, data) values (?, ?)", (hash, data))
+        db.execute("insert or ignore into file_uses (run, hash) values (?, ?)", (run, hash))
 
 
 def refuse_busy(db: sqlite3.Connection, thread: str | None, run: int) -> None:
@@ -583,14 +646,17 @@ def _delete(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
     return deleted
 
 
-def _files_of(db: sqlite3.Connection, run: int) -> dict[str, bytes]:
-    """The files of a run, and of those that it was forked from, by hash."""
+def _files_of(db: sqlite3.Connection, run: int, lines: Sequence[Line]) -> dict[str, bytes]:
+    """The files of a run by hash: its own, and those in the lines that it shares with the runs that
+    it was forked from."""
     if not db.execute("select 1 from file_uses limit 1").fetchone():
         return {}
     homes = [home for home, *_ in db.execute(_HOMES, (run,)).fetchall()]
-    query = f"select distinct hash from file_uses where run in ({_marks(homes)})"
+    query = f"select hash, max(run = ?) from file_uses where run in ({_marks(homes)}) group by hash"
     found: dict[str, bytes] = {}
-    for (hash,) in db.execute(query, homes).fetchall():
+    for hash, is_own in db.execute(query, (run, *homes)).fetchall():
+        if not is_own and not any(hash in line.data for line in lines):
+            continue  # another run got it after the fork
         data = db.execute("select data from files where hash = ?", (hash,)).fetchone()
         if data is None or not isinstance(data[0], bytes):
             raise ValueError(f"the file {hash!r:.20} is missing")

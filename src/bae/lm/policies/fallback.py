@@ -30,6 +30,7 @@ LONGEST_SKIP: Final = 600.0
 """Seconds for which an LM is asked last at most, whatever its provider asks for."""
 
 _REFUSED: Final = "refused"
+_ALL_FAILED: Final = "bae-lm-all-failed"
 _CODES: Final = frozenset(
     {
         "bae-lm-rate-limited",  # no money left is reported like that too, and is not retryable
@@ -164,6 +165,8 @@ class Fallback(Policy):
         if isinstance(error, BudgetError):
             # A budget around this policy would refuse the others too.
             return error.budget not in budgets_in_force()
+        if failures := _failures_inside(error):
+            return any(map(self._falls_back, failures))
         return may_pass_elsewhere(error) or any(_matches(error, each) for each in self._on)
 
     def _skip(self, line: _Line, error: Exception) -> None:
@@ -289,9 +292,16 @@ class Fallback(Policy):
 def may_pass_elsewhere(error: Exception) -> bool:
     """Whether a request that failed with this error may be answered by another LM: by its type, its
     code and its status, as the table in `docs/policies.md` has it."""
-    if worth_retrying(error):
+    if worth_retrying(error) or any(map(may_pass_elsewhere, _failures_inside(error))):
         return True
     return isinstance(error, BaeLMError) and (error.code in _CODES or error.status == _NO_MONEY)
+
+
+def _failures_inside(error: Exception) -> list[Exception]:
+    """The errors of the LMs of a `Fallback` inside, where all have failed."""
+    if not isinstance(error, BaeLMError) or error.code != _ALL_FAILED:
+        return []
+    return [each for each in error.failures if isinstance(each, Exception)]
 
 
 def _matches(error: Exception, wanted: FallbackOn) -> bool:
@@ -340,7 +350,7 @@ def _all_failed(failures: Sequence[tuple[Backend, Exception]]) -> BaseException:
     said = "; ".join(f"{number}. {_line(*each)}" for number, each in enumerate(failures, 1))
     return BaeLMError(
         f"none of {len(failures)} LMs has answered: {said}",
-        code="bae-lm-all-failed",
+        code=_ALL_FAILED,
         retryable=bool(waits),
         retry_after=min((wait for wait in waits if wait), default=None) if all(waits) else None,
         sent=any(getattr(error, "sent", True) for error in errors),

@@ -1,0 +1,414 @@
+"""AG-UI 1.0: chat front ends talk to a graph. A thread of AG-UI is a thread of the journal, a run
+without an answer to an interrupt is a turn of it, and the events are made of what the run
+records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+
+from bae import __version__
+from bae.core_schemas import field_schema
+from bae.exceptions import GateError, JournalError
+from bae.file_proof import file_in
+from bae.journal.decoder import off_loop
+from bae.journal.earlier_turns import read_turn
+from bae.journal.gates import all_gates
+from bae.journal.store import RunInfo, check_names, check_thread
+from bae.serve.access import STARTED_BY
+from bae.serve.ag_ui_events import AGAIN, reply_id
+from bae.serve.ag_ui_input import (
+    CANCELLED,
+    AgentRequest,
+    AnyMessage,
+    ResumeEntry,
+    answer_of,
+    file_fields,
+    is_approval,
+    message_field,
+    read_start,
+    start_fields,
+)
+from bae.serve.ag_ui_stream import AgentStream, Follow
+from bae.serve.endpoints import ApiCall, Endpoint
+from bae.serve.gates import AnswerBody, GatesQuery, answer_gate, list_gates
+from bae.serve.graphs import starts_of
+from bae.serve.problems import Refused, refusal_of
+from bae.serve.runs import CANCEL_SECONDS, view_run
+from bae.serve.threads import thread_of
+from bae.serve.views import dump
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+
+LONGEST: Final = 32 << 20
+"""Bytes of a request: it has all messages of the conversation, with their images."""
+MESSAGE: Final = "ag_ui_message"
+"""The key in the metadata of a run that has the id of the message that began the turn."""
+_OVER: Final = ("ended", "failed", "cancelled")
+_NEWEST: Final = 20
+"""Among how many of the newest runs of a thread the one is looked for that asked a question."""
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """A request about a thread: its runs, the oldest first, and what the client has of them."""
+
+    call: ApiCall
+    graph: Graph[Any, Any]
+    request: AgentRequest
+    infos: list[RunInfo]
+
+    async def snapshot(
+        self, info: RunInfo | None, message: AnyMessage | None = None, *, replays: bool = True
+    ) -> tuple[list[dict[str, Any]], bool]:
+        """The messages before the reply of a run, and whether the client has others: then it gets
+        these first. With `replays` the client gets all of the run again."""
+        shown = await self._shown(info)
+        expected = [id for each in shown for id in (_user_id(each), reply_id(each.run_id))]
+        expected += [] if info is None else [_user_id(info)]
+        known = [each.model_dump(exclude_unset=True) for each in self.request.messages]
+        if _is_in_step(known, expected, info.run_id if info is not None and replays else None):
+            return known, False
+        messages: list[dict[str, Any]] = []
+        for each in shown:
+            user, reply, _ = await self._read(each)
+            messages.append({"id": _user_id(each), "role": "user", "content": user})
+            reply_is = {"id": reply_id(each.run_id), "role": "assistant", "content": reply}
+            messages.append(reply_is)
+        if info is not None:
+            content = (await self._read(info))[0] if message is None else message.content
+            messages.append({"id": _user_id(info), "role": "user", "content": content})
+        return messages, True
+
+    async def _shown(self, info: RunInfo | None) -> list[RunInfo]:
+        """The turns that a run follows, or that the next one will: a fork replaces others."""
+        ended = self._before(info)
+        if not any(each.parent for each in ended):
+            return ended
+        known = {each.run_id: each for each in ended}
+        found: list[RunInfo] = []
+        run_id = ended[-1].run_id
+        while run_id in known:
+            found.append(known.pop(run_id))
+            run_id = (await self._read(found[-1]))[2]
+        return found[::-1]
+
+    def _before(self, info: RunInfo | None) -> list[RunInfo]:
+        """The turns that ended before the one of a run."""
+        before = self.infos
+        if info is not None:
+            ids = [each.run_id for each in self.infos]
+            # A fork takes the place of the turn that it was made from.
+            places = [ids.index(name) for name in (info.run_id, info.parent) if name in ids]
+            before = self.infos[: min(places, default=len(ids))]
+        return [each for each in before if each.status == "ended"]
+
+    async def _read(self, info: RunInfo) -> tuple[str, str, str]:
+        """What the user wrote in a turn, the reply, and the run before."""
+        journal = self.call.api.journal
+        stored = await journal.read_texts(info.run_id)
+        lines = len(stored.lines)
+        turn, before, _ = await off_loop(lines, read_turn, stored, self.graph, journal.secrets)
+        return turn.user, turn.reply, before
+
+
+async def run_agent(call: ApiCall) -> Response:
+    """Begin a turn of a thread, answer interrupts, or take up a stream again."""
+    found, request = starts_of(call), call.body
+    assert isinstance(request, AgentRequest)
+    graph = found.graph
+    check_thread(request.thread_id)
+    check_names(request.run_id, graph.name)
+    message_field(graph.start)
+    infos = (await thread_of(call, request.thread_id))[::-1]
+    if infos and infos[-1].graph != graph.name:
+        raise Refused(
+            409,
+            "bae-ag-ui-thread",
+            f"the thread {request.thread_id} is a conversation with the graph {infos[-1].graph}",
+            "give a conversation with another graph a thread of its own",
+        )
+    talk = _Conversation(call, graph, request, infos)
+    if request.resume:
+        return await _answer(talk, request.resume)
+    message = request.new_message
+    if message is not None:
+        return await _begin(talk, message)
+    if request.messages and request.messages[-1].role == "tool":
+        raise Refused(
+            422,
+            "bae-ag-ui-tool",
+            "the last message is the result of a tool of the page, and no model here calls those",
+            "make the tool one of the graph: Tools(…); or have a person answer: Gate(…)",
+            place=f"body.messages.{len(request.messages) - 1}",
+        )
+    return await _show(talk)
+
+
+async def _show(talk: _Conversation) -> Response:
+    """The conversation as it is, for a page that was loaded. A turn in progress is followed."""
+    newest = talk.infos[-1] if talk.infos else None
+    if newest is not None and newest.status not in _OVER:
+        return await _follow(talk, newest)
+    messages, is_sent = await talk.snapshot(None)
+    ended = next((each for each in reversed(talk.infos) if each.status == "ended"), None)
+    details = None if ended is None else await view_run(talk.call, ended.run_id)
+    return AgentStream(talk.call, messages if is_sent else None, details=details)
+
+
+async def _begin(talk: _Conversation, message: AnyMessage) -> Response:
+    call, request, graph = talk.call, talk.request, talk.graph
+    api, run_id = call.api, request.run_id
+    found = starts_of(call)
+    there = await _find(talk, run_id, message)
+    if there is not None:
+        return await _follow(talk, there)
+    same = [each for each in talk.infos if each.metadata.get(MESSAGE) == message.id]
+    again = next(
+        (each for each in reversed(same) if each.status not in ("failed", "cancelled")), None
+    )
+    if again is not None and again.status != "ended":
+        return await _follow(talk, again)  # the page was loaded again, say
+    fields = start_fields(found, request, message)
+    start = read_start(found, request, fields)
+    open_run = talk.infos[-1] if talk.infos else None
+    if open_run is not None and open_run.status == "waiting" and not open_run.can_continue():
+        error = Refused(
+            409,
+            "bae-thread-busy",
+            f"the thread waits for an answer: {open_run.waiting[0].question}",
+            "answer with resume; a run without messages shows what is asked",
+        )
+        return AgentStream(call, None, error=error)
+    if again is not None:
+        return await _try_again(talk, again, fields, message)
+    more: dict[str, Any] = {"thread": request.thread_id, "busy": "refuse"}
+    more["metadata"] = {STARTED_BY: call.user.name, MESSAGE: message.id}
+    async with api.owner.alone(run_id):
+        there = await _find(talk, run_id, message)
+        if there is None:
+            try:
+                await api.owner.start(graph, start, run_id, **more)
+            except JournalError as error:  # another process was quicker
+                if error.code != "bae-run-exists":
+                    raise
+                await _find(talk, run_id, message)
+    talk.infos.append(await api.journal.info(run_id))
+    return await _follow(talk, talk.infos[-1], message)
+
+
+async def _try_again(
+    talk: _Conversation, old: RunInfo, fields: dict[str, Any], message: AnyMessage
+) -> Response:
+    """A message that had a reply already is sent again: the new turn takes the place of the old
+    one, and of those after it."""
+    call, request = talk.call, talk.request
+    if "edit" not in call.user.can:
+        raise Refused(
+            403,
+            "bae-serve-verb",
+            f"{call.user.name} may not edit: the message {message.id} has a reply",
+            "send a message with an id of its own, or ask for the right",
+        )
+    await talk.graph.fork(
+        old.run_id,
+        at=0,
+        journal=call.api.journal,
+        new_id=request.run_id,
+        thread=request.thread_id,
+        changed=fields,
+    )
+    await call.api.owner.resume(talk.graph, request.run_id)
+    talk.infos.append(await call.api.journal.info(request.run_id))
+    return await _follow(talk, talk.infos[-1], message)
+
+
+async def _find(talk: _Conversation, run_id: str, message: AnyMessage) -> RunInfo | None:
+    """The run of this id, if it is this turn. Raises `Refused` where it is another."""
+    try:
+        info = await talk.call.api.journal.info(run_id)
+    except JournalError as error:
+        if error.code != "bae-run-unknown":
+            raise
+        return None
+    is_mine = talk.call.api.may_see(talk.call.user, info) and info.graph == talk.graph.name
+    is_turn = info.thread == talk.request.thread_id and info.metadata.get(MESSAGE) == message.id
+    if is_mine and is_turn:
+        return info
+    raise Refused(
+        409,
+        "bae-run-exists",
+        f"there is a run {run_id} already, which another message has begun",
+        "give the new run another id",
+        run_id=run_id,
+    )
+
+
+async def _answer(talk: _Conversation, entries: Sequence[ResumeEntry]) -> Response:
+    """Answer gates of the newest run that has asked, and follow it. Gates without an answer wait
+    on, and are asked about again at the end."""
+    call, request = talk.call, talk.request
+    if "answer" not in call.user.can:
+        raise Refused(
+            403, "bae-serve-verb", f"{call.user.name} may not answer", "ask for the right"
+        )
+    ids = {entry.interrupt_id for entry in entries}
+    try:
+        info, last = await _asking(talk, ids)
+        is_first = info.status == "waiting" and not ids.isdisjoint(
+            gate.address for gate in info.waiting if not gate.answered
+        )
+        await _store(replace(call, path={"run": info.run_id}, query=GatesQuery()), talk, entries)
+    except (GateError, JournalError, Refused) as error:
+        refused = refusal_of(error)
+        if refused is None or refused.status >= 500:
+            raise
+        return AgentStream(call, None, error=refused)
+    info = await call.api.journal.info(info.run_id)
+    if is_first:
+        messages, is_sent = await talk.snapshot(info, replays=False)
+        has_some = any(each.id.startswith(f"{info.run_id}:") for each in request.messages)
+        if not is_sent and (has_some or last < 0):
+            follow = Follow(info, messages, muted=last)
+            return AgentStream(call, None, follow=follow)
+    return await _follow(talk, info)
+
+
+async def _asking(talk: _Conversation, ids: set[str]) -> tuple[RunInfo, int]:
+    """The newest run of the thread that has asked all these questions, and its last line."""
+    api = talk.call.api
+    for info in talk.infos[: -_NEWEST - 1 : -1]:
+        stored = await api.journal.read(info.run_id)
+        gates = await off_loop(len(stored.lines), all_gates, stored)
+        if ids <= {gate.address for gate, _ in gates}:
+            return info, stored.lines[-1].n
+    raise Refused(
+        409,
+        "bae-gate-unknown",
+        f"no run of the thread asks {', '.join(sorted(ids))[:500]}",
+        "answer the interrupts of the run that finished last; a run without messages shows them",
+    )
+
+
+async def _store(call: ApiCall, talk: _Conversation, entries: Sequence[ResumeEntry]) -> None:
+    run_id = call.path["run"]
+    gates = {gate.gate: gate for gate in (await list_gates(call)).gates}
+    answers: list[tuple[str, Any]] = []
+    is_cancelled = False
+    for entry in entries:
+        gate = gates.get(entry.interrupt_id)
+        if entry.status == "resolved":
+            value = entry.payload if gate is None else answer_of(gate, entry.payload)
+            answers.append((entry.interrupt_id, value))
+        elif gate is not None and not gate.answered:
+            if is_approval(gate):
+                answers.append((gate.gate, {"approve": False, "reason": CANCELLED}))
+            else:
+                is_cancelled = True
+    if is_cancelled:  # the run cannot go on without the answer
+        await call.api.journal.cancel(run_id, timeout=CANCEL_SECONDS)
+        return
+    for number, (gate, value) in enumerate(answers, 1):
+        if number < len(answers):
+            try:
+                await talk.graph.answer(
+                    run_id, gate, value, journal=call.api.journal, go_on=False, by=call.user.name
+                )
+                continue
+            except GateError as error:
+                if error.code != "bae-gate-answered":
+                    raise
+        await answer_gate(replace(call, body=AnswerBody(gate=gate, value=value)))
+
+
+async def _follow(
+    talk: _Conversation, info: RunInfo, message: AnyMessage | None = None
+) -> Response:
+    """The events of a run, from its beginning."""
+    messages, is_sent = await talk.snapshot(info, message)
+    return AgentStream(talk.call, messages if is_sent else None, follow=Follow(info, messages))
+
+
+def _user_id(info: RunInfo) -> str:
+    """The id of the message that began a run."""
+    found = info.metadata.get(MESSAGE)
+    return found if isinstance(found, str) else f"{info.run_id}:user"
+
+
+def _is_in_step(known: list[dict[str, Any]], expected: list[str], replayed: str | None) -> bool:
+    """Whether a client has the expected messages, in this order, and no others that were said. Of a
+    run that is `replayed` it must have none."""
+    left = [*expected]
+    for message in known:
+        id: str = message["id"]
+        first = id.rpartition(AGAIN)[0]
+        if left and left[0] in (id, first):
+            left.pop(0)
+            continue
+        is_said = message["role"] == "assistant" and bool(message.get("content"))
+        is_replayed = replayed is not None and id.startswith(f"{replayed}:")
+        if id in expected or message["role"] == "user" or is_said or is_replayed:
+            return False
+    return not left
+
+
+async def show_agent(call: ApiCall) -> Response:
+    """The capabilities of a graph as an AG-UI agent."""
+    found = starts_of(call)
+    graph, plans = found.graph, [*found.graph.plans.values()]
+    files = {file_in(field_schema(graph.start, name)) for name in file_fields(graph.start)}
+    shown: dict[str, Any] = {
+        "identity": {
+            "name": found.name,
+            "type": "bae",
+            "description": found.about,
+            "version": __version__,
+        },
+        "transport": {"streaming": True, "websocket": False, "httpBinary": False},
+        "tools": {
+            "supported": any(plan.tools is not None for plan in plans),
+            "parallelCalls": True,
+            "clientProvided": False,
+        },
+        "output": {"structuredOutput": True},
+        "state": {"snapshots": True, "deltas": False, "persistentState": True},
+        "multimodal": {"input": {"image": "Image" in files, "pdf": "Document" in files}},
+        "humanInTheLoop": {
+            "supported": graph.asks_person,
+            "approvals": graph.asks_person,
+            "interrupts": True,
+            "approveWithEdits": True,
+        },
+        "custom": {
+            "bae": {"messageField": message_field(graph.start), "startSchema": found.schema}
+        },
+    }
+    return Response(dump(shown), media_type="application/json")
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "POST",
+        "/ag-ui/{graph}",
+        "run",
+        "Run a turn of a conversation with a graph, as an AG-UI 1.0 agent.",
+        run_agent,
+        {200: "text/event-stream"},
+        body=AgentRequest,
+        refusals=(400, 404, 409, 413, 415, 422, 429, 503),
+        longest=LONGEST,
+    ),
+    Endpoint(
+        "GET",
+        "/ag-ui/{graph}",
+        "read",
+        "Show what a graph can do as an AG-UI agent.",
+        show_agent,
+        {200: "application/json"},
+        refusals=(404, 422),
+    ),
+)

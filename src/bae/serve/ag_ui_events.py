@@ -1,0 +1,229 @@
+"""What happens in a run, as the events of AG-UI 1.0: steps by place, tool calls, and the text of
+the reply while it is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from bae.journal.decoder import LineReader, StoredHistory
+from bae.journal.live_texts import TextPiece
+from bae.journal.shape import ShapeView
+from bae.journal.store import Line, StoredRun
+from bae.place import Place
+from bae.plan import plan_of
+from bae.run_tree import WorkChange
+from bae.serve.views import CUT
+from bae.work import LMQuestion, Step, ToolRun, Work
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+
+AgentEvent = dict[str, Any]
+AGAIN: Final = "~"
+"""Between the id of a reply and a number, where text of the reply was void before."""
+
+
+def reply_id(run_id: str) -> str:
+    """The id of the message that replies in a run."""
+    return f"{run_id}:reply"
+
+
+class RunEvents:
+    """Makes events of the records of one run. `messages` are those that the client has so far: text
+    that a client has cannot be withdrawn, so it gets all messages again without that one."""
+
+    def __init__(
+        self, graph: Graph[Any, Any], stored: StoredRun, messages: Iterable[Mapping[str, Any]]
+    ) -> None:
+        self.run_id = stored.info.run_id
+        self.messages: list[dict[str, Any]] = [dict(each) for each in messages]
+        self.history = StoredHistory(ShapeView(stored.shape, stored.info.shape))
+        self._reader = LineReader(history=self.history)
+        self._texts = {cls.__name__: plan_of(cls).text for cls in graph.terminal_nodes}
+        self._events: list[AgentEvent] = []
+        self._steps: dict[Step, str] = {}
+        """The steps that are open, with their names."""
+        self._live: dict[str, str] = {}
+        """The text in progress, by place."""
+        self._place = ""
+        """Where the text is that is open as a message."""
+        self._sent = ""
+        self._text_id = ""
+        self._replies = 0
+        self._thoughts: dict[str, str] = {}
+        """The ids of thoughts in progress, by place."""
+        self._thought = 0
+
+    def read(self, lines: Iterable[Line], *, muted: bool = False) -> list[AgentEvent]:
+        """The events of the next lines. With `muted` the client has had them."""
+        self.history.on_change = None if muted else self._hear
+        for line in lines:
+            self._reader.read(line)
+        return self._taken()
+
+    def write(self, pieces: Iterable[TextPiece]) -> list[AgentEvent]:
+        """The events of text in progress."""
+        for piece in pieces:
+            place = Place.parse(piece.place)
+            if place is None:
+                continue
+            text = self._live[piece.place] = self._live.get(piece.place, "")[: piece.start]
+            if not place.field:
+                self._think(piece)
+            elif not place.path and place.value_text == self._texts.get(place.node):
+                self._show(piece.place, text + piece.delta)
+            self._live[piece.place] = text + piece.delta
+        return self._taken()
+
+    def reply(self, text: str) -> list[AgentEvent]:
+        """The events of the reply, as it is in the end."""
+        self._end_thoughts()
+        if self._text_id and not text.startswith(self._sent):
+            self._void()
+        self._send(text)
+        self._end_text()
+        return self._taken()
+
+    def close(self, *, is_void: bool) -> list[AgentEvent]:
+        """End what is open. Text that no record has is void, or left to be read."""
+        self._end_thoughts()
+        if self._text_id:
+            (self._void if is_void else self._end_text)()
+        for name in reversed(self._steps.values()):
+            self._add("STEP_FINISHED", stepName=name)
+        self._steps.clear()
+        return self._taken()
+
+    def call_ids(self) -> dict[str, str]:
+        """The id of the tool call that a gate asks about, by the address of the gate."""
+        return {
+            gate.gate.address: self._id_of(call)
+            for step in self.history.steps()
+            for call in step.tool_calls
+            for gate in call.gates
+            if gate.gate is not None
+        }
+
+    def _add(self, type: str, **more: Any) -> None:
+        self._events.append({"type": type, **more})
+
+    def _taken(self) -> list[AgentEvent]:
+        events, self._events = self._events, []
+        return events
+
+    # What has happened.
+
+    def _hear(self, change: WorkChange, work: Work) -> None:
+        match work:
+            case Step() if change == "started" and work not in self._steps:
+                name = self._steps[work] = str(work.place)
+                self._add("STEP_STARTED", stepName=name)
+            case Step() if change == "ended" and work in self._steps:
+                self._add("STEP_FINISHED", stepName=self._steps.pop(work))
+            case LMQuestion(loop=loop) if change == "round" and loop is not None:
+                made = loop.rounds[-1]
+                for each in (*made.ran, *made.calls):
+                    call = loop.calls[each["id"]]
+                    self._call(call, each["arguments"])
+                    if call.is_native:
+                        self._result(call)
+            case ToolRun() if change == "ended" and work.state == "done":
+                self._result(work)
+            case _:
+                pass
+
+    def _id_of(self, call: ToolRun) -> str:
+        return f"{self.run_id}:{call.place}"
+
+    def _call(self, call: ToolRun, arguments: Any) -> None:
+        call_id, text = self._id_of(call), _text(arguments)
+        self._add("TOOL_CALL_START", toolCallId=call_id, toolCallName=call.name)
+        self._add("TOOL_CALL_ARGS", toolCallId=call_id, delta=text)
+        self._add("TOOL_CALL_END", toolCallId=call_id)
+        function = {"name": call.name, "arguments": text}
+        made = {"id": call_id, "type": "function", "function": function}
+        self.messages.append({"id": call_id, "role": "assistant", "toolCalls": [made]})
+
+    def _result(self, call: ToolRun) -> None:
+        call_id = self._id_of(call)
+        text = _text(call.result) if call.told is None else call.told
+        more = len(text) - CUT
+        if more > 0:
+            text = f"{text[:CUT]}… ({more:,} more characters)"
+        about = {"toolCallId": call_id, "content": text}
+        self._add("TOOL_CALL_RESULT", messageId=f"{call_id}:result", **about)
+        self.messages.append({"id": f"{call_id}:result", "role": "tool", **about})
+
+    # The text of the reply.
+
+    def _show(self, place: str, text: str) -> None:
+        """Show the text at a place as far as it is written. Where it is void, the client keeps it
+        until there is another: that often begins in the same way."""
+        if not text:
+            return
+        self._end_thoughts()
+        if self._text_id and (place != self._place or not _agree(text, self._sent)):
+            self._void()
+        self._place = place
+        if len(text) > len(self._sent):
+            self._send(text)
+
+    def _send(self, text: str) -> None:
+        """Send what follows the text that was sent."""
+        if not self._text_id:
+            again = f"{AGAIN}{self._replies}" if self._replies else ""
+            self._text_id, self._sent = f"{reply_id(self.run_id)}{again}", ""
+            self._replies += 1
+            self._add("TEXT_MESSAGE_START", messageId=self._text_id, role="assistant")
+        if delta := text[len(self._sent) :]:
+            self._add("TEXT_MESSAGE_CONTENT", messageId=self._text_id, delta=delta)
+        self._sent = text
+
+    def _end_text(self) -> None:
+        self._add("TEXT_MESSAGE_END", messageId=self._text_id)
+        said = {"id": self._text_id, "role": "assistant", "content": self._sent}
+        self.messages.append(said)
+        self._text_id = self._sent = self._place = ""
+
+    def _void(self) -> None:
+        """Take back the text that was sent."""
+        self._end_text()
+        self.messages.pop()
+        self._add("MESSAGES_SNAPSHOT", messages=[*self.messages])
+
+    # What a model thinks.
+
+    def _think(self, piece: TextPiece) -> None:
+        if not piece.delta or not piece.start:
+            self._end_thought(piece.place)
+        if not piece.delta:
+            return
+        message = self._thoughts.get(piece.place)
+        if message is None:
+            self._thought += 1
+            message = self._thoughts[piece.place] = f"{self.run_id}:thought{AGAIN}{self._thought}"
+            self._add("REASONING_START", messageId=message)
+            self._add("REASONING_MESSAGE_START", messageId=message, role="reasoning")
+        self._add("REASONING_MESSAGE_CONTENT", messageId=message, delta=piece.delta)
+
+    def _end_thought(self, place: str) -> None:
+        message = self._thoughts.pop(place, None)
+        if message is not None:
+            self._add("REASONING_MESSAGE_END", messageId=message)
+            self._add("REASONING_END", messageId=message)
+
+    def _end_thoughts(self) -> None:
+        for place in [*self._thoughts]:
+            self._end_thought(place)
+
+
+def _agree(one: str, other: str) -> bool:
+    """Whether one text is the beginning of the other."""
+    return one.startswith(other) or other.startswith(one)
+
+
+def _text(value: Any) -> str:
+    """A value of a tool call as text: JSON, unless it is a text."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,275 @@
+"""What an AG-UI client sends: the last message of the user becomes the start of a run, and the
+answers to interrupts become answers to gates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel
+
+from bae.approvals import Approval
+from bae.file_proof import holds_file
+from bae.files import Document, DocumentUrl, File, FileUrl, Image, ImageUrl
+from bae.journal.shape import Json
+from bae.plan import plan_of
+from bae.serve.problems import InputFault, Refused, invalid
+from bae.serve.starts import Starts, answer_schema
+from bae.serve.views import GateView
+
+if TYPE_CHECKING:
+    from bae.node import Node
+
+Id = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class _Sent(BaseModel):
+    """A part of a request. A newer client may send more than is known here."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
+
+
+class PartSource(_Sent):
+    """Where the bytes of an image or a document are."""
+
+    type: Literal["data", "url", "file"]
+    value: str
+
+
+class ContentPart(_Sent):
+    """A part of a message: a text, or a file."""
+
+    type: Literal["text", "image", "document", "audio", "video"]
+    text: str = ""
+    source: PartSource | None = None
+
+
+class AnyMessage(BaseModel):
+    """A message that the client knows. Of the last one the content is read."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: Id
+    role: Annotated[str, Field(max_length=50)]
+    content: Any = None
+
+
+class ResumeEntry(_Sent):
+    """An answer to an interrupt, by the address of the gate."""
+
+    interrupt_id: Annotated[str, Field(min_length=1, max_length=2_000)]
+    status: Literal["resolved", "cancelled"]
+    payload: Any = None
+
+
+class AgentRequest(_Sent):
+    """The input of an AG-UI 1.0 run: the thread, the id of the run, the messages, and answers to
+    interrupts. `forwardedProps` and `state` give fields of the start node besides the message.
+    `tools` and `context` are not used."""
+
+    thread_id: Id
+    run_id: Id
+    protocol_version: str | None = None
+    messages: Annotated[list[AnyMessage], Field(max_length=10_000)]
+    tools: list[Any] | None = None
+    context: list[Any] | None = None
+    state: Any = None
+    forwarded_props: Any = None
+    resume: Annotated[list[ResumeEntry], Field(max_length=100)] | None = None
+
+    @property
+    def state_fields(self) -> Json:
+        """The fields of the state, if it is an object."""
+        state: object = self.state
+        return cast("Json", state) if isinstance(state, dict) else {}
+
+    @property
+    def forwarded(self) -> Json:
+        """The fields of `forwardedProps`, if it is an object."""
+        props: object = self.forwarded_props
+        return cast("Json", props) if isinstance(props, dict) else {}
+
+    @property
+    def new_message(self) -> AnyMessage | None:
+        """The message of the user that begins a turn; None where the last message is another."""
+        last = self.messages[-1] if self.messages else None
+        return last if last is not None and last.role == "user" else None
+
+
+def message_field(start: type[Node]) -> str:
+    """The field of a start node that takes the message of the user. Raises `Refused`."""
+    name = plan_of(start).text
+    if name and any(field.name == name for field in plan_of(start).plain):
+        return name
+    raise Refused(
+        422,
+        "bae-ag-ui-start",
+        f"{start.__name__}, where the graph starts, has no field that takes the message of a user",
+        'give it one field of type str, or name one: node_config = NodeConfig(text="…")',
+        place=start.__name__,
+    )
+
+
+def file_fields(start: type[Node]) -> list[str]:
+    """The fields of a start node that take images or documents."""
+    return [field.name for field in plan_of(start).plain if holds_file(start, field.name)]
+
+
+def start_fields(found: Starts, request: AgentRequest, message: AnyMessage) -> Json:
+    """The fields of the start node. The message gives the text and the files, `forwardedProps` or
+    else `state` the others: what has no such name is of the page alone."""
+    start = found.graph.start
+    text_field, at = message_field(start), len(request.messages) - 1
+    parts = _parts_of(message.content, ["body", "messages", at, "content"])
+    known = {name for name in found.schema.get("properties", {}) if name != text_field}
+    fields: Json = {}
+    for given in (request.state_fields, request.forwarded):
+        fields |= {name: value for name, value in given.items() if name in known}
+    for number, part in enumerate(parts):
+        if part.type != "text":
+            place = ["body", "messages", at, "content", number]
+            _place_file(start, fields, _read_file(part, place), place)
+    fields[text_field] = "\n".join(part.text for part in parts if part.type == "text")
+    return fields
+
+
+_PARTS: Final = TypeAdapter(Annotated[list[ContentPart], Field(max_length=100)])
+
+
+def _parts_of(content: Any, place: list[str | int]) -> list[ContentPart]:
+    """The parts of a message."""
+    if isinstance(content, str):
+        return [ContentPart(type="text", text=content)]
+    if not isinstance(content, list):
+        raise _wrong(place, "it is no text and no list of parts", "send a text")
+    try:
+        return _PARTS.validate_python(content)
+    except ValidationError as error:
+        raise invalid(error, *place) from error
+
+
+def read_start(found: Starts, request: AgentRequest, fields: Json) -> Node:
+    """The start node with these fields. A field that is wrong is named where the client gives
+    it."""
+    try:
+        return found.node(fields)
+    except Refused as refused:
+        text_field, at = message_field(found.graph.start), len(request.messages) - 1
+        content: list[str | int] = ["body", "messages", at, "content"]
+        faults: list[InputFault] = []
+        for fault in refused.body.errors:
+            name, *rest = fault.loc[2:] or [""]
+            of_state = name in request.state_fields and name not in request.forwarded
+            source: list[str | int] = ["body", "state" if of_state else "forwardedProps"]
+            loc = [*content, *rest] if name == text_field else [*source, name, *rest]
+            faults.append(InputFault(loc=loc, msg=fault.msg))
+        first = faults[0]
+        where = ".".join(str(part) for part in first.loc)
+        names = ", ".join(n for n in found.schema.get("properties", {}) if n != text_field)
+        raise Refused(
+            422,
+            "bae-serve-input",
+            f"{where}: {first.msg}",
+            "give it with the run, as agent.runAgent({ forwardedProps: { … } }); the fields of "
+            f"{found.graph.start.__name__} are {names}"
+            if first.loc[1] != "messages"
+            else "change the message",
+            place=where,
+            errors=faults,
+        ) from refused
+
+
+_FILES: Final[Mapping[str, tuple[type[File], type[FileUrl]]]] = {
+    "image": (Image, ImageUrl),
+    "document": (Document, DocumentUrl),
+}
+
+
+def _read_file(part: ContentPart, place: list[str | int]) -> File | FileUrl:
+    """The file of a part, from its bytes, or its address. Nothing is fetched."""
+    kinds, source = _FILES.get(part.type), part.source
+    if kinds is None:
+        raise _wrong(place, f"no graph takes {part.type}", "send text, images or documents")
+    if source is None or source.type == "file":
+        raise _wrong(
+            place,
+            f"the {part.type} has no bytes",
+            'send them: { type: "data", value: base64, mimeType: "…" }',
+        )
+    try:
+        if source.type == "url" and source.value[:5].lower() != "data:":
+            return kinds[1](source.value)
+        is_url = source.value[:5].lower() == "data:"
+        return kinds[0].from_data_url(source.value if is_url else f"data:;base64,{source.value}")
+    except ValueError as error:
+        raise _wrong(place, str(error), f"send the bytes of the {part.type} in base64") from None
+
+
+def _place_file(
+    start: type[Node], fields: Json, file: File | FileUrl, place: list[str | int]
+) -> None:
+    """Put a file into the field that takes it: the first that has none, or has a list."""
+    names = file_fields(start)
+    for name in names:
+        adapter: TypeAdapter[Any] = TypeAdapter(plan_of(start).fields[name].annotation)
+        held: Any = fields.get(name)
+        listed = cast("list[Any]", held) if isinstance(held, list) else []
+        for value in ([*listed, file], *(() if name in fields else (file,))):
+            with suppress(ValidationError):
+                adapter.validate_python(value)
+                fields[name] = value
+                return
+    raise _wrong(
+        place,
+        f"no field of {start.__name__} takes {file.placeholder}",
+        f"its fields for files are {', '.join(names)}; send the bytes, and no address"
+        if names
+        else "the graph takes text alone",
+    )
+
+
+def _wrong(place: list[str | int], why: str, fix: str) -> Refused:
+    where = ".".join(str(part) for part in place)
+    fault = InputFault(loc=place, msg=why)
+    return Refused(422, "bae-serve-input", f"{where}: {why}", fix, place=where, errors=[fault])
+
+
+# --- interrupts --------------------------------------------------------------------------------
+
+_ANY_APPROVAL: Final = (answer_schema(Approval), answer_schema(Any))
+CANCELLED: Final = "The user cancelled the question."
+"""The reason that a model reads, where a person cancels the question about a tool call."""
+RESPONSE: Final[Json] = {
+    "type": "object",
+    "properties": {
+        "approved": {"type": "boolean"},
+        "editedArgs": {
+            "type": "object",
+            "description": "All arguments of the call, in place of the model's.",
+        },
+        "reason": {"type": "string", "description": "Why not. The model reads it."},
+        "scope": {
+            "enum": ["call", "run"],
+            "description": "Whether a yes holds for this call, or for all of the tool in this run.",
+        },
+    },
+    "required": ["approved"],
+    "additionalProperties": False,
+}
+"""The schema of an answer about a tool call."""
+_NAMES: Final = {"approved": "approve", "editedArgs": "arguments"}
+
+
+def is_approval(gate: GateView) -> bool:
+    """Whether a gate asks if a tool may be called."""
+    return gate.tool is not None and gate.answer_schema in _ANY_APPROVAL
+
+
+def answer_of(gate: GateView, payload: Any) -> Any:
+    """The answer to a gate, from what an AG-UI client says."""
+    if is_approval(gate) and isinstance(payload, dict):
+        given = cast("Json", payload).items()
+        return {_NAMES.get(name, name): value for name, value in given}
+    return payload

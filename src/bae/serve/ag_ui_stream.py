@@ -1,0 +1,326 @@
+"""The response of an AG-UI run: server-sent events that follow a run of a graph until it is over,
+or waits for a person."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from bae.exceptions import BaeError, describe
+from bae.journal.decoder import off_loop
+from bae.journal.earlier_turns import read_turn
+from bae.journal.feeds import FeedBatch, Subscriber, subscribe
+from bae.journal.store import Line, RunInfo
+from bae.plan import plan_of
+from bae.records import RecordedError
+from bae.serve.ag_ui_events import AgentEvent, RunEvents
+from bae.serve.ag_ui_input import RESPONSE, AgentRequest, is_approval
+from bae.serve.endpoints import ApiCall
+from bae.serve.gates import GatesQuery, list_gates
+from bae.serve.graphs import starts_of
+from bae.serve.problems import Refused, refusal_of
+from bae.serve.records import HEARTBEAT, SEND_SECONDS, until_gone
+from bae.serve.runs import RunDetails, view_run
+from bae.serve.views import GateView, UsageView, Value, dump
+from bae.tasks import gone
+
+PROTOCOL: Final = "1.0"
+_FEW: Final = 50
+"""How many lines are read on the event loop."""
+_STOPPED: Final = {
+    "": (
+        "bae-serve-closing",
+        "the server stops; the run goes on: send the same request again to follow it",
+    ),
+    "gap": (
+        "bae-serve-gap",
+        "this client has read too slowly: send the same request again to follow the run",
+    ),
+    "deleted": ("bae-run-unknown", "the run was deleted"),
+    "reset": ("bae-run-unknown", "the run was replaced by another"),
+}
+"""Why a stream ends before its run: a code, and words."""
+_log = logging.getLogger("bae")
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """A run to follow, and the messages that the client has before it. The client has had the
+    events of the lines up to `muted`."""
+
+    info: RunInfo
+    messages: Sequence[dict[str, Any]]
+    muted: int = -1
+
+
+class AgentStream(Response):
+    """The events of one AG-UI run. It begins with RUN_STARTED, and with all messages where the
+    client has others; it ends with RUN_FINISHED or RUN_ERROR. Closing the connection changes
+    nothing for the run."""
+
+    def __init__(
+        self,
+        call: ApiCall,
+        messages: Sequence[dict[str, Any]] | None,
+        *,
+        follow: Follow | None = None,
+        details: RunDetails | None = None,
+        error: Refused | None = None,
+    ) -> None:
+        super().__init__(
+            status_code=200,
+            headers={"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"},
+            media_type="text/event-stream",
+        )
+        del self.headers["content-length"]
+        self._call, self._messages, self._error = call, messages, error
+        self._to_follow, self._details = follow, details
+        self._sending = asyncio.Lock()
+
+    @property
+    def _request(self) -> AgentRequest:
+        return self._call.body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        with suppress(TimeoutError):  # the client takes nothing: it is dropped
+            try:
+                await self._send(send, self._begin())
+                if self._error is not None:
+                    body = self._error.body
+                    text = f"{body.detail}; {body.fix}" if body.fix else body.detail
+                    last = [_error_event(body.type, text)]
+                elif self._to_follow is not None:
+                    last = await self._follow(self._to_follow, receive, send)
+                else:
+                    last = self._success(self._details)
+            except BaeError as error:
+                last = [_error_event(error.code, error.message)]
+            except TimeoutError:
+                raise
+            except Exception as error:
+                refused = refusal_of(error)
+                if refused is None:
+                    _log.error("an AG-UI stream failed: %s", describe(error), exc_info=error)
+                    refused = Refused(500, "bae-serve-failed", "the request failed: see the log")
+                last = [_error_event(refused.body.type, refused.body.detail)]
+            await self._send(send, last)
+            await send({"type": "http.response.body", "body": b""})
+
+    def _begin(self) -> list[AgentEvent]:
+        request = self._request
+        ids = {"threadId": request.thread_id, "runId": request.run_id}
+        run = request.run_id if self._to_follow is None else self._to_follow.info.run_id
+        about = {"protocolVersion": PROTOCOL, "metadata": {"bae": {"run": run}}}
+        events: list[AgentEvent] = [{"type": "RUN_STARTED", **ids, **about}]
+        unused = {"tools": request.tools, "context": request.context}
+        ignored = {name: len(given) for name, given in unused.items() if given}
+        if ignored:
+            events.append({"type": "CUSTOM", "name": "bae.ignored", "value": ignored})
+        if self._messages is not None:
+            if request.messages:  # else a client keeps its own order
+                events.append({"type": "MESSAGES_SNAPSHOT", "messages": []})
+            events.append({"type": "MESSAGES_SNAPSHOT", "messages": self._messages})
+        return events
+
+    async def _follow(self, follow: Follow, receive: Receive, send: Send) -> list[AgentEvent]:
+        """Send what happens, and return the events at the end."""
+        api, info = self._call.api, follow.info
+        stored = await api.journal.read(info.run_id)
+        events = RunEvents(starts_of(self._call).graph, stored, follow.messages)
+        old = [line for line in stored.lines if line.n <= follow.muted]
+        await off_loop(len(old), events.read, old, muted=True)
+        after = follow.muted
+        while True:
+            async with subscribe(api.feeds.run(info.run_id), after) as lines:
+                tasks = [
+                    asyncio.create_task(until_gone(receive, lines)),
+                    asyncio.create_task(self._send_texts(events, info.run_id, send, lines)),
+                ]
+                try:
+                    with api.streaming(lines):
+                        async for batch in _batches(lines):
+                            await self._send_batch(events, batch, send)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await gone(tasks)
+                after, end = lines.number, lines.end
+            last = await self._end(events, info.run_id, end)
+            if last is not None:
+                return last
+
+    async def _send_batch(
+        self, events: RunEvents, batch: FeedBatch[Line] | None, send: Send
+    ) -> None:
+        if batch is None:
+            await self._send(send, None)
+            return
+        lines = [item.value for item in batch.items]
+        async with self._sending:
+            if len(lines) <= _FEW:
+                made = events.read(lines)
+            else:
+                made = await self._call.api.fold(events.read, lines)
+            await self._write(send, made)
+
+    async def _send_texts(
+        self, events: RunEvents, run_id: str, send: Send, lines: Subscriber[Line]
+    ) -> None:
+        """Send the text in progress."""
+        try:
+            async for pieces in self._call.api.owner.texts.follow(run_id, thoughts=True):
+                async with self._sending:
+                    await self._write(send, events.write(pieces))
+        except TimeoutError:
+            lines.close()
+
+    async def _end(self, events: RunEvents, run_id: str, end: str) -> list[AgentEvent] | None:
+        """The events at the end of a run; None where it goes on."""
+        call = replace(self._call, path={"run": run_id}, query=GatesQuery())
+        match end:
+            case "ended":
+                stored = await call.api.journal.read_texts(run_id)
+                graph = starts_of(self._call).graph
+                secrets = call.api.journal.secrets
+                turn = await off_loop(len(stored.lines), read_turn, stored, graph, secrets)
+                details = await view_run(call, run_id)
+                made = [*events.reply(turn[0].reply), *events.close(is_void=False)]
+                return [*made, *self._success(details)]
+            case "waiting":
+                open_gates = [gate for gate in (await list_gates(call)).gates if not gate.answered]
+                if not open_gates:
+                    return None
+                ids = events.call_ids()
+                asked = [_interrupt(gate, ids.get(gate.gate)) for gate in open_gates]
+                outcome = {"type": "interrupt", "interrupts": asked}
+                return [*events.close(is_void=True), self._finished(outcome=outcome)]
+            case "cancelled":
+                made = events.close(is_void=False)
+                if self._request.protocol_version is None:  # clients before 1.0 do not know it
+                    return [*made, _error_event("bae-run-cancelled", "the run was cancelled")]
+                return [*made, self._finished(outcome={"type": "cancelled"})]
+            case "failed":
+                made = events.close(is_void=False)
+                return [*made, _failure(events)]
+            case _:
+                return [*events.close(is_void=False), _error_event(*_STOPPED[end])]
+
+    def _success(self, details: RunDetails | None) -> list[AgentEvent]:
+        if details is None:
+            return [self._finished(outcome={"type": "success"})]
+        made: list[AgentEvent] = []
+        state = self._state(details)
+        if state is not None:
+            made.append({"type": "STATE_SNAPSHOT", "snapshot": state})
+        usage = [] if details.usage is None else _usage(details.usage)
+        more = {"result": details.result} | ({"usage": usage} if usage else {})
+        return [*made, self._finished(outcome={"type": "success"}, **more)]
+
+    def _state(self, details: RunDetails) -> dict[str, Any] | None:
+        """The state of the client with the fields of the result, without the text and the tool
+        calls, which are messages. None where it has no others."""
+        graph, result = starts_of(self._call).graph, details.result
+        cls = next((c for c in graph.terminal_nodes if c.__name__ == details.end), None)
+        if cls is None or not isinstance(result, dict):
+            return None
+        calls = plan_of(cls).tools
+        said = {plan_of(cls).text, "" if calls is None else calls.name}
+        shown = cast("dict[str, Any]", result).items()
+        fields = {name: value for name, value in shown if name not in said}
+        return {**self._request.state_fields, **fields} if fields else None
+
+    def _finished(self, **more: Any) -> AgentEvent:
+        ids = {"threadId": self._request.thread_id, "runId": self._request.run_id}
+        return {"type": "RUN_FINISHED", **ids, **more}
+
+    async def _send(self, send: Send, events: Sequence[AgentEvent] | None) -> None:
+        async with self._sending:
+            await self._write(send, events)
+
+    async def _write(self, send: Send, events: Sequence[AgentEvent] | None) -> None:
+        """Send events, or without any that the stream is alive."""
+        if events is None:
+            text = b": alive\n\n"
+        else:
+            text = b"".join(b"data: " + dump(event) + b"\n\n" for event in events)
+        if text:
+            async with asyncio.timeout(SEND_SECONDS):
+                await send({"type": "http.response.body", "body": text, "more_body": True})
+
+
+async def _batches(lines: Subscriber[Line]) -> AsyncIterator[FeedBatch[Line] | None]:
+    """The batches of a run, and None where there was none for a while."""
+    while True:
+        try:
+            async with asyncio.timeout(HEARTBEAT):
+                batch = await anext(lines)
+        except TimeoutError:
+            yield None
+            continue
+        except StopAsyncIteration:
+            return
+        yield batch
+
+
+def _interrupt(gate: GateView, call_id: str | None) -> AgentEvent:
+    """A question to the user."""
+    context = {name: _shown(each) for name, each in gate.context.items()}
+    known = {"run": gate.run_id, "place": gate.place, "context": context}
+    made: AgentEvent = {"id": gate.gate, "metadata": {"bae": known}}
+    if is_approval(gate):
+        made |= {"reason": "tool_call", "responseSchema": RESPONSE}
+    else:
+        schema = gate.answer_schema
+        is_yes = schema is not None and schema.get("type") == "boolean"
+        made["reason"] = "confirmation" if is_yes else "input_required"
+        if schema is not None:
+            made["responseSchema"] = schema
+    if gate.question:
+        made["message"] = gate.question
+    if call_id is not None:
+        made["toolCallId"] = call_id
+    if gate.deadline is not None:
+        made["expiresAt"] = datetime.fromtimestamp(gate.deadline, UTC).isoformat()
+    return made
+
+
+def _shown(value: Value) -> Any:
+    """A value that helps to decide; of a long one the beginning."""
+    if value.kept == "cut":
+        return f"{value.text}… ({value.size} characters)"
+    return value.value if value.kept == "value" else f"[{value.kept}]"
+
+
+def _usage(usage: UsageView) -> list[dict[str, Any]]:
+    """What a run has used. Where several models have, they are not told apart."""
+    if not usage.calls:
+        return []
+    used: dict[str, Any] = {
+        "inputTokens": usage.input_tokens,
+        "outputTokens": usage.output_tokens,
+        "totalTokens": usage.input_tokens + usage.output_tokens,
+        "cachedInputTokens": usage.cached_tokens,
+    }
+    return [used | ({"model": usage.models[0]} if len(usage.models) == 1 else {})]
+
+
+def _failure(events: RunEvents) -> AgentEvent:
+    """Why a run has failed."""
+    error = events.history.run.end_error
+    if not isinstance(error, RecordedError):
+        return _error_event("bae-run-failed", "the run has failed")
+    return _error_event(error.code or error.type_name, error.message or error.type_name)
+
+
+def _error_event(code: str, message: str) -> AgentEvent:
+    return {"type": "RUN_ERROR", "code": code, "message": message}

@@ -1,0 +1,168 @@
+"""Endpoints that compare: two runs with each other, and a run with what its code does now."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, Field
+
+from bae.exceptions import BaeError, ReplayError
+from bae.journal.comparison import ComparedNode, compare_reports
+from bae.journal.earlier_turns import runs_shown
+from bae.journal.provenance import Provenance
+from bae.journal.replay import repeat
+from bae.journal.report import report_run
+from bae.journal.store import StoredRun
+from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut
+from bae.serve.problems import Refused
+from bae.serve.views import SHORT, FieldView, RunRow, field_of, row_of
+
+REPLAY_SECONDS: Final = 60.0
+"""How long a replay may take: the bodies of nodes are called."""
+
+
+class CompareQuery(Form):
+    """The runs `a` and `b`; nodes from the number `start` on, those that differ unless `same` are
+    wanted too. Longer values are cut after `cut` characters."""
+
+    a: Annotated[str, Field(min_length=1, max_length=1_000)]
+    b: Annotated[str, Field(min_length=1, max_length=1_000)]
+    same: bool = False
+    start: Annotated[int, Field(ge=0, le=1 << 31)] = 0
+    limit: Annotated[int, Field(ge=1, le=500)] = 100
+    cut: ListCut = SHORT
+
+
+class FieldPair(BaseModel):
+    """A field that differs; null in a run that has no such field there."""
+
+    name: str
+    a: FieldView | None
+    b: FieldView | None
+
+
+class NodePair(BaseModel):
+    """A node of two runs: `state` says whether it is the same, or which run alone has it. `path` is
+    that of its graph with visits in place of steps, `visit` counts nodes of its class there from
+    1, and `a` and `b` are its places."""
+
+    path: str
+    node: str
+    visit: int
+    state: Literal["same", "differs", "a", "b"]
+    a: str
+    b: str
+    fields: list[FieldPair]
+
+
+class ComparisonView(BaseModel):
+    """Two runs by place. `first` is the place of the first difference, in the run `a` if it has
+    one; null if there is none. Times are no difference. `total` counts the nodes to list."""
+
+    a: RunRow
+    b: RunRow
+    first: str | None
+    nodes: list[NodePair]
+    total: int
+
+
+class ReplayView(BaseModel):
+    """What a replay found: it went the "same" way, something "differs", or the run cannot be
+    replayed ("unknown"), because values are missing or the recording ends early. `why` says what,
+    and `diff` has both texts."""
+
+    outcome: Literal["same", "differs", "unknown"]
+    trace: list[str] = Field(default_factory=list[str])
+    code: str = ""
+    why: str = ""
+    diff: str = ""
+
+
+async def compare_runs(call: ApiCall) -> ComparisonView:
+    """Compare two runs."""
+    query, api = call.query, call.api
+    a = await api.read_texts(call.user, query.a)
+    b = await api.read_texts(call.user, query.b)
+    nodes = await api.fold(_compare, a, b)
+    listed = nodes if query.same else [each for each in nodes if each.state != "same"]
+    first = next((each for each in nodes if each.state != "same"), None)
+    return ComparisonView(
+        a=row_of(a.info),
+        b=row_of(b.info),
+        first=None if first is None else first.a or first.b,
+        nodes=[_view(each, query.cut) for each in listed[query.start : query.start + query.limit]],
+        total=len(listed),
+    )
+
+
+def _compare(a: StoredRun, b: StoredRun) -> list[ComparedNode]:
+    return compare_reports(report_run(a), report_run(b))
+
+
+def _view(node: ComparedNode, cut: int) -> NodePair:
+    def shown(field: Provenance | None) -> FieldView | None:
+        return None if field is None else field_of(field, cut)
+
+    pairs = [FieldPair(name=each.name, a=shown(each.a), b=shown(each.b)) for each in node.fields]
+    return NodePair(
+        path=node.path,
+        node=node.node,
+        visit=node.visit,
+        state=node.state,
+        a=node.a,
+        b=node.b,
+        fields=pairs,
+    )
+
+
+class ReplayBody(Form):
+    """Nothing."""
+
+
+async def replay_run(call: ApiCall) -> ReplayView:
+    """Run a recorded run again with the recorded values: no LM, function or person is asked."""
+    api, run_id = call.api, call.path["run"]
+    stored = await api.read(call.user, run_id)
+    graph = api.graph_of(stored.info)
+    try:
+        async with asyncio.timeout(REPLAY_SECONDS):
+            done = await repeat(graph, stored, None, await runs_shown(api.journal, stored))
+    except TimeoutError:
+        raise Refused(
+            503,
+            "bae-serve-slow",
+            f"the replay took longer than {REPLAY_SECONDS:g} s",
+            f"replay it where it may take longer: bae runs replay {run_id}",
+            run_id=run_id,
+        ) from None
+    except ReplayError as error:
+        outcome = "differs" if error.code == ReplayError.code else "unknown"
+        return ReplayView(outcome=outcome, code=error.code, why=error.message, diff=error.diff)
+    except BaeError as error:  # the code fails now, and did not then
+        return ReplayView(outcome="differs", code=error.code, why=error.message)
+    return ReplayView(outcome="same", trace=[*done.trace])
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        "/compare",
+        "read",
+        "Compare two runs: the nodes and fields that differ.",
+        compare_runs,
+        {200: ComparisonView},
+        CompareQuery,
+        refusals=(404, 409, 422),
+    ),
+    Endpoint(
+        "POST",
+        "/runs/{run}/replay",
+        "run",
+        "Run a recorded run again with the recorded values, and tell what differs.",
+        replay_run,
+        {200: ReplayView},
+        body=ReplayBody,
+        refusals=(400, 404, 409, 413, 415, 422, 503),
+    ),
+)

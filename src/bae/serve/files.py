@@ -1,0 +1,203 @@
+"""Endpoints about images and documents: users send files for runs to come, and get those of the
+runs that they see. JSON names a file by its hash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from time import monotonic
+from typing import Annotated, Any, Final, cast
+
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from bae.files import HASH, MAX_BYTES, File, Image, file_of
+from bae.serve.endpoints import ApiCall, Endpoint, Form, read_bytes
+from bae.serve.problems import Refused
+
+KEPT_SECONDS: Final = 3600.0
+"""How long an upload is kept for its user."""
+MOST_OF_USER: Final = 2 * MAX_BYTES
+"""Bytes of the uploads of one user: the oldest make room for new ones."""
+MOST_OF_ALL: Final = 16 * MAX_BYTES
+"""Bytes of the uploads of all users."""
+MOST_NAMED: Final = 4 * MAX_BYTES
+"""Bytes of the files that one request may name."""
+MOST_HASHES: Final = 1_000
+"""How many hashes of one request are looked for: no provider takes so many files."""
+
+
+class UploadQuery(Form):
+    """The `name` of the file, for people and for the model."""
+
+    name: Annotated[str, Field(max_length=200)] = ""
+
+
+class FileView(BaseModel):
+    """A file, as JSON names it: give this object, or the hash alone, where a graph takes an image
+    or a document."""
+
+    hash: str
+    type: str
+    size: int
+    name: str = ""
+
+
+class Uploads:
+    """The files that users have sent, in memory. Each user finds the own ones."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], tuple[float, File]] = {}
+        """By user and hash, the oldest first."""
+
+    def add(self, user: str, file: File) -> None:
+        """Keep a file for a user. Raises `Refused` where there is no room."""
+        now = monotonic()
+        self._kept.pop((user, file.hash), None)
+        self._kept = {key: each for key, each in self._kept.items() if each[0] > now}
+        own = {key: each for key, (_, each) in self._kept.items() if key[0] == user}
+        for key in [*own]:
+            if _size(own.values()) + file.size <= MOST_OF_USER:
+                break
+            del self._kept[key], own[key]
+        if _size(each for _, each in self._kept.values()) + file.size > MOST_OF_ALL:
+            raise Refused(
+                503,
+                "bae-serve-busy",
+                f"the uploads of all users have {MOST_OF_ALL:,} bytes",
+                "try again later: an upload is kept for an hour",
+                headers={"retry-after": "60"},
+            )
+        self._kept[user, file.hash] = now + KEPT_SECONDS, file
+
+    def find(self, user: str, hash: str) -> File | None:
+        """A file that the user has sent."""
+        until, file = self._kept.get((user, hash), (0.0, None))
+        return file if until > monotonic() else None
+
+
+def _size(files: Iterable[File]) -> int:
+    return sum(each.size for each in files)
+
+
+async def upload_file(call: ApiCall) -> tuple[int, FileView]:
+    """Send a file for a run, a fork or an answer."""
+    data = await read_bytes(call.request, MAX_BYTES, "send a smaller file")
+    try:
+        file = await call.api.fold(file_of, data, call.query.name)
+    except ValueError as error:
+        raise Refused(
+            422,
+            "bae-serve-input",
+            f"body: {error}",
+            "send the bytes of a JPEG, PNG, GIF or WebP image, a PDF, or a text in UTF-8",
+            place="body",
+        ) from error
+    call.api.uploads.add(call.user.name, file)
+    return 201, FileView(hash=file.hash, type=file.media_type, size=file.size, name=file.name)
+
+
+async def show_file(call: ApiCall) -> Response:
+    """Get an image or a document."""
+    given = call.path["hash"]
+    hash = given if given.startswith("sha256:") else f"sha256:{given}"
+    found = await _find(call, hash) if HASH.fullmatch(hash) else None
+    if found is None:
+        raise Refused(
+            404,
+            "bae-serve-file",
+            f"there is no file {given[:80]!r} in a run that you may see",
+            "give the hash of a file in such a run, as its fields have it",
+        )
+    try:
+        file = found if isinstance(found, File) else await call.api.fold(file_of, found)
+    except ValueError:  # of a run that another program has written
+        return _attachment(cast("bytes", found), "application/octet-stream", hash, is_shown=False)
+    return _attachment(file.data, file.media_type, hash, is_shown=isinstance(file, Image))
+
+
+def _attachment(data: bytes, media_type: str, hash: str, *, is_shown: bool) -> Response:
+    """A file as it is sent: a browser shows an image, and saves everything else."""
+    name = f"{hash[7:15]}.{_ENDINGS.get(media_type, 'bin')}"
+    how = "inline" if is_shown else "attachment"
+    headers = {
+        "content-disposition": f'{how}; filename="{name}"',
+        "content-security-policy": "default-src 'none'; sandbox",
+    }
+    return Response(data, headers=headers, media_type=media_type)
+
+
+_ENDINGS: Final = {
+    "image/jpeg": "jpg",
+    "image/png": "png",
+    "image/gif": "gif",
+    "image/webp": "webp",
+    "application/pdf": "pdf",
+    "text/plain": "txt",
+}
+
+
+async def files_named(call: ApiCall, value: Any) -> dict[str, File | bytes]:
+    """The files that JSON names by their hashes, as far as the user may see them."""
+    found: dict[str, File | bytes] = {}
+    size = 0
+    for hash in _hashes_in(value):
+        file = await _find(call, hash)
+        if file is None:
+            continue  # the field says so, if it is one for files
+        size += len(file) if isinstance(file, bytes) else file.size
+        if size > MOST_NAMED:
+            raise Refused(
+                413,
+                "bae-serve-large",
+                f"the files that the request names have more than {MOST_NAMED:,} bytes",
+                "name fewer: no model takes so much at once",
+            )
+        found[hash] = file
+    return found
+
+
+def _hashes_in(value: Any) -> list[str]:
+    found: dict[str, None] = {}
+    ahead = [value]
+    for each in ahead:
+        if isinstance(each, str) and HASH.fullmatch(each):
+            found[each] = None
+        elif isinstance(each, dict):
+            ahead += cast("dict[str, Any]", each).values()
+        elif isinstance(each, list):
+            ahead += cast("list[Any]", each)
+    return [*found][:MOST_HASHES]
+
+
+async def _find(call: ApiCall, hash: str) -> File | bytes | None:
+    """A file that the user has sent, or that a run has which the user may see."""
+    api, user = call.api, call.user
+    sent = api.uploads.find(user.name, hash)
+    if sent is not None:
+        return sent
+    return await api.journal.find_file(hash, lambda info: api.may_see(user, info))
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "POST",
+        "/files",
+        "run",
+        "Send an image or a document, for a run, a fork or an answer.",
+        upload_file,
+        {201: FileView},
+        UploadQuery,
+        refusals=(413, 415, 422, 503),
+        takes_bytes=True,
+        or_verbs=("answer", "edit"),
+    ),
+    Endpoint(
+        "GET",
+        "/files/{hash}",
+        "read",
+        "Get an image or a document of a run.",
+        show_file,
+        {200: "*/*"},
+        refusals=(404,),
+    ),
+)

@@ -1,0 +1,204 @@
+"""Servers with OpenAI's API that are not OpenAI's: what they leave out, add or refuse. A run gets
+the same from them whether somebody follows its text or not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+import pytest
+
+from bae import BaeLMError, Graph, Node, Text
+from bounded import BOUND
+from end_node import EndNode
+from field_texts import Seen
+from raw_provider import EVENTS, Raw, raw_provider
+
+pytest.importorskip("pydantic_ai")
+pytest.importorskip("openai")
+
+Respond = Callable[[dict[str, Any]], Raw]
+
+
+class Ask(Node):
+    async def __call__(self) -> Weather: ...
+
+
+class Weather(EndNode):
+    sky: str
+    wind: str
+
+
+class Write(Node):
+    async def __call__(self) -> Letter: ...
+
+
+class Letter(EndNode):
+    text: Annotated[str, Text()]
+
+
+ASK, WRITE = Graph(start=Ask), Graph(start=Write)
+JSON = '{"sky": "gray é", "wind": "none"}'
+TEXTS = {"1:Weather.sky": "gray é", "1:Weather.wind": "none"}
+USED = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
+SAID: dict[str, Any] = {"id": "x", "created": 1, "model": "q"}
+
+
+def whole(text: str, usage: Any = USED, **message: Any) -> Raw:
+    """An answer that is not streamed."""
+    said = {"role": "assistant", "content": text, **message}
+    choice = {"index": 0, "message": said, "finish_reason": "stop"}
+    body = {**SAID, "object": "chat.completion", "choices": [choice], "usage": usage}
+    return Raw([json.dumps(body).encode()])
+
+
+def event(delta: dict[str, Any] | None, reason: str | None = None, **more: Any) -> bytes:
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": reason}]
+    body = {**SAID, "object": "chat.completion.chunk", "choices": choices, **more}
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+def events(*pieces: str | dict[str, Any]) -> list[bytes]:
+    return [event({"content": each} if isinstance(each, str) else each) for each in pieces]
+
+
+def cut(text: str) -> list[bytes]:
+    return events(*(text[at : at + 5] for at in range(0, len(text), 5)))
+
+
+END = event({}, "stop")
+COUNTED = event(None, usage=USED)
+DONE = b"data: [DONE]\n\n"
+
+
+def streaming(answer: Raw, *stream: bytes | Iterable[bytes]) -> Respond:
+    """A server that answers so, and streams so where it is asked to."""
+    lines = [line for each in stream for line in ([each] if isinstance(each, bytes) else each)]
+    return lambda body: Raw(lines, kind=EVENTS) if body.get("stream") else answer
+
+
+def refusing(option: str, status: int = 400) -> Respond:
+    """A server that refuses requests with this option."""
+    said = json.dumps({"error": {"message": f"unknown option {option}"}}).encode()
+    answers = streaming(whole(JSON), cut(JSON), END, COUNTED, DONE)
+
+    def respond(body: dict[str, Any]) -> Raw:
+        return Raw([said], status=status) if option in json.dumps(body) else answers(body)
+
+    return respond
+
+
+SERVERS: dict[str, Respond] = {
+    "all": streaming(whole(JSON), cut(JSON), END, COUNTED, DONE),
+    "no-usage": streaming(whole(JSON, usage=None), cut(JSON), END, DONE),
+    "empty-usage": streaming(whole(JSON), cut(JSON), END, event(None, usage=None), DONE),
+    "no-done": streaming(whole(JSON), cut(JSON), END, COUNTED),
+    "no-reason": streaming(whole(JSON), cut(JSON)),
+    "comments": streaming(whole(JSON), b": keep-alive\n\n", cut(JSON), END, DONE),
+    "empty-first": streaming(
+        whole(JSON), events({"role": "assistant", "content": None}, ""), cut(JSON), END, DONE
+    ),
+    "no-choices-first": streaming(whole(JSON), event(None), cut(JSON), END, DONE),
+    "no-stream": lambda body: whole(JSON),
+    "no-stream-options": refusing("stream_options"),
+    "may-not-stream": refusing('"stream": true', 422),
+}
+
+
+async def followed(graph: Graph[Any, Any], start: Node, url: str, options: str = "") -> Any:
+    """What a run has without and with somebody who follows its text, and the text."""
+    async with asyncio.timeout(BOUND):
+        name = f"openai:q@{url}/v1?attempts=0&retries=0{options}"
+        plain = await graph.arun(start, name)
+        seen = Seen()
+        async with graph.stream(start, name) as records:
+            async for record in records:
+                seen.add(record)
+    assert records.result.trace == plain.trace
+    return plain, records.result, seen.now
+
+
+@pytest.mark.parametrize("server", SERVERS)
+async def test_what_a_server_leaves_out_or_refuses_of_a_stream_makes_no_run_fail(
+    server: str,
+) -> None:
+    async with raw_provider(SERVERS[server]) as provider:
+        plain, streamed, texts = await followed(ASK, Ask(), provider.url)
+    assert plain.result == Weather(sky="gray é", wind="none")
+    assert texts == TEXTS
+    assert {plain.usage.tokens, streamed.usage.tokens} <= {0, 12}
+
+
+async def test_a_server_that_does_not_stream_is_asked_once_to_and_each_request_is_counted() -> None:
+    async with raw_provider(refusing("stream_options")) as provider:
+        _, first, _ = await followed(ASK, Ask(), provider.url)
+        _, second, _ = await followed(ASK, Ask(), provider.url)
+    assert first.usage.calls == 2
+    assert second.usage.calls == 1
+    assert [bool(body.get("stream")) for body in provider.bodies] == [
+        *(False, True, False),
+        *(False, False),
+    ]
+
+
+async def test_a_stream_that_is_asked_for_by_name_is_not_given_up() -> None:
+    async with raw_provider(refusing("stream_options")) as provider:
+        with pytest.raises(BaeLMError) as caught:
+            await ASK.arun(Ask(), f"openai:q@{provider.url}/v1?stream=true&retries=0")
+    assert caught.value.status == 400
+    assert len(provider.bodies) == 1
+
+
+async def test_an_error_of_a_server_says_what_to_change_in_the_name() -> None:
+    def missing(body: dict[str, Any]) -> Raw:
+        return Raw([b'{"detail": "Not Found"}'], status=404)
+
+    async with raw_provider(missing) as provider:
+        with pytest.raises(BaeLMError) as caught:
+            await ASK.arun(Ask(), f"openai:q@{provider.url}?retries=0")
+    assert f"{provider.url}/v1" in (caught.value.fix or "")
+
+    async with raw_provider(refusing('"json_schema"', 422)) as provider:
+        with pytest.raises(BaeLMError) as caught:
+            await ASK.arun(Ask(), f"openai:q@{provider.url}/v1?retries=0")
+        assert "?output=prompted" in (caught.value.fix or "")
+        plain, *_ = await followed(ASK, Ask(), provider.url, "&output=prompted")
+    assert plain.result == Weather(sky="gray é", wind="none")
+
+
+THOUGHTS = {
+    "pieces": events("<think>", "\nHm, ", "rain", "</think>", "\n\n"),
+    "cut": cut("<think>\nHm, rain</think>\n\n"),
+    "joined": events("<think>", "\nHm, rain</think>\n\n"),
+    "late": events("\n", "<thi", "nk>\nHm, r", "ain", "</think>", "\n\n"),
+    "field": events({"reasoning_content": "\nHm, "}, {"reasoning_content": "rain"}),
+}
+
+
+@pytest.mark.parametrize("how", THOUGHTS)
+async def test_what_a_model_thinks_in_its_text_is_thinking_however_it_is_cut(how: str) -> None:
+    def server(answer: str) -> Respond:
+        text = f"<think>\nHm, rain</think>\n\n{answer}"
+        given = whole(answer, reasoning_content="\nHm, rain") if how == "field" else whole(text)
+        return streaming(given, THOUGHTS[how], cut(answer), END, COUNTED, DONE)
+
+    async with raw_provider(server(JSON)) as provider:
+        *_, texts = await followed(ASK, Ask(), provider.url)
+    assert texts == {"1:Weather": "\nHm, rain", **TEXTS}
+    async with raw_provider(server("Dear Ana, <b>no</b>")) as provider:
+        plain, _, texts = await followed(WRITE, Write(), provider.url)
+    assert plain.result.text.strip() == "Dear Ana, <b>no</b>"
+    assert texts == {"1:Letter": "\nHm, rain", "1:Letter.text": plain.result.text}
+
+
+@pytest.mark.parametrize("text", ["<thinner> paint", "<th", "<", "a <think> of </think> tags"])
+async def test_a_text_that_only_begins_like_thinking_is_a_text(text: str) -> None:
+    seen = Seen()
+    async with raw_provider(lambda body: Raw([*cut(text), END, DONE], kind=EVENTS)) as provider:
+        name = f"openai:q@{provider.url}/v1?attempts=0&retries=0"
+        async with asyncio.timeout(BOUND), WRITE.stream(Write(), name) as records:
+            async for record in records:
+                seen.add(record)
+    assert seen.now == {"1:Letter.text": text}

@@ -1,0 +1,91 @@
+"""The API inside of applications: below a prefix, behind a proxy, twice in one application."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.types import Receive, Scope, Send
+
+from bae.journal import MemoryJournal
+from bae.serve import API, bearer, router
+from serving import TOKEN, USERS, orders, slow
+
+BODY = {"run_id": "order/1", "start": {"sku": "lamp"}}
+
+
+def make_api(**graphs: Any) -> API:
+    return router(graphs or {"orders": orders}, journal=MemoryJournal(), auth=bearer(USERS))
+
+
+class Behind:
+    """An application that knows its path at the proxy, which the proxy has removed."""
+
+    def __init__(self, app: Starlette) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, "root_path": "/shop"}, receive, send)
+
+
+@asynccontextmanager
+async def client_of(app: Any, *apis: API, root: str = "") -> AsyncGenerator[httpx.AsyncClient]:
+    """A client of an application, as uvicorn serves it with a root path."""
+    async with AsyncExitStack() as opened:
+        for api in apis:
+            await opened.enter_async_context(api.open())
+        yield await opened.enter_async_context(
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(app, root_path=root),
+                base_url="http://localhost",
+                headers={"authorization": f"Bearer {TOKEN}"},
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    ("mount", "sent", "root", "behind", "address"),
+    [
+        ("/bae", "/bae", "", False, "/bae"),
+        ("/a/b é", "/a/b%20%C3%A9", "", False, "/a/b%20%C3%A9"),
+        ("/bae", "/shop/bae", "/shop", False, "/shop/bae"),
+        ("/bae", "/bae", "", True, "/shop/bae"),
+    ],
+    ids=["a prefix", "an escaped prefix", "a root path of the server", "a proxy removes a part"],
+)
+async def test_runs_are_found_below_any_prefix(
+    mount: str, sent: str, root: str, behind: bool, address: str
+):
+    api = make_api()
+    app: Any = Starlette(routes=[Mount(mount, app=api)])
+    async with client_of(Behind(app) if behind else app, api, root=root) as client:
+        made = await client.post(f"{sent}/graphs/orders/runs?wait=10", json=BODY)
+        assert (made.status_code, made.json()["result"]) == (201, {"euros": 2})
+        run = await client.get(f"{sent}/runs/order%2F1")
+        assert run.json()["run_id"] == "order/1"
+        document = (await client.get(f"{sent}/openapi.json")).json()
+        assert document["servers"] == [{"url": address}]
+
+
+async def test_two_routers_in_one_application_know_nothing_of_each_other():
+    first, second = make_api(), make_api(slow=slow)
+    app = Starlette(routes=[Mount("/one", app=first), Mount("/two", app=second)])
+    async with client_of(app, first, second) as client:
+        await client.post("/one/graphs/orders/runs?wait=10", json=BODY)
+        assert [each["run_id"] for each in (await client.get("/one/runs")).json()["runs"]] == [
+            "order/1"
+        ]
+        assert (await client.get("/two/runs")).json()["runs"] == []
+        missing = await client.post("/two/graphs/orders/runs", json=BODY)
+        assert (missing.status_code, missing.json()["type"]) == (404, "bae-serve-no-graph")
+
+
+async def test_a_run_is_refused_where_nothing_would_own_it():
+    app = Starlette(routes=[Mount("/bae", app=make_api())])
+    async with client_of(app) as client:
+        refused = await client.post("/bae/graphs/orders/runs", json=BODY)
+        assert (refused.status_code, refused.json()["type"]) == (500, "bae-serve-closed")
+        assert "lifespan=api.open" in refused.json()["fix"]

@@ -1,0 +1,117 @@
+"""What is a secret in a graph is in no response and no feed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field, SecretStr
+from websockets.asyncio.client import connect
+
+from bae import Gate, Graph, Node
+from bae.journal import SQLiteJournal
+from bae.serve.live import FEEDS
+from bae.serve.table import TABLE
+from serving import TOKEN, serving
+
+SECRET = "correct-horse-battery"
+
+
+class Login(Node):
+    name: str
+    password: SecretStr
+    pin: str = Field(default="", repr=False)
+
+    async def __call__(self) -> Confirm:
+        return Confirm(name=self.name, pin=self.pin)
+
+
+class Confirm(Node):
+    name: str
+    pin: str = Field(repr=False)
+    sure: Annotated[bool, Gate("Log in?")] = Field(init=False)
+
+    async def __call__(self) -> Account:
+        return Account(pin=self.pin)
+
+
+class Account(Node):
+    pin: str = Field(repr=False)
+
+    async def __call__(self) -> None: ...
+
+
+login = Graph(start=Login, end=Account, name="login")
+START = {"name": "ana", "password": SECRET, "pin": SECRET}
+BODIES: dict[str, Any] = {
+    "/graphs/{graph}/runs": {"run_id": "run", "start": START},
+    "/runs/{run}/answers": {"gate": "1:Confirm.sure", "value": True},
+    "/runs/{run}/forks": {"at": 0, "changed": {"name": "ben", "pin": SECRET, "password": SECRET}},
+    "/runs/{run}/approvals/revoke": {"tool": "none"},
+    "/ag-ui/{graph}": {"threadId": "t", "runId": "r", "messages": [], "state": START},
+    "/runs/{run}/resume": {"given": {"Login.password": SECRET, "Login.pin": SECRET}},
+}
+QUERIES = {
+    "/runs/{run}/steps/{step}/why": "?field=password",
+    "/compare": "?a=run&b=run&same=true",
+}
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_a_secret_is_in_no_response(accept: str):
+    order = {"GET": 0, "POST": 1, "DELETE": 2}
+    async with serving(graphs={"login": login}) as served:
+        await served.post("/graphs/login/runs?wait=10", BODIES["/graphs/{graph}/runs"])
+        seen = 0
+        for endpoint in sorted(TABLE, key=lambda each: order[each.method]):
+            if endpoint.takes_bytes:
+                continue
+            path = endpoint.path.format(
+                graph="login", run="run", step="0", call="0", thread="t", hash="sha256:0"
+            )
+            more: Any = {"json": BODIES.get(endpoint.path, {})} if endpoint.method == "POST" else {}
+            response = await served.client.request(
+                endpoint.method,
+                path + QUERIES.get(endpoint.path, ""),
+                headers={"accept": accept},
+                **more,
+            )
+            assert response.status_code < 500
+            assert SECRET not in response.text, endpoint.path
+            seen += response.status_code < 300
+        assert seen > len(TABLE) / 2
+
+
+async def test_a_secret_is_in_no_refusal():
+    async with serving(graphs={"login": login}) as served:
+        for start in ({**START, "name": 7}, {**START, "pin": [SECRET]}, {"password": [SECRET]}):
+            refused = await served.client.post("/graphs/login/runs", json={"start": start})
+            assert refused.status_code == 422
+            assert SECRET not in refused.text
+
+
+@pytest.mark.parametrize("kind", FEEDS)
+async def test_a_secret_is_in_no_feed(kind: str):
+    async with serving(graphs={"login": login}) as served, asyncio.timeout(20):
+        await served.post("/graphs/login/runs?wait=10", BODIES["/graphs/{graph}/runs"])
+        async with connect(served.ws()) as socket:
+            await socket.send(json.dumps({"token": TOKEN}))
+            await socket.send(json.dumps({"sub": 1, "feed": {"run": "run/run"}.get(kind, kind)}))
+            text = ""
+            while '"run_id":"run"' not in text.replace(" ", "") and "GateOpened" not in text:
+                text += str(await socket.recv())
+            assert SECRET not in text
+
+
+async def test_no_refusal_names_a_file_of_the_server(tmp_path: Path):
+    async with SQLiteJournal(tmp_path / "runs.db") as journal, serving(journal) as served:
+        await served.start(run_id="one")
+        unknown = await served.client.get("/runs/none")
+        assert (unknown.status_code, str(tmp_path) in unknown.text) == (404, False)
+        await journal.close()
+        closed = await served.client.get("/runs/one")
+        assert (closed.status_code, closed.json()["type"]) == (503, "bae-journal-closed")
+        assert str(tmp_path) not in closed.text
