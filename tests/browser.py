@@ -72,4 +72,4 @@ async def open_page(url: str, **options: Any) -> AsyncIterator[Any]:
             yield page
         finally:
             await browser.close()
-    assert errors == []
+    assert errors == [], errors

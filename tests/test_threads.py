@@ -461,7 +461,7 @@ async def test_the_arguments_of_a_turn_are_checked_before_anything_runs():
         ):
             with pytest.raises(ValueError):
                 await graph.arun(Say(text="hi"), scripted(), **wrong)
-        for name in ("", " ", "a\nb", 5):
+        for name in ("", " ", "a\nb", 5, "a" * 501):
             with pytest.raises(BaeError) as refused:
                 await graph.arun(Say(text="hi"), scripted(), thread=name, journal=journal)  # pyright: ignore[reportArgumentType]
             assert refused.value.code == "bae-thread-name"
@@ -543,6 +543,13 @@ def test_the_window_moves_in_steps_and_only_forward(last: int, limit: int, sizes
     step = max(1, last // 4)
     for count, start in enumerate(starts):
         assert start % step == 0 or start == count
+
+
+def test_a_node_is_printed_without_the_conversation_that_it_shows():
+    history = Messages([("My PIN is 1234.", "Fine."), ("b", "c")], "ana", 3)
+    assert repr(history) == "<Messages: 2 turns of 'ana', 3 omitted>"
+    assert repr(Messages([("a", "b")])) == "<Messages: 1 turn>"
+    assert "1234" not in repr(Reply(history=history, text="hi"))
 
 
 async def test_equal_turns_make_equal_messages():

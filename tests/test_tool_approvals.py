@@ -187,6 +187,7 @@ async def test_changed_arguments_that_do_not_fit_are_asked_for_again():
         ("no: not today", Approval(approve=False, reason="not today")),
         ("no not today", Approval(approve=False, reason="not today")),
         ("run", Approval(approve=True, scope="run")),
+        ("Thread", Approval(approve=True, scope="thread")),
         ({"arguments": {"a": 1}}, Approval(approve=True, arguments={"a": 1})),
     ],
 )
@@ -202,7 +203,8 @@ def test_an_approval_is_read_from_a_word(said: Any, meant: Approval):
         3,
         {"approve": False, "scope": "run"},
         {"approve": False, "arguments": {}},
-        {"approve": True, "scope": "thread"},
+        {"approve": False, "scope": "thread"},
+        {"approve": True, "scope": "graph"},
         {"aprove": True},
     ],
 )
@@ -433,8 +435,6 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_run_still_waits():
             with pytest.raises(GateError) as caught:
                 await graph.answer("one", "c1", wrong, journal=journal)
             assert caught.value.code == "bae-gate-invalid"
-        with pytest.raises(GateError, match="cannot hold for a thread"):
-            await graph.answer("one", "c1", {"approve": True, "scope": "thread"}, journal=journal)
         edited = {"arguments": {"order": "A1", "euros": 1}}
         result = await graph.answer("one", "c1", edited, lm, journal=journal)
         assert result.result.calls[0].arguments == edited["arguments"]

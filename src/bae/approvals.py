@@ -1,39 +1,44 @@
-"""Approvals: the answers of people about tool calls, the yeses that hold for a whole run, and the
-rules for when a person is asked."""
+"""Approvals: the answers of people about tool calls, the yeses that hold for a whole run or for a
+thread, and the rules for when a person is asked."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from bae.exceptions import JournalError
 from bae.markers import OpenGate
 from bae.place import Place
 
 if TYPE_CHECKING:
+    from bae.rooms import Journal
     from bae.tools import Tool
 
+WiderScope = Literal["run", "thread"]
+"""For what a yes may hold beside its own call."""
+_WIDEST: Final = "thread"
+_WIDER: Final[tuple[WiderScope, ...]] = ("run", _WIDEST)
 REVOKED: Final = "(revoked)"
 """Follows the address of a gate where a yes of it was taken back."""
-_TOO_WIDE: Final = "thread"
 _NO: Final = re.compile(r"(?:no|n)(?:\s*[:,;]\s*|\s+)(.+)", re.IGNORECASE | re.DOTALL)
 
 
 class Approval(BaseModel):
     """A person's answer to whether a tool may be called. `True` and `False` are accepted in its
-    place, and so are the words "yes", "no", "no: the reason" and "run".
+    place, and so are the words "yes", "no", "no: the reason", "run" and "thread".
 
     - `approve`: whether the call is made.
     - `arguments`: all arguments of the call, in place of the model's.
     - `reason`: why the call is refused. The model reads the reason.
     - `scope`: a yes with "call" holds for this call, with these arguments; with "run", for all
-      calls of the tool in this run.
+      calls of the tool in this run; with "thread", also for those in other turns of the thread.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,7 +46,7 @@ class Approval(BaseModel):
     approve: bool
     arguments: dict[str, Any] | None = None
     reason: str = ""
-    scope: Literal["call", "run"] = "call"
+    scope: Literal["call", "run", "thread"] = "call"
 
     @model_validator(mode="before")
     @classmethod
@@ -52,11 +57,6 @@ class Approval(BaseModel):
             return _read_words(given)
         if isinstance(given, Mapping):
             said = dict(cast("Mapping[str, Any]", given))
-            if said.get("scope") == _TOO_WIDE:
-                raise PydanticCustomError(
-                    "answer",
-                    'a yes cannot hold for a thread, whose later runs differ: give "run"',
-                )
             return {"approve": True, **said} if said.get("arguments") is not None else said
         return given
 
@@ -106,29 +106,88 @@ class Grant(NamedTuple):
     """A yes that holds for all calls of a tool in a run, as `journal.approvals(run_id)` lists it.
 
     - `place`: the field and the tool, as `Reply.calls(refund)`.
-    - `address`: the gate where a person gave the answer.
+    - `address`: the gate where a person gave the answer, and `run_id` the run that asked.
     - `revoked`: whether the yes was taken back.
+    - `scope`: "run", or "thread" for a yes that holds in other turns of the thread too.
     """
 
     tool: str
     place: str
     address: str
     revoked: bool = False
+    scope: WiderScope = "run"
+    run_id: str = ""
+
+    @property
+    def holds_in_thread(self) -> bool:
+        """Whether the yes is for other turns of the thread too."""
+        return self.scope == _WIDEST
 
 
-def grants_in(answers: Mapping[str, str]) -> list[Grant]:
-    """The answers that hold for all calls of a tool, including revoked answers."""
+def grants_in(answers: Mapping[str, str], run_id: str) -> list[Grant]:
+    """The answers of a run that hold for all calls of a tool, including revoked answers."""
     found: list[Grant] = []
     for address, text in answers.items():
         place = Place.parse(address)
         if place is None or len(place.parameters) != 3 or address.endswith(REVOKED):
             continue
         value = json.loads(text)
-        if isinstance(value, dict) and value == {**value, "approve": True, "scope": "run"}:
+        scope = _scope_of(value)
+        if scope is not None:
             tool = place.parameters[0]
             where = f"{place.node}.{place.field}({tool})"
-            found.append(Grant(tool, where, address, f"{address}{REVOKED}" in answers))
+            is_revoked = f"{address}{REVOKED}" in answers
+            found.append(Grant(tool, where, address, is_revoked, scope, run_id))
     return found
+
+
+def _scope_of(value: Any) -> WiderScope | None:
+    """For what an answer holds beside its own call; None for other answers."""
+    if not isinstance(value, dict):
+        return None
+    match cast("dict[str, Any]", value):
+        case {"approve": True, "scope": scope} if scope in _WIDER:
+            return scope
+        case _:
+            return None
+
+
+async def revoke_grants(
+    journal: Journal, given: Sequence[Grant], tool: str, whose: str, run_id: str | None = None
+) -> list[Grant]:
+    """Take back those of the given yeses that hold for a tool, and return them."""
+    holding = [each for each in given if not each.revoked]
+    taken = [each for each in holding if tool in (each.tool, each.place)]
+    if not taken:
+        places = ", ".join(sorted({each.place for each in holding}))
+        raise JournalError(
+            f"{whose} has no yes for {tool} that could be revoked",
+            run_id=run_id,
+            code="bae-approval-unknown",
+            fix=f"name one of {places}" if places else "there is none",
+        )
+    for each in taken:
+        await journal.answer(each.run_id, f"{each.address}{REVOKED}", "true")
+    return [each._replace(revoked=True) for each in taken]
+
+
+def for_run_alone(answers: Mapping[str, str]) -> dict[str, str]:
+    """Answers of a run whose yeses for the thread hold for this run only: a copy of the run belongs
+    to another thread, or to another journal."""
+    found = dict(answers)
+    for address, text in answers.items():
+        value = json.loads(text)
+        if _scope_of(value) == _WIDEST:
+            found[address] = json.dumps({**value, "scope": "run"}, ensure_ascii=False)
+    return found
+
+
+def check_approval_scope(answer: Any, thread: str | None) -> None:
+    """Raise pydantic's ValidationError for a yes that is to hold for a thread, in a run of none."""
+    if isinstance(answer, Approval) and answer.scope == _WIDEST and thread is None:
+        why = 'the run belongs to no thread that a yes could hold for: give "run"'
+        detail: InitErrorDetails = {"type": PydanticCustomError("answer", why), "input": answer}
+        raise ValidationError.from_exception_data("Approval", [detail])
 
 
 def dump_answer(gate: OpenGate, value: Any) -> str:
@@ -185,13 +244,14 @@ def _read_words(text: str) -> dict[str, Any]:
         return {"approve": True}
     if word.lower() in ("n", "no"):
         return {"approve": False}
-    if word.lower() == "run":
-        return {"approve": True, "scope": "run"}
+    if word.lower() in _WIDER:
+        return {"approve": True, "scope": word.lower()}
     refused = _NO.fullmatch(word)
     if refused is not None:
         return {"approve": False, "reason": refused[1]}
     raise PydanticCustomError(
         "answer",
-        "answer yes, no, `no: the reason`, run for a yes to all calls of the tool in this run, or "
+        "answer yes, no, `no: the reason`, run for a yes to all calls of the tool in this run, "
+        "thread for a yes that holds in later turns of the thread too, or "
         '{"arguments": {…}}, with all arguments, to change them',
     )

@@ -18,7 +18,7 @@ from bae.approvals import (
     Approval,
     ApprovalRule,
     Interruption,
-    grants_in,
+    check_approval_scope,
     load_answer,
 )
 from bae.exceptions import faults
@@ -151,6 +151,7 @@ class CallGates:
 
         def check(answer: Any) -> None:
             approval = Approval.model_validate(answer)
+            check_approval_scope(approval, self._thread)
             if approval.arguments is not None:
                 plan.validate(plan.unmasked(approval.arguments, given))
 
@@ -167,7 +168,7 @@ class CallGates:
         if not answer.approve:
             reason = f": {answer.reason}" if answer.reason else ""
             return Decision(given, True, error=f"a person refused this call{reason}")
-        if answer.scope == "run":
+        if answer.scope != "call":
             if f"{gate.address}{REVOKED}" in await self._run.writer.answers(self._run):
                 return Decision(given, True, error="a person has revoked the approval of this tool")
             granted.set()
@@ -184,15 +185,15 @@ class CallGates:
         return Decision(changed)
 
     async def _is_granted(self, tool: str, gate: OpenGate) -> bool:
-        """Whether a yes holds for the tool in this run, and was not revoked. An answer about the
-        call itself counts more."""
+        """Whether a yes holds for the tool in this run or its thread, and was not revoked. An
+        answer about the call itself counts more."""
         place = self._tool_place(tool)
         if not self._is_stored:
             return place in self._run.notes.granted
-        answers = await self._run.writer.answers(self._run)
-        return gate.address not in answers and any(
-            each.place == place and not each.revoked for each in grants_in(answers)
-        )
+        grants = await self._run.writer.grants(self._run)
+        if not any(each.place == place and not each.revoked for each in grants):
+            return False
+        return gate.address not in await self._run.writer.answers(self._run)
 
     def _tool_place(self, tool: str) -> str:
         return f"{self._plan.name}.{self._field}({tool})"
@@ -201,6 +202,12 @@ class CallGates:
     def _is_outside(self) -> bool:
         """Whether the graph does not have the class, so that no journal can name the gate."""
         return self._plan.node not in (self._run.plans or ())
+
+    @property
+    def _thread(self) -> str | None:
+        """The thread that a yes may hold for."""
+        turn = self._run.outermost.options.turn
+        return None if turn is None or not self._is_stored else turn.thread
 
     @property
     def _is_stored(self) -> bool:

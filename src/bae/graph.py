@@ -492,7 +492,7 @@ class Graph(Generic[S, T]):
 
         A fork belongs to no thread unless you name one. In the `thread` of the other run it takes
         the place of that turn, and of those after it, once it has ended: with `at=0`, this edits
-        a message, or tries it again.
+        a message, or tries it again. A fork of a run without a thread is the next turn of yours.
         """
 
         store, given = checked_store(journal), {**(changed or {}), **fields}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bae.records import Record, RunEnded, RunStarted, StepStarted
 
 if TYPE_CHECKING:
+    from bae.approvals import Grant
     from bae.arguments import Arguments
     from bae.exceptions import BaeError
     from bae.files import Attached
@@ -107,6 +108,10 @@ class Writer:
     async def answers(self, run: Run) -> Mapping[str, str]:
         """What people have answered until now, as JSON, by the address of the gate."""
         return {}
+
+    async def grants(self, run: Run) -> Sequence[Grant]:
+        """The yeses of people that hold for all calls of a tool in the run."""
+        return ()
 
     async def take_told(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:
         """What people have told the LMs of the run since it was last asked for. The records of it

@@ -169,6 +169,31 @@ def test_a_yes_for_the_run_is_listed_and_revoked(bae: Bae):
     assert logged() == []
 
 
+def test_a_yes_for_the_thread_is_given_listed_and_revoked(bae: Bae):
+    def turn(name: str, *fills: Any) -> Any:
+        given = ("-i", "help", "--run-id", name, "--thread", "ana", "--no-ask", *script(*fills))
+        return bae("run", "app.py:graph", *given)
+
+    assert turn("one", [ONE]).code == 3
+    options = ["-m", "app.py:graph", "--no-ask"]
+    assert bae("runs", "answer", "one", "c1", "thread", *options, *script(ANSWER)).code == 0
+    assert turn("two", [TWO], ANSWER).code == 0
+    assert logged() == ["refund A-1 20", "refund A-2\x1b[31m 90"]
+    line = "Reply.calls(refund)  1:Reply.calls(refund)(c1)"
+    (listed,) = bae("runs", "approvals", "two").out.splitlines()
+    assert listed.startswith(line)
+    assert listed.endswith("of run one  for the thread")
+    revoked = bae("runs", "approvals", "two", "--revoke", "refund")
+    assert (revoked.code, revoked.out.endswith("for the thread  revoked\n")) == (0, True)
+    assert turn("three", [TWO]).code == 3
+
+
+def test_a_yes_for_a_thread_is_refused_where_there_is_none(bae: Bae):
+    park(bae, ONE)
+    wrong = bae("runs", "answer", "one", "c1", "thread", "-m", "app.py:graph", "--no-ask")
+    assert (wrong.code, "belongs to no thread" in wrong.err) == (1, True)
+
+
 def test_a_parked_run_is_told_something(bae: Bae):
     park(bae, ONE)
     assert bae("runs", "tell", "one", "Be\x1b[31m quick.").code == 0

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import pytest_asyncio
 
 import thread_runs
-from bae import Messages, RunCancelled
+from bae import GateError, Messages, RunCancelled
 from bae.journal import (
     FieldText,
     Journal,
@@ -44,7 +44,7 @@ async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield opened
 
 
-async def say(journal: Journal, *texts: str, thread: str = "ana", **options: Any) -> Any:
+async def say(journal: Journal, *texts: str, thread: str | None = "ana", **options: Any) -> Any:
     """Say the texts one after the other; the last result."""
     result = None
     for text in texts:
@@ -135,6 +135,21 @@ async def test_a_parked_turn_is_named_with_its_question_and_can_be_answered_or_c
         await refunds.resume("two", replying(), journal=journal)
 
 
+async def test_the_gate_of_a_cancelled_turn_takes_no_answer(journal: Journal):
+    options: Any = {"thread": "ana", "journal": journal}
+    await refunds.arun(Refund(text="one"), replying(), **options, run_id="one")
+    await journal.cancel("one")
+    for go_on in (True, False):
+        with pytest.raises(GateError) as error:
+            await refunds.answer("one", "approved", "yes", replying(), journal=journal, go_on=go_on)
+        assert error.value.code == "bae-gate-cancelled"
+    assert await standing(journal, "one") == "cancelled"
+    again = await refunds.resume("one", replying(), journal=journal)
+    assert [gate.place for gate in again.waiting] == ["Refund.approved"]
+    ended = await refunds.answer("one", "approved", "yes", replying(), journal=journal)
+    assert ended.result.text == "re: one"
+
+
 @pytest.mark.parametrize("how", [None, "resume", "cancel"])
 async def test_an_interrupted_turn_is_resumed_first_or_cancelled(
     journal: Journal, world: World, how: Any
@@ -168,6 +183,21 @@ async def test_an_interrupted_turn_that_fails_again_is_over(journal: Journal, wo
     result = await say(journal, "two")
     assert users(result.trace[-1].history) == []
     assert await standing(journal, "fails") == "failed"
+
+
+async def test_an_interrupted_turn_of_another_graph_is_named_with_the_way_to_cancel_it(
+    journal: Journal,
+):
+    await interrupted(journal, "one")
+    for busy in ("wait", "refuse"):
+        with refused("bae-run-graph") as error:
+            await refunds.arun(
+                Refund(text="two"), replying(), thread="ana", journal=journal, busy=busy
+            )
+        assert 'interrupted="cancel"' in (error.value.fix or "")
+    options: Any = {"thread": "ana", "journal": journal, "interrupted": "cancel"}
+    assert (await refunds.arun(Refund(text="two"), replying(), **options)).waiting
+    assert await standing(journal, "one") == "cancelled"
 
 
 async def interrupted(journal: Journal, text: str, after: str = "SourceEnded") -> None:
@@ -418,6 +448,27 @@ async def test_a_fork_without_a_thread_changes_no_thread_and_sees_the_same_turns
     assert users(await chat.thread("ana", journal=journal).messages()) == ["one", "two"]
 
 
+async def test_a_turn_is_forked_into_no_other_thread(journal: Journal):
+    await say(journal, "one", "two")
+    await say(journal, "three", thread="ben")
+    with refused("bae-fork-thread") as error:
+        await chat.fork("one", at=0, journal=journal, thread="ben", text="edited")
+    assert "'ana'" in error.value.message
+    assert users(await chat.thread("ben", journal=journal).messages()) == ["three"]
+    alone = await chat.fork("one", at=0, journal=journal, text="alone")
+    await chat.resume(alone, replying(), journal=journal)
+    assert (await journal.info(alone)).thread is None
+
+
+async def test_a_fork_of_a_run_without_a_thread_is_the_next_turn_of_one(journal: Journal):
+    await say(journal, "alone", thread=None)
+    await say(journal, "one")
+    new = await chat.fork("alone", at=0, journal=journal, thread="ana", text="two")
+    result = await chat.resume(new, replying(), journal=journal)
+    assert users(result.trace[-1].history) == ["one"]
+    assert users(await chat.thread("ana", journal=journal).messages()) == ["one", "two"]
+
+
 async def test_a_recorded_turn_is_written_as_a_test_with_the_turns_it_shows(
     journal: Journal, tmp_path: Path
 ):
@@ -460,6 +511,34 @@ async def test_a_thread_is_forked_and_both_are_continued_and_deleted_by_themselv
     assert await thread.turns() == []
 
 
+async def test_a_thread_that_is_looked_at_again_reads_only_what_has_changed(world: World):
+    class Counting(MemoryJournal):
+        reads: ClassVar[list[str]] = []
+
+        async def read_texts(self, run_id: str) -> Any:
+            self.reads.append(run_id)
+            return await super().read_texts(run_id)
+
+    async with Counting() as journal:
+        await say(journal, "one", "two", "three")
+        thread = chat.thread("ana", journal=journal)
+        first = await thread.turns()
+        Counting.reads.clear()
+        assert await thread.turns() == first
+        assert Counting.reads == []
+        await journal.redact("two", "Say.text")
+        began = world.waits_at("four")
+        task = asyncio.create_task(say(journal, "four"))
+        await began.wait()
+        for _ in range(2):
+            shown = [(turn.user, turn.reply) for turn in await thread.turns()]
+            assert shown[1:] == [("[withheld]", "re: two"), ("three", "re: three"), ("four", "")]
+        assert Counting.reads == ["two", "four", "four"]
+        world.hold["four"].set()
+        await task
+        assert (await thread.turns())[-1].reply == "re: four"
+
+
 async def test_a_thread_with_a_run_in_progress_or_a_fork_elsewhere_is_not_deleted(
     tmp_path: Path, world: World
 ):
@@ -492,6 +571,18 @@ async def test_a_thread_is_exported_and_loaded_with_its_metadata(journal: Journa
         assert users(result.trace[-1].history) == ["one", "two"]
         found = await other.runs(metadata={"user_id": "u1"})
         assert [info.metadata["tags"] for info in found] == [["a"], ["a"]]
+
+
+async def test_turns_stay_in_their_order_when_runs_are_exported_newest_first(
+    journal: Journal, tmp_path: Path
+):
+    await say(journal, "one", "two", "three")
+    newest_first = [info.run_id for info in await journal.runs(thread="ana")]
+    assert await journal.export(tmp_path / "ana.jsonl", newest_first) == 3
+    async with MemoryJournal() as other:
+        assert await other.load(tmp_path / "ana.jsonl") == ["one", "two", "three"]
+        result = await say(other, "four")
+        assert users(result.trace[-1].history) == ["one", "two", "three"]
 
 
 async def test_a_redacted_text_is_withheld_from_later_turns(journal: Journal):

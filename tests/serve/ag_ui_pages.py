@@ -95,7 +95,7 @@ fails = Graph(start=Fails, end=Done, name="fails")
 def client_folder() -> Path:
     """Where the client of AG-UI is. Without it, or Node, the test is skipped, or fails where all
     must be there."""
-    folder = ROOT / ".ag-ui-client"
+    folder = Path(os.environ.get("BAE_TEST_AG_UI") or ROOT / ".ag-ui-client")
     if (folder / "node_modules" / "@ag-ui" / "client").exists() and node() is not None:
         return folder
     complaint = "there is no AG-UI client, or no Node: run tools/ag_ui_client.sh"

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import httpx
 from pydantic import Field
 
-from bae import Dep, Gate, Graph, Node, ToolCall, Tools
+from bae import Dep, Gate, Graph, Node, Tool, ToolCall, Tools
 from bae.journal import Journal, MemoryJournal
 from bae.serve import API, User, bearer, router
 from bae.serve.server import listening
@@ -131,6 +131,27 @@ class Wish(Node):
 
 
 shop = Graph(start=Wish, end=Advice, name="shop")
+
+
+def pay_back(euros: int) -> str:
+    """Send money back."""
+    return f"sent {euros}"
+
+
+class Credit(Node):
+    calls: Annotated[list[ToolCall], Tools(Tool(pay_back, approve=True))]
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+class Complaint(Node):
+    text: str
+
+    async def __call__(self) -> Credit: ...
+
+
+credits = Graph(start=Complaint, end=Credit, name="credits")
 
 
 @dataclass

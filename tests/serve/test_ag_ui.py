@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from ag_ui_pages import DOT, ROOT, Browser, Pages, Run, cancel, client_folder, pages
+from ag_ui_pages import DOT, ROOT, Browser, Pages, Run, cancel, client_folder, node, pages
 from bae import LM, Graph, Node
 from bae.serve import User, bearer
 from bae.testing import Call, ScriptedLM, Streamed
+from pages import blocks
 from serving import TOKEN, serving
 
 
@@ -185,6 +188,15 @@ async def test_a_cancelled_question_cancels_the_run(browser: Browser):
         assert (await page.served.journal.runs())[0].status == "cancelled"
         run = await page.run("Plan it again.", graph="plan")
         assert run.outcome == "interrupt"
+
+
+async def test_a_client_before_1_0_gets_no_outcome_that_it_does_not_know(browser: Browser):
+    async with pages(browser) as page:
+        run = await page.run("Plan it.", graph="plan", forget=True)
+        entries = [{"interruptId": each["id"], "status": "cancelled"} for each in run.pending]
+        old = await page.post({"resume": entries}, "plan")
+    assert '"code":"bae-run-cancelled"' in old.text
+    assert "RUN_FINISHED" not in old.text
 
 
 async def test_a_question_that_somebody_else_has_answered_is_not_answered_again(browser: Browser):
@@ -501,6 +513,28 @@ async def test_what_a_graph_can_do_is_told(browser: Browser):
     assert shown["humanInTheLoop"]["approvals"] is True
     assert shown["tools"] == {"supported": True, "parallelCalls": True, "clientProvided": False}
     assert shown["custom"]["bae"]["messageField"] == "text"
+
+
+async def test_the_program_of_the_guide_has_a_conversation(browser: Browser, tmp_path: Path):
+    guide = ROOT / "docs" / "how-to" / "ag-ui.md"
+    [program] = [block.text for block in blocks(guide) if block.title == "chat.mjs"]
+    (tmp_path / "chat.mjs").write_text(program, encoding="utf-8")
+    (tmp_path / "node_modules").symlink_to(client_folder() / "node_modules")
+    lm = answers({"text": "Hello!"}, Call("cancel", number="B-4"), {"text": "Not done."})
+    async with pages(browser, lm) as page:
+        await page.run("Hi.", forget=True)
+        url = f"{page.served.url}/ag-ui/talk"
+        process = await asyncio.create_subprocess_exec(
+            *(node() or "node", "chat.mjs", url, TOKEN, "t"), cwd=tmp_path, stdin=-1, stdout=-1
+        )
+        said, _ = await process.communicate(b"Cancel B-4.\nI like it.\n")
+    assert said.decode().splitlines() == [
+        "user: Hi.",
+        "assistant: Hello!",
+        "Allow cancel(number='B-4')?",
+        "result: a person refused this call: I like it.",
+        "Not done.",
+    ]
 
 
 def test_the_script_that_installs_the_client_prints_where_it_is_and_names_no_host():

@@ -9,8 +9,8 @@ from websockets.asyncio.client import connect
 from bae import Usage
 from bae.journal import SQLiteJournal
 from bae.lm import Answer, Backend, Prompt
-from bae.testing import ScriptedLM, Streamed
-from serving import TOKEN, held, orders_with, quantities, serving, shop, talk
+from bae.testing import Call, ScriptedLM, Streamed
+from serving import TOKEN, Credit, credits, held, orders_with, quantities, serving, shop, talk
 
 
 async def test_a_run_is_started_once_however_often_the_request_is_sent():
@@ -130,7 +130,14 @@ async def test_a_run_is_forked_with_another_value_and_the_old_run_stays():
         ends = [data async for kind, _, data in served.events("new") if kind == "end"]
         assert ends[0]["reason"] == "ended"
         assert (await served.get("/runs/new"))["result"] == {"euros": 10}
-        assert (await served.get("/runs/old"))["result"] == {"euros": 4}
+        old = await served.get("/runs/old")
+        assert (old["result"], old["forks"]) == ({"euros": 4}, ["new"])
+        body = {"at": 0, "changed": {"count": 5}, "run_id": "new"}
+        again = await served.client.post("/runs/old/forks", json=body)
+        assert (again.status_code, again.json()["result"]) == (200, {"euros": 10})
+        body["changed"] = {"count": 6}
+        other = await served.client.post("/runs/old/forks", json=body)
+        assert (other.status_code, other.json()["type"]) == (409, "bae-run-exists")
 
 
 async def test_a_run_is_cancelled_only_by_cancel():
@@ -176,6 +183,30 @@ async def test_text_is_streamed_while_it_is_written_and_void_text_begins_again()
         assert "It is wet and cold.".startswith(longest)
         assert len(longest) > 4
         assert live[0] is True
+
+
+async def test_a_yes_for_a_thread_is_given_listed_and_taken_back():
+    call = [Call("pay_back", euros=20)]
+    lm = ScriptedLM({Credit: [call, {"text": "Paid."}, call, {"text": "Paid."}, call]})
+    async with serving(graphs={"credits": credits}, lm=lm) as served:
+
+        async def turn(run_id: str) -> str:
+            body = {"run_id": run_id, "thread": "t/1", "start": {"text": "It is wet."}}
+            return (await served.post("/graphs/credits/runs?wait=10", body))["status"]
+
+        assert await turn("one") == "waiting"
+        (gate,) = (await served.get("/runs/one/gates"))["gates"]
+        answer = {"gate": gate["gate"], "decision": "approve", "scope": "thread"}
+        await served.post("/runs/one/answers", answer)
+        assert [end async for kind, _, end in served.events("one") if kind == "end"]
+        assert await turn("two") == "ended"
+        (grant,) = (await served.get("/runs/two/approvals"))["approvals"]
+        assert (grant["tool"], grant["scope"], grant["run_id"]) == ("pay_back", "thread", "one")
+        taken = await served.post("/runs/two/approvals/revoke", {"tool": "pay_back"})
+        assert [each["revoked"] for each in taken["approvals"]] == [True]
+        again = await served.client.post("/runs/two/approvals/revoke", json={"tool": "pay_back"})
+        assert (again.status_code, again.json()["type"]) == (404, "bae-approval-unknown")
+        assert await turn("three") == "waiting"
 
 
 async def test_a_thread_has_its_turns_and_no_stranger_may_add_one():

@@ -57,9 +57,6 @@ SUB_TASK = PlannedTask(
 FIX_TASK = as_planned(SUB_TASK, tests=("sub.test.sh",))
 """The same where there is a test that fails."""
 
-# The same, where its test exists and fails.
-FIX_TASK = SUB_TASK.model_copy(update={"tests": ("sub.test.sh",)})
-
 
 def edits(files: Mapping[str, str]) -> str:
     """The answer of an LLM that writes files."""

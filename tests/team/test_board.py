@@ -18,9 +18,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from bae.cli.live.drawing import ASCII
-from bae.cli.team_board import Board, read_board, watch
+from bae.cli.team_board import Board, read_board, spent_text, watch
 from bae.team import tables
-from bae.team.budgets import begin_run
+from bae.team.budgets import Spent, begin_run
 from bae.team.events import ActivityUpdate, CommitCreated, CorrectionAttempt, TestResult
 from bae.team.models import AgentInfo, PlannedTask, Project, TaskStatus
 from bae.team.store import Store
@@ -114,6 +114,12 @@ async def test_the_board_has_tasks_with_reasons_agents_questions_and_events(
     assert lines_of(board, width, now=now) == expected.splitlines()
 
 
+def test_a_sum_with_calls_of_unknown_cost_is_the_least():
+    assert spent_text(Spent(2, 1204, 0.42)) == "2 LM calls, 1,204 tokens, $0.42"
+    assert spent_text(Spent(2, 1204, 0.42, 1)) == "2 LM calls, 1,204 tokens, at least $0.42"
+    assert spent_text(Spent(2, 1204, 0.0, 2)) == "2 LM calls, 1,204 tokens"
+
+
 async def test_a_low_terminal_has_the_tasks_that_matter_most(store: Store):
     await work(store)
     board, now = await board_of(store)
@@ -173,7 +179,7 @@ async def until(output: io.StringIO, text: str) -> None:
 async def test_without_a_terminal_each_event_is_a_line(store: Store):
     await start(store, 1)
     output = io.StringIO()
-    task = asyncio.create_task(watch(store, 1, Console(file=output, width=40), after=1))
+    task = asyncio.create_task(watch(store, 1, Console(file=output, width=40), after=3))
     await until(output, "in progress")
     async with await Store.open(store.path) as other:  # as another process does
         await other.add_blocker(1, "Which color should the button have?")
@@ -203,6 +209,22 @@ async def test_what_happened_last_is_shown_however_soon_the_end_comes(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert "completed" in output.getvalue().splitlines()[-1]
+
+
+async def test_the_board_has_what_another_process_changes_in_the_plan_at_once(store: Store):
+    output = Terminal()
+    console = Console(file=output, width=80, height=30, color_system=None)
+    task = asyncio.create_task(watch(store, 1, console))
+    await until(output, "6 pending")
+    async with await Store.open(store.path) as other:
+        await other.add_tasks(1, [PlannedTask(key="shipping", title="Ship it")], approved=False)
+        await until(output, "added: shipping")
+        await other.approve_tasks([7], by="ana")
+        await until(output, "approved by ana: shipping")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert "shop: 7 pending" in output.getvalue()
 
 
 async def test_at_a_terminal_the_board_changes_and_stays_as_it_was_last(store: Store):

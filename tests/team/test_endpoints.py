@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -26,9 +27,16 @@ from bae.journal import MemoryJournal, RunInfo
 from bae.serve import API, User, bearer, router
 from bae.serve.endpoints import Endpoint
 from bae.serve.server import listening
+from bae.team import tables
 from bae.team.budgets import begin_run
 from bae.team.endpoints import ServedTeam, add_teams
-from bae.team.events import ActivityUpdate, WorkReviewed
+from bae.team.events import (
+    ActionRequested,
+    ActivityUpdate,
+    BlockerResolved,
+    PlanChanged,
+    WorkReviewed,
+)
 from bae.team.git import Repository
 from bae.team.models import Finding, FindingKind, PlannedTask, Project, Review, TestCase, TestReport
 from bae.team.models import TaskAttempt as Attempt
@@ -78,7 +86,9 @@ class Served:
 
 
 @asynccontextmanager
-async def served(tmp_path: Path, users: dict[str, User] = USERS) -> AsyncGenerator[Served]:
+async def served(
+    tmp_path: Path, users: dict[str, User] = USERS, *, name: str = "shop"
+) -> AsyncGenerator[Served]:
     """A team with three tasks: one has an attempt, a question and a run; ana alone may see it."""
     async with a_project(tmp_path, *TASKS) as (store, project, [sub, *_]):
         root = Path(project.root)
@@ -107,7 +117,7 @@ async def served(tmp_path: Path, users: dict[str, User] = USERS) -> AsyncGenerat
         api = router(
             {"work": work}, journal=journal, auth=bearer(users), visible=_is_ana, recover=False
         )
-        add_teams(api, {"shop": ServedTeam(store, project, repository, journal)}, visible=_is_ana)
+        add_teams(api, {name: ServedTeam(store, project, repository, journal)}, visible=_is_ana)
         async with (
             listening(api) as url,
             httpx.AsyncClient(base_url=url, timeout=20) as client,
@@ -166,6 +176,15 @@ async def test_every_endpoint_is_for_users_who_may_and_who_see_the_team(tmp_path
             body = BODIES.get((row.method, row.path))
             allowed = await shop.ask(row.method, path_of(row), body)
             assert allowed.status_code in row.answers, allowed.text
+
+
+async def test_no_refusal_names_a_file_of_the_server(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        await shop.store.write(lambda db: db.exec_driver_sql("drop table attempts"))
+        refused = await shop.ask("GET", "/teams/shop/tasks/sub/attempts")
+        assert (refused.status_code, refused.json()["type"]) == (503, "bae-team-store")
+        assert refused.headers["retry-after"]
+        assert str(tmp_path) not in refused.text
 
 
 HOSTILE = ("%00", "%ff", "-1", "9" * 30, "..%2f..", "%27%20or%201=1", "%F0%9F%90%91")
@@ -235,8 +254,14 @@ async def test_the_plan_is_added_edited_approved_and_dropped(tmp_path: Path):
         assert (await shop.ask("POST", "/teams/shop/approve", body)).json()["approved"] == 1
         assert (await shop.ask("DELETE", "/teams/shop/tasks/mul")).status_code == 204
         needed = await shop.ask("DELETE", "/teams/shop/tasks/sub")
-        assert needed.status_code == 422
+        assert (needed.status_code, needed.json()["type"]) == (409, "bae-team-transition")
         assert "report depends on it" in needed.json()["detail"]
+        changes = [e.event for e in await shop.store.events_of(1, PlanChanged)]
+        assert [(e.change, e.by) for e in changes if isinstance(e, PlanChanged)] == [
+            ("added", None),
+            *(("added", "ana"), ("edited", "ana"), ("approved", "ana"), ("approved", "ana")),
+            ("dropped", "ana"),
+        ]
         assert [each["key"] for each in (await shop.get("/teams/shop/tasks"))["tasks"]] == [
             *("sub", "report", "guide")
         ]
@@ -274,6 +299,10 @@ async def test_tasks_that_cannot_be_are_refused_with_the_place(tmp_path: Path):
             assert said in problem["detail"]
             assert problem["errors"]
         assert len(await shop.store.tasks(1)) == 3
+        edit = {"proof": "named-tests"}
+        wrong = await shop.ask("PATCH", "/teams/shop/tasks/report", edit)
+        assert (wrong.status_code, wrong.json()["type"]) == (422, "bae-team-task")
+        assert "needs the names in tests" in wrong.json()["errors"][0]["msg"]
         unknown = await shop.ask("GET", "/teams/shop/tasks/none")
         assert (unknown.status_code, unknown.json()["type"]) == (404, "bae-team-unknown")
 
@@ -288,7 +317,7 @@ async def test_a_task_has_its_attempts_tests_reviews_log_and_cost(tmp_path: Path
         assert [each["outcome"] for each in task["attempts"]] == ["failed", "passed"]
         assert task["attempts"][0]["tests"] == {"passed": 0, "failed": 1, "skipped": 0}
         assert task["blockers"][0]["question"] == "May it take negative numbers?"
-        assert task["spent"] == {"calls": 0, "tokens": 0, "cost": 0.0}
+        assert task["spent"] == {"calls": 0, "tokens": 0, "cost": 0.0, "unpriced": 0}
         attempt = await shop.get("/teams/shop/tasks/sub/attempts/1")
         assert attempt["report"]["cases"][0]["message"] == "sub is 8"
         assert len(attempt["report"]["output"]) < 3000
@@ -302,6 +331,44 @@ async def test_a_task_has_its_attempts_tests_reviews_log_and_cost(tmp_path: Path
         assert [each["kind"] for each in log["entries"]] == ["question", "review"]
         first = await shop.get("/teams/shop/tasks/sub/log?limit=1")
         assert (first["total"], first["next"]) == (2, 1)
+
+
+async def test_an_unknown_cost_is_null_and_a_sum_says_how_many_calls_have_none(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        about: Any = {"project_id": 1, "task_id": 1, "run_id": 1, "tokens": 500}
+
+        async def spend(cost: float) -> Any:
+            values = about | {"cost": cost}
+            await shop.store.write(lambda db: tables.insert(db, tables.spending, **values))
+            return (await shop.get("/teams/shop/tasks"))["tasks"][0]["spent"]
+
+        assert await spend(0.0) == {"calls": 1, "tokens": 500, "cost": None, "unpriced": 1}
+        some = {"calls": 2, "tokens": 1000, "cost": 0.25, "unpriced": 1}
+        assert await spend(0.25) == some
+        assert (await shop.get("/teams/shop"))["spent"] == some
+
+
+async def test_tasks_and_questions_of_another_project_are_unknown(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        about = {"root": "/bank", "branch": "b", "test_command": ("t",)}
+        bank = await shop.store.save_project(Project(id=0, name="bank", **about))
+        [task] = await shop.store.add_tasks(bank.id, [PlannedTask(key="vault", title="Vault")])
+        asked = await shop.store.add_blocker(task.id, "Which key?")
+        before = await shop.store.tasks(bank.id), await shop.store.last_event(bank.id)
+        for named in (task.key, str(task.id)):
+            for method, path, body in (
+                ("GET", f"tasks/{named}/log", None),
+                ("GET", f"tasks/{named}/diff", None),
+                ("PATCH", f"tasks/{named}", {"title": "Mine"}),
+                ("DELETE", f"tasks/{named}", None),
+                ("POST", "approve", {"tasks": [named]}),
+                ("POST", "actions", {"action": "kill", "task": named}),
+                ("POST", f"blockers/{asked.id}", {"answer": "mine"}),
+            ):
+                refused = await shop.ask(method, f"/teams/shop/{path}", body)
+                assert (refused.status_code, refused.json()["type"]) == (404, "bae-team-unknown")
+        assert (await shop.store.tasks(bank.id), await shop.store.last_event(bank.id)) == before
+        assert "Which key?" not in str(await shop.get("/inbox"))
 
 
 async def test_the_change_of_an_attempt_comes_as_hunks_and_long_files_are_cut(tmp_path: Path):
@@ -319,6 +386,38 @@ async def test_the_change_of_an_attempt_comes_as_hunks_and_long_files_are_cut(tm
         assert len(whole["files"][0]["hunks"][0]["lines"]) == 3000
         none = await shop.ask("GET", "/teams/shop/tasks/report/diff")
         assert (none.status_code, none.json()["type"]) == (404, "bae-team-unknown")
+
+
+async def test_files_with_odd_names_and_contents_are_shown_and_found_by_their_path(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        root = Path((await shop.store.project(1)).root)
+        git(root, "checkout", "--quiet", "-b", "bae/task-2-report")
+        (root / "bilder ä").mkdir()
+        (root / "bilder ä" / "ö.bin").write_bytes(bytes(range(256)))
+        (root / "leer\t.txt").touch()
+        write(root, {"app.min.js": "x" * 300_000, "a b/c.txt": "one\n"})
+        git(root, "mv", "calc.sh", "sums and more.sh")
+        git(root, "add", ".")
+        git(root, "commit", "--quiet", "-m", "odd")
+        git(root, "checkout", "--quiet", "main")
+        files = {f["path"]: f for f in (await shop.get("/teams/shop/tasks/report/diff"))["files"]}
+        assert set(files) == {
+            *("bilder ä/ö.bin", "leer\t.txt", "app.min.js", "a b/c.txt", "sums and more.sh")
+        }
+        image = files["bilder ä/ö.bin"]
+        assert (image["is_binary"], image["change"], image["hunks"]) == (True, "added", [])
+        moved = files["sums and more.sh"]
+        assert (moved["change"], moved["old_path"]) == ("renamed", "calc.sh")
+        [line] = files["app.min.js"]["hunks"][0]["lines"][:1]
+        assert (len(line) < 2_100, files["app.min.js"]["is_cut"]) == (True, True)
+        for path in files:
+            query = urlencode({"path": path, "lines": 0})
+            [found] = (await shop.get(f"/teams/shop/tasks/report/diff?{query}"))["files"]
+            assert (found["path"], found["is_cut"]) == (path, False)
+        one = await shop.get("/teams/shop/tasks/report/diff?path=app.min.js&lines=0")
+        assert len(one["files"][0]["hunks"][0]["lines"][0]) == 300_001
+        outside = await shop.ask("GET", "/teams/shop/tasks/report/diff?path=../../etc/passwd")
+        assert (outside.status_code, outside.json()["type"]) == (404, "bae-team-unknown")
 
 
 # Questions and actions
@@ -343,11 +442,72 @@ async def test_who_answered_is_stored_and_a_second_answer_says_so(tmp_path: Path
         assert getattr(event, "by", None) == "ana"
 
 
+async def test_of_many_answers_at_once_the_first_holds_and_the_others_read_who_gave_it(
+    tmp_path: Path,
+):
+    users = USERS | {f"user-{n}": User(f"user-{n}") for n in range(20)}
+    async with served(tmp_path, users) as shop:
+        answers = await asyncio.gather(
+            *(
+                shop.ask("POST", "/teams/shop/blockers/1", {"answer": f"{n}"}, f"user-{n}")
+                for n in range(20)
+            )
+        )
+        [first] = [each.json() for each in answers if each.status_code == 200]
+        assert first["answered_by"] == f"user-{first['answer']}"
+        late = [each for each in answers if each.status_code != 200]
+        assert {each.status_code for each in late} == {409}
+        said = f"was answered by {first['answered_by']}: {first['answer']}"
+        assert all(said in each.json()["detail"] for each in late)
+        resolved = await shop.store.events_of(1, BlockerResolved)
+        assert len(resolved) == 1
+
+
+async def test_a_question_in_the_inbox_has_its_task_and_the_path_that_takes_the_answer(
+    tmp_path: Path,
+):
+    async with served(tmp_path, name="my shop/ä") as shop:
+        plan, question = (await shop.get("/inbox"))["gates"]
+        if plan["kind"] != "plan":
+            plan, question = question, plan
+        assert question["context"]["title"]["value"] == "Subtract"
+        assert (question["team"], question["task"]) == ("my shop/ä", "sub")
+        answered = await shop.ask("POST", f"/{question['gate']}", {"answer": "Yes."})
+        assert answered.json()["answered_by"] == "ana"
+        body = {"tasks": [*plan["context"]], "without_tests": True}
+        assert (await shop.ask("POST", f"/{plan['gate']}", body)).json()["approved"] == 1
+        assert (await shop.get("/inbox"))["gates"] == []
+
+
+async def test_nothing_is_asked_of_a_task_that_is_merged_and_notes_are_bounded(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        for before, after in ((Status.PENDING, Status.READY), (Status.READY, Status.IN_PROGRESS)):
+            await shop.store.move(1, before, after)
+        await shop.store.move(1, Status.IN_PROGRESS, Status.COMPLETED, commit=shop.commit)
+        for action in ("note", "stop", "kill", "retry", "skip", "pause", "resume"):
+            body = {"action": action, "task": "sub"} | ({"text": "x"} if action == "note" else {})
+            refused = await shop.ask("POST", "/teams/shop/actions", body)
+            assert (refused.status_code, refused.json()["type"]) == (409, "bae-team-transition")
+        for text, status in (("x" * 20_001, 422), ("\x00\x1b[2J\ud800" * 100, 202)):
+            body = {"action": "note", "task": "report", "text": text}
+            content = json.dumps(body)
+            headers = {"authorization": "Bearer ana", "content-type": "application/json"}
+            told = await shop.client.post("/teams/shop/actions", content=content, headers=headers)
+            assert told.status_code in (status, 400), told.text
+        for path in ("sub", "guide"):
+            dropped = await shop.ask("DELETE", f"/teams/shop/tasks/{path}")
+            assert dropped.status_code == (409 if path == "sub" else 204)
+
+
 async def test_people_steer_the_team_with_actions(tmp_path: Path):
     async with served(tmp_path) as shop:
         note = {"action": "note", "task": "sub", "text": "Mind the sign."}
         assert (await shop.ask("POST", "/teams/shop/actions", note)).status_code == 202
         assert (await shop.store.task(1)).notes == ("Mind the sign.",)
+        [asked] = await shop.store.events_of(1, ActionRequested)
+        assert asked.event == ActionRequested(1, "note", 1, "Mind the sign.", "ana")
+        log = await shop.get("/teams/shop/tasks/sub/log")
+        assert log["entries"][-1]["text"] == "note by ana: Mind the sign."
         paused = await shop.ask("POST", "/teams/shop/actions", {"action": "pause"})
         assert paused.json() == {"action": "pause", "task": None, "running": False, "request": 1}
         assert (await shop.get("/teams/shop"))["paused"] is True

@@ -33,6 +33,8 @@ async def test_every_event_of_a_team_is_sent_as_plain_values_that_read_back():
     await events.broadcast_commit_created(to, 1, 2, "c0ffee", ["a.py"])
     await events.broadcast_blocker_created(to, 1, 2, 3, "Which?")
     await events.broadcast_blocker_resolved(to, 1, 2, 3, "This.")
+    await events.broadcast_plan_changed(to, 1, "approved", ("api",), "ana")
+    await events.broadcast_action_requested(to, 1, "note", 2, "Mind the sign.", "ana")
     await events.broadcast_progress(to, 1, summary([TaskStatus.READY]))
     await events.broadcast_activity(to, 1, "reads", task_id=2)
 
@@ -40,7 +42,7 @@ async def test_every_event_of_a_team_is_sent_as_plain_values_that_read_back():
         *("task_status_changed", "task_assigned", "task_blocked", "task_unblocked"),
         *("agent_created", "agent_status_changed", "agent_retired", "test_result"),
         *("correction_attempt", "commit_created", "blocker_created", "blocker_resolved"),
-        *("progress_update", "activity_update"),
+        *("plan_changed", "action_requested", "progress_update", "activity_update"),
     ]
     assert [events.read_event(message).to_message() for message in to.messages] == to.messages
 

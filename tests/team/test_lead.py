@@ -95,7 +95,7 @@ async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(
         assert order.index(("end", READY)) > order.index(("right", COMPLETED))
         assert await bench.store.agents(1) != []
         assert {each.status for each in await bench.store.agents(1)} == {"retired"}
-        stored = await bench.store.events(bench.project.id)
+        stored = await bench.store.events(bench.project.id, 1)  # the first is the plan
         events = [each.event for each in stored]
         assert len({e.agent_id for e in events if e.type == "agent_created"}) == 2  # used again
         sent = sorted(map(str, told.messages))
@@ -339,7 +339,7 @@ async def test_a_run_without_an_lm_is_refused_before_anything_is_started(
     async with a_bench(tmp_path, a_task("a")) as (bench, _):
         with pytest.raises(BaeError, match="BAE_LM is set, but"):
             await LeadAgent(bench).run()
-        assert await bench.store.events(1) == []
+        assert await bench.store.events(1, 1) == []  # nothing but the plan
 
 
 async def test_a_worker_that_lies_does_not_complete_its_task(tmp_path: Path):

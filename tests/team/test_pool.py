@@ -41,7 +41,7 @@ async def test_agents_are_made_when_they_are_needed_and_used_again(tmp_path: Pat
             }
         stored = await bench.store.agents(bench.project.id)
         assert [each.status for each in stored] == ["retired", "retired"]
-        events = [each.to_message() for each in await bench.store.events(1)]
+        events = [each.to_message() for each in await bench.store.events(1, 1)]
     assert told.messages == events  # sent as they were stored
     created = [each["agent_id"] for each in events if each["type"] == "agent_created"]
     assert created == ["backend-1", "test-2"]

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bae.exceptions import BaeError
+from bae.team.events import ActionRequested, PlanChanged
 from bae.team.models import (
     AgentInfo,
     PlannedTask,
@@ -35,6 +36,7 @@ from bae.team.models import (
 )
 from bae.team.schedule import find_problems
 from bae.team.store import Store, store_path
+from bae.team.team_run import add_request
 from bae.usage import Usage
 
 PROCESS = Path(__file__).with_name("team_store_process.py")
@@ -60,7 +62,9 @@ def a_task(key: str, *depends_on: str, **more: Any) -> PlannedTask:
 
 
 async def types_of_events(store: Store, project: Project) -> list[str]:
-    return [each.event.type for each in await store.events(project.id)]
+    """The types of what happened to the tasks, once they are planned."""
+    types = [each.event.type for each in await store.events(project.id)]
+    return [each for each in types if each != "plan_changed"]
 
 
 # Projects and tasks
@@ -242,7 +246,7 @@ async def test_what_was_acknowledged_survives_a_kill_at_any_moment(tmp_path: Pat
     async with await Store.open(path) as store:
         attempts = {attempt.number for attempt in await store.attempts(1)}
         asked = {blocker.id: blocker.question for blocker in await store.blockers(1)}
-        events = await store.events(1, most=100_000)
+        events = (await store.events(1, most=100_000))[1:]  # the first adds the task
 
     assert all(number in attempts for number, _ in acknowledged)
     assert all(asked[blocker] == f"question {number}" for number, blocker in acknowledged)
@@ -251,6 +255,37 @@ async def test_what_was_acknowledged_survives_a_kill_at_any_moment(tmp_path: Pat
     with sqlite3.connect(path) as connection:
         assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
     connection.close()
+
+
+async def test_every_change_of_the_plan_is_an_event_that_says_who_made_it(store: Store):
+    project = await a_project(store)
+    [api, page] = await store.add_tasks(
+        project.id, [a_task("api"), a_task("page", "api")], approved=False, by="ana"
+    )
+    assert await store.approve_tasks([api.id, page.id], by="ben") == 2
+    assert await store.approve_tasks([api.id, page.id], by="ben") == 0  # they are approved
+    await store.edit_task(page.id, a_task("pages", "api"), by="ana")
+    with pytest.raises(TeamError, match="pages depends on it"):
+        await store.drop_task(api.id, by="ana")
+    await store.drop_task(page.id, by="ana")
+    await store.add_note(api.id, "Mind the sign.", by="ana")
+    await add_request(store, project.id, "pause", by="ben")
+    changes = [
+        (e.event.change, e.event.tasks, e.event.by)
+        for e in await store.events_of(project.id, PlanChanged)
+        if isinstance(e.event, PlanChanged)
+    ]
+    assert changes == [
+        ("added", ("api", "page"), "ana"),
+        ("approved", ("api", "page"), "ben"),
+        ("edited", ("pages",), "ana"),
+        ("dropped", ("pages",), "ana"),
+    ]
+    asked = [e.event for e in await store.events_of(project.id, ActionRequested)]
+    assert asked == [
+        ActionRequested(project.id, "note", api.id, "Mind the sign.", "ana"),
+        ActionRequested(project.id, "pause", by="ben"),
+    ]
 
 
 async def test_a_cancelled_call_has_ended_when_the_cancellation_is_raised(store: Store):
@@ -352,7 +387,8 @@ async def test_a_question_is_answered_once_and_notes_are_kept_for_the_task(store
     await store.add_note(1, "be brief")
     await store.add_note(1, "use asyncio")
     assert (await store.task(1)).notes == ("be brief", "use asyncio")
-    assert await types_of_events(store, project) == ["blocker_created", "blocker_resolved"]
+    types = await types_of_events(store, project)
+    assert types == ["blocker_created", "blocker_resolved", *["action_requested"] * 2]
 
 
 async def test_what_an_agent_does_is_told_once(store: Store):
@@ -395,7 +431,7 @@ async def test_tasks_without_tests_are_approved_by_name_and_again_after_an_edit(
     await a_project(store, a_task("a"), a_task("b", proof="none"))
     one, other = await store.tasks(1)
     assert (one.approved, other.approved) == (True, False)
-    assert await store.approve_tasks([one.id, other.id]) == 1
+    assert await store.approve_tasks([one.id, other.id]) == 0  # the first is approved already
     assert await store.approve_tasks([one.id, other.id], without_tests=True) == 1
     assert (await store.task(other.id)).approved
     assert not (await store.edit_task(other.id, as_planned(other, title="C"))).approved

@@ -43,7 +43,7 @@ async def store(tmp_path: Path) -> AsyncGenerator[Store]:
         root = str(make_repository(tmp_path / "shop"))
         project = Project(id=0, name="shop", root=root, branch="b", test_command=("pytest",))
         await opened.save_project(project)
-        await opened.add_tasks(1, [PlannedTask(key="api", title="The <b>API</b>")])
+        await opened.add_tasks(1, [PlannedTask(key="api", title="The <b>API</b>")])  # event 1
         yield opened
 
 
@@ -90,6 +90,8 @@ async def test_a_client_gets_numbered_events_from_any_number_on(store: Store):
     old = await add(store, 5)
     async with serving(store, 1) as address:
         async with connect(address.events(after=old[1])) as client:
+            assert client.response is not None
+            assert client.response.headers["Deprecation"].startswith("@")
             got = await receive(client, 3)
             new = await add(store, 40)
             got += await receive(client, 40)
@@ -106,8 +108,8 @@ async def test_a_stalled_client_is_dropped_while_others_get_everything(
     monkeypatch.setattr(team_server, "SEND_SECONDS", 0.3)
     async with (
         serving(store, 1) as address,
-        connect(address.events(), max_size=None) as one,
-        connect(address.events(), max_size=None) as two,
+        connect(address.events(after=1), max_size=None) as one,
+        connect(address.events(after=1), max_size=None) as two,
         stalled(address) as stuck,
     ):
         numbers: list[int] = []
@@ -176,7 +178,7 @@ async def test_a_token_is_made_and_asked_for_on_the_web_socket_of_earlier_versio
                 await client.wait_closed()
                 assert client.close_code == 1008
         await add(store, 1)
-        async with connect(address.events()) as client:
+        async with connect(address.events(after=1)) as client:
             assert len(await receive(client, 1)) == 1
         for origin in ("https://evil.example", "null"):
             async with connect(address.events(), origin=origin) as client:  # type: ignore[arg-type]
@@ -203,7 +205,7 @@ async def test_nothing_is_left_of_a_server_whose_block_is_cancelled(store: Store
 
     task = asyncio.create_task(serve())
     address = await found
-    async with connect(address.events()) as client, stalled(address):
+    async with connect(address.events(after=1)) as client, stalled(address):
         assert signal.getsignal(signal.SIGTERM) is handler  # signals are the caller's
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -70,7 +70,7 @@ async def test_a_task_becomes_one_merged_and_tested_commit(tmp_path: Path) -> No
         [attempt] = await bench.store.attempts(task.id)
         assert (attempt.outcome, attempt.files) == ("passed", result.files)
         assert len(await bench.store.merge_reports(task.id)) == 1
-        stored = [each.to_message() for each in await bench.store.events(bench.project.id)]
+        stored = [each.to_message() for each in await bench.store.events(bench.project.id, 1)]
     root = Path(bench.project.root)
     assert git(root, "log", "--format=%s", "bae/team") == "Subtract\nfirst"
     assert heard.messages == stored

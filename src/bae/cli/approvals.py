@@ -55,7 +55,8 @@ def approvals(
 ) -> None:
     """List the yeses that hold for all calls of a tool in a run, or revoke one.
 
-    Such a yes is the answer `run` to the question whether a tool may be called.
+    Such a yes is the answer `run` to the question whether a tool may be called, or `thread`: that
+    also holds in other turns of the thread.
     """
 
     async def found(runs: Journal) -> tuple[str, list[Grant]]:
@@ -69,15 +70,24 @@ def approvals(
         print_json({"run_id": run_id, "approvals": [each._asdict() for each in grants]})
         return
     for each in grants:
-        line = Text(in_one_line(each.place)).append(f"  {in_one_line(each.address)}", style="dim")
-        if each.revoked:
-            line.append("  revoked", style="yellow")
-        print_hanging(out(), line, 2)
+        print_hanging(out(), grant_line(each, run_id), 2)
     if not grants:
         note(f"no tool has a yes for the whole run {run_id}")
     elif revoke is not None:
         left = sum(not each.revoked for each in grants)
         note(f"{in_one_line(revoke)} is revoked; {left} of {len(grants)} still hold")
+
+
+def grant_line(grant: Grant, run_id: str) -> Text:
+    """A yes in one line, as it concerns a run."""
+    line = Text(in_one_line(grant.place)).append(f"  {in_one_line(grant.address)}", style="dim")
+    if grant.run_id != run_id:
+        line.append(f" of run {in_one_line(grant.run_id)}", style="dim")
+    if grant.holds_in_thread:
+        line.append("  for the thread")
+    if grant.revoked:
+        line.append("  revoked", style="yellow")
+    return line
 
 
 def cancel(

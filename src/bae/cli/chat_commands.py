@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from rich.text import Text
 
 from bae.cli import exits
+from bae.cli.approvals import grant_line
 from bae.cli.chat_session import RESUMABLE, UNFINISHED, ChatSession, LastTurn
 from bae.cli.chat_threads import list_threads, new_thread_id, thread_cost
-from bae.cli.printing import err, note, print_error
+from bae.cli.printing import err, note, print_error, print_hanging
 from bae.cli.questions import typed_line
 from bae.cli.wording import count, cut, in_lines
 from bae.exceptions import BaeError
@@ -40,6 +41,7 @@ class ChatCommands:
         "/edit": "change the last message and send it again, in its place",
         "/resume": "continue the last turn where it stopped",
         "/drop": "drop a turn that waits or was interrupted",
+        "/revoke": "list the yeses for tools; /revoke TOOL takes one back",
         "/thread": "list the threads; /thread ID switches to one",
         "/new": "begin a new thread",
         "/image": "/image PATH sends a file with the next message",
@@ -72,6 +74,7 @@ class ChatCommands:
             "/edit": self._edit,
             "/resume": self._resume,
             "/drop": self._drop,
+            "/revoke": self._revoke,
             "/thread": self._thread,
             "/new": self._new,
             "/image": self._image,
@@ -151,6 +154,7 @@ class ChatCommands:
     async def _retry(self, rest: str) -> Taken:
         if not self._has_last():
             return exits.DONE, ""
+        self._show_message(self._talk.last.text)
         return await self._talk.send_again(self._talk.last.text), ""
 
     async def _edit(self, rest: str) -> Taken:
@@ -216,6 +220,13 @@ class ChatCommands:
             said.stylize("dim")
             err().print(said, soft_wrap=True)
 
+    def _show_message(self, text: str) -> None:
+        """Show what is sent again."""
+        if not self._talk.options.quiet and text:
+            said = Text("> ", style="bold").append(_shortened(text))
+            said.stylize("dim")
+            err().print(said, soft_wrap=True)
+
     async def _thread(self, rest: str) -> Taken:
         talk = self._talk
         if not rest:
@@ -264,6 +275,19 @@ class ChatCommands:
 
     async def _cost(self, rest: str) -> Taken:
         note(await thread_cost(self._talk.journal, self._talk.thread))
+        return exits.DONE, ""
+
+    async def _revoke(self, rest: str) -> Taken:
+        talk = self._talk
+        if not talk.last.run_id:
+            note("no tool has a yes")
+            return exits.DONE, ""
+        if rest:
+            await talk.journal.revoke(talk.last.run_id, rest)
+        grants = await talk.journal.approvals(talk.last.run_id)
+        for each in grants:
+            print_hanging(err(), grant_line(each, talk.last.run_id), 2)
+        note("/revoke TOOL takes one back" if grants else "no tool has a yes")
         return exits.DONE, ""
 
     # The rest.

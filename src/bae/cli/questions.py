@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bae.markers import OpenGate
     from bae.node import Node
 
-_SHORT: Final = 40
+_SHORT: Final = 50
 """Characters up to which what a field takes stands in its prompt."""
 
 
@@ -86,7 +86,7 @@ class AtTerminal:
                 forget_typed()
                 err().print(_question(gate), soft_wrap=True)
                 try:
-                    return await _fitting_answer(gate)
+                    return await _fitting_answer(gate, in_thread=self._display.in_thread)
                 except EOFError:
                     self._left = True
                     raise Waiting([gate]) from None
@@ -96,11 +96,11 @@ class AtTerminal:
                     raise
 
 
-async def _fitting_answer(gate: OpenGate) -> Any:
+async def _fitting_answer(gate: OpenGate, *, in_thread: bool) -> Any:
     """What is typed for a gate. Arguments that a tool does not take are asked for again at once: by
     then, another call would be asked about."""
     while True:
-        value = await _answer(*answer_field(gate))
+        value = await _answer(*answer_field(gate), in_thread=in_thread)
         field = plan_of(gate.node_type).fields.get(gate.field_name)
         if not gate.parameter or field is None:
             return value
@@ -118,15 +118,18 @@ def _say_misfit(why: str, *, forget: bool = True) -> None:
     err().print(said, soft_wrap=True)
 
 
-async def _answer(cls: type[Node], name: str) -> Any:
+async def _answer(cls: type[Node], name: str, *, in_thread: bool = False) -> Any:
     """What is typed for a gate, as the run takes it."""
-    typed = await _ask(cls, name, with_default=False)
+    typed = await _ask(cls, name, with_default=False, in_thread=in_thread)
     return None if typed is None else typed.given_to(cls, name)
 
 
-async def _ask(cls: type[Node], name: str, *, with_default: bool) -> Typed | None:
-    _introduce(cls, name)
-    prompt = _prompt_of(cls, name, with_default=with_default)
+async def _ask(
+    cls: type[Node], name: str, *, with_default: bool, in_thread: bool = False
+) -> Typed | None:
+    kind = _kind(cls.__pydantic_fields__[name].annotation, in_thread=in_thread)
+    _introduce(cls, name, kind)
+    prompt = _prompt_of(cls, name, kind, with_default=with_default)
     while True:
         text = await typed_line(prompt, hidden=is_secret(cls, name))
         try:
@@ -212,10 +215,9 @@ def describe_deadline(gate: OpenGate) -> str:
     return f"  until {at}, then {then}"
 
 
-def _introduce(cls: type[Node], name: str) -> None:
+def _introduce(cls: type[Node], name: str, kind: str) -> None:
     """Print what a field is for, where that is said, and what it takes where that is long."""
     info = cls.__pydantic_fields__[name]
-    kind = _kind(info.annotation)
     said = Text(name, style="bold")
     if info.description:
         said.append(f" - {in_lines(info.description, 4)}", style="dim")
@@ -225,11 +227,10 @@ def _introduce(cls: type[Node], name: str) -> None:
         err().print(said, soft_wrap=True)
 
 
-def _prompt_of(cls: type[Node], name: str, *, with_default: bool) -> str:
+def _prompt_of(cls: type[Node], name: str, kind: str, *, with_default: bool) -> str:
     """What stands before the place to type at: the field, what it takes, and what Enter alone
     gives, as `size (small | large, Enter for small): `."""
     info = cls.__pydantic_fields__[name]
-    kind = _kind(info.annotation)
     facts = [kind] if len(kind) <= _SHORT else []
     if is_secret(cls, name):
         facts = ["not shown"]
@@ -238,10 +239,10 @@ def _prompt_of(cls: type[Node], name: str, *, with_default: bool) -> str:
     return f"{name} ({', '.join(facts)}): " if facts else f"{name}: "
 
 
-def _kind(annotation: Any) -> str:
+def _kind(annotation: Any, *, in_thread: bool) -> str:
     if is_yes_or_no(annotation):
         return "y/n"
-    said = in_one_line(describe_type(annotation))
+    said = in_one_line(describe_type(annotation, in_thread=in_thread))
     return "str" if said == "text" else said
 
 

@@ -29,6 +29,7 @@ from bae.exceptions import BaeError
 EPILOG: Final = examples(
     "bae serve app.py --lm local",
     "bae serve app.py --port 8800 --journal runs.db",
+    "bae serve app.py --allow-origin http://127.0.0.1:5173",
     "BAE_SERVE_TOKEN=… bae serve app.py --host 0.0.0.0 --allow-host bae.example.com",
 )
 SHORTEST_TOKEN: Final = 8
@@ -44,6 +45,13 @@ def serve(
         option(
             "--allow-host NAME",
             "A name under which the server is reached, besides loopback names. Repeatable.",
+        ),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        option(
+            "--allow-origin ORIGIN",
+            "Pages of another site that may use the API, as http://127.0.0.1:5173. Repeatable.",
         ),
     ] = None,
     token: Annotated[
@@ -71,12 +79,7 @@ def serve(
     from bae.serve.access import LOOPBACK
     from bae.serve.server import listening
 
-    if token is not None and not (len(token) >= SHORTEST_TOKEN and token.isascii()):
-        raise typer.BadParameter(
-            f"give at least {SHORTEST_TOKEN} ASCII characters, or leave it out",
-            param_hint="'--token'",
-        )
-    key = token or secrets.token_urlsafe(24)
+    key = find_token(token)
     graph = load_proved(module)
     check_lm(graph, lm, begins=True)
     model = lm_with_learned(graph, lm, optimized)
@@ -92,6 +95,7 @@ def serve(
                 max_iters=max_iters,
                 auth=bearer(key),
                 hosts=names,
+                origins=allow_origin or (),
             )
             async with listening(api, host, port) as url:
                 if as_json:
@@ -104,6 +108,18 @@ def serve(
                 await asyncio.Event().wait()
 
     run_until_signal(serve_graph())
+
+
+def find_token(given: str | None) -> str:
+    """The token that every request has: the one that was given, or a new one."""
+    if given is None:
+        return secrets.token_urlsafe(24)
+    if len(given) < SHORTEST_TOKEN or not given.isascii():
+        raise typer.BadParameter(
+            f"give at least {SHORTEST_TOKEN} ASCII characters, or leave it out",
+            param_hint="'--token'",
+        )
+    return given
 
 
 def need_server() -> None:

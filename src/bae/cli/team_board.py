@@ -24,12 +24,14 @@ from bae.journal import subscribe
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Spent, read_spent
 from bae.team.events import (
+    ActionRequested,
     ActivityUpdate,
     BlockerCreated,
     BlockerResolved,
     CommitCreated,
     CorrectionAttempt,
     Event,
+    PlanChanged,
     StoredEvent,
     TaskStatusChanged,
     TestResult,
@@ -348,7 +350,11 @@ def counts_text(counts: Mapping[TaskStatus, int], in_progress: str = "") -> str:
 def spent_text(spending: Spent) -> str:
     """What was spent; nothing where no call was made."""
     usage = Usage(spending.calls, spending.tokens, cost=spending.cost)
-    return ", ".join([count(usage.calls, "LM call"), *spent(usage)]) if usage.calls else ""
+    if not usage.calls:
+        return ""
+    *parts, last = [count(usage.calls, "LM call"), *spent(usage)]
+    least = "at least " if spending.cost and spending.unpriced else ""
+    return ", ".join([*parts, f"{least}{last}"])
 
 
 def _describe(event: Event) -> str:
@@ -366,8 +372,12 @@ def _describe(event: Event) -> str:
             said = f"reviewed: {review.headline}"
         case BlockerCreated(question=question, blocker_id=number):
             said = f'asks: {headline(question)} (bae team answer {number} "...")'
-        case BlockerResolved(answer=answer):
-            said = f"was answered: {answer}"
+        case BlockerResolved(answer=answer, by=by):
+            said = f"was answered{f' by {by}' if by else ''}: {answer}"
+        case PlanChanged(change=change, tasks=keys, by=by):
+            said = f"{change}{f' by {by}' if by else ''}: {', '.join(keys)}"
+        case ActionRequested(action=action, text=note, by=by):
+            said = f"{action}{f' by {by}' if by else ''}{f': {headline(note)}' if note else ''}"
         case ActivityUpdate(text=text):
             said = text
         case _:

@@ -85,15 +85,9 @@ class Team:
 
     async def task(self, named: str) -> Task:
         """The task that a person names by its key or number."""
-        known = await self.tasks()
-        for task in known:
-            if named in (task.key, str(task.id)):
-                return task
-        from difflib import get_close_matches
+        from bae.team.steering import find_task
 
-        near = get_close_matches(named, [task.key for task in known], 3, 0.5)
-        guess = f"did you mean {' or '.join(near)}? " if near else ""
-        raise refused(f"there is no task {named!r}", fix=f"{guess}`bae team tasks` lists them")
+        return await find_task(self.store, self.project.id, named)
 
     async def is_running(self) -> bool:
         """Whether a run is in progress, in any process."""
@@ -256,6 +250,16 @@ def load_workers(team: Team, named: str | None) -> Sequence[str]:
         except Exception as error:  # whatever the code of the workers raises
             raise refused(f"the workers of {named} cannot be imported", None, error) from error
     return worker_kinds()
+
+
+def find_user() -> str | None:
+    """Who is at the command line, by the name that this system knows."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # as in a container without a user of that number
+        return None
 
 
 def can_ask() -> bool:

@@ -170,6 +170,7 @@ _LABELS: Final = {
     "review": ("reviewed", "green"),
     "question": ("asks you", "yellow"),
     "answer": ("answered", "green"),
+    "steered": ("steered", "yellow"),
     "merge": ("merged", "green"),
     "activity": ("", "dim"),
 }

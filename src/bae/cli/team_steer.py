@@ -9,12 +9,21 @@ import typer
 from bae.cli.exits import refused
 from bae.cli.later import call_later
 from bae.cli.options import AsJSON
-from bae.cli.team_project import OneTask, Team, ask, can_ask, read_text, team_command
+from bae.cli.team_project import (
+    OneTask,
+    Team,
+    ask,
+    can_ask,
+    find_user,
+    read_text,
+    team_command,
+)
 
 if TYPE_CHECKING:
     from bae.cli.printing import note, out, print_json
     from bae.cli.team_output import as_data, print_blockers, print_next
-    from bae.team.models import Action, Task
+    from bae.team.models import Action
+    from bae.team.steering import Steered, Steering
 else:
     note, out, print_json = call_later("bae.cli.printing", "note out print_json")
     as_data, print_blockers, print_next = call_later(
@@ -88,24 +97,20 @@ async def serve(
     """
     import asyncio
 
-    from bae.cli.serve import SHORTEST_TOKEN, need_server
+    from bae.cli.serve import find_token, need_server
 
     need_server()
     from bae.team.team_server import serving
 
-    if token is not None and not (len(token) >= SHORTEST_TOKEN and token.isascii()):
-        raise typer.BadParameter(
-            f"give at least {SHORTEST_TOKEN} ASCII characters, or leave it out",
-            param_hint="'--token'",
-        )
+    key, hosts = find_token(token), allow_host or ()
     here = team.store, team.project.id
-    hosts = allow_host or ()
-    async with serving(*here, host=host, port=port, token=token, hosts=hosts) as address:
+    async with serving(*here, host=host, port=port, token=key, hosts=hosts) as address:
         if as_json:
             print_json({"url": address.url, "token": address.token, "page": address.page})
         else:
             shown = {"api": address.url, "docs": f"{address.url}/openapi.json"}
-            shown |= {"page": address.page} if token is None else {}
+            # A token that somebody chose stays out of the terminal: the page asks for it.
+            shown |= {"page": address.page if token is None else address.url}
             for name, url in shown.items():
                 out().print(f"{name:<5} {url}", soft_wrap=True, markup=False)
             if token is None:
@@ -171,7 +176,7 @@ async def answer(
             given = given or await ask(f"{keys[each.task_id]}: {each.summary}")
         except EOFError:
             break
-        await team.store.answer_blocker(each.id, given)
+        await team.store.answer_blocker(each.id, given, by=find_user())
         note(f"{keys[each.task_id]} continues{'' if running else ' in the next run'}")
     if not running:
         print_next("bae team run")
@@ -187,21 +192,21 @@ async def add_note(
     ],
 ) -> None:
     """Steer a task: its worker reads the note before it asks its LLM again."""
-    found = await _find_unmerged(team, task)
-    await team.store.add_note(found.id, read_text(text))
-    note(f"the worker of {found.key} reads the note before its next LM call")
+    asked = await _steer(team, "note", task, read_text(text))
+    key = asked.task.key if asked and asked.task else task
+    note(f"the worker of {key} reads the note before its next LM call")
 
 
 @team_command(group, "bae team stop", "bae team stop report")
 async def stop(team: Team, task: OneOrAll = None) -> None:
     """Stop a task, or the run, after its current round or attempt."""
-    await _request(team, "stop", task)
+    await _ask_for(team, "stop", task)
 
 
 @team_command(group, "bae team kill", "bae team kill report")
 async def kill(team: Team, task: OneOrAll = None) -> None:
     """End a task, or the run, now. Work that is not merged stays on its branch."""
-    await _request(team, "kill", task)
+    await _ask_for(team, "kill", task)
 
 
 @team_command(group, "bae team pause", "bae team pause report")
@@ -210,13 +215,13 @@ async def pause(team: Team, task: OneOrAll = None) -> None:
 
     A task in progress stops after its current round or attempt.
     """
-    await _request(team, "pause", task)
+    await _ask_for(team, "pause", task)
 
 
 @team_command(group, "bae team resume", "bae team resume report")
 async def resume(team: Team, task: OneOrAll = None) -> None:
     """Continue a task, or the run, that was paused."""
-    await _request(team, "resume", task)
+    await _ask_for(team, "resume", task)
 
 
 @team_command(group, "bae team retry", "bae team retry report")
@@ -233,34 +238,26 @@ async def retry(
 
     It may have failed, been cancelled or skipped, or be blocked.
     """
-    await _request(team, "retry", task)
+    await _ask_for(team, "retry", task)
 
 
 @team_command(group, "bae team skip report")
 async def skip(team: Team, task: OneTask) -> None:
     """Do without a task: those that depend on it continue."""
-    await _request(team, "skip", task)
+    await _ask_for(team, "skip", task)
 
 
-async def _request(team: Team, action: Action, named: str | None) -> None:
-    from bae.team.team_run import add_request
-
-    task = await _find_unmerged(team, named) if named is not None else None
-    running = await team.is_running()
-    if task is None and action in ("stop", "kill") and not running:
+async def _ask_for(team: Team, action: Action, named: str | None) -> None:
+    asked = await _steer(team, action, named)
+    if asked is None:
         note("no run is in progress")
         return
-    await add_request(team.store, team.project.id, action, task.id if task else None)
-    taken = "the run takes it now" if running else "the next run takes it"
-    note(f"{action} {task.key if task else 'the run'}: {taken}")
+    taken = "the run takes it now" if asked.is_running else "the next run takes it"
+    note(f"{action} {asked.task.key if asked.task else 'the run'}: {taken}")
 
 
-async def _find_unmerged(team: Team, named: str) -> Task:
-    """The task that a person names, which there is still something to do for."""
-    task = await team.task(named)
-    if task.status in ("completed", "merged"):
-        raise refused(
-            f"{task.key} is {task.status}: its work is in the team's branch",
-            fix="what is to be changed is a task of its own: bae team tasks add",
-        )
-    return task
+async def _steer(team: Team, action: Steering, named: str | None, text: str = "") -> Steered | None:
+    from bae.team.steering import steer
+
+    here = team.store, team.repository, team.project.id
+    return await steer(*here, action, named, text=text, by=find_user())

@@ -14,6 +14,7 @@ from bae.cli.team_project import (
     OneTask,
     Team,
     can_ask,
+    find_user,
     open_team,
     read_file,
     read_text,
@@ -183,8 +184,9 @@ async def approve(
     for task in untested:
         note(f"without tests: {task.key}, {in_one_line(task.title)}{_name_files(task)}")
     agreed = untested if without_tests else [task for task in untested if _is_agreed(task)]
-    done = await team.store.approve_tasks([task.id for task in found])
-    done += await team.store.approve_tasks([task.id for task in agreed], without_tests=True)
+    approve, by = team.store.approve_tasks, find_user()
+    done = await approve([task.id for task in found], by=by)
+    done += await approve([task.id for task in agreed], without_tests=True, by=by)
     note(f"{count(done, 'task')} approved")
     left = [task.key for task in untested if task not in agreed]
     more = [f"bae team tasks approve {' '.join(left)} --without-tests"] if left else []
@@ -224,6 +226,8 @@ async def add(
 ) -> None:
     """Add a task, or the tasks in a file. What you add yourself is approved, unless no test is to
     prove it."""
+    from bae.team.steering import check_files
+
     if (title is None) == (source is None):
         raise Misuse("there is no task to add", fix="give a title, or --from FILE")
     if source is not None:
@@ -231,8 +235,8 @@ async def add(
     else:
         planned = [await _read_fields(team, title=title, key=key, **fields)]
     added = [_check_task(each) for each in planned]
-    await _check_files(team, added)
-    await team.store.add_tasks(team.project.id, added)
+    await check_files(team.store, team.repository, team.project, added)
+    await team.store.add_tasks(team.project.id, added, by=find_user())
     print_tasks(await team.tasks())
     _note_kinds(*(each.kind for each in added))
     _note_untested(*added)
@@ -253,17 +257,15 @@ async def edit(
     **fields: Any,
 ) -> None:
     """Change a task that is neither in progress nor merged; what is not named stays."""
-    from bae.team.models import as_planned, headline
+    from bae.team.models import headline
+    from bae.team.steering import change_task, check_files
 
     found = await team.task(task)
     given = await _read_fields(team, title=title, key=key, **fields)
-    values = as_planned(found).model_dump()
-    if found.proof != "none" and "tests" in given:
-        del values["proof"]  # which follows from whether tests are named
-    planned = _check_task(values | given)
+    planned = change_task(found, given)
     if "files" in given or "new_files" in given:
-        await _check_files(team, [planned])
-    edited = await team.store.edit_task(found.id, planned)
+        await check_files(team.store, team.repository, team.project, [planned])
+    edited = await team.store.edit_task(found.id, planned, by=find_user())
     print_task(edited.model_copy(update={"reason": headline(edited.reason)}), (), ())
     _note_kinds(planned.kind)
     _note_untested(planned)
@@ -278,7 +280,7 @@ async def drop(team: Team, tasks: Annotated[list[str], _TASKS]) -> None:
     # Those that others need come last.
     for task in reversed(await team.tasks()):
         if task.id in found:
-            await team.store.drop_task(task.id)
+            await team.store.drop_task(task.id, by=find_user())
     note(f"{count(len(found), 'task')} dropped")
 
 
@@ -293,19 +295,6 @@ async def _read_fields(team: Team, **fields: Any) -> dict[str, Any]:
     if "depends_on" in given:
         given["depends_on"] = [(await team.task(each)).key for each in given["depends_on"] if each]
     return given
-
-
-async def _check_files(team: Team, tasks: list[PlannedTask]) -> None:
-    """Refuse tasks that name files which do not exist and are not marked as new."""
-    from bae.team.planned_files import find_file_problems, list_files
-
-    known = await list_files(team.repository, team.project.branch)
-    keys = {task.key for task in tasks}
-    others = [task for task in await team.tasks() if task.key not in keys]
-    if problems := find_file_problems(tasks, others, known):
-        first, *rest = problems
-        more = "".join(f"\n{each.place}: {each.message}; {each.fix}" for each in rest)
-        raise refused(f"{first.place} {first.message}{more}", fix=first.fix)
 
 
 def print_brief(named: str, *, with_tools: bool, as_json: bool) -> None:
@@ -351,15 +340,9 @@ def _read_tasks(text: str, source: str) -> list[dict[str, Any]]:
 
 def _check_task(values: dict[str, Any]) -> PlannedTask:
     """A task from what a person wrote; its key is made from its title where there is none."""
-    from pydantic import ValidationError
-
-    from bae.exceptions import faults
-    from bae.team.models import PlannedTask
+    from bae.team.steering import make_task
 
     if not values.get("key"):
         made = re.sub(r"[^a-z0-9]+", "-", str(values.get("title", "")).lower()).strip("-")
         values = values | {"key": made[:60].strip("-")}
-    try:
-        return PlannedTask.model_validate(values)
-    except ValidationError as error:
-        raise refused(f"this is no task: {'; '.join(faults(error))}", "correct it") from error
+    return make_task(values)

@@ -173,12 +173,14 @@ def _members(annotation: Any) -> list[Enum]:
     return found
 
 
-def describe_type(annotation: Any) -> str:
-    """What may be typed, in a few words: `yes or no`, `red | blue`, `1 (LOW) | 2 (HIGH)`, `int`."""
+def describe_type(annotation: Any, *, in_thread: bool = False) -> str:
+    """What may be typed, in a few words: `yes or no`, `red | blue`, `1 (LOW) | 2 (HIGH)`, `int`.
+    `in_thread` says that an approval may hold for a thread."""
     if is_yes_or_no(annotation):
         return "yes or no"
     if annotation is Approval:
-        return 'yes | no: why | run | {"arguments": …}'
+        wider = "run | thread" if in_thread else "run"
+        return f'yes | no: why | {wider} | {{"arguments": …}}'
     if annotation is Interruption:
         return "yes to repeat it | no | what happened"
     names = {spell_value(each): each.name for each in _members(annotation)}

@@ -20,6 +20,7 @@ from typing import IO, Any, Final, Literal, NoReturn, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
+from bae.approvals import for_run_alone
 from bae.exceptions import JournalError, faults
 from bae.files import HASH
 from bae.given_files import open_file, read_lines
@@ -466,6 +467,10 @@ async def _write_runs(
     count = 0
     listed = run_ids is None
     unknown: list[str] = []
+    if run_ids is not None and len(run_ids) > 1:  # the newest run of a thread is its last turn
+        wanted = set(run_ids)
+        known = [info.run_id async for info in journal.every_run() if info.run_id in wanted]
+        run_ids = [*reversed(known), *run_ids]
     if run_ids is None:  # oldest first, the order in which they are to be loaded
         run_ids = (await every_id())[::-1]
     for run_id in dict.fromkeys(run_ids):
@@ -510,7 +515,7 @@ async def _load_runs(
     try:
         while (run := await in_thread_to_the_end(lambda: next(runs, None))) is not None:
             if unfinished == "cancel":
-                run = _cancelled(run)
+                run = _set_apart(run)
             try:
                 await journal.put(run, replace=existing == "replace")
             except JournalError as error:
@@ -535,9 +540,11 @@ def _copy_lines(source: IO[Any], target: IO[bytes]) -> None:
     target.seek(0)
 
 
-def _cancelled(run: StoredRun) -> StoredRun:
-    """A run that `graph.recover` leaves alone."""
+def _set_apart(run: StoredRun) -> StoredRun:
+    """A run that `graph.recover` leaves alone, and whose yeses hold for no other run."""
     info = run.info
+    if run.answers:
+        run = with_other(run, answers=for_run_alone(run.answers))
     if info.status not in ("queued", "running", "waiting"):
         return run
     how = "in progress" if info.status == "running" else info.status

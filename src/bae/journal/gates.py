@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from bae.approvals import Approval
+from bae.approvals import Approval, check_approval_scope
 from bae.exceptions import GateError, JournalError, describe, faults
 from bae.files import visible
 from bae.journal.compatibility import refuse_changes
@@ -100,6 +100,12 @@ async def answer_gate(
     from bae.journal.resume import result_of, resume
 
     stored = await journal.read(run_id)
+    if stored.info.status == "cancelled":
+        raise GateError(
+            f"the run {run_id} was cancelled, and takes no answer",
+            code="bae-gate-cancelled",
+            fix=f"graph.resume({run_id!r}, …) continues the run, which then asks again",
+        )
     gate = await off_loop(len(stored.lines), find_gate, stored, field)
     gate, text, files = await encode_answer(graph, stored, gate, value)
     is_secret = not gate.parameter and gate.field_name in node_codec(gate.node_type).secret
@@ -147,6 +153,7 @@ async def encode_answer(
     try:
         with visible(stored.files):  # an answer may name a file of the run
             value = plan.check_answer(node_type, gate, value)
+            check_approval_scope(value, stored.info.thread)
             return gate, *dump_gate_answer(gate, value)
     except JournalError:
         raise

@@ -216,6 +216,15 @@ async def fork(
 ) -> str:
     """A new run that shares with another all that was before its step `at`."""
     stored = await journal.read(run_id)
+    if thread is not None and stored.info.thread not in (None, thread):
+        raise JournalError(
+            f"the run {run_id} is a turn of the thread {stored.info.thread!r}, and its fork cannot "
+            f"be one of the thread {thread!r}, which has other turns before it",
+            run_id=run_id,
+            code="bae-fork-thread",
+            fix=f"give thread={stored.info.thread!r}, or none; graph.thread(…).fork({thread!r}) "
+            "makes a new thread with copies of turns",
+        )
     whole = ("StepStarted", "RunForked")
     steps = {each.step: each.n for each in stored.lines if not each.path and each.kind in whole}
     if at not in steps:

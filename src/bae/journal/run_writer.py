@@ -56,6 +56,7 @@ from bae.usage import Usage
 from bae.writer import Log, Writer
 
 if TYPE_CHECKING:
+    from bae.approvals import Grant
     from bae.arguments import Arguments
     from bae.exceptions import BaeError
     from bae.given_lm import AskedLM
@@ -319,6 +320,10 @@ class JournalWriter(Writer):
         """What people have answered until now, in other processes too."""
         return await self._journal.answers(run.run_id)
 
+    async def grants(self, run: Run) -> Sequence[Grant]:
+        """The yeses of people that hold for all calls of a tool in the run, or in its thread."""
+        return await self._journal.approvals(run.run_id)
+
     async def take_told(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:
         """What people have told the LMs of the run since it was last asked for."""
         async with self._telling:  # in order, since the records alone count what was taken
@@ -432,12 +437,13 @@ def _bytes_of(files: Iterable[Attached], known: Collection[str] = ()) -> dict[st
 
 def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:
     """The encoder of a graph's records, with the settings of a journal."""
-    return Encoder(graph, secrets=journal.secrets, prompts=journal.prompts)
+    given = {"prompts": journal.prompts, "thinking": journal.thinking}
+    return Encoder(graph, secrets=journal.secrets, **given)
 
 
 def _form_of(graph: Graph[Any, Any], journal: Journal) -> tuple[Encoder, Shape]:
     """The encoder of a graph's records, and its shape: worked out once."""
-    key = journal.secrets, journal.prompts
+    key = journal.secrets, journal.prompts, journal.thinking
     form = _FORMS.setdefault(graph, {}).get(key)
     if form is None:
         form = encoder_for(graph, journal), shape_of(graph)
@@ -446,5 +452,5 @@ def _form_of(graph: Graph[Any, Any], journal: Journal) -> tuple[Encoder, Shape]:
     return form
 
 
-_Forms = dict[tuple[bool, bool], tuple[Encoder, Shape]]
+_Forms = dict[tuple[bool, bool, bool], tuple[Encoder, Shape]]
 _FORMS: WeakKeyDictionary[Graph[Any, Any], _Forms] = WeakKeyDictionary()

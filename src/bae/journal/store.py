@@ -77,6 +77,9 @@ CANCEL: Final = "cancel:"
 """Begins the address of a request to cancel a run; the number of times that the run was resumed
 follows. It is stored in the same way: the owner of the run finds it."""
 
+LONGEST_THREAD: Final = 500
+"""Characters of the id of a thread."""
+
 OPEN: Final = ("running", "waiting")
 """The statuses of a run that keeps its thread for itself."""
 
@@ -236,6 +239,8 @@ class Journal(ABC):
     """Whether secrets (`SecretStr`, `Field(repr=False)`) are stored in clear."""
     prompts: bool = True
     """Whether the text of prompts and raw answers is stored, or only a hash of each prompt."""
+    thinking: bool = False
+    """Whether what models think before an answer is stored with the answer."""
     _bells: tuple[Callable[[str], None], ...] = ()
 
     # What a store must have.
@@ -420,10 +425,22 @@ class Journal(ABC):
         """The entry of a run, as `runs` lists it."""
         return (await self.read(run_id)).info
 
+    async def forks(self, run_id: str, *, limit: int = 50) -> list[RunInfo]:
+        """The runs that were forked from a run, the newest first."""
+        await self.info(run_id)  # which refuses one that is not there
+        infos = [info async for info in self.every_run() if info.parent == run_id]
+        return infos[:limit]
+
     async def answers(self, run_id: str) -> dict[str, str]:
         """What people have answered at the gates of a run, and told it, as JSON by address: read
         often while a run is in progress."""
         return (await self.read(run_id)).answers
+
+    async def thread_answers(self, thread: str, graph: str) -> dict[str, dict[str, str]]:
+        """The same for the runs of a graph in a thread, by run, the oldest first; runs without
+        answers may be left out. It is read before each tool call that needs an approval."""
+        infos = [info async for info in self.every_run(thread=thread, graph=graph)]
+        return {info.run_id: await self.answers(info.run_id) for info in reversed(infos)}
 
     async def lines(self, run_id: str, *, after: int = -1, limit: int = 500) -> RunLines:
         """At most `limit` lines of a run whose number is greater than `after`, with its entry. A
@@ -525,30 +542,27 @@ class Journal(ABC):
         return await off_loop(len(run.lines), why, run, place, step)
 
     async def approvals(self, run_id: str) -> list[Grant]:
-        """The yeses that hold for all calls of a tool in a run, including revoked yeses."""
+        """The yeses that hold for all calls of a tool in a run, including revoked yeses: those of
+        the run, and those for its thread, of other runs of the same graph."""
         from bae.approvals import grants_in
 
-        return grants_in(await self.answers(run_id))
+        info = await self.info(run_id)
+        found = grants_in(await self.answers(run_id), run_id)
+        if info.thread is not None:
+            of_thread = await self.thread_answers(info.thread, info.graph)
+            for other, answers in of_thread.items():
+                if other != run_id:
+                    found += [each for each in grants_in(answers, other) if each.holds_in_thread]
+        return found
 
     async def revoke(self, run_id: str, tool: str) -> list[Grant]:
-        """Take back the yeses for a tool, and return them: a person is asked before its next call,
-        in a run that is in progress too. `tool` is its name, or its place, `Reply.calls(refund)`.
-        """
-        from bae.approvals import REVOKED
+        """Take back the yeses for a tool, those for the thread too, and return them: a person is
+        asked before its next call, in a run that is in progress too. `tool` is its name, or its
+        place, `Reply.calls(refund)`."""
+        from bae.approvals import revoke_grants
 
         given = await self.approvals(run_id)
-        taken = [each for each in given if tool in (each.tool, each.place) and not each.revoked]
-        if not taken:
-            holding = sorted({each.place for each in given if not each.revoked})
-            raise JournalError(
-                f"the run {run_id} has no yes for {tool} that could be revoked",
-                run_id=run_id,
-                code="bae-approval-unknown",
-                fix=f"name one of {', '.join(holding)}" if holding else "there is none",
-            )
-        for each in taken:
-            await self.answer(run_id, f"{each.address}{REVOKED}", "true")
-        return [each._replace(revoked=True) for each in taken]
+        return await revoke_grants(self, given, tool, f"the run {run_id}", run_id)
 
     async def cancel(self, run_id: str, *, timeout: float = 10.0) -> RunInfo:
         """Cancel a run, in whichever process it is, and return its entry as it is then.
@@ -611,8 +625,8 @@ class Journal(ABC):
 
         A run that was in progress or waiting where it was exported is "cancelled" here, so that it
         is not continued by accident in two places: `graph.recover` leaves it alone, `graph.resume`
-        continues it. With `unfinished="keep"` its status stays, for a journal that replaces the
-        other.
+        continues it. In the same way, a yes for a thread holds here for its own run only. With
+        `unfinished="keep"` both stay, for a journal that replaces the other.
         """
         from bae.journal.export import load
 
@@ -810,10 +824,13 @@ def _forget_error(stored: Future[Any]) -> None:
 
 def check_thread(thread: object) -> None:
     """Raise `bae-thread-name` for an id that a thread cannot have: people type it."""
+    why = "it is no name that can be typed"
     if isinstance(thread, str) and thread.strip() and thread.isprintable():
-        return
+        if len(thread) <= LONGEST_THREAD:
+            return
+        why = f"it has {len(thread):,} characters, and {LONGEST_THREAD} is the most"
     raise JournalError(
-        f"a thread cannot be called {thread!r}: it is no name that can be typed",
+        f"a thread cannot be called {thread!r:.100}: {why}",
         code="bae-thread-name",
         fix="give an id in plain characters, as thread='ana-42'",
     )

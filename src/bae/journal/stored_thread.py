@@ -9,11 +9,13 @@ from os import urandom
 from typing import TYPE_CHECKING, Any
 
 from bae import records
+from bae.approvals import Grant, for_run_alone, grants_in, revoke_grants
 from bae.exceptions import JournalError
 from bae.journal.decoder import off_loop
-from bae.journal.earlier_turns import read_turn
+from bae.journal.earlier_turns import known_turn, read_turn
 from bae.journal.shape import Json
 from bae.journal.store import (
+    OPEN,
     Journal,
     Line,
     Listed,
@@ -102,6 +104,18 @@ class StoredThread:
         found = [Turn(each.user, each.reply, each.run_id, each.started) for each in turns]
         return Messages(found, self.id)
 
+    async def approvals(self) -> list[Grant]:
+        """The yeses that hold for a tool in all turns of the thread, including revoked yeses."""
+        answers = await self._journal.thread_answers(self.id, self._graph.name)
+        found = [each for run_id, given in answers.items() for each in grants_in(given, run_id)]
+        return [each for each in found if each.holds_in_thread]
+
+    async def revoke(self, tool: str) -> list[Grant]:
+        """Take back the yeses for a tool that hold in all turns, and return them. `tool` is its
+        name, or its place, `Reply.calls(refund)`."""
+        given = await self.approvals()
+        return await revoke_grants(self._journal, given, tool, f"the thread {self.id!r}")
+
     async def delete(self) -> int:
         """Delete all its runs, and return how many. A thread with a run in progress is refused with
         `bae-thread-busy`. Runs whose lines a fork shares are kept (`bae-thread-kept`), until the
@@ -152,6 +166,8 @@ class StoredThread:
         return len(chosen)
 
     async def _read(self, info: RunInfo) -> tuple[Turn, str, int]:
+        if info.status not in ("queued", *OPEN):
+            return await known_turn(self._journal, self._graph, info.run_id, info.change)
         stored = await self._journal.read_texts(info.run_id)
         secrets = self._journal.secrets
         return await off_loop(len(stored.lines), read_turn, stored, self._graph, secrets)
@@ -160,8 +176,9 @@ class StoredThread:
 def _copied(stored: StoredRun, ids: Mapping[str, str], thread: str) -> StoredRun:
     """A run as one of another thread, with new ids for the runs that its lines name."""
     info = replace(stored.info, run_id=ids[stored.info.run_id], thread=thread, parent=None)
+    info = replace(info, owner=None, lease_until=None)
     lines = tuple(_renamed(line, ids) for line in stored.lines)
-    return replace(stored, info=replace(info, owner=None, lease_until=None), lines=lines)
+    return replace(stored, info=info, lines=lines, answers=for_run_alone(stored.answers))
 
 
 def _renamed(line: Line, ids: Mapping[str, str]) -> Line:

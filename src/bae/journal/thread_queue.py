@@ -9,7 +9,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from bae.exceptions import JournalError
+from bae.exceptions import BaeError, JournalError, add_note
 from bae.journal.store import OPEN, Journal, RunInfo
 from bae.turns import TurnOptions
 
@@ -109,15 +109,22 @@ async def _resume(
     again = options._replace(max_iters=None, turn=None, metadata={})
     try:
         await resume(graph, busy.run_id, again, journal, None)
-    except JournalError as error:
-        if error.code in ("bae-run-owned", "bae-run-taken", "bae-run-ended", "bae-run-unknown"):
-            return  # another process was first
-        raise
     except Exception as error:
-        # It has failed, and so it is over: the next turn does not see it.
-        if (await journal.info(busy.run_id)).status in OPEN:
-            raise
-        error.add_note(f"the interrupted turn {busy.run_id} has failed")
+        was_second = ("bae-run-owned", "bae-run-taken", "bae-run-ended", "bae-run-unknown")
+        if not isinstance(error, JournalError) or error.code not in was_second:
+            await _check_over(journal, busy, error)
+
+
+async def _check_over(journal: Journal, busy: RunInfo, error: Exception) -> None:
+    """Raise the error of a turn that could not be resumed, unless it has failed: then it is over,
+    and the next turn does not see it."""
+    if (await journal.info(busy.run_id)).status not in OPEN:
+        return
+    add_note(error, f"the turn {busy.run_id} was interrupted, and has to be resumed first")
+    if isinstance(error, BaeError):
+        also = f'cancel that turn: interrupted="cancel", or journal.cancel({busy.run_id!r})'
+        error.fix = f"{error.fix}; or {also}" if error.fix else also
+    raise error
 
 
 def late_in_queue(turn: TurnOptions) -> JournalError:

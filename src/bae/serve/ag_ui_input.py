@@ -71,6 +71,7 @@ class AgentRequest(_Sent):
 
     thread_id: Id
     run_id: Id
+    protocol_version: str | None = None
     messages: Annotated[list[AnyMessage], Field(max_length=10_000)]
     tools: list[Any] | None = None
     context: list[Any] | None = None

@@ -41,7 +41,7 @@ _STOPPED: Final = {
         "the server stops; the run goes on: send the same request again to follow it",
     ),
     "gap": (
-        "bae-serve-slow",
+        "bae-serve-gap",
         "this client has read too slowly: send the same request again to follow the run",
     ),
     "deleted": ("bae-run-unknown", "the run was deleted"),
@@ -206,6 +206,8 @@ class AgentStream(Response):
                 return [*events.close(is_void=True), self._finished(outcome=outcome)]
             case "cancelled":
                 made = events.close(is_void=False)
+                if self._request.protocol_version is None:  # clients before 1.0 do not know it
+                    return [*made, _error_event("bae-run-cancelled", "the run was cancelled")]
                 return [*made, self._finished(outcome={"type": "cancelled"})]
             case "failed":
                 made = events.close(is_void=False)

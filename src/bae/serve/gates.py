@@ -6,9 +6,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
+from bae.approvals import Grant
 from bae.exceptions import BaeError, GateError, JournalError, describe
 from bae.files import visible
 from bae.graph import Graph
@@ -43,14 +44,38 @@ class InboxQuery(Form):
 
 class AnswerBody(Form):
     """An answer to a gate: its `value`, or for a tool call a `decision`. "edit" has all
-    `arguments` of the call; a yes with the scope "run" holds for all calls of the tool."""
+    `arguments` of the call; a yes with the scope "run" holds for all calls of the tool, and
+    with "thread" also in other turns of the thread."""
 
     gate: Annotated[str, Field(min_length=1, max_length=2_000)]
     value: Any = None
     decision: Literal["approve", "edit", "refuse"] | None = None
     arguments: dict[str, Any] | None = None
     reason: Annotated[str, Field(max_length=10_000)] = ""
-    scope: Literal["call", "run"] = "call"
+    scope: Literal["call", "run", "thread"] = "call"
+
+
+class RevokeBody(Form):
+    """A tool, by its name or its place, as `Reply.calls(refund)`."""
+
+    tool: Annotated[str, Field(min_length=1, max_length=2_000)]
+
+
+class ApprovalView(BaseModel):
+    """A yes that holds for all calls of a tool: the run that asked, and the address of its gate."""
+
+    tool: str
+    place: str
+    address: str
+    revoked: bool
+    scope: Literal["run", "thread"]
+    run_id: str
+
+
+class ApprovalPage(BaseModel):
+    """Yeses, the oldest first in each run."""
+
+    approvals: list[ApprovalView]
 
 
 async def list_gates(call: ApiCall) -> GatePage:
@@ -121,28 +146,43 @@ async def answer_gate(call: ApiCall) -> RunDetails:
 def _value_of(body: AnswerBody) -> Any:
     if body.decision is None:
         if body.arguments is not None or body.reason or body.scope != "call":
-            raise Refused(
-                422,
-                "bae-serve-input",
-                "body.decision: it is missing, and there are arguments, a reason or a scope",
-                "give the decision approve, edit or refuse",
-                place="body.decision",
-            )
+            raise _missing("decision", "give the decision approve, edit or refuse")
         return body.value
     made: dict[str, Any] = {"approve": body.decision != "refuse"}
     if body.decision == "edit" and body.arguments is None:
-        raise Refused(
-            422,
-            "bae-serve-input",
-            "body.arguments: they are missing",
-            "give all arguments of the call",
-            place="body.arguments",
-        )
+        raise _missing("arguments", "give all arguments of the call")
     if body.arguments is not None:
         made["arguments"] = body.arguments
     if body.reason:
         made["reason"] = body.reason
     return made | ({"scope": body.scope} if body.scope != "call" else {})
+
+
+def _missing(part: str, fix: str) -> Refused:
+    fault = InputFault(loc=["body", part], msg="it is missing")
+    place = f"body.{part}"
+    return Refused(
+        422, "bae-serve-input", f"{place}: {fault.msg}", fix, place=place, errors=[fault]
+    )
+
+
+async def list_approvals(call: ApiCall) -> ApprovalPage:
+    """The yeses that hold for all calls of a tool in a run, and in its thread."""
+    run_id = call.path["run"]
+    await call.api.info(call.user, run_id)
+    return _page_of(await call.api.journal.approvals(run_id))
+
+
+async def revoke_approval(call: ApiCall) -> ApprovalPage:
+    """Take back the yeses for a tool: its next call asks again."""
+    run_id = call.path["run"]
+    await call.api.info(call.user, run_id)
+    await call.api.journal.revoke(run_id, call.body.tool)
+    return _page_of(await call.api.journal.approvals(run_id))
+
+
+def _page_of(grants: list[Grant]) -> ApprovalPage:
+    return ApprovalPage(approvals=[ApprovalView(**each._asdict()) for each in grants])
 
 
 def _misfit(body: AnswerBody, error: GateError) -> Refused:
@@ -259,6 +299,25 @@ ENDPOINTS: Final = (
         answer_gate,
         {200: RunDetails},
         body=AnswerBody,
+        refusals=_WRITE,
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{run}/approvals",
+        "read",
+        "List the yeses that hold for all calls of a tool.",
+        list_approvals,
+        {200: ApprovalPage},
+        refusals=(404, 409),
+    ),
+    Endpoint(
+        "POST",
+        "/runs/{run}/approvals/revoke",
+        "answer",
+        "Take back the yeses for a tool.",
+        revoke_approval,
+        {200: ApprovalPage},
+        body=RevokeBody,
         refusals=_WRITE,
     ),
     Endpoint(

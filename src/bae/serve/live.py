@@ -103,10 +103,10 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
         await websocket.accept()  # else a browser is not told the reason
         await websocket.close(_REFUSED, _reason(refused.body.detail))
         return
-    await websocket.accept()
     if path != "/feed":
         await api.sockets[path](websocket)
         return
+    await websocket.accept()
     connection = _Connection(api, websocket)
     with suppress(TimeoutError, WebSocketDisconnect, RuntimeError):  # the client is gone
         try:

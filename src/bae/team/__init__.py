@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bae.team.edit_format import EditError
     from bae.team.endpoints import ServedTeam, add_teams
     from bae.team.events import (
+        ActionRequested,
         ActivityUpdate,
         AgentCreated,
         AgentRetired,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         CommitCreated,
         CorrectionAttempt,
         Event,
+        PlanChanged,
         ProgressUpdate,
         StoredEvent,
         TaskAssigned,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         TestResult,
         WorkReviewed,
         broadcast,
+        broadcast_action_requested,
         broadcast_activity,
         broadcast_agent_created,
         broadcast_agent_retired,
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
         broadcast_blocker_resolved,
         broadcast_commit_created,
         broadcast_correction_attempt,
+        broadcast_plan_changed,
         broadcast_progress,
         broadcast_task_assigned,
         broadcast_task_blocked,
@@ -100,6 +104,7 @@ if TYPE_CHECKING:
     from bae.team.workspaces import WorkspaceError
 
 __all__ = [
+    "ActionRequested",
     "ActivityUpdate",
     "Address",
     "AgentCreated",
@@ -129,6 +134,7 @@ __all__ = [
     "LeadAgent",
     "Limits",
     "LogEntry",
+    "PlanChanged",
     "PlannedTask",
     "ProgramEvent",
     "ProgressUpdate",
@@ -166,6 +172,7 @@ __all__ = [
     "add_request",
     "add_teams",
     "broadcast",
+    "broadcast_action_requested",
     "broadcast_activity",
     "broadcast_agent_created",
     "broadcast_agent_retired",
@@ -174,6 +181,7 @@ __all__ = [
     "broadcast_blocker_resolved",
     "broadcast_commit_created",
     "broadcast_correction_attempt",
+    "broadcast_plan_changed",
     "broadcast_progress",
     "broadcast_task_assigned",
     "broadcast_task_blocked",
@@ -213,12 +221,13 @@ __getattr__, __dir__ = export_lazily(
         "team.edit_format": "EditError",
         "team.endpoints": "ServedTeam add_teams",
         "team.events": (
-            "ActivityUpdate AgentCreated AgentRetired AgentStatusChanged BlockerCreated "
-            "BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event ProgressUpdate "
-            "StoredEvent TaskAssigned TaskBlocked TaskStatusChanged TaskUnblocked TestResult "
-            "WorkReviewed broadcast broadcast_activity broadcast_agent_created "
-            "broadcast_agent_retired broadcast_agent_status broadcast_blocker_created "
-            "broadcast_blocker_resolved broadcast_commit_created broadcast_correction_attempt "
+            "ActionRequested ActivityUpdate AgentCreated AgentRetired AgentStatusChanged "
+            "BlockerCreated BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event "
+            "PlanChanged ProgressUpdate StoredEvent TaskAssigned TaskBlocked TaskStatusChanged "
+            "TaskUnblocked TestResult WorkReviewed broadcast broadcast_action_requested "
+            "broadcast_activity broadcast_agent_created broadcast_agent_retired "
+            "broadcast_agent_status broadcast_blocker_created broadcast_blocker_resolved "
+            "broadcast_commit_created broadcast_correction_attempt broadcast_plan_changed "
             "broadcast_progress broadcast_task_assigned broadcast_task_blocked "
             "broadcast_task_status broadcast_task_unblocked broadcast_test_result "
             "broadcast_work_reviewed"

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final
+from urllib.parse import quote
 
 from pydantic import BaseModel
 from starlette.responses import Response
@@ -71,19 +72,17 @@ from bae.team.events import BlockerCreated, StoredEvent
 from bae.team.git import Repository
 from bae.team.models import (
     Blocker,
-    PlannedTask,
     Project,
     Task,
     TaskAttempt,
     TeamError,
-    as_planned,
     headline,
 )
-from bae.team.planned_files import find_file_problems, list_files
 from bae.team.schedule import plan_dry_run
+from bae.team.steering import change_task, check_files, find_task, steer
 from bae.team.store import Store
 from bae.team.task_log import read_task_log
-from bae.team.team_run import add_request, is_running, read_held, read_paused
+from bae.team.team_run import is_running, read_held, read_paused
 from bae.team.unified_diffs import ChangedFile, read_changed_files
 
 LINES_OF_ALL: Final = 20_000
@@ -151,7 +150,7 @@ class _Teams:
 
     async def _task(self, call: ApiCall) -> tuple[ServedTeam, Task]:
         team = self._team(call.user, call.path["team"])
-        return team, await _find_task(team, call.path["task"])
+        return team, await find_task(team.store, team.project.id, call.path["task"])
 
     async def _attempt(self, call: ApiCall) -> tuple[ServedTeam, Task, TaskAttempt]:
         team, task = await self._task(call)
@@ -210,26 +209,25 @@ class _Teams:
                 f"{call.user.name} may not answer, and so not approve tasks",
                 "leave approve out, and have somebody else approve them",
             )
-        await _check_files(team, body.tasks)
-        added = await team.store.add_tasks(team.project.id, body.tasks, approved=body.approve)
+        await check_files(team.store, team.repository, team.project, body.tasks)
+        added = await team.store.add_tasks(
+            team.project.id, body.tasks, approved=body.approve, by=call.user.name
+        )
         return 201, TaskPage(tasks=[_row(task, {}) for task in added])
 
     async def edit_task(self, call: ApiCall) -> TaskDetails:
         team, task = await self._task(call)
         given = call.body.model_dump(exclude_none=True)
-        values = as_planned(task).model_dump()
-        if task.proof != "none" and "tests" in given:
-            del values["proof"]  # which follows from whether tests are named
-        planned = PlannedTask.model_validate(values | given)
+        planned = change_task(task, given)
         if "files" in given or "new_files" in given:
-            await _check_files(team, [planned])
+            await check_files(team.store, team.repository, team.project, [planned])
         may_approve = "answer" in call.user.can
-        await team.store.edit_task(task.id, planned, approved=task.approved and may_approve)
+        await team.store.edit_task(task.id, planned, approved=may_approve, by=call.user.name)
         return await _details(team, await team.store.task(task.id))
 
     async def drop_task(self, call: ApiCall) -> Response:
         team, task = await self._task(call)
-        await team.store.drop_task(task.id)
+        await team.store.drop_task(task.id, by=call.user.name)
         return Response(status_code=204)
 
     async def show_plan(self, call: ApiCall) -> PlanView:
@@ -240,34 +238,26 @@ class _Teams:
         if body.tasks is None:
             ids = [task.id for task in await team.store.tasks(team.project.id)]
         else:
-            ids = [(await _find_task(team, each)).id for each in body.tasks]
-        waiting = [each for each in ids if not (await team.store.task(each)).approved]
-        count = await team.store.approve_tasks(waiting)
+            ids = [(await find_task(team.store, team.project.id, each)).id for each in body.tasks]
+        approve, by = team.store.approve_tasks, call.user.name
+        count = await approve(ids, by=by)
         if body.without_tests:
-            count += await team.store.approve_tasks(waiting, without_tests=True)
+            count += await approve(ids, without_tests=True, by=by)
         return ApprovedView(approved=count, plan=await _read_plan(team))
 
     async def act(self, call: ApiCall) -> tuple[int, ActionView]:
         team, body = self._team(call.user, call.path["team"]), call.body
-        task = None if body.task is None else await _find_task(team, body.task)
-        if task is not None and task.status in ("completed", "merged"):
-            raise Refused(
-                409,
-                "bae-team-transition",
-                f"{task.key} is {task.status}: its work is in the team's branch",
-                "add another task for what is to be changed",
-            )
-        running = await is_running(team.repository)
-        view = ActionView(action=body.action, task=task and task.key, running=running)
-        if body.action == "note":
-            assert task is not None
-            await team.store.add_note(task.id, body.text)
-            return 202, view
-        if task is None and body.action in ("stop", "kill") and not running:
+        here = team.store, team.repository, team.project.id
+        about = {"text": body.text, "by": call.user.name}
+        asked = await steer(*here, body.action, body.task, **about)
+        if asked is None:
             raise Refused(409, "bae-team-transition", "no run is in progress")
-        number = task.id if task else None
-        asked = await add_request(team.store, team.project.id, body.action, number)
-        return 202, view.model_copy(update={"request": asked.id})
+        return 202, ActionView(
+            action=body.action,
+            task=asked.task and asked.task.key,
+            running=asked.is_running,
+            request=asked.request and asked.request.id,
+        )
 
     # A task
 
@@ -360,11 +350,13 @@ class _Teams:
         """The blockers and plans that wait for a person, as rows of the inbox."""
         waiting: list[GateView] = []
         for name, team in self._seen(call.user).items():
+            tasks = await team.store.tasks(team.project.id)
+            known = {task.id: task for task in tasks}
             for each in await _read_blockers(name, team, open_only=True):
                 address = f"blockers/{each.id}"
                 row = _wait_row(name, address, "blocker", each.question, each.since, call)
-                waiting.append(row.model_copy(update={"task": each.task}))
-            tasks = await team.store.tasks(team.project.id)
+                context = _describe_task(known.get(each.task_id), call.query.cut)
+                waiting.append(row.model_copy(update={"task": each.task, "context": context}))
             unapproved = [task for task in tasks if not task.approved]
             if unapproved:
                 since = await team.store.unapproved_since(team.project.id)
@@ -492,9 +484,11 @@ def _refusing(handler: _Handle) -> _Handle:
             faults = [
                 InputFault(loc=["body", each.place], msg=each.message) for each in error.problems
             ]
-            headers = {"retry-after": "5"} if status == 503 else None
+            if status == 503:  # the rest is for who runs the server, and names its file
+                said = "the state of the team cannot be used now: the log of the server says why"
+                raise Refused(503, error.code, said, headers={"retry-after": "5"}) from error
             raise Refused(
-                status, error.code, error.message, error.fix or "", errors=faults, headers=headers
+                status, error.code, error.message, error.fix or "", errors=faults
             ) from error
 
     return handle
@@ -505,15 +499,6 @@ def encode_event(item: FeedItem[StoredEvent]) -> str:
     if not item.encoded:
         item.encoded = json.dumps(item.value.to_message())
     return item.encoded
-
-
-async def _find_task(team: ServedTeam, named: str) -> Task:
-    for task in await team.store.tasks(team.project.id):
-        if named in (task.key, str(task.id)):
-            return task
-    raise Refused(
-        404, "bae-team-unknown", f"there is no task {named[:100]!r}", "list the tasks of the team"
-    )
 
 
 async def _sum_up(name: str, team: ServedTeam) -> dict[str, Any]:
@@ -549,25 +534,6 @@ async def _details(team: ServedTeam, task: Task) -> TaskDetails:
         blockers=[each for each in blockers if each.task_id == task.id],
         reviews=len((await team.store.reviews(team.project.id)).get(task.id, ())),
     )
-
-
-async def _check_files(team: ServedTeam, planned: list[PlannedTask]) -> None:
-    """Refuse tasks that name files which do not exist and are not marked as new."""
-    known = await list_files(team.repository, team.project.branch)
-    keys = {task.key for task in planned}
-    tasks = await team.store.tasks(team.project.id)
-    others = [task for task in tasks if task.key not in keys]
-    needs = {key for task in planned for key in task.depends_on}
-    if not needs <= {task.key for task in (*planned, *others)}:
-        return  # the store names the tasks that are missing
-    if problems := find_file_problems(planned, others, known):
-        first = problems[0]
-        raise TeamError(
-            f"{first.place} {first.message}",
-            code=first.code,
-            fix=first.fix,
-            problems=tuple(problems),
-        )
 
 
 async def _read_plan(team: ServedTeam) -> PlanView:
@@ -624,7 +590,7 @@ def _wait_row(
     return GateView(
         run_id="",
         graph="",
-        gate=f"teams/{team}/{address}",
+        gate=f"teams/{quote(team, safe='')}/{address}",
         place="",
         question=cut_text(question, call.query.cut),
         kind=kind,
@@ -633,6 +599,14 @@ def _wait_row(
         context={},
         team=team,
     )
+
+
+def _describe_task(task: Task | None, cut: int) -> dict[str, Value]:
+    """What a person wants to know of a task that asks."""
+    if task is None:  # it was added a moment ago
+        return {}
+    about = {"title": task.title, "description": task.description}
+    return {name: Value(value=cut_text(text, cut)) for name, text in about.items() if text}
 
 
 async def _view_diff(call: ApiCall, text: str) -> DiffView:

@@ -11,13 +11,14 @@ from typing import Annotated, Any, Concatenate, Final, Literal, ParamSpec, Proto
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from bae.team.models import Review, TaskStatus, TestReport
+from bae.team.models import Action, Review, TaskStatus, TestReport
 
 P = ParamSpec("P")
 _log = logging.getLogger(__name__)
 LONGEST_SEND: Final = 5.0
 """Seconds that a broadcast may take."""
 _FORBID: Final = ConfigDict(extra="forbid")
+PlanChange = Literal["added", "edited", "approved", "dropped"]
 
 
 @dataclass(frozen=True, config=_FORBID)
@@ -167,13 +168,34 @@ class BlockerCreated(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class BlockerResolved(_Event):
-    """A person answered. `by` is the user who did so over HTTP."""
+    """A person answered. `by` is who did so."""
 
     task_id: int
     blocker_id: int
     answer: str
     by: str | None = None
     type: Literal["blocker_resolved"] = field(default="blocker_resolved", kw_only=True)
+
+
+@dataclass(frozen=True, config=_FORBID)
+class PlanChanged(_Event):
+    """Tasks, by their keys, were added, edited, approved or dropped. `by` is who did so."""
+
+    change: PlanChange
+    tasks: tuple[str, ...]
+    by: str | None = None
+    type: Literal["plan_changed"] = field(default="plan_changed", kw_only=True)
+
+
+@dataclass(frozen=True, config=_FORBID)
+class ActionRequested(_Event):
+    """A person asks for something: of a task, or of the whole run. A note has a `text`."""
+
+    action: Action | Literal["note"]
+    task_id: int | None = None
+    text: str = ""
+    by: str | None = None
+    type: Literal["action_requested"] = field(default="action_requested", kw_only=True)
 
 
 @dataclass(frozen=True, config=_FORBID)
@@ -186,11 +208,13 @@ class ProgressUpdate(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class ActivityUpdate(_Event):
-    """What an agent is doing, in words."""
+    """What an agent is doing, in words. What is `journaled` is a tool call, which the journal of
+    the agents' runs has in full."""
 
     text: str
     task_id: int | None = None
     agent_id: str | None = None
+    journaled: bool = False
     program: str = ""
     """The coding program that does it, if it is one."""
     type: Literal["activity_update"] = field(default="activity_update", kw_only=True)
@@ -210,6 +234,8 @@ Event = Annotated[
     | WorkReviewed
     | BlockerCreated
     | BlockerResolved
+    | PlanChanged
+    | ActionRequested
     | ProgressUpdate
     | ActivityUpdate,
     Field(discriminator="type"),
@@ -300,5 +326,7 @@ broadcast_commit_created = _broadcast_of(CommitCreated)
 broadcast_work_reviewed = _broadcast_of(WorkReviewed)
 broadcast_blocker_created = _broadcast_of(BlockerCreated)
 broadcast_blocker_resolved = _broadcast_of(BlockerResolved)
+broadcast_plan_changed = _broadcast_of(PlanChanged)
+broadcast_action_requested = _broadcast_of(ActionRequested)
 broadcast_progress = _broadcast_of(ProgressUpdate)
 broadcast_activity = _broadcast_of(ActivityUpdate)

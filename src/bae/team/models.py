@@ -362,7 +362,7 @@ class Blocker(_Model):
         default=None, description="of the content that the answer `yes` lets in, if that is asked"
     )
     answered_by: str | None = Field(
-        default=None, description="the user who answered over HTTP; None on the command line"
+        default=None, description="who answered: the user; None where a run did so itself"
     )
 
     @property

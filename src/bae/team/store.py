@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from bae.tasks import finish_despite_cancel
 from bae.team import tables
 from bae.team.events import (
+    ActionRequested,
     AgentCreated,
     AgentRetired,
     AgentStatusChanged,
@@ -24,6 +25,8 @@ from bae.team.events import (
     BlockerResolved,
     Broadcaster,
     Event,
+    PlanChange,
+    PlanChanged,
     Sender,
     StoredEvent,
     TaskAssigned,
@@ -161,7 +164,12 @@ class Store:
     # Tasks
 
     async def add_tasks(
-        self, project_id: int, planned: Sequence[PlannedTask], *, approved: bool = True
+        self,
+        project_id: int,
+        planned: Sequence[PlannedTask],
+        *,
+        approved: bool = True,
+        by: str | None = None,
     ) -> list[Task]:
         """Add tasks to a project: all or none. Duplicates, unknown dependencies and cycles are
         refused by name, all of them in the error's `problems`. Those that are not `approved` wait
@@ -179,27 +187,42 @@ class Store:
                 _insert(db, tables.tasks, planned=_dump_plan(task), **values)
             for task in planned:
                 _set_dependencies(db, project_id, task)
+            _note_change(db, project_id, "added", [task.key for task in planned], by)
             return _read_project_tasks(db, project_id)[len(before) :]
 
         return await self.write(add)
 
-    async def approve_tasks(self, task_ids: Sequence[int], *, without_tests: bool = False) -> int:
-        """Let tasks run that a plan has added: how many. Tasks with the proof `none` are approved
+    async def approve_tasks(
+        self, task_ids: Sequence[int], *, without_tests: bool = False, by: str | None = None
+    ) -> int:
+        """Let tasks run that wait for approval: how many. Tasks with the proof `none` are approved
         only `without_tests`, which approves no others: a person says so for each of them."""
 
         def approve(db: sa.Connection) -> int:
-            known = _rows(db, sa.select(tables.tasks).where(tables.tasks.c.id.in_(task_ids)))
+            waiting = sa.select(tables.tasks).filter_by(approved=False)
             named = [
-                row["id"]
-                for row in known
+                row
+                for row in _rows(db, waiting.where(tables.tasks.c.id.in_(task_ids)))
                 if (row["planned"].get("proof") == "none") == without_tests
             ]
-            change = sa.update(tables.tasks).where(tables.tasks.c.id.in_(named))
-            return db.execute(change.values(approved=True)).rowcount
+            numbers = [row["id"] for row in named]
+            change = sa.update(tables.tasks).where(tables.tasks.c.id.in_(numbers))
+            db.execute(change.values(approved=True))
+            for which in dict.fromkeys(row["project_id"] for row in named):
+                keys = [row["key"] for row in named if row["project_id"] == which]
+                _note_change(db, which, "approved", keys, by)
+            return len(named)
 
         return await self.write(approve)
 
-    async def edit_task(self, task_id: int, planned: PlannedTask, *, approved: bool = True) -> Task:
+    async def edit_task(
+        self,
+        task_id: int,
+        planned: PlannedTask,
+        *,
+        approved: bool = True,
+        by: str | None = None,
+    ) -> Task:
         """Replace what is planned for a task that is neither in progress nor merged. Tasks that
         depend on it do so by its new key too. With the proof `none`, or where the edit is not
         `approved`, it has to be approved again."""
@@ -222,11 +245,12 @@ class Store:
             values |= {"approved": False} if planned.proof == "none" or not approved else {}
             db.execute(sa.update(tables.tasks).filter_by(id=task_id).values(values))
             _set_dependencies(db, task.project_id, planned)
+            _note_change(db, task.project_id, "edited", [planned.key], by)
             return _read_task(db, task_id)
 
         return await self.write(edit)
 
-    async def drop_task(self, task_id: int) -> None:
+    async def drop_task(self, task_id: int, *, by: str | None = None) -> None:
         """Remove a task that is neither in progress nor merged, and that no other task needs.
         Its branch, if it has one, stays."""
 
@@ -238,10 +262,11 @@ class Store:
             if needed_by:
                 raise TeamError(
                     f"task {task.key!r} cannot be dropped: {', '.join(needed_by)} depends on it",
-                    code="bae-team-unknown-dependency",
+                    code="bae-team-transition",
                     fix="drop those too, or edit their dependencies first",
                 )
             db.execute(sa.delete(tables.tasks).filter_by(id=task_id))
+            _note_change(db, task.project_id, "dropped", [task.key], by)
 
         await self.write(drop)
 
@@ -295,21 +320,23 @@ class Store:
             if not db.execute(change).rowcount:
                 return None
             about = task.project_id, task_id
-            _add_event(db, TaskStatusChanged(*about, after, before, values["reason"]))
+            add_event(db, TaskStatusChanged(*about, after, before, values["reason"]))
             if before is TaskStatus.BLOCKED:
-                _add_event(db, TaskUnblocked(*about))
+                add_event(db, TaskUnblocked(*about))
             if after is TaskStatus.BLOCKED:
-                _add_event(db, TaskBlocked(*about, values["reason"]))
+                add_event(db, TaskBlocked(*about, values["reason"]))
             return _read_task(db, task_id)
 
         return await self.write(move)
 
-    async def add_note(self, task_id: int, text: str) -> None:
+    async def add_note(self, task_id: int, text: str, *, by: str | None = None) -> None:
         """Keep what a person said, for the next attempt at a task."""
+        text = _make_storable(text)
 
         def add(db: sa.Connection) -> None:
-            _read_task(db, task_id)  # raises where there is none
-            _insert(db, tables.notes, task_id=task_id, text=_make_storable(text))
+            task = _read_task(db, task_id)  # raises where there is none
+            _insert(db, tables.notes, task_id=task_id, text=text)
+            add_event(db, ActionRequested(task.project_id, "note", task_id, text, by))
 
         await self.write(add)
 
@@ -388,7 +415,7 @@ class Store:
             task = _read_task(db, task_id)
             values: dict[str, Any] = {"task_id": task_id, "question": question, "digest": digest}
             number = _insert(db, tables.blockers, **values)
-            _add_event(db, BlockerCreated(task.project_id, task_id, number, question))
+            add_event(db, BlockerCreated(task.project_id, task_id, number, question))
             return Blocker(id=number, **values)
 
         return await self.write(add)
@@ -411,7 +438,7 @@ class Store:
             task = _read_task(db, found.task_id)
             values = {"answer": answer, "answered_by": by}
             db.execute(sa.update(tables.blockers).filter_by(id=blocker_id).values(values))
-            _add_event(db, BlockerResolved(task.project_id, task.id, blocker_id, answer, by))
+            add_event(db, BlockerResolved(task.project_id, task.id, blocker_id, answer, by))
             return found.model_copy(update=values)
 
         return await self.write(resolve)
@@ -438,7 +465,7 @@ class Store:
             data = agent.model_dump(mode="json")
             db.execute(sa.insert(tables.agents).values(**which, data=data))
             for event in _find_agent_events(project_id, before, agent):
-                _add_event(db, event)
+                add_event(db, event)
 
         await self.write(save)
 
@@ -452,14 +479,17 @@ class Store:
 
     async def add_events(self, events: Sequence[Event]) -> list[StoredEvent]:
         """Store events, in this order, each with the next number."""
-        return await self.write(lambda db: [_add_event(db, event) for event in events])
+        return await self.write(lambda db: [add_event(db, event) for event in events])
 
     async def events(
-        self, project_id: int, after: int = 0, *, most: int = 1000
+        self, project_id: int, after: int = 0, *, most: int = 1000, task_id: int | None = None
     ) -> list[StoredEvent]:
-        """The events of a project with higher numbers than `after`, oldest first."""
+        """The events of a project, or of one of its tasks, with higher numbers than `after`, oldest
+        first."""
         number = tables.events.c.id
         found = sa.select(tables.events).filter_by(project_id=project_id).where(number > after)
+        if task_id is not None:
+            found = found.where(tables.events.c.data["task_id"].as_integer() == task_id)
         rows = await self.read(lambda db: _rows(db, found.order_by(number).limit(most)))
         return [_read_event(row) for row in rows]
 
@@ -639,7 +669,8 @@ def _add_report(
     _insert(db, tables.reports, **about, data=report.model_dump(mode="json"))
 
 
-def _add_event(db: sa.Connection, event: Event) -> StoredEvent:
+def add_event(db: sa.Connection, event: Event) -> StoredEvent:
+    """Store an event in the transaction that stores what it tells."""
     at = time()
     number = _insert(db, tables.events, project_id=event.project_id, at=at, data=event.to_message())
     stored = StoredEvent(number=number, at=at, event=event)
@@ -649,6 +680,13 @@ def _add_event(db: sa.Connection, event: Event) -> StoredEvent:
 
 def _read_event(row: Mapping[str, Any]) -> StoredEvent:
     return StoredEvent(number=row["id"], at=row["at"], event=read_event(row["data"]))
+
+
+def _note_change(
+    db: sa.Connection, project_id: int, change: PlanChange, keys: Sequence[str], by: str | None
+) -> None:
+    if keys:
+        add_event(db, PlanChanged(project_id, change, tuple(keys), by))
 
 
 def _make_storable(text: str) -> str:

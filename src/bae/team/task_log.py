@@ -15,6 +15,7 @@ from bae import Usage
 from bae.journal import AskedQuestion, Journal, MadeCall, RunInfo, StoredRun, list_questions
 from bae.team.budgets import Spent, read_spent
 from bae.team.events import (
+    ActionRequested,
     ActivityUpdate,
     BlockerCreated,
     BlockerResolved,
@@ -42,13 +43,14 @@ LogKind = Literal[
     "review",
     "question",
     "answer",
+    "steered",
     "merge",
     "activity",
 ]
 """What an entry of a log is: a new status, an attempt that corrects the one before, a question
 to an LLM, a tool call, what a coding program does, work that an LLM submits, edits that were
-committed, a run of the tests, a review, a question to a person and its answer, a merge, and what
-else an agent says."""
+committed, a run of the tests, a review, a question to a person and its answer, what a person asks
+for, a merge, and what else an agent says."""
 _PAGE: Final = 1000
 
 
@@ -100,11 +102,10 @@ async def read_task_log(
 
 async def _read_events(store: Store, task: Task) -> AsyncGenerator[LogEntry]:
     number = 0
-    while batch := await store.events(task.project_id, number, most=_PAGE):
+    while batch := await store.events(task.project_id, number, most=_PAGE, task_id=task.id):
         number = batch[-1].number
         for each in batch:
-            is_own = getattr(each.event, "task_id", None) == task.id
-            if is_own and (said := _describe(each.event, task)):
+            if said := _describe(each.event, task):
                 yield LogEntry(at=each.at, **said)
 
 
@@ -139,8 +140,14 @@ def _describe(event: Event, task: Task) -> dict[str, Any] | None:
             return {"kind": "review", "text": review.headline, "ok": good, "detail": detail}
         case BlockerCreated(question=question):
             return {"kind": "question", "text": headline(question), "detail": question}
-        case BlockerResolved(answer=answer):
-            return {"kind": "answer", "text": headline(answer), "detail": answer}
+        case BlockerResolved(answer=answer, by=by):
+            said = f"{f'by {by}: ' if by else ''}{headline(answer)}"
+            return {"kind": "answer", "text": said, "detail": answer}
+        case ActionRequested(action=action, text=note, by=by):
+            said = f"{action}{f' by {by}' if by else ''}{f': {headline(note)}' if note else ''}"
+            return {"kind": "steered", "text": said, "detail": note}
+        case ActivityUpdate(journaled=True):
+            return None  # the journal has the call
         case ActivityUpdate(text=text, program=program):
             kind = "program" if program else "activity"
             return {"kind": kind, "text": headline(text), "detail": text}

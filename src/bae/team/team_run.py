@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from bae import BaeError
 from bae.team import tables
 from bae.team.budgets import Budgets
-from bae.team.events import ActivityUpdate, ProgressUpdate
+from bae.team.events import ActionRequested, ActivityUpdate, ProgressUpdate
 from bae.team.files import FileLock
 from bae.team.git import Repository
 from bae.team.integration import Moved
@@ -29,7 +29,7 @@ from bae.team.models import (
     summary,
 )
 from bae.team.pool import AgentPoolManager
-from bae.team.store import Store
+from bae.team.store import Store, add_event
 from bae.team.tables import sa
 from bae.team.workbench import Workbench
 
@@ -249,7 +249,12 @@ class TeamRun:
 
 
 async def add_request(
-    store: Store, project_id: int, action: Action, task_id: int | None = None
+    store: Store,
+    project_id: int,
+    action: Action,
+    task_id: int | None = None,
+    *,
+    by: str | None = None,
 ) -> Request:
     """Ask for something: for one task, or for the whole run where none is named.
 
@@ -273,6 +278,7 @@ async def add_request(
             task = sa.select(tables.tasks).filter_by(id=task_id, project_id=project_id)
             tables.one(db, task, "task", task_id)
         about: dict[str, Any] = {"project_id": project_id, "task_id": task_id, "action": action}
+        add_event(db, ActionRequested(project_id, action, task_id, by=by))
         return Request(id=tables.insert(db, tables.requests, **about), **about)
 
     return await store.write(add)

@@ -28,6 +28,10 @@ from bae.team.workbench import RUNS
 
 SEND_SECONDS: Final = 10.0
 """How long a client of `/events` may take no more of what is sent to it."""
+_DEPRECATED: Final = (
+    (b"deprecation", b"@1795046400"),  # RFC 9745
+    (b"link", b'</feed>; rel="successor-version"'),
+)
 _REFUSED: Final = 1008
 _SLOW: Final = 1013
 
@@ -102,6 +106,7 @@ _PAGE: Final = Endpoint(
 
 def _add_events(api: API, store: Store, project_id: int, key: str) -> None:
     async def send_events(websocket: WebSocket) -> None:
+        await websocket.accept(headers=_DEPRECATED)
         given = websocket.query_params.get("token", "")
         after = websocket.query_params.get("after", "0")
         is_given = secrets.compare_digest(given.encode(), key.encode())

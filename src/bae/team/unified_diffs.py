@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+LONGEST_LINE: Final = 2_000
+"""Characters of a line that is shown; generated code may be one line."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hunk:
@@ -63,7 +66,7 @@ class ChangedFile:
 
 def read_changed_files(text: str, most: int, most_of_all: int) -> list[ChangedFile]:
     """The files of a diff as git writes it, to be shown: at most `most` lines of each file and
-    `most_of_all` lines in all; 0 is no bound."""
+    `most_of_all` lines in all, and the beginning of very long lines; 0 is no bound."""
     files: list[ChangedFile] = []
     old = new = lines = total = 0  # lines that are left of the hunk; lines of the file, and of all
     for line in text.split("\n"):
@@ -82,11 +85,13 @@ def read_changed_files(text: str, most: int, most_of_all: int) -> list[ChangedFi
             if (most and lines >= most) or (most_of_all and total >= most_of_all):
                 file.is_cut = True
             else:
-                file.hunks[-1].lines.append(line)
+                is_long = most > 0 and len(line) > LONGEST_LINE
+                file.is_cut = file.is_cut or is_long
+                file.hunks[-1].lines.append(f"{line[:LONGEST_LINE]}…" if is_long else line)
                 lines, total = lines + 1, total + 1
         elif found := _NUMBERS.match(line):
             old, new = int(found["old"] or 1), int(found["new"] or 1)
-            if not file.is_cut:
+            if not (most and lines >= most) and not (most_of_all and total >= most_of_all):
                 hunk = ChangedLines(
                     int(found["from"]), int(found["to"]), found["heading"].strip(), []
                 )
@@ -196,7 +201,7 @@ def _read_git_line(line: str) -> str:
     """The path in `diff --git a/x b/x`, where both are the same; it counts only without others."""
     words = line.removeprefix(_GIT).rstrip()
     half = len(words) // 2
-    first, second = words[:half].strip('"'), words[half + 1 :].strip('"')
+    first, second = _shown_path(words[:half]), _shown_path(words[half + 1 :])
     return first.removeprefix("a/") if first[2:] == second[2:] else ""
 
 

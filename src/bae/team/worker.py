@@ -295,11 +295,14 @@ class WorkerAgent:
             except (BaeError, OSError):  # it is there still: nothing is lost, and recover cleans
                 _log.warning("the worktree %s is left", workspace.path, exc_info=True)
 
-    async def say(self, task: Task, text: str, program: str = "") -> None:
+    async def say(
+        self, task: Task, text: str, *, journaled: bool = False, program: str = ""
+    ) -> None:
         """Report what is being done, by a coding program if one is named."""
         bench = await self.open()
         bench.on_progress(task.id)
-        await bench.emit(ActivityUpdate(task.project_id, text, task.id, self.agent_id, program))
+        about = task.project_id, text, task.id, self.agent_id
+        await bench.emit(ActivityUpdate(*about, journaled=journaled, program=program))
 
     async def open(self) -> Workbench:
         """The bench that the worker works at; alone, it is opened when it is first needed."""

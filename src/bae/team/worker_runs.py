@@ -58,7 +58,7 @@ async def run_task(
             return (await worker.workspace(task)).checkout
 
         async def say(text: str) -> None:
-            await worker.say(task, headline(text, 80))
+            await worker.say(task, headline(text, 80), journaled=True)
 
         given: dict[Any, Any] = {
             get_desk: Desk(worker, bench, task, run),

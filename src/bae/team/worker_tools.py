@@ -44,6 +44,8 @@ _EQUAL: Final = 3
 _LAST: Final = 3
 """How many rounds before the end of a conversation the LLM is told to submit."""
 _MOST_ROUNDS: Final = 1_000
+_MOST_CALLS: Final = 10
+"""How many calls one round may have: the results of all of them fit into the conversation."""
 _ASKS: Final = "ask"
 
 
@@ -82,7 +84,7 @@ async def run(
         command: as for `sh -c`
         seconds: after which it is ended
     """
-    await desk.worker.say(desk.task, f"runs {headline(command, 80)}")
+    await desk.worker.say(desk.task, f"runs {headline(command, 80)}", journaled=True)
     workspace = await desk.worker.workspace(desk.task)
     return await trials.run_command(desk.bench, desk.task, workspace, command, timeout=seconds)
 
@@ -94,14 +96,16 @@ async def check(tests: tuple[str, ...] = (), *, desk: Annotated[Desk, Dep(get_de
     Args:
         tests: ids, files or groups of tests, as tests/test_login.py::test_a_name; all without any
     """
-    await desk.worker.say(desk.task, f"checks {headline(', '.join(tests), 80) or 'all tests'}")
+    named = headline(", ".join(tests), 80) or "all tests"
+    await desk.worker.say(desk.task, f"checks {named}", journaled=True)
     workspace = await desk.worker.workspace(desk.task)
     return await trials.check_tests(desk.bench, desk.task, workspace, tests)
 
 
 async def submit(work: Node, *, desk: Annotated[Desk, Dep(get_desk)]) -> None:
     """Judge and merge the work. A refusal is the next message of the conversation."""
-    await desk.worker.say(desk.task, f"submits: {headline(getattr(work, 'summary', ''), 80)}")
+    summary = headline(getattr(work, "summary", ""), 80)
+    await desk.worker.say(desk.task, f"submits: {summary}", journaled=True)
     desk.outcome = await submit_work(desk, desk.attempt)
 
 
@@ -204,6 +208,7 @@ TOOLS: Final = Tools(
     accept_timeout=None,  # tests have a limit themselves
     before_round=steer,
     context=60_000,
+    max_calls=_MOST_CALLS,
     at_once=1,  # in the order of the calls: a check after an edit sees it
 )
 """The tools of a worker's conversation."""

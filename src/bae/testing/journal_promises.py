@@ -246,6 +246,17 @@ async def _answers_once(journal: Journal) -> None:
     _same("its gates in the list", (await journal.runs())[0].waiting, waiting)
 
 
+async def _keeps_answers_of_threads(journal: Journal) -> None:
+    """`thread_answers` has the answers of the runs of a graph in a thread, by run."""
+    for n, (graph, thread) in enumerate((("A", "t"), ("A", "t"), ("B", "t"), ("A", "other"))):
+        run = _run(f"r{n}", [_line(0)], status="ended", graph=graph, thread=thread)
+        await journal.create(run, claim=False)
+        await journal.answer(f"r{n}", "a gate", str(n))
+    of_thread = await journal.thread_answers("t", "A")
+    _same("the answers", of_thread, {"r0": {"a gate": "0"}, "r1": {"a gate": "1"}})
+    _same("those of a thread without runs", await journal.thread_answers("none", "A"), {})
+
+
 async def _lists(journal: Journal) -> None:
     """`runs` lists the newest first, by status, graph and thread, page by page."""
     for n in range(7):
@@ -627,6 +638,7 @@ PROMISES: Final[Sequence[Callable[[Journal], Awaitable[None]]]] = (
     _lists,
     _finds_metadata,
     _keeps_threads,
+    _keeps_answers_of_threads,
     _lists_interrupted,
     _refuses_bad_pages,
     _numbers_changes,

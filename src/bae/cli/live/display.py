@@ -98,6 +98,11 @@ class Display:
         found = [view.history for run, view in [*self.views.items()] if run.run_id == run_id]
         return found[-1] if found else None
 
+    @property
+    def in_thread(self) -> bool:
+        """Whether the run belongs to a thread."""
+        return any(view.history.turn is not None for view in [*self.views.values()])
+
     @contextmanager
     def asking(self) -> Generator[None]:
         """Leave the terminal to a question about the run for the block."""

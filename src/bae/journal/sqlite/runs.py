@@ -163,6 +163,19 @@ class RunTables(Journal):
 
         return await self._read(ask)
 
+    async def thread_answers(self, thread: str, graph: str) -> dict[str, dict[str, str]]:
+        """The same for a thread, in one query."""
+
+        def ask(db: sqlite3.Connection) -> dict[str, dict[str, str]]:
+            query = """select id, gate, value from runs join answers using (run)
+                where thread = ? and graph = ? order by run"""
+            found: dict[str, dict[str, str]] = {}
+            for run_id, gate, value in db.execute(query, (thread, graph)):
+                found.setdefault(run_id, {})[gate] = value
+            return found
+
+        return await self._read(ask)
+
     async def fork(
         self,
         run_id: str,
@@ -345,6 +358,17 @@ class RunTables(Journal):
             finally:
                 if db.in_transaction:
                     db.execute("rollback")
+
+        return await self._read(ask)
+
+    async def forks(self, run_id: str, *, limit: int = 50) -> list[RunInfo]:
+        """The runs that were forked from a run, by an index."""
+        query = f"""{_INFO} where runs.parent = ? or (runs.parent is null and runs.came_from = ?)
+            order by runs.run desc limit ?"""
+
+        def ask(db: sqlite3.Connection) -> list[RunInfo]:
+            values = (self._find(db, run_id), run_id, limit)
+            return [_entry(db, row) for row in _fetch(db, query, values)]
 
         return await self._read(ask)
 
