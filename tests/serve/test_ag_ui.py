@@ -190,6 +190,18 @@ async def test_a_cancelled_question_cancels_the_run(browser: Browser):
         assert run.outcome == "interrupt"
 
 
+async def test_a_user_may_say_something_else_instead_of_an_answer(browser: Browser):
+    async with pages(browser) as page:
+        first = await page.run("Plan it.", graph="plan", forget=True)
+        entries = [{"interruptId": each["id"], "status": "cancelled"} for each in first.pending]
+        run = await page.run("Plan the other.", graph="plan", resume=entries)
+        assert run.error is None
+        assert run.outcome == "interrupt"
+        assert run.texts == [("user", "Plan the other.")]
+        infos = await page.served.journal.runs()
+        assert [info.status for info in infos] == ["waiting", "cancelled"]
+
+
 async def test_a_client_before_1_0_gets_no_outcome_that_it_does_not_know(browser: Browser):
     async with pages(browser) as page:
         run = await page.run("Plan it.", graph="plan", forget=True)
