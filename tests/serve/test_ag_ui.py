@@ -277,6 +277,8 @@ async def test_a_page_that_is_loaded_again_gets_the_conversation_without_a_new_r
         assert run.texts == first.texts == [("user", "I am Ana."), ("assistant", "Hello Ana!")]
         assert run.outcome == "success"
         assert run.state == {"mood": "glad"}
+        assert "usage" in first.end
+        assert "usage" not in run.end  # it would be counted twice
         assert [each["id"] for each in run.messages] == [each["id"] for each in first.messages]
         assert len(await page.served.journal.runs()) == 1
 

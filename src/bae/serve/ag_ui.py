@@ -333,7 +333,9 @@ async def _store(call: ApiCall, talk: _Conversation, entries: Sequence[ResumeEnt
 async def _follow(
     talk: _Conversation, info: RunInfo, message: AnyMessage | None = None
 ) -> Response:
-    """The events of a run, from its beginning."""
+    """The events of a run, from its beginning. One that nobody works on is resumed."""
+    if info.is_interrupted() or (info.status == "waiting" and info.can_continue()):
+        await go_on(replace(talk.call, path={"run": info.run_id}), talk.graph)
     messages, is_sent = await talk.snapshot(info, message)
     return AgentStream(talk.call, messages if is_sent else None, follow=Follow(info, messages))
 
