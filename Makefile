@@ -148,6 +148,10 @@ bench-fills: .venv/.dev ## Measure what a fill costs over calling the same SDK b
 bench-tools: .venv/.dev ## Measure a round of tool calls against PydanticAI, and calls against a gather
 	.venv/bin/python -m benchmarks.tools
 
+.PHONY: bench-serve
+bench-serve: .venv/.dev ## Measure what 50 clients cost that follow a run over HTTP
+	.venv/bin/python -m benchmarks.serve
+
 .PHONY: bench-team
 bench-team: .venv/.dev ## Measure a team: five workers against one, idle agents, events to 50 clients
 	.venv/bin/python -m benchmarks.team

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr
 
-from bae import LM, BaeError, Dep, Graph, Map, Node, Text, ToolCall, Tools
+from bae import LM, BaeError, BaeLMError, Dep, Graph, Map, Node, Text, ToolCall, Tools
 from bae.journal import (
     AnswerBegan,
+    AnswerJudged,
     FieldText,
     MemoryJournal,
     StepStarted,
@@ -580,6 +581,75 @@ async def test_thinking_streams_and_no_prompt_and_no_journal_has_it() -> None:
     assert not any("hush" in str(line) for line in stored.lines)
     kinds = {line.kind for line in stored.lines}
     assert kinds.isdisjoint({"FieldText", "Thinking", "TextVoided", "AnswerBegan"})
+
+
+def thinks(*thoughts: str, fails: bool = False) -> Callable[[Prompt], Any]:
+    async def answer(prompt: Prompt) -> Answer:
+        for thought in thoughts:
+            tell(Thought(thought))
+        if fails:
+            raise BaeLMError("busy", retryable=True)
+        return Answer('{"text": "short"}')
+
+    return answer
+
+
+async def thinking_in(journal: MemoryJournal, run_id: str) -> list[str]:
+    lines = (await journal.read(run_id)).lines
+    judged = [json.loads(line.data) for line in lines if line.kind == "AnswerJudged"]
+    return [each["thinking"] for each in judged if "thinking" in each]
+
+
+async def test_a_journal_keeps_thinking_where_it_is_asked_to_and_a_redaction_removes_it() -> None:
+    graph, start = Graph(start=Read), Read(line="a")
+    failed = thinks("of a request that fails", fails=True)
+    for prompts in (True, False):
+        async with MemoryJournal(thinking=True, prompts=prompts) as journal:
+            lm = Retry(Pieces(failed, thinks("hush ", "hush")), first=0.0)
+            run = await graph.arun(start, lm, journal=journal, run_id="one")
+            assert await thinking_in(journal, "one") == ["hush hush"]
+            [judged] = run.journal.of(AnswerJudged)
+            assert judged.attempt.thinking == "hush hush"
+            [answer] = (await journal.why("one", "Summary.text")).attempts
+            assert answer.thinking == "hush hush"
+            await journal.redact("one", "Read.line")
+            assert "hush" not in "".join(line.data for line in (await journal.read("one")).lines)
+
+
+async def test_a_journal_keeps_the_thinking_of_all_rounds_with_the_answer_after_them() -> None:
+    async def calls(prompt: Prompt) -> Answer:
+        tell(Thought("What is it?"))
+        return Answer('{"next_step": {"action": "look"}}')
+
+    async def answers(prompt: Prompt) -> Answer:
+        tell(Thought("Rain."))
+        return Answer('{"next_step": {"action": "answer", "text": "It rains."}}')
+
+    async with MemoryJournal(thinking=True) as journal:
+        lm = Pieces(calls, answers)
+        await Graph(start=Wonder).arun(Wonder(), lm, journal=journal, run_id="one")
+        assert await thinking_in(journal, "one") == ["What is it?\n\nRain."]
+
+
+async def test_what_is_thought_about_a_secret_is_not_kept() -> None:
+    async def answer(prompt: Prompt) -> Answer:
+        tell(Thought("the token is s3cret"))
+        values = {"name": "Ana", "token": "s3cret", "pin": "s3cret"}
+        return Answer(json.dumps({**values, "login": {"name": "a", "password": "s3cret"}}))
+
+    graph = Graph(start=Register)
+    async with MemoryJournal(thinking=True) as journal:
+        await graph.arun(Register(), Pieces(answer), journal=journal, run_id="one")
+        assert "s3cret" not in "".join(line.data for line in (await journal.read("one")).lines)
+
+
+async def test_a_cached_answer_has_no_thinking() -> None:
+    lm = Cached(Pieces(thinks("hush")))
+    for thoughts in (["hush"], []):
+        async with MemoryJournal(thinking=True) as journal:
+            graph = Graph(start=Read)
+            await graph.arun(Read(line="a"), lm, journal=journal, run_id="one")
+            assert await thinking_in(journal, "one") == thoughts
 
 
 async def test_thinking_of_a_request_that_fails_is_void() -> None:

@@ -488,6 +488,29 @@ def test_a_tool_and_a_function_return_files():
     assert second.conversation[: len(first.conversation)] == first.conversation
 
 
+def test_equal_files_of_two_calls_keep_their_names():
+    class Question(Node):
+        text: str
+
+        async def __call__(self) -> Reply: ...
+
+    def scan(page: int) -> Image:
+        """Scan a page."""
+        return Image.from_bytes(png(), f"page {page}.png")
+
+    class Reply(Node):
+        calls: Annotated[list[ToolCall], Tools(scan)]
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    lm = ScriptedLM([[Call("scan", page=1), Call("scan", page=2)], {"text": "white"}])
+    Graph(start=Question, end=Reply).run(Question(text="?"), lm=lm)
+    message = lm.prompts[-1].conversation[-1]
+    assert [part.file.name for part in message.files] == ["page 1.png", "page 2.png"]
+    assert "[image c1.1: page 1.png" in message.text
+
+
 def test_all_prompts_of_a_graph_are_shown_with_sample_files():
     prompt = CLAIMS.prompts()[0]
     assert {part.file.kind for part in prompt.files} == {"image", "document"}

@@ -545,6 +545,13 @@ def test_the_window_moves_in_steps_and_only_forward(last: int, limit: int, sizes
         assert start % step == 0 or start == count
 
 
+def test_a_node_is_printed_without_the_conversation_that_it_shows():
+    history = Messages([("My PIN is 1234.", "Fine."), ("b", "c")], "ana", 3)
+    assert repr(history) == "<Messages: 2 turns of 'ana', 3 omitted>"
+    assert repr(Messages([("a", "b")])) == "<Messages: 1 turn>"
+    assert "1234" not in repr(Reply(history=history, text="hi"))
+
+
 async def test_equal_turns_make_equal_messages():
     one = Messages([("a", "b")], "t")
     assert one == Messages([Turn("a", "b")], "t")

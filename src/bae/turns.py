@@ -50,7 +50,7 @@ class Turn:
         return len(self.user) + len(self.reply) + sum(len(_call_text(call)) for call in self.calls)
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Messages(Sequence[Turn]):
     """The earlier turns of a thread, the oldest first: the value of a field with `Thread()`.
 
@@ -75,6 +75,13 @@ class Messages(Sequence[Turn]):
         object.__setattr__(self, "turns", made)
         object.__setattr__(self, "thread", thread)
         object.__setattr__(self, "omitted", omitted)
+
+    def __repr__(self) -> str:
+        # Without the texts: a node that is printed has its own values, and not the conversation.
+        count = "1 turn" if len(self.turns) == 1 else f"{len(self.turns)} turns"
+        thread = f" of {self.thread!r}" if self.thread else ""
+        omitted = f", {self.omitted} omitted" if self.omitted else ""
+        return f"<Messages: {count}{thread}{omitted}>"
 
     @overload
     def __getitem__(self, index: int) -> Turn: ...

@@ -149,7 +149,8 @@ class Attempt:
     """One answer of a model, what was found wrong with it, what it used, and what was asked: the
     text of the prompt, without the schema. `prompt` is a hash of that, in a run read from a
     journal. `filled` are the options that came filled with a choice; None where no record says
-    so, as in a journal of an older bae."""
+    so, as in a journal of an older bae. `thinking` is what the model thought before, as far as its
+    provider shows it."""
 
     number: int
     answer: str
@@ -159,6 +160,7 @@ class Attempt:
     asked: str = ""
     prompt: str = field(default="", compare=False)
     filled: tuple[str, ...] | None = field(default=None, compare=False)
+    thinking: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,12 @@ async def stubborn() -> str:
             Path("asked to stop").touch()
 
 
+async def wait_long() -> str:
+    """Waits."""
+    Path("waits").touch()
+    await asyncio.Event().wait()
+
+
 class Model(Backend):
     model = "scripted"
     calls_tools = True
@@ -71,9 +77,9 @@ class Model(Backend):
         called = any(part.kind == "result" for part in parts)
         asked = next(e.text for e in reversed(prompt.conversation) if e.kind == "question")
         before = sum(each.kind == "turn" and each.role == "user" for each in prompt.conversation)
-        for name in ("look_up", "cancel", "stubborn"):
+        for name in ("look_up", "cancel", "stubborn", "wait_long"):
             if f"please {name}" in asked and not called:
-                given = {} if name == "stubborn" else {"order": "A-17"}
+                given = {} if name in ("stubborn", "wait_long") else {"order": "A-17"}
                 return Answer("", calls=(CallPart("", name, given),))
         if "break" in asked:
             raise BaeLMError("no luck")
@@ -105,7 +111,9 @@ class Say(Node):
 
 class Reply(Node):
     history: Annotated[Messages, Thread()]
-    calls: Annotated[list[ToolCall], Tools(look_up, Tool(cancel, approve=True), stubborn)]
+    calls: Annotated[
+        list[ToolCall], Tools(look_up, Tool(cancel, approve=True), stubborn, wait_long)
+    ]
     text: str
 
     async def __call__(self) -> None: ...
@@ -207,7 +215,7 @@ def test_ctrl_c_stops_the_turn_and_not_the_chat_and_a_stopped_turn_can_be_sent_a
         chat.says("break it", "error no luck", "/retry sends it again, /edit changes it")
         chat.says("two", "0 turns before this. The second half")
         chat.says("three", "1 turns before this. The second half")
-        chat.says("/retry")
+        chat.says("/retry", "> /retry\n> three\n1 turns before this")
         chat.waits(lambda: chat.screen.count("1 turns before this") == 2, "did not send it again")
         chat.waits_for_prompt()
         chat.types("/edit\r")
@@ -305,6 +313,17 @@ def test_a_second_ctrl_c_ends_a_chat_whose_turn_does_not_stop(tmp_path: Path):
         chat.shows("ended at once", "continue with: bae chat app.py --thread ana")
         assert chat.ends() == 130
         assert chat.is_as_it_was
+
+
+def test_a_call_that_is_cut_off_stays_on_the_screen(tmp_path: Path):
+    with Chat(tmp_path) as chat:
+        chat.says("please wait_long", "wait_long()")
+        chat.waits((tmp_path / "waits").exists, "did not call the tool")
+        chat.types(CTRL_C)
+        chat.shows("- wait_long()  cut off: it may have run\nstopped: later turns do not see")
+        chat.waits_for_prompt()
+        chat.types("\x1b[200~\tindented\x1b[201~")
+        chat.waits(lambda: chat.last_line == ">     indented", "does not show the tab")
 
 
 def test_text_that_became_void_is_taken_back_and_a_long_reply_stays_whole(tmp_path: Path):

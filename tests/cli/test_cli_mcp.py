@@ -17,13 +17,28 @@ pytest.importorskip("mcp")
 pytest.importorskip("typer")
 
 from mcp import Client, StdioServerParameters
+from pydantic import Field
 
-from bae import MCP, Dep, Gate, Graph, Node, Recall, ToolCall, Tools, ToolServerError
+from bae import (
+    MCP,
+    Dep,
+    Document,
+    Gate,
+    Graph,
+    Image,
+    Node,
+    Recall,
+    ToolCall,
+    Tools,
+    ToolServerError,
+)
 from bae.journal import SQLiteJournal
 from bae.mcp import GraphServer
+from bae.mcp.listing import read_result
 from bae.testing import Call, MCPLoopback, ScriptedLM
 from bae.tools import report
 from end_node import EndNode
+from file_parts import DOT, NOTE, PAPER, png
 
 pytestmark = pytest.mark.once
 
@@ -147,6 +162,32 @@ async def test_progress_of_nodes_and_tools_reaches_the_client():
     assert made.structured_content is not None
     assert made.structured_content["text"] == "paid"
     assert heard == [(1, "Order"), (2, "calls look_up"), (3, "looking (1/3)"), (4, "Receipt")]
+
+
+class Scan(Node):
+    page: int
+
+    async def __call__(self) -> Scanned:
+        hidden = Image.from_bytes(png(3, 3))
+        return Scanned(photos=[DOT], papers=[NOTE, PAPER], hidden=hidden)
+
+
+class Scanned(EndNode):
+    photos: list[Image]
+    papers: list[Document]
+    hidden: Image = Field(repr=False)
+
+
+async def test_a_client_gets_the_files_of_a_result_as_content():
+    async with Client(GraphServer(Graph(start=Scan, end=Scanned)).server) as client:
+        made = await client.call_tool("Scan", {"page": 1})
+    assert made.structured_content["photos"] == [DOT.as_json()]
+    text, image, note, paper = made.content
+    assert json.loads(text.text) == made.structured_content
+    assert (image.data, image.mime_type) == (DOT.base64, "image/png")
+    assert (note.resource.text, note.resource.mime_type) == (NOTE.text, "text/plain")
+    assert (paper.resource.blob, paper.resource.mime_type) == (PAPER.base64, "application/pdf")
+    assert read_result(made, "Scan")[-1].data == DOT.data  # as bae reads it
 
 
 class Strange(EndNode):

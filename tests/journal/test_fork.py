@@ -60,6 +60,19 @@ async def test_a_fork_goes_on_from_the_changed_node(journal: Journal):
     assert [(r.parent, r.changed) for r in result.journal.of(RunForked)] == [("one", ("mood",))]
 
 
+async def test_the_forks_of_a_run_are_listed_the_newest_first(journal: Journal):
+    await recorded(journal)
+    for name in ("a", "b", "c"):
+        await graph.fork("one", at=1, journal=journal, new_id=name)
+    await graph.fork("c", at=1, journal=journal, new_id="of-c")
+    assert [info.run_id for info in await journal.forks("one")] == ["c", "b", "a"]
+    assert [info.run_id for info in await journal.forks("one", limit=1)] == ["c"]
+    assert [info.run_id for info in await journal.forks("c")] == ["of-c"]
+    assert await journal.forks("a") == []
+    with refused("bae-run-unknown"):
+        await journal.forks("none")
+
+
 async def test_a_step_that_is_not_there_and_a_change_that_the_node_refuses_are_told(
     journal: Journal,
 ):

@@ -286,6 +286,74 @@ def test_no_line_is_stored_without_its_file_whenever_the_process_is_killed(
     asyncio.run(resume())
 
 
+DELETED = """
+import asyncio, os, signal, sys
+from bae.journal import SQLiteJournal
+from bae.journal.sqlite import writer
+
+def die(statement):
+    if statement.startswith(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+connect = writer.SQLiteWriter.connect
+
+def connect_and_die(self):
+    found = connect(self)
+    found.set_trace_callback(die)
+    return found
+
+async def main():
+    async with SQLiteJournal(sys.argv[1]) as journal:
+        writer.SQLiteWriter.connect = connect_and_die
+        await journal.delete(["one"])
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("statement", ["delete from lines", "delete from files", "COMMIT"])
+async def test_a_delete_that_is_killed_has_deleted_nothing(statement, tmp_path):
+    path = tmp_path / "runs.db"
+    async with SQLiteJournal(path) as journal:
+        await ANYTHING.arun(SOMETHING, journal=journal, run_id="one")
+    killed = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", DELETED, path, statement.lower()
+    )
+    assert await asyncio.wait_for(killed.wait(), 60) == -signal.SIGKILL
+    async with SQLiteJournal(path) as journal:
+        assert (await ANYTHING.replay("one", journal=journal)).result == SOMETHING
+        assert await journal.delete(["one"]) == 1
+    assert (stored_files(path), execute(path, "select count(*) from file_uses")) == (0, [(0,)])
+
+
+async def test_a_file_that_a_run_has_is_never_deleted_with_another_run(tmp_path):
+    path = tmp_path / "runs.db"
+
+    async def start_and_delete(name: str) -> None:
+        async with SQLiteJournal(path, durability="normal") as journal:
+            for number in range(20):
+                await ANYTHING.arun(SOMETHING, journal=journal, run_id=f"{name}{number}")
+                if number:
+                    assert await journal.delete([f"{name}{number - 1}"]) == 1
+                stored = await journal.read(f"{name}{number}")
+                assert stored.files == {DOT.hash: DOT.data}
+
+    await asyncio.gather(*map(start_and_delete, "abc"))
+    async with SQLiteJournal(path) as journal:
+        assert stored_files(path) == 1
+        assert await journal.prune(older_than=0) == 3
+    assert stored_files(path) == 0
+
+
+async def test_ten_turns_with_the_same_image_store_it_once(journal):
+    model = ScriptedLM([{"text": "a dot"}] * 10)
+    for number in range(10):
+        asked = Asked(text=f"question {number}", photo=BIG)
+        await CHAT.arun(asked, model, journal=journal, thread="ana")
+    assert execute(journal.path, "select count(*), sum(length(data)) from files") == [(1, BIG.size)]
+    assert execute(journal.path, "select sum(length(data)) from lines")[0][0] < 20_000
+
+
 async def test_a_fork_shares_files_and_may_bring_a_new_one(journal):
     await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
     same = await GRAPH.fork("one", at=0, journal=journal, changed={"text": "other"})
@@ -412,6 +480,7 @@ class Anything(Node):
 
 
 ANYTHING = Graph(start=Anything, end=Anything)
+SOMETHING = Anything(photos=[DOT], by_name={}, papers=[])
 
 
 @given(

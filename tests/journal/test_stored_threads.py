@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import pytest_asyncio
@@ -509,6 +509,34 @@ async def test_a_thread_is_forked_and_both_are_continued_and_deleted_by_themselv
         replayed = await chat.replay(info.run_id, journal=journal)
         assert replayed.trace[-1].history.thread == "bea"
     assert await thread.turns() == []
+
+
+async def test_a_thread_that_is_looked_at_again_reads_only_what_has_changed(world: World):
+    class Counting(MemoryJournal):
+        reads: ClassVar[list[str]] = []
+
+        async def read_texts(self, run_id: str) -> Any:
+            self.reads.append(run_id)
+            return await super().read_texts(run_id)
+
+    async with Counting() as journal:
+        await say(journal, "one", "two", "three")
+        thread = chat.thread("ana", journal=journal)
+        first = await thread.turns()
+        Counting.reads.clear()
+        assert await thread.turns() == first
+        assert Counting.reads == []
+        await journal.redact("two", "Say.text")
+        began = world.waits_at("four")
+        task = asyncio.create_task(say(journal, "four"))
+        await began.wait()
+        for _ in range(2):
+            shown = [(turn.user, turn.reply) for turn in await thread.turns()]
+            assert shown[1:] == [("[withheld]", "re: two"), ("three", "re: three"), ("four", "")]
+        assert Counting.reads == ["two", "four", "four"]
+        world.hold["four"].set()
+        await task
+        assert (await thread.turns())[-1].reply == "re: four"
 
 
 async def test_a_thread_with_a_run_in_progress_or_a_fork_elsewhere_is_not_deleted(

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from bae import BaeLMError, Document, FillError, Graph, Image, Node
+from bae import BaeLMError, Document, FillError, Graph, Image, Messages, Node, Thread
 from bae.lm import ClaudeCLIBackend
 from bae.testing import Call, Cut, Provider, Refusal, Status
 from bae.usage import Attempt, metered
@@ -108,6 +108,23 @@ async def test_a_fill_is_one_request_with_the_prompt_and_one_tool_and_a_wrong_an
     assert first.cost is not None
     assert again.cost is not None
     assert min(first.cost, again.cost) > 0
+
+
+async def test_earlier_turns_come_before_the_question_in_the_one_text_that_the_program_takes(
+    claude: ClaudeCLIBackend, provider: Provider
+) -> None:
+    class Ask(Node):
+        text: str
+        history: Annotated[Messages, Thread()] = Messages()
+
+        async def __call__(self) -> Outfit: ...
+
+    provider.script(SHIRT)
+    history = Messages([("My name is Ana.", "Hello Ana!")])
+    await Graph(start=Ask).arun(Ask(text="Who am I?", history=history), claude)
+    (request,) = provider.requests
+    said = "Earlier, the user said:\nMy name is Ana.\n\nand you replied:\nHello Ana!\n\n"
+    assert f"{said}Now you are asked:\nOutfit" in request.text
 
 
 async def test_a_text_is_asked_for_without_a_schema_and_again_with_what_was_wrong(

@@ -111,6 +111,63 @@ async def test_documents_and_addresses_are_sent(wire):
         assert "https://example.org/a.png" in text
 
 
+async def test_the_responses_api_gets_files_and_those_of_tools_inside_the_result():
+    pytest.importorskip("pydantic_ai")
+    pytest.importorskip("openai")
+    from pydantic_ai.models.openai import OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    from bae.lm import PydanticAIBackend
+
+    more = [Image.from_url("https://example.org/a.png"), Document.from_url("https://a.org/b.pdf")]
+    async with Provider() as provider:
+        service = OpenAIProvider(base_url=f"{provider.url}/v1", api_key="a key")
+        async with PydanticAIBackend(OpenAIResponsesModel("gpt-5-mini", provider=service)) as lm:
+            await GRAPH.arun(Claim(photos=[DOT], papers=[PAPER], more=more), lm=lm)
+            content = provider.requests[0].body["input"][-1]["content"]
+            sent = [
+                part.get("image_url") or part.get("file_data") or part.get("file_url")
+                for part in content
+                if part["type"] != "input_text"
+            ]
+            assert sent == [DOT.data_url, PAPER.data_url, more[0].url, more[1].url]
+            provider.script(Calls(Call("look")), {"text": "white"})
+            await TOOLS.arun(Question(text="?"), lm=lm)
+            (result,) = (
+                each
+                for each in provider.requests[-1].body["input"]
+                if each.get("type") == "function_call_output"
+            )
+            images = [part["image_url"] for part in result["output"] if "image_url" in part]
+            assert images == [DOT.data_url, OTHER.data_url]
+
+
+async def test_dspy_sends_documents_where_the_api_has_them_and_refuses_them_by_name_elsewhere():
+    pytest.importorskip("dspy")
+    from bae.lm import DSPyBackend
+
+    claim = Claim(photos=[DOT], papers=[PAPER, NOTE])
+    async with Provider() as provider:
+        where = {"api_base": f"{provider.url}/v1", "api_key": "a key"}
+        async with DSPyBackend("anthropic/claude-sonnet-4-6", **where) as claude:
+            await GRAPH.arun(claim, lm=claude)
+            text = str(provider.requests[0].body["messages"])
+            assert PAPER.base64 in text
+            assert "a note, ä" in text
+            with pytest.raises(BaeLMError, match=r"an image may have 5\.2 MB"):
+                await GRAPH.arun(Claim(photos=[heavy(4_000_000)]), lm=claude)
+        async with DSPyBackend("openai/gpt-4o-mini", **where) as chat:
+            with pytest.raises(
+                BaeLMError, match=r"takes no documents by this API: paper\.pdf"
+            ) as it:
+                await GRAPH.arun(claim, lm=chat)
+            assert (it.value.code, it.value.sent) == ("bae-lm-files", False)
+            assert 'model_type="responses"' in it.value.fix
+        async with DSPyBackend("openai/gpt-4o-mini", model_type="responses", **where) as other:
+            await GRAPH.arun(claim, lm=other)
+        assert len(provider.requests) == 2
+
+
 async def test_claude_gets_the_names_of_documents_and_their_true_types():
     async with Provider() as provider, WIRES["anthropic"](provider) as lm:
         fake = Document.from_bytes(NOTE.data, "note.pdf")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from bae.exceptions import FillError
 from bae.lm.backend import Backend
 from bae.observers import observing
 from bae.prompts.tools import WRAPPER
-from bae.records import Record, ToolEnded
+from bae.records import AnswerJudged, Record, ToolEnded
 from bae.testing import Call, Calls, Empty, Overlong, Provider, Received, Refusal, Stall, Status
 from bounded import BOUND
 from field_texts import Seen
@@ -281,6 +282,18 @@ async def test_thinking_goes_back_as_it_came(provider: Provider, lm: Backend) ->
     kinds = [[part["type"] for part in content] for content in sent]
     assert kinds == [["thinking", "text", "tool_use"], ["thinking", "tool_use", "tool_use"]]
     assert sent[0][0]["thinking"] == "What time\nis it? 😀"
+
+
+@claude
+async def test_thinking_is_known_whether_a_message_is_streamed_or_not(
+    provider: Provider, lm: Backend
+) -> None:
+    for observer in (None, lambda run, record: None):
+        provider.script(Calls(Call("now"), thinking="What time is it?"), ANSWER)
+        with observing(observer) if observer else nullcontext():
+            result = await QUESTION.arun(ASKED, lm=lm)
+        [judged] = result.journal.of(AnswerJudged)
+        assert judged.attempt.thinking == "What time is it?"
 
 
 async def test_a_round_that_fails_is_sent_again_and_no_call_is_repeated(

@@ -3,7 +3,6 @@ not see the run, and nobody."""
 
 import asyncio
 import json
-import re
 from typing import Any
 
 import httpx
@@ -19,12 +18,13 @@ from file_parts import DOT
 from serving import TOKEN, USERS, VERBS, orders, serving
 
 MARK = "what-only-ana-may-see"
+MISSING = f"sha256:{'0' * 64}"
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/graphs/{graph}/runs"): {"run_id": "asks", "start": {"sku": MARK, "count": 20}},
     ("POST", "/runs/{run}/forks"): {"at": 0, "go_on": False},
     ("POST", "/runs/{run}/approvals/revoke"): {"tool": "refund"},
     ("POST", "/runs/{run}/answers"): {"gate": "1:Approval.approved", "value": True},
-    ("POST", "/ag-ui/{graph}"): {"threadId": "t", "runId": "shows", "messages": []},
+    ("POST", "/ag-ui/{graph}"): {"threadId": "asks-t", "runId": "shows", "messages": []},
 }
 """What is sent to endpoints that need a body."""
 QUERIES = {"/runs/{run}/steps/{step}/why": "?field=sku", "/compare": "?a=asks&b=asks"}
@@ -36,12 +36,14 @@ def path_of(endpoint: Endpoint) -> str:
     """Where an endpoint is about what ana has. A new part of a path needs a value here, and so the
     tests below."""
     path = endpoint.path.format(
-        graph="orders", run="asks", step="0", call="0", thread="t", hash=DOT.hash
+        graph="orders", run="asks", step="0", call="0", thread="asks-t", hash=DOT.hash
     )
     return path + QUERIES.get(endpoint.path, "")
 
 
-async def ask(client: httpx.AsyncClient, endpoint: Endpoint, token: str | None) -> httpx.Response:
+async def ask(
+    client: httpx.AsyncClient, endpoint: Endpoint, token: str | None, run: str = "asks"
+) -> httpx.Response:
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     client.headers.pop("authorization", None)
     body = BODIES.get((endpoint.method, endpoint.path), {})
@@ -49,7 +51,10 @@ async def ask(client: httpx.AsyncClient, endpoint: Endpoint, token: str | None) 
     if endpoint.takes_bytes:
         more = {"content": DOT.data}
         headers["content-type"] = "application/octet-stream"
-    return await client.request(endpoint.method, path_of(endpoint), headers=headers, **more)
+    path = path_of(endpoint).replace("asks", run)
+    if run != "asks":
+        path = path.replace(DOT.hash, MISSING)
+    return await client.request(endpoint.method, path, headers=headers, **more)
 
 
 def only_of_ana(user: User, run: RunInfo) -> bool:
@@ -64,7 +69,7 @@ async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
     others = VERBS - {endpoint.verb, *endpoint.or_verbs}
     users = {**USERS, "other": User("other", frozenset(others))}  # type: ignore[arg-type]
     async with serving(auth=bearer(users), visible=visible) as served:
-        await served.start(MARK, 20, run_id="asks", thread="t", metadata={"about": MARK})
+        await served.start(MARK, 20, run_id="asks", thread="asks-t", metadata={"about": MARK})
         (upload,) = (each for each in TABLE if each.takes_bytes)
         await ask(served.client, upload, TOKEN)
         if endpoint.verb is None:
@@ -79,11 +84,14 @@ async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
         stranger = await ask(served.client, endpoint, "ben")
         assert MARK not in stranger.text
         names_thread = "threadId" in BODIES.get((endpoint.method, endpoint.path), ())
-        parts = {*re.split(r"[/=&?]", path_of(endpoint))}
-        if names_thread or {"asks", "t", DOT.hash} & parts:
+        is_named = "asks" in path_of(endpoint) or DOT.hash in path_of(endpoint)
+        if is_named or names_thread:
             hidden = stranger.json()
             assert stranger.status_code == 404
             assert hidden["type"] in ("bae-run-unknown", "bae-serve-path", "bae-serve-file")
+            missing = await ask(served.client, endpoint, "ben", "none")  # nobody can tell which
+            shown = missing.text.replace("none", "asks").replace(MISSING, DOT.hash)
+            assert names_thread or stranger.text == shown
         elif endpoint.takes_bytes:  # each user has files of their own
             assert stranger.status_code == 201
         else:  # lists, graphs, and a start under the id of a run that ben does not see

@@ -218,6 +218,10 @@ async def test_an_upload_is_bounded_and_a_page_of_another_site_cannot_send_one()
         for kind in ("text/plain", "multipart/form-data; boundary=a", ""):
             form = await upload(served, DOT.data, **{"content-type": kind})
             assert (form.status_code, form.json()["type"]) == (415, "bae-serve-media")
+        data = f"data:image/png;base64,{'A' * 50_000_000}"
+        inline = await start(served, data)
+        assert (inline.status_code, inline.json()["type"]) == (413, "bae-serve-large")
+        assert "POST /files" in inline.json()["fix"]
         json_there = await served.client.post(
             "/graphs/claims/runs", content=DOT.data, headers={"content-type": "image/png"}
         )

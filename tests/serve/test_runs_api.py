@@ -130,7 +130,14 @@ async def test_a_run_is_forked_with_another_value_and_the_old_run_stays():
         ends = [data async for kind, _, data in served.events("new") if kind == "end"]
         assert ends[0]["reason"] == "ended"
         assert (await served.get("/runs/new"))["result"] == {"euros": 10}
-        assert (await served.get("/runs/old"))["result"] == {"euros": 4}
+        old = await served.get("/runs/old")
+        assert (old["result"], old["forks"]) == ({"euros": 4}, ["new"])
+        body = {"at": 0, "changed": {"count": 5}, "run_id": "new"}
+        again = await served.client.post("/runs/old/forks", json=body)
+        assert (again.status_code, again.json()["result"]) == (200, {"euros": 10})
+        body["changed"] = {"count": 6}
+        other = await served.client.post("/runs/old/forks", json=body)
+        assert (other.status_code, other.json()["type"]) == (409, "bae-run-exists")
 
 
 async def test_a_run_is_cancelled_only_by_cancel():

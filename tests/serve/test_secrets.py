@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -11,6 +12,7 @@ from pydantic import Field, SecretStr
 from websockets.asyncio.client import connect
 
 from bae import Gate, Graph, Node
+from bae.journal import SQLiteJournal
 from bae.serve.live import FEEDS
 from bae.serve.table import TABLE
 from serving import TOKEN, serving
@@ -48,6 +50,8 @@ BODIES: dict[str, Any] = {
     "/graphs/{graph}/runs": {"run_id": "run", "start": START},
     "/runs/{run}/answers": {"gate": "1:Confirm.sure", "value": True},
     "/runs/{run}/forks": {"at": 0, "changed": {"name": "ben", "pin": SECRET, "password": SECRET}},
+    "/runs/{run}/approvals/revoke": {"tool": "none"},
+    "/ag-ui/{graph}": {"threadId": "t", "runId": "r", "messages": [], "state": START},
     "/runs/{run}/resume": {"given": {"Login.password": SECRET, "Login.pin": SECRET}},
 }
 QUERIES = {
@@ -63,7 +67,11 @@ async def test_a_secret_is_in_no_response(accept: str):
         await served.post("/graphs/login/runs?wait=10", BODIES["/graphs/{graph}/runs"])
         seen = 0
         for endpoint in sorted(TABLE, key=lambda each: order[each.method]):
-            path = endpoint.path.format(graph="login", run="run", step="0", call="0", thread="t")
+            if endpoint.takes_bytes:
+                continue
+            path = endpoint.path.format(
+                graph="login", run="run", step="0", call="0", thread="t", hash="sha256:0"
+            )
             more: Any = {"json": BODIES.get(endpoint.path, {})} if endpoint.method == "POST" else {}
             response = await served.client.request(
                 endpoint.method,
@@ -96,3 +104,14 @@ async def test_a_secret_is_in_no_feed(kind: str):
             while '"run_id":"run"' not in text.replace(" ", "") and "GateOpened" not in text:
                 text += str(await socket.recv())
             assert SECRET not in text
+
+
+async def test_no_refusal_names_a_file_of_the_server(tmp_path: Path):
+    async with SQLiteJournal(tmp_path / "runs.db") as journal, serving(journal) as served:
+        await served.start(run_id="one")
+        unknown = await served.client.get("/runs/none")
+        assert (unknown.status_code, str(tmp_path) in unknown.text) == (404, False)
+        await journal.close()
+        closed = await served.client.get("/runs/one")
+        assert (closed.status_code, closed.json()["type"]) == (503, "bae-journal-closed")
+        assert str(tmp_path) not in closed.text

@@ -154,6 +154,7 @@ class ChatCommands:
     async def _retry(self, rest: str) -> Taken:
         if not self._has_last():
             return exits.DONE, ""
+        self._show_message(self._talk.last.text)
         return await self._talk.send_again(self._talk.last.text), ""
 
     async def _edit(self, rest: str) -> Taken:
@@ -216,6 +217,13 @@ class ChatCommands:
             elif not turn.is_shown:
                 why = "sent again" if turn.status == "ended" else turn.status
                 said.append(f"\n({why}: later turns do not see it)")
+            said.stylize("dim")
+            err().print(said, soft_wrap=True)
+
+    def _show_message(self, text: str) -> None:
+        """Show what is sent again."""
+        if not self._talk.options.quiet and text:
+            said = Text("> ", style="bold").append(_shortened(text))
             said.stylize("dim")
             err().print(said, soft_wrap=True)
 

@@ -41,12 +41,15 @@ class MessageLine:
 
     async def read(self, prompt: str, default: str = "") -> str:
         """The next message. Raises EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C."""
+        from prompt_toolkit.layout.processors import TabsProcessor
+
         if not self._options:
             self._options = {
                 "history": _open_history(self._file),
                 "key_bindings": _keys(),
                 "completer": _completer(self._commands),
                 "complete_while_typing": False,
+                "input_processors": [TabsProcessor(char1=" ", char2=" ")],
                 "multiline": not self._hidden,
                 "prompt_continuation": "  ",
             }

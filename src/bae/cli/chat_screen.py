@@ -94,12 +94,14 @@ class TurnScreen(Display):
             self._held = "" if view is None else self._reply(view)
 
     def finish(self, node: Node | None) -> None:
-        """Print the rest of the turn, once the screen was left: the reply, or what is held."""
-        if node is None:
-            self._print_rest(self._held or self._kept)
-            return
+        """Print the rest of the turn, once the screen was left: the reply; or the calls that were
+        cut off, and what is held."""
         with self.lock:
             view = next(iter(self.views.values()), None)
+        if node is None:
+            self._print(self._draw([] if view is None else [*self._cut_off(view)]))
+            self._print_rest(self._held or self._kept)
+            return
         name = plan_of(type(node)).text
         reply = reply_text(node, self._copies)
         if reply is None:
@@ -153,6 +155,14 @@ class TurnScreen(Display):
                 yield ViewRow((), "node", "done", work.name, value, note, dim=True)
             case _:
                 return
+
+    def _cut_off(self, view: RunView) -> Iterator[ViewRow]:
+        """The rows of calls that had begun when the turn was stopped."""
+        for row in graph_rows(view, view.history.run, (), time()):
+            if row.kind == "call" and row.state == "cancelled":
+                row.guides, row.block = (), 0
+                row.value = "cut off: it may have run"
+                yield row
 
     def _is_between(self, step: Step) -> bool:
         """Whether a node is neither the message nor the reply."""

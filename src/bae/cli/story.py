@@ -234,7 +234,8 @@ def _call(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Text]:
         said += f": {errors if full else cut(errors, _CUT)}" if errors else ""
     yield Text(f"{indent}{in_one_line(said)}", style="" if call.verdict == "valid" else "yellow")
     if full and call.verdict != "restarted":
-        for title, text in (("asked", call.asked), ("answer", call.answer)):
+        thinking = [("thinking", call.thinking)] if call.thinking else []
+        for title, text in (("asked", call.asked), *thinking, ("answer", call.answer)):
             yield _dim(f"{indent}  {title}:")
             lines = ("(not kept)" if text is None else text).splitlines()
             yield from (Text(f"{indent}    {in_one_line(line)}") for line in lines)

@@ -39,7 +39,7 @@ async def begin_turn(
     before = next((info.run_id for info in ended if info.run_id != run_id), "")
     number = 0
     if before:
-        number = (await _known_turn(journal, graph, before))[2] + 1
+        number = (await known_turn(journal, graph, before))[2] + 1
     return before, number, await earlier_turns(journal, graph, thread, before, number)
 
 
@@ -80,7 +80,7 @@ async def earlier_turns(
     run_id = previous
     while run_id and len(turns) < wanted:
         try:
-            turn, before, _ = await _known_turn(journal, graph, run_id)
+            turn, before, _ = await known_turn(journal, graph, run_id)
         except JournalError as error:
             if error.code != "bae-run-unknown":
                 raise
@@ -99,13 +99,14 @@ async def earlier_turns(
     return Messages(turns[::-1], thread, max(0, number - len(turns)))
 
 
-async def _known_turn(
-    journal: Journal, graph: Graph[Any, Any], run_id: str
+async def known_turn(
+    journal: Journal, graph: Graph[Any, Any], run_id: str, change: int | None = None
 ) -> tuple[Turn, str, int]:
-    """A turn that has ended, the run before it, and how many turns there are before. It is read
-    once, unless the run has changed since, by a redaction."""
+    """A turn that is over, the run before it, and how many turns there are before. It is read
+    once, unless the run has changed since, by a redaction: `change` is that of its entry, where
+    that is known."""
     known = _known.setdefault(graph, WeakKeyDictionary()).setdefault(journal, OrderedDict())
-    change = (await journal.info(run_id)).change
+    change = (await journal.info(run_id)).change if change is None else change
     found = known.get(run_id)
     if found is None or found[0] != change:
         stored = await journal.read_texts(run_id)

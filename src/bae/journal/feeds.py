@@ -119,6 +119,11 @@ class Tail(Generic[T]):
         self._subscribers = 0
         self._reader: asyncio.Task[None] | None = None
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether there are subscribers."""
+        return self._subscribers > 0
+
     async def enter(self) -> None:
         """Begin to read, for the first subscriber."""
         self._subscribers += 1

@@ -118,6 +118,7 @@ _ATTEMPT: Final[Json] = {
     "asked": (str, ""),
     "answer": (str, ""),
     "filled": (tuple[str, ...] | None, None),
+    "thinking": (str, ""),
 }
 
 _Write = Callable[[Any, Any, str, Json], str | None]
@@ -139,15 +140,21 @@ def _writes(columns: Json, *roles: str) -> Callable[[_Write], _Write]:
 class Encoder:
     """Writes the records of a run, and of the graphs inside it, as the JSON that is stored.
 
-    `secrets` and `prompts` are those of the `Journal`: whether secrets are written in clear, and
-    whether the text of prompts and answers is written at all.
+    `secrets`, `prompts` and `thinking` are those of the `Journal`: whether secrets are written in
+    clear, and whether the text of prompts and answers, and of thinking, is written at all.
     """
 
     def __init__(
-        self, graph: Graph[Any, Any] | Secrets, *, secrets: bool = False, prompts: bool = True
+        self,
+        graph: Graph[Any, Any] | Secrets,
+        *,
+        secrets: bool = False,
+        prompts: bool = True,
+        thinking: bool = False,
     ) -> None:
         self._in_clear = secrets
         self._prompts = prompts
+        self._thinking = thinking
         self._secrets = graph if isinstance(graph, Secrets) else Secrets.of(graph)
         self._sources: dict[tuple[type[Node], str, str], ValueCodec | EndCodec | Unstored] = {}
 
@@ -158,7 +165,8 @@ class Encoder:
 
     def hiding(self, cls: type[Node]) -> Encoder:
         """An encoder that hides the secrets of a class outside the graph too."""
-        return Encoder(self._secrets.including(cls), secrets=self._in_clear, prompts=self._prompts)
+        given = {"prompts": self._prompts, "thinking": self._thinking}
+        return Encoder(self._secrets.including(cls), secrets=self._in_clear, **given)
 
     def encode(self, record: Record) -> str:
         """The `data` of a record's line: a JSON object.
@@ -373,10 +381,13 @@ class Encoder:
         if self._hides_messages and self._secrets.asks(record.asker):
             # What a validator says about a value may quote it.
             data["errors"] = [self._secrets.field_named(error) for error in attempt.errors]
-        elif self._prompts:
+            return
+        if self._prompts:
             data |= {"asked": attempt.asked, "answer": attempt.answer}
             if attempt.filled is not None:
                 data["filled"] = attempt.filled
+        if self._thinking and attempt.thinking:
+            data["thinking"] = attempt.thinking
 
     @_writes({}, "asked")
     def _write_asked(self, record: Any, name: str, data: Json) -> None:

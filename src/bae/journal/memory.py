@@ -27,9 +27,12 @@ class MemoryJournal(SQLJournal):
     that does, as long as the object lives. Several event loops and threads may use it at once.
     """
 
-    def __init__(self, *, secrets: bool = False, prompts: bool = True) -> None:
+    def __init__(
+        self, *, secrets: bool = False, prompts: bool = True, thinking: bool = False
+    ) -> None:
         self.secrets = secrets
         self.prompts = prompts
+        self.thinking = thinking
         self._writer = SQLiteWriter(None, Lease(_FOR_EVER))
         self.name = self._writer.name
         self._owner = self._writer.lease.owner

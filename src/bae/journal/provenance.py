@@ -26,7 +26,8 @@ it is in other runs of the thread, or there is none because its source failed.""
 class JudgedAnswer:
     """One answer of a model and what was found wrong with it. `by` is the part of the graph that
     asked, as `filling Outfit`; `prompt` is a hash of what was asked; `asked` and `answer` are the
-    texts, where the journal keeps prompts. `model` is who answered; with the verdict "restarted",
+    texts, where the journal keeps prompts, and `thinking` is what the model thought, where it keeps
+    that. `model` is who answered; with the verdict "restarted",
     the LM that a `Fallback` asked after the error, and empty where the same LM was asked again."""
 
     number: int
@@ -39,6 +40,7 @@ class JudgedAnswer:
     answer: str | None = None
     by: str = ""
     model: str = ""
+    thinking: str = ""
 
 
 CallState = Literal["done", "failed", "waiting", "begun", "asked"]

@@ -277,7 +277,7 @@ class _OpenRun:
             texts += 1
         # Of any call: bodies pass values on to others, and answers repeat what was asked.
         if line.kind in _WITH_TEXTS:
-            texts += sum(data.pop(key, None) is not None for key in ("asked", "answer"))
+            texts += sum(data.pop(key, None) is not None for key in ("asked", "answer", "thinking"))
             data["errors"] = [self._place_of(error) for error in data["errors"]]
         elif line.kind in _CONVERSATIONS:
             texts += _withhold_texts(data, _CONVERSATIONS[line.kind])

@@ -437,12 +437,13 @@ def _bytes_of(files: Iterable[Attached], known: Collection[str] = ()) -> dict[st
 
 def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:
     """The encoder of a graph's records, with the settings of a journal."""
-    return Encoder(graph, secrets=journal.secrets, prompts=journal.prompts)
+    given = {"prompts": journal.prompts, "thinking": journal.thinking}
+    return Encoder(graph, secrets=journal.secrets, **given)
 
 
 def _form_of(graph: Graph[Any, Any], journal: Journal) -> tuple[Encoder, Shape]:
     """The encoder of a graph's records, and its shape: worked out once."""
-    key = journal.secrets, journal.prompts
+    key = journal.secrets, journal.prompts, journal.thinking
     form = _FORMS.setdefault(graph, {}).get(key)
     if form is None:
         form = encoder_for(graph, journal), shape_of(graph)
@@ -451,5 +452,5 @@ def _form_of(graph: Graph[Any, Any], journal: Journal) -> tuple[Encoder, Shape]:
     return form
 
 
-_Forms = dict[tuple[bool, bool], tuple[Encoder, Shape]]
+_Forms = dict[tuple[bool, bool, bool], tuple[Encoder, Shape]]
 _FORMS: WeakKeyDictionary[Graph[Any, Any], _Forms] = WeakKeyDictionary()

@@ -239,6 +239,8 @@ class Journal(ABC):
     """Whether secrets (`SecretStr`, `Field(repr=False)`) are stored in clear."""
     prompts: bool = True
     """Whether the text of prompts and raw answers is stored, or only a hash of each prompt."""
+    thinking: bool = False
+    """Whether what models think before an answer is stored with the answer."""
     _bells: tuple[Callable[[str], None], ...] = ()
 
     # What a store must have.
@@ -422,6 +424,12 @@ class Journal(ABC):
     async def info(self, run_id: str) -> RunInfo:
         """The entry of a run, as `runs` lists it."""
         return (await self.read(run_id)).info
+
+    async def forks(self, run_id: str, *, limit: int = 50) -> list[RunInfo]:
+        """The runs that were forked from a run, the newest first."""
+        await self.info(run_id)  # which refuses one that is not there
+        infos = [info async for info in self.every_run() if info.parent == run_id]
+        return infos[:limit]
 
     async def answers(self, run_id: str) -> dict[str, str]:
         """What people have answered at the gates of a run, and told it, as JSON by address: read

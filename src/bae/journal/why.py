@@ -443,7 +443,7 @@ def judged_answers(question: LMQuestion) -> Iterator[JudgedAnswer]:
             verdict, errors = "refused", (refused[each.number],)
         about = each.number, verdict, errors, each.prompt, judged.at, each.usage
         texts = each.asked or None, each.answer or None
-        yield JudgedAnswer(*about, *texts, by, ", ".join(each.usage.models))
+        yield JudgedAnswer(*about, *texts, by, ", ".join(each.usage.models), each.thinking)
 
 
 def tool_rounds(loop: ToolLoop, asker: Asker | None = None) -> Iterator[ToolRound]:

@@ -188,11 +188,12 @@ def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = N
         named = names_of(question.types).items()
         filled = tuple(name for name, cls in named if cls in question.fillable)
     asked = prompt.without_turns().flat()
+    more: dict[str, Any] = {"filled": filled, "thinking": readable(answer.thinking, 0)}
     if wrong is None:
-        return Attempt(number, text, "valid", (), answer.usage, asked, filled=filled)
+        return Attempt(number, text, "valid", (), answer.usage, asked, **more)
     is_cut = wrong.verdict == "invalid" and answer.stop == "cut-off"
     verdict = "cut-off" if is_cut else wrong.verdict
-    return Attempt(number, text, verdict, wrong.errors, answer.usage, asked, filled=filled)
+    return Attempt(number, text, verdict, wrong.errors, answer.usage, asked, **more)
 
 
 def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Correction:

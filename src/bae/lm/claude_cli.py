@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,12 +22,12 @@ from bae.lm.anthropic_messages import file_blocks
 from bae.lm.backend import Answer, Backend, FilePart, Prompt, check_positive
 from bae.lm.claude_events import STREAMED, TOOL, WHOLE, WITH_FILES, PrintedEvents
 from bae.lm.file_limits import CLAUDE_LIMITS
-from bae.lm.http import secrets_in, status_error, timeout_error, without_secrets
+from bae.lm.http import mask, secrets_in, status_error, timeout_error, without_secrets
 from bae.lm.options import Effort
 from bae.lm.prices import cost_of
 from bae.lm.provider_schemas import for_claude_program
 from bae.subprocesses import EndedProgram, run_program
-from bae.usage import Usage, read_amount, read_count, text_is_followed
+from bae.usage import Thought, Usage, read_amount, read_count, tell, text_is_followed
 
 
 class ClaudeCLIBackend(Backend):
@@ -100,10 +100,11 @@ class ClaudeCLIBackend(Backend):
         text = flat.encode(errors="replace")
         if files := prompt.files if in_use() else ():
             text, arguments = _line_of(flat, files), [*arguments, *WITH_FILES]
+        streams = bool(files) or text_is_followed.get()
         try:
             # On the loop: making and removing a directory is faster than having a thread do it.
             with TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True) as empty:
-                ended = await self._run(arguments, text, empty, streams=bool(files))
+                ended = await self._run(arguments, text, empty, streams=streams)
         except OSError as error:
             missing = error.errno in (errno.EACCES, errno.ENOEXEC)
             raise BaeLMError(
@@ -125,7 +126,12 @@ class ClaudeCLIBackend(Backend):
                 code="bae-lm-output-too-long",
                 fix="see what it prints, or allow for more with max_output=…",
             )
-        return _answer_in(ended, self._who, self.model, in_text=prompt.schema is None)
+        messages = _messages(ended, self._who)
+        if not streams:
+            for thought in _thoughts_in(messages):
+                tell(Thought(mask(thought, self.secrets)))
+        in_text = prompt.schema is None
+        return _answer_in(ended, messages, self._who, self.model, in_text=in_text)
 
     @property
     def _who(self) -> str:
@@ -134,7 +140,6 @@ class ClaudeCLIBackend(Backend):
     async def _run(
         self, arguments: list[str], text: bytes, empty: str, *, streams: bool
     ) -> EndedProgram:
-        streams = streams or text_is_followed.get()
         printed = PrintedEvents(self.secrets) if streams else None
         kept = {name: value for name, value in os.environ.items() if name not in _OF_A_SESSION}
         env = {**kept, **_SWITCHES, "PWD": empty, "CLAUDE_CODE_TMPDIR": empty, **self._env}
@@ -228,13 +233,14 @@ _OF_A_SESSION = frozenset(
 CLIMessage = dict[str, Any]
 
 
-def _answer_in(ended: EndedProgram, who: str, model: str, *, in_text: bool) -> Answer:
+def _answer_in(
+    ended: EndedProgram, messages: list[CLIMessage], who: str, model: str, *, in_text: bool
+) -> Answer:
     """The answer that the program printed, with `in_text` one that is plain text.
 
     An answer that does not fit the schema is one too: the program reports it as an error, because
     it may not ask again.
     """
-    messages = _messages(ended, who)
     result = messages[-1]
     failed = result.get("is_error") is not False  # it can be set although the subtype is "success"
     usage = usage_in(result, model)
@@ -317,6 +323,14 @@ def _said_by_model(messages: list[CLIMessage]) -> tuple[list[str], list[Any]]:
             elif block.get("type") == "tool_use" and block.get("name") == TOOL:
                 given.append(block.get("input"))
     return texts, given
+
+
+def _thoughts_in(messages: list[CLIMessage]) -> Iterator[str]:
+    """What the model has thought."""
+    for found in messages:
+        for block in map(_dict, _list(_dict(found.get("message")).get("content"))):
+            if block.get("type") == "thinking" and isinstance(block.get("thinking"), str):
+                yield block["thinking"]
 
 
 def _given(value: Any, usage: Usage, stop: Literal["end", "cut-off"] = "end") -> Answer:

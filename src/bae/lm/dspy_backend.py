@@ -18,6 +18,7 @@ from pydantic_core import to_jsonable_python
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.extras import load_dspy
+from bae.lm.file_limits import FileLimits, limits_of
 from bae.lm.http import PerLoop, mask_error, secrets_in, timeout_error, without_secrets
 from bae.lm.prices import cost_of
 from bae.usage import Usage, read_count, read_name
@@ -94,6 +95,11 @@ class DSPyBackend(Backend):
         self._loops = PerLoop[None](lambda: None, partial(_leave, lm if made else None))
 
     takes_files = frozenset({"image", "document"})
+
+    @property
+    def file_limits(self) -> FileLimits:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
+        """The limits of the model's provider, which the name of the model begins with."""
+        return limits_of(self.model.partition("/")[0])
 
     @property
     def lm(self) -> Any:

@@ -28,6 +28,16 @@ _dspy = load_dspy("DSPyBackend")
 async def send(lm: Any, prompt: Prompt, config: Mapping[str, Any]) -> Any:
     """DSPy's response to a prompt. `config` is for this request alone, beside what the LM is set
     to. A model without a channel for schemas is told in words."""
+    try:
+        return await _send_prompt(lm, prompt, config)
+    except _dspy.LMUnsupportedFeatureError as error:
+        refused = _without_documents(lm, prompt, error)
+        if refused is None:
+            raise
+        raise refused from error
+
+
+async def _send_prompt(lm: Any, prompt: Prompt, config: Mapping[str, Any]) -> Any:
     asked = [_message(each) for each in prompt.conversation]
     if prompt.schema is None:
         return await _send(lm, prompt.system, asked, config, {})
@@ -36,6 +46,22 @@ async def send(lm: Any, prompt: Prompt, config: Mapping[str, Any]) -> Any:
     except _dspy.LMUnsupportedFeatureError:
         in_words = f"{prompt.system}\n\nThe schema: {text_of_json(prompt.schema)}"
         return await _send(lm, in_words, asked, config, {})
+
+
+def _without_documents(lm: Any, prompt: Prompt, error: Exception) -> BaeLMError | None:
+    """The error of an API that takes no documents; None where the prompt has none."""
+    sent = [part.file for part in prompt.files if isinstance(part.file, Document)]
+    named = next((file for file in sent if file.media_type != "text/plain"), None)
+    if named is None:
+        return None
+    return BaeLMError(
+        f"DSPyBackend({lm.model!r}) takes no documents by this API: {named.about}",
+        code="bae-lm-files",
+        sent=False,
+        cause=error,
+        fix='use an API that takes them, as DSPyBackend(…, model_type="responses") for a model of '
+        "OpenAI's; or give the text of the document",
+    )
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -62,6 +62,17 @@ def claude_limits(window: int | None) -> FileLimits:
     )
 
 
+def limits_of(provider: str, window: int | None = None) -> FileLimits:
+    """The limits of a provider, by the name that PydanticAI and LiteLLM have for it."""
+    match provider:
+        case "anthropic":
+            return claude_limits(window)
+        case "openai":
+            return OPENAI_LIMITS
+        case _:
+            return DEFAULT_LIMITS
+
+
 def check_files(backend: Backend, prompt: Prompt, parts: Sequence[FilePart]) -> None:
     """Raise where a model does not take the files of a prompt, or its provider would refuse the
     request for them."""

@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.extras import need
-from bae.lm.file_limits import DEFAULT_LIMITS, OPENAI_LIMITS, FileLimits, claude_limits
+from bae.lm.file_limits import FileLimits, limits_of
 from bae.lm.http import (
     PerLoop,
     error_for,
@@ -39,7 +39,7 @@ from bae.lm.pydantic_ai_messages import (
     usage_of,
 )
 from bae.lm.pydantic_ai_models import make_model, read_settings
-from bae.lm.pydantic_ai_stream import TAGS, Tags, ToldParts, without_tags
+from bae.lm.pydantic_ai_stream import TAGS, Tags, ToldParts, tell_thoughts, without_tags
 from bae.lm.responses import MAX_BYTES, bound_responses, responses_arrived
 from bae.usage import Usage, text_is_followed
 
@@ -167,13 +167,7 @@ class PydanticAIBackend(Backend):
     @property
     def file_limits(self) -> FileLimits:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
         """The limits of the model's provider."""
-        match self._about.provider:
-            case "anthropic":
-                return claude_limits(self._about.window)
-            case "openai":
-                return OPENAI_LIMITS
-            case _:
-                return DEFAULT_LIMITS
+        return limits_of(self._about.provider, self._about.window)
 
     def least_cost(self, usage: Usage) -> float | None:
         """What a request with this usage costs, by the prices of the model's provider."""
@@ -244,7 +238,9 @@ class PydanticAIBackend(Backend):
         options["model_request_parameters"] = parameters
         is_wanted = text_is_followed.get() and self._streams is not False
         if not (is_wanted if self.stream is None else self.stream) or not _can_stream(model):
-            return await model_request(model, messages, **options), Usage()
+            response = await model_request(model, messages, **options)
+            tell_thoughts(response, self.secrets)
+            return response, Usage()
         tags = _tags_of(model)
         told = ToldParts(answer_tool, self.secrets, has_tools=bool(prompt.tools), tags=tags)
         try:
@@ -257,6 +253,7 @@ class PydanticAIBackend(Backend):
             if is_known or not told.is_empty or not _may_be_for_streaming(error):
                 raise
             response = await model_request(model, messages, **options)
+            tell_thoughts(response, self.secrets)
             self._streams = False
             return response, _ONE_REFUSED
         self._streams = True

@@ -11,7 +11,7 @@ from bae.lm.http import mask
 from bae.usage import Discard, Thought, tell
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelResponsePart, ModelResponseStreamEvent
+    from pydantic_ai.messages import ModelResponse, ModelResponsePart, ModelResponseStreamEvent
 
 Tags = tuple[str, str]
 
@@ -100,6 +100,15 @@ class ToldParts:
     def _think(self, text: str) -> None:
         self._has_thoughts = True
         tell(Thought(mask(text, self._secrets)))
+
+
+def tell_thoughts(response: ModelResponse, secrets: Iterable[str]) -> None:
+    """Tell what the model has thought, of a message that was not streamed."""
+    from pydantic_ai.messages import ThinkingPart
+
+    thoughts = [p.content for p in response.parts if isinstance(p, ThinkingPart) and p.content]
+    if thoughts:
+        tell(Thought(mask("\n\n".join(thoughts), secrets)))
 
 
 class _TaggedText:

@@ -24,11 +24,23 @@ from bae.lm.file_limits import check_files
 from bae.lm.http import mask, mask_error, mask_parts
 from bae.lm.policies.budget import Reservation, asked_under, budgets_in_force, scope_in_force
 from bae.prompts.questions import answer_form
-from bae.usage import Asking, Restart, Usage, metered, read_name, report, sound, tell
+from bae.usage import (
+    Asking,
+    Restart,
+    Thought,
+    Usage,
+    meter_in_force,
+    metered,
+    read_name,
+    report,
+    sound,
+    tell,
+)
 
 if TYPE_CHECKING:
     from bae.lm.backend import Backend
     from bae.prompts.messages import CallPart, Prompt, ResultPart
+    from bae.usage import CallEvent
 
 T = TypeVar("T")
 
@@ -58,6 +70,8 @@ class Answer:
     with the round, and is in the `echo` of the message that the next prompts have for it. Put the
     name of the model into it, and ignore the echo of another model. The text and the calls of such
     a message are enough to send it without an echo.
+
+    `thinking` is what the model thought before: bae sets it to each `Thought` that was told.
     """
 
     text: str = ""
@@ -68,12 +82,12 @@ class Answer:
     calls: tuple[CallPart, ...] = ()
     ran: tuple[tuple[CallPart, ResultPart], ...] = ()
     echo: Any = None
+    thinking: str = ""
 
     def using(self, usage: Usage) -> Answer:
         """The answer with another usage, as one that was sent. Faster than `replace`."""
-        return Answer(
-            self.text, usage, self.stop, self.value, True, self.calls, self.ran, self.echo
-        )
+        tools = self.calls, self.ran, self.echo
+        return Answer(self.text, usage, self.stop, self.value, True, *tools, self.thinking)
 
     def __post_init__(self) -> None:
         if not isinstance(cast(object, self.text), str):
@@ -118,7 +132,15 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
         return retrying(request, backend.retries, backend.first_wait, is_worth=_is_resent)
 
     tell(Asking(partial(answer_form, prompt)))
-    answer = await (send_again() if scope_in_force.get() is None else in_time(send_again))
+    thoughts: list[str] = []
+    counts, told = meter_in_force.get() or (_ignore, None)
+    meter = meter_in_force.set((counts, partial(_hear, thoughts, told)))
+    try:
+        answer = await (send_again() if scope_in_force.get() is None else in_time(send_again))
+    finally:
+        meter_in_force.reset(meter)
+    if thoughts:
+        answer = replace(answer, thinking="".join(thoughts))
     if not answer.usage.attempts:  # no request was sent for it
         answer = replace(answer, usage=replace(answer.usage, attempts=1))
     report(answer.usage)
@@ -126,6 +148,23 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
     if around is not None:
         around.least_calls = 0  # it has an answer of a backend, which may be from a cache
     return answer
+
+
+def _hear(thoughts: list[str], told: Callable[[CallEvent], None] | None, event: CallEvent) -> None:
+    """Collect what the model thinks, without what became void, and pass on what is told."""
+    match event:
+        case Thought(text):
+            thoughts.append(text)
+        case Restart():
+            thoughts.clear()
+        case _:
+            pass
+    if told is not None:
+        told(event)
+
+
+def _ignore(_: object) -> None:
+    pass
 
 
 async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -> Answer:

@@ -54,6 +54,7 @@ async def fill_with_tools(
     await box.open(lambda: question.text)
     prompts = ToolPrompts(question, box.specs, is_native=is_native, takes_files=backend.takes_files)
     tried: list[Attempt] = []
+    thoughts: list[str] = []
     while True:
         made = box.open_round
         if made is None:
@@ -67,6 +68,7 @@ async def fill_with_tools(
             await box.prepare_round()
             prompt = _fitting(backend, box, prompts, must_answer)
             answer = await ask(backend, prompt)
+            thoughts += [answer.thinking] if answer.thinking else []
             text = answer.text
             if not text and answer.value is not UNPARSED:
                 text = attempt(1, prompt, answer).answer
@@ -81,7 +83,8 @@ async def fill_with_tools(
             if box.wrong_rounds > backend.attempts:
                 raise box.wrong_too_often(backend.attempts)
             continue
-        said = Answer(text, Usage(), made.stop)
+        said = Answer(text, Usage(), made.stop, thinking="\n\n".join(thoughts))
+        thoughts.clear()
         # A field may have the name of the form itself; alone, it is asked for without that form.
         is_plain = is_native or (must_answer and asked == (WRAPPER,))
         found = _read(said, target, asked, is_plain, box)

@@ -19,17 +19,23 @@ import anyio
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 from mcp_types import (
+    BlobResourceContents,
     CallToolRequestParams,
     CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
     ListToolsResult,
     PaginatedRequestParams,
     TextContent,
+    TextResourceContents,
 )
 from mcp_types import Tool as ServerTool
 from pydantic import ValidationError
 
 from bae import __version__
 from bae.exceptions import BaeError, ToolServerError, describe, faults
+from bae.files import Document, File, Image, collected
 from bae.hints import NOWHERE
 from bae.history import History
 from bae.mcp.listing import name_for_model
@@ -183,10 +189,26 @@ class GraphServer:
                 how = f"a person answers with `bae runs answer {result.run_id}`"
             return _error(f"the run waits for a person, who is asked {asked}; {how}")
         # Half a character would end the server: it cannot be sent.
-        seen = readable_json(seen_of(result.result, self._graph.hidden))
+        with collected() as found:
+            seen = readable_json(seen_of(result.result, self._graph.hidden))
         value = cast("dict[str, Any]", seen) if isinstance(seen, dict) else {"result": seen}
-        text = TextContent(text=json.dumps(value, ensure_ascii=False))
-        return CallToolResult(content=[text], structured_content=value)
+        text = json.dumps(value, ensure_ascii=False)
+        files = [each for each in found.values() if isinstance(each, File) and each.hash in text]
+        content: list[ContentBlock] = [TextContent(text=text), *map(_content, files)]
+        return CallToolResult(content=content, structured_content=value)
+
+
+def _content(file: File) -> ImageContent | EmbeddedResource:
+    """A file as a client takes it. The JSON beside it has its hash and its name."""
+    if isinstance(file, Image):
+        return ImageContent(data=file.base64, mime_type=file.media_type)
+    uri, kind = f"urn:{file.hash}", file.media_type
+    if isinstance(file, Document) and kind == "text/plain":
+        text = readable(file.text, 0)
+        return EmbeddedResource(resource=TextResourceContents(uri=uri, text=text, mime_type=kind))
+    return EmbeddedResource(
+        resource=BlobResourceContents(uri=uri, blob=file.base64, mime_type=kind)
+    )
 
 
 def _note_progress(news: list[str], change: WorkChange, work: Work) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, cast
 
-from bae.files import Attached, collected, is_reference, placeholder_of
+from bae.files import Attached, File, collected, is_reference, placeholder_of
 from bae.prompts.messages import FilePart
 
 BEFORE: Final = "before"
@@ -68,6 +68,10 @@ class _Labels:
             return file.placeholder if reference is None else placeholder_of(reference)
         part = self.parts.get((file.kind, file.key))
         if part is None:
+            if isinstance(file, File) and reference is not None:
+                name = str(reference.get("name", ""))
+                if name != file.name:  # equal bytes under another name
+                    file = file.from_bytes(file.data, name)
             number = 1 + sum(kind == file.kind for kind, _ in self.parts)
             label = f"{file.kind} {self._of}{'.' if self._of else ''}{number}"
             part = self.parts[file.kind, file.key] = FilePart(file, label)

@@ -118,7 +118,7 @@ class Gatekeeper:
                 403,
                 "bae-serve-host",
                 f"{host[:100]!r} is not served here",
-                "name it where the API is made: router(…, hosts=[…]), or bae serve --host",
+                "name it where the API is made: router(…, hosts=[…]), or bae serve --allow-host",
             )
         origin = request.headers.get("origin")
         if origin is not None and not self._is_own(origin, host):

@@ -42,7 +42,7 @@ from bae.serve.files import Uploads
 from bae.serve.live import FEEDS, OpenFeed, serve_feeds
 from bae.serve.openapi import describe_api
 from bae.serve.owner import RunOwner
-from bae.serve.problems import Refused, refusal_of
+from bae.serve.problems import Refused, refusal_of, unknown_run
 from bae.serve.starts import Starts
 from bae.serve.table import TABLE
 from bae.serve.views import GateView, dump
@@ -338,14 +338,4 @@ def router(
         origins=origins,
         at_once=at_once,
         recover=recover,
-    )
-
-
-def unknown_run(run_id: str) -> Refused:
-    """The refusal of a run that is not there, or that the user may not see."""
-    return Refused(
-        404,
-        "bae-run-unknown",
-        f"there is no run {run_id[:200]!r}",
-        "list the runs: it may be in another journal, or was deleted",
     )

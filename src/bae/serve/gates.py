@@ -156,28 +156,24 @@ async def go_on(call: ApiCall, graph: Graph[Any, Any]) -> None:
 def _value_of(body: AnswerBody) -> Any:
     if body.decision is None:
         if body.arguments is not None or body.reason or body.scope != "call":
-            raise Refused(
-                422,
-                "bae-serve-input",
-                "body.decision: it is missing, and there are arguments, a reason or a scope",
-                "give the decision approve, edit or refuse",
-                place="body.decision",
-            )
+            raise _missing("decision", "give the decision approve, edit or refuse")
         return body.value
     made: dict[str, Any] = {"approve": body.decision != "refuse"}
     if body.decision == "edit" and body.arguments is None:
-        raise Refused(
-            422,
-            "bae-serve-input",
-            "body.arguments: they are missing",
-            "give all arguments of the call",
-            place="body.arguments",
-        )
+        raise _missing("arguments", "give all arguments of the call")
     if body.arguments is not None:
         made["arguments"] = body.arguments
     if body.reason:
         made["reason"] = body.reason
     return made | ({"scope": body.scope} if body.scope != "call" else {})
+
+
+def _missing(part: str, fix: str) -> Refused:
+    fault = InputFault(loc=["body", part], msg="it is missing")
+    place = f"body.{part}"
+    return Refused(
+        422, "bae-serve-input", f"{place}: {fault.msg}", fix, place=place, errors=[fault]
+    )
 
 
 async def list_approvals(call: ApiCall) -> ApprovalPage:

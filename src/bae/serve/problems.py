@@ -127,6 +127,8 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
         return invalid(error)
     if not isinstance(error, BaeError):
         return None
+    if error.code == "bae-run-unknown" and isinstance(error, JournalError):
+        return unknown_run(error.run_id or "")
     status = _STATUS.get(error.code)
     if status is None:
         status = 409 if isinstance(error, JournalError | GateError) else 500
@@ -134,15 +136,30 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
     run_id = error.run_id if isinstance(error, JournalError) else None
     found = error.cause if isinstance(error.cause, ValidationError) else None
     errors = [] if found is None else faults_of(found, *(before or ("value",)))
+    # What is wrong with the journal is for who runs the server, and names its file.
+    is_inner = status >= 500 and error.code.startswith("bae-journal-")
     return Refused(
         status,
         error.code,
-        error.message,
-        error.fix or "",
+        "the runs cannot be read or written: the log of the server says why"
+        if is_inner
+        else error.message,
+        "" if is_inner else error.fix or "",
         run_id=run_id or "",
         place=".".join(str(part) for part in errors[0].loc) if errors and before else "",
         errors=errors,
         headers=headers,
+    )
+
+
+def unknown_run(run_id: str) -> Refused:
+    """The refusal of a run that is not there, or that the user may not see: nobody can tell which
+    it is."""
+    return Refused(
+        404,
+        "bae-run-unknown",
+        f"there is no run {run_id[:200]!r}",
+        "list the runs: it may be in another journal, or was deleted",
     )
 
 

@@ -18,7 +18,7 @@ from bae.exceptions import BaeError
 from bae.journal.feeds import FeedItem, RunFeed, Subscriber, subscribe
 from bae.journal.store import Line
 from bae.serve.endpoints import ApiCall, Endpoint, Form
-from bae.serve.problems import Refused
+from bae.serve.problems import Refused, refusal_of
 from bae.serve.views import LinePage, LineView, dump
 from bae.tasks import gone
 
@@ -144,7 +144,9 @@ class EventStream(Response):
                     reason = lines.end or "closing"
                     await self._send(send, _event("end", {"reason": reason, "last": lines.number}))
             except BaeError as error:
-                end = {"reason": "failed", "code": error.code, "detail": error.message}
+                refused = refusal_of(error)
+                detail = error.code if refused is None else refused.body.detail
+                end = {"reason": "failed", "code": error.code, "detail": detail}
                 await self._send(send, _event("end", end))
             await self._send(send, "", more=False)
 

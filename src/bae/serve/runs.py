@@ -39,12 +39,14 @@ RunId = Annotated[str, Field(min_length=1, max_length=200)]
 class RunDetails(RunRow):
     """A run: its row, what it used, and how it ended. `end` is the class of its last node and
     `result` that node, for a run that has ended and whose graph is served; `no_result` says why
-    that cannot be read. With `in_progress` it is worked on by this server."""
+    that cannot be read. `forks` are the newest runs that were forked from it. With `in_progress` it
+    is worked on by this server."""
 
     usage: UsageView | None = None
     end: str | None = None
     result: Any = None
     no_result: str = ""
+    forks: list[str] = Field(default_factory=list[str])
     in_progress: bool = False
 
 
@@ -173,6 +175,8 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     view = RunDetails(**row_of(stored.info).model_dump(), usage=usage_of(usage))
     view.in_progress = run_id in api.owner.run_ids
     view.error, view.metadata = stored.info.error, stored.info.metadata
+    forks = await api.journal.forks(run_id)
+    view.forks = [info.run_id for info in forks if api.may_see(call.user, info)]
     graph = next((g for g in api.graphs.values() if g.name == stored.info.graph), None)
     if graph is not None and stored.info.status == "ended":
         view.end = stored.info.summary.node if stored.info.summary else None
@@ -209,27 +213,44 @@ async def resume_run(call: ApiCall) -> tuple[int, RunDetails]:
 
 
 async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
-    """Fork a run at a step."""
+    """Fork a run at a step; 200 if the same fork is there already."""
     api, run_id, body = call.api, call.path["run"], call.body
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
     if body.thread is not None:
         await thread_of(call, body.thread)
+    new_id, status = body.run_id or urandom(12).hex(), 201
     try:
         with visible(await files_named(call, body.changed)):
-            new_id = await graph.fork(
+            await graph.fork(
                 run_id,
                 at=body.at,
                 journal=api.journal,
-                new_id=body.run_id,
+                new_id=new_id,
                 thread=body.thread,
                 changed=body.changed,
             )
     except JournalError as error:
-        raise refusal_of(error, "body", "changed") or error from error
-    if body.go_on:
+        old = await _existing(call, new_id) if error.code == "bae-run-exists" else None
+        if old is None:
+            raise refusal_of(error, "body", "changed") or error from error
+        if not _is_fork(old, run_id, body):
+            raise _taken(new_id) from error
+        status = 200
+    if body.go_on and status == 201:
         await api.owner.resume(graph, new_id)
-    return 201, await view_run(call, new_id)
+    return status, await view_run(call, new_id)
+
+
+def _is_fork(stored: StoredRun, parent: str, body: ForkBody) -> bool:
+    """Whether a run is the fork that a request asks for."""
+    forked = next((each for each in reversed(stored.lines) if each.kind == "RunForked"), None)
+    if forked is None or stored.info.thread != body.thread or forked.step != body.at:
+        return False
+    data = from_json(forked.data)
+    fields = data.get("node", {}).get("fields", {})
+    same = all(name in fields and fields[name] == value for name, value in body.changed.items())
+    return data.get("parent") == parent and {*data["changed"]} == {*body.changed} and same
 
 
 async def delete_run(call: ApiCall) -> Response:
@@ -349,7 +370,7 @@ ENDPOINTS: Final = (
         "edit",
         "Fork a run at a step, with other values.",
         fork_run,
-        {201: RunDetails},
+        {200: RunDetails, 201: RunDetails},
         body=ForkBody,
         refusals=(400, 404, 409, 413, 415, 422, 429, 503),
     ),

@@ -134,9 +134,7 @@ async def runs_of(call: ApiCall, thread: str) -> list[RunInfo]:
     shown to a model, and by that to the user."""
     infos = await thread_of(call, thread)
     if not infos:
-        raise Refused(
-            404, "bae-serve-path", f"there is no thread {thread[:200]!r}", "list them: GET /threads"
-        )
+        raise _unknown_thread(thread)
     return infos
 
 
@@ -144,10 +142,13 @@ async def thread_of(call: ApiCall, thread: str) -> list[RunInfo]:
     """The same, and nothing for a new thread."""
     infos = [info async for info in call.api.journal.every_run(thread=thread)]
     if not all(call.api.may_see(call.user, info) for info in infos):
-        raise Refused(
-            404, "bae-serve-path", f"there is no thread {thread[:200]!r}", "give another id"
-        )
+        raise _unknown_thread(thread)
     return infos
+
+
+def _unknown_thread(thread: str) -> Refused:
+    detail = f"there is no thread {thread[:200]!r}"
+    return Refused(404, "bae-serve-path", detail, "list them: GET /threads; or give another id")
 
 
 def _row(info: RunInfo, thread: str) -> ThreadRow:

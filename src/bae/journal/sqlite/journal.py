@@ -93,7 +93,7 @@ class SQLiteJournal(SQLJournal):
     When the process has died, another can take the run over as soon as the lease is over, or at
     once where it can be seen that the process is gone. `busy_timeout` is how long to wait for other
     programs that lock the file. `secrets=True` stores secrets in clear; `prompts=False` leaves out
-    prompts and raw answers.
+    prompts and raw answers, and `thinking=True` stores what models think before an answer.
 
     The file is opened, and two threads are started, when it is first used. Close it with
     `await journal.close()`, or write `async with SQLiteJournal(…) as journal:`.
@@ -106,6 +106,7 @@ class SQLiteJournal(SQLJournal):
         durability: Literal["full", "normal"] = "full",
         secrets: bool = False,
         prompts: bool = True,
+        thinking: bool = False,
         lease: float = 30.0,
         busy_timeout: float = 10.0,
     ) -> None:
@@ -120,6 +121,7 @@ class SQLiteJournal(SQLJournal):
         self.durability = durability
         self.secrets = secrets
         self.prompts = prompts
+        self.thinking = thinking
         self.lease = lease
         self.busy_timeout = busy_timeout
         self._starting = threading.Lock()

@@ -361,6 +361,17 @@ class RunTables(Journal):
 
         return await self._read(ask)
 
+    async def forks(self, run_id: str, *, limit: int = 50) -> list[RunInfo]:
+        """The runs that were forked from a run, by an index."""
+        query = f"""{_INFO} where runs.parent = ? or (runs.parent is null and runs.came_from = ?)
+            order by runs.run desc limit ?"""
+
+        def ask(db: sqlite3.Connection) -> list[RunInfo]:
+            values = (self._find(db, run_id), run_id, limit)
+            return [_entry(db, row) for row in _fetch(db, query, values)]
+
+        return await self._read(ask)
+
     async def last_change(self) -> int:
         """The greatest change of all runs, and of those that were deleted."""
         query = f"select {NEXT_CHANGE} - 1"

@@ -1,0 +1,245 @@
+"""Lists, records, timelines and steps of runs: filtered, in pages, in every form."""
+
+import asyncio
+import json
+import socket
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from bae import Dep, Graph, Node
+from bae.journal import SQLiteJournal
+from serving import TOKEN, Served, held, serving
+
+
+async def test_runs_are_listed_by_every_filter_and_in_pages():
+    async with serving() as served:
+        before = None
+        for number in range(7):
+            about = {"metadata": {"shop": "north" if number % 2 else "south"}, "thread": "t"}
+            run = await served.start(f"lamp-{number}", 1, run_id=f"run-{number}", **about)
+            before = run["started"] if number == 3 else before
+        await served.start("chair", 20, run_id="asks")
+        await served.post("/graphs/slow/runs", {"start": {"name": "busy"}, "run_id": "busy"})
+
+        async def ids(query: str) -> list[str]:
+            return [each["run_id"] for each in (await served.get(f"/runs?{query}"))["runs"]]
+
+        assert await ids("status=waiting") == ["asks"]
+        assert await ids("status=running") == ["busy"]
+        assert await ids("graph=slow") == ["busy"]
+        assert await ids("thread=t") == [f"run-{n}" for n in range(6, -1, -1)]
+        assert await ids("meta.shop=north") == ["run-5", "run-3", "run-1"]
+        assert await ids("meta.shop=north&meta.by=ben") == []
+        assert await ids("q=NORTH") == ["run-5", "run-3", "run-1"]
+        assert await ids("q=run-4") == ["run-4"]
+        assert await ids(f"since={before}&graph=orders&status=ended") == [
+            "run-6",
+            "run-5",
+            "run-4",
+            "run-3",
+        ]
+        found, query = [], "limit=2"
+        while True:
+            page = await served.get(f"/runs?{query}")
+            found += [each["run_id"] for each in page["runs"]]
+            if page["next"] is None:
+                break
+            query = f"limit=2&before={page['next']}"
+        assert found == ["busy", "asks", *(f"run-{n}" for n in range(6, -1, -1))]
+        for wrong in ("status=new", "limit=0", "limit=900", "price=1", "limit=1&limit=2"):
+            refused = await served.client.get(f"/runs?{wrong}")
+            assert (refused.status_code, refused.json()["type"]) == (422, "bae-serve-input")
+            assert refused.json()["errors"][0]["loc"][0] == "query"
+        held["busy"].set()
+
+
+async def test_records_come_as_json_as_lines_and_as_events_from_any_number_on():
+    async with serving() as served:
+        await served.start(run_id="one")
+        page = await served.get("/runs/one/records")
+        numbers = [each["n"] for each in page["records"]]
+        assert (numbers, page["last"], page["status"]) == (
+            [*range(len(numbers))],
+            numbers[-1],
+            "ended",
+        )
+        lines = await served.client.get(
+            "/runs/one/records?after=1&limit=2", headers={"accept": "application/x-ndjson"}
+        )
+        assert lines.headers["content-type"] == "application/x-ndjson"
+        assert [json.loads(line) for line in lines.text.splitlines()] == page["records"][2:4]
+        events = [event async for event in served.events("one", **{"last-event-id": "2"})]
+        assert [data for kind, _, data in events if kind == "record"] == page["records"][3:]
+        assert events[-1] == ("end", "", {"reason": "ended", "last": numbers[-1]})
+        over = [
+            event async for event in served.events("one", **{"last-event-id": str(numbers[-1])})
+        ]
+        assert [kind for kind, _, _ in over] == ["status", "end"]
+        wrong = await served.client.get(
+            "/runs/one/records", headers={"accept": "text/event-stream", "last-event-id": "x"}
+        )
+        assert (wrong.status_code, wrong.json()["type"]) == (422, "bae-serve-input")
+        head = await served.client.head("/runs/one/records")
+        assert (head.status_code, head.content) == (200, b"")
+
+
+async def quick() -> int:
+    return 1
+
+
+async def thorough() -> str:
+    await asyncio.sleep(0.03)
+    return "long"
+
+
+class Ask(Node):
+    text: str = ""
+
+    async def __call__(self) -> "Report":
+        return Report()
+
+
+class Report(Node):
+    n: Annotated[int, Dep(quick)] = 0
+    about: Annotated[str, Dep(thorough)] = ""
+
+    async def __call__(self) -> None: ...
+
+
+reports = Graph(start=Ask, end=Report, name="reports")
+
+
+async def test_a_timeline_has_the_critical_path_and_the_slack_of_everything_else():
+    async with serving(graphs={"reports": reports}) as served:
+        await served.post("/graphs/reports/runs?wait=10", {"start": {}, "run_id": "one"})
+        found = await served.get("/runs/one/timeline")
+        bars = {each["place"]: each for each in found["bars"] if each["kind"] == "dep"}
+        slow, fast = bars["1:Report.about"], bars["1:Report.n"]
+        assert (slow["slack"], len(slow["critical"]), fast["critical"]) == (0, 1, [])
+        assert fast["slack"] > 0.02
+        assert found["is_exact"]
+        assert found["longest"][0] == "1:Report.about"
+        assert 0.02 < found["critical_seconds"] <= found["seconds"]
+        pages: list[Any] = []
+        while len(pages) < found["total"]:
+            page = await served.get(f"/runs/one/timeline?start={len(pages)}&limit=2")
+            pages += page["bars"]
+        assert [each["place"] for each in pages] == [each["place"] for each in found["bars"]]
+
+
+async def test_steps_come_in_pages_around_a_number_and_values_are_cut_in_lists():
+    async with serving() as served:
+        await served.start("x" * 40, run_id="one")
+        page = await served.get("/runs/one/steps?around=1&limit=1")
+        assert [each["step"] for each in page["steps"]] == [1]
+        refused = await served.client.get("/runs/one/steps?cut=0")
+        assert refused.status_code == 422  # no page has a whole long run
+        for missing in (
+            "steps?path=2:None.x",
+            "steps/7",
+            "steps/x",
+            "calls/0",
+            "steps/0/why?field=q",
+        ):
+            unknown = await served.client.get(f"/runs/one/{missing}")
+            assert unknown.status_code == 404, missing
+
+
+async def test_a_run_is_deleted_unless_others_were_forked_from_it(tmp_path):
+    async with SQLiteJournal(tmp_path / "runs.db") as journal, serving(journal) as served:
+        await served.start(run_id="old")
+        await served.post("/runs/old/forks", {"at": 0, "run_id": "new", "go_on": False})
+        refused = await served.client.delete("/runs/old")
+        assert (refused.status_code, refused.json()["type"]) == (409, "bae-run-owned")
+        for run in ("new", "old"):
+            assert (await served.client.delete(f"/runs/{run}")).status_code == 204
+        assert (await served.get("/runs"))["runs"] == []
+
+
+async def test_a_run_of_another_process_is_shown_cancelled_and_not_resumed(tmp_path):
+    file = tmp_path / "runs.db"
+    async with (
+        SQLiteJournal(file) as theirs,
+        SQLiteJournal(file) as ours,
+        serving(theirs, recover=False) as other,
+        serving(ours, recover=False) as served,
+    ):
+        await other.post("/graphs/slow/runs", {"start": {"name": "theirs"}, "run_id": "theirs"})
+        assert not (await served.get("/runs/theirs"))["in_progress"]
+        refused = await served.client.post("/runs/theirs/resume", json={})
+        assert (refused.status_code, refused.json()["type"]) == (409, "bae-run-owned")
+        live, end = None, {}
+        async for kind, _, data in served.events("theirs"):
+            if kind == "status" and live is None:
+                live = data["live"]
+                done = await served.client.post("/runs/theirs/cancel", json={})
+                assert (done.status_code, done.json()["status"]) == (202, "cancelled")
+            end = data
+        assert (live, end["reason"]) == (False, "cancelled")
+        again = await served.client.post("/runs/theirs/cancel", json={})
+        assert again.status_code == 202
+
+
+class Write(Node):
+    n: int = 0
+    text: str = ""
+
+    async def __call__(self) -> "Write | Written":
+        return Write(n=self.n + 1, text="x" * 40_000) if self.n < 100 else Written()
+
+
+class Written(Node):
+    async def __call__(self) -> None: ...
+
+
+writes = Graph(start=Write, end=Written, name="writes")
+
+
+async def dropped(served: Served) -> None:
+    """Return when nobody follows the run any more."""
+    while served.api.feeds.run("big").tail.is_followed:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["events", "socket"])
+async def test_a_client_that_takes_nothing_is_dropped_and_costs_the_others_nothing(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("bae.serve.records.SEND_SECONDS", 0.2)
+    monkeypatch.setattr("bae.serve.live.SEND_SECONDS", 0.2)
+    async with serving(graphs={"writes": writes}, max_iters=0) as served, asyncio.timeout(30):
+        await served.post("/graphs/writes/runs?wait=20", {"start": {}, "run_id": "big"})
+        address = urlsplit(served.url)
+        with socket.socket() as plain:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8_192)
+            plain.connect((address.hostname, address.port))
+            plain.setblocking(False)
+            if kind == "events":
+                reader, writer = await asyncio.open_connection(sock=plain, limit=1_024)
+                writer.write(
+                    f"GET /runs/big/records HTTP/1.1\r\nhost: {address.netloc}\r\n"
+                    f"authorization: Bearer {TOKEN}\r\naccept: text/event-stream\r\n\r\n".encode()
+                )
+                others = [event async for event in served.events("big")]
+                assert others[-1][2]["reason"] == "ended"
+                await dropped(served)
+                text = await reader.read()
+                assert b"event: record" in text
+                assert b"event: end" not in text
+                writer.close()
+            else:
+                options: Any = {"compression": None, "ping_interval": None, "max_queue": 1}
+                async with connect(served.ws(), sock=plain, **options) as hanging:
+                    await hanging.send(json.dumps({"token": TOKEN}))
+                    await hanging.send(json.dumps({"sub": 1, "feed": "run/big"}))
+                    others = [event async for event in served.events("big")]
+                    assert others[-1][2]["reason"] == "ended"
+                    await dropped(served)
+                    with pytest.raises(ConnectionClosed):
+                        while True:
+                            await hanging.recv()
+                    assert hanging.close_code in (1006, 1013)
