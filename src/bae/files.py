@@ -12,7 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from hashlib import sha256
 from operator import is_
 from pathlib import Path
@@ -463,25 +463,32 @@ def visible(files: Iterable[File] | Mapping[str, File | bytes]) -> Generator[Non
         known = {file.hash: file for file in files}
     # Those of a resumed run, for example, of which this process has made none so far.
     _in_use = _in_use or bool(known)
-    with _in_scope(FileScope(known, _scope.get())):
-        yield
-
-
-@contextmanager
-def collected() -> Generator[dict[str, Attached]]:
-    """The files in what is written as JSON inside, by their hashes and addresses."""
-    scope = FileScope(None, _scope.get())
-    with _in_scope(scope):
-        yield scope.found
-
-
-@contextmanager
-def _in_scope(scope: FileScope) -> Generator[None]:
-    token = _scope.set(scope)
+    token = _scope.set(FileScope(known, _scope.get()))
     try:
         yield
     finally:
         _scope.reset(token)
+
+
+def collected() -> _Collecting:
+    """The files in what is written as JSON inside, by their hashes and addresses."""
+    return _Collecting()
+
+
+class _Collecting:
+    """A class, since each record is written in one, and a generator takes thrice as long."""
+
+    __slots__ = ("_token",)
+
+    _token: Token[FileScope | None]
+
+    def __enter__(self) -> dict[str, Attached]:
+        scope = FileScope(None, _scope.get())
+        self._token = _scope.set(scope)
+        return scope.found
+
+    def __exit__(self, *_: object) -> None:
+        _scope.reset(self._token)
 
 
 def is_collecting() -> bool:

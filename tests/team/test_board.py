@@ -18,9 +18,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from bae.cli.live.drawing import ASCII
-from bae.cli.team_board import Board, read_board, watch
+from bae.cli.team_board import Board, read_board, spent_text, watch
 from bae.team import tables
-from bae.team.budgets import begin_run
+from bae.team.budgets import Spent, begin_run
 from bae.team.events import ActivityUpdate, CommitCreated, CorrectionAttempt, TestResult
 from bae.team.models import AgentInfo, PlannedTask, Project, TaskStatus
 from bae.team.store import Store
@@ -112,6 +112,12 @@ async def test_the_board_has_tasks_with_reasons_agents_questions_and_events(
     board, now = await board_of(store)
     expected = (Path(__file__).parent / "boards" / f"{width}.txt").read_text("utf-8")
     assert lines_of(board, width, now=now) == expected.splitlines()
+
+
+def test_a_sum_with_calls_of_unknown_cost_is_the_least():
+    assert spent_text(Spent(2, 1204, 0.42)) == "2 LM calls, 1,204 tokens, $0.42"
+    assert spent_text(Spent(2, 1204, 0.42, 1)) == "2 LM calls, 1,204 tokens, at least $0.42"
+    assert spent_text(Spent(2, 1204, 0.0, 2)) == "2 LM calls, 1,204 tokens"
 
 
 async def test_a_low_terminal_has_the_tasks_that_matter_most(store: Store):

@@ -27,6 +27,7 @@ from bae.journal import MemoryJournal, RunInfo
 from bae.serve import API, User, bearer, router
 from bae.serve.endpoints import Endpoint
 from bae.serve.server import listening
+from bae.team import tables
 from bae.team.budgets import begin_run
 from bae.team.endpoints import ServedTeam, add_teams
 from bae.team.events import (
@@ -177,6 +178,15 @@ async def test_every_endpoint_is_for_users_who_may_and_who_see_the_team(tmp_path
             assert allowed.status_code in row.answers, allowed.text
 
 
+async def test_no_refusal_names_a_file_of_the_server(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        await shop.store.write(lambda db: db.exec_driver_sql("drop table attempts"))
+        refused = await shop.ask("GET", "/teams/shop/tasks/sub/attempts")
+        assert (refused.status_code, refused.json()["type"]) == (503, "bae-team-store")
+        assert refused.headers["retry-after"]
+        assert str(tmp_path) not in refused.text
+
+
 HOSTILE = ("%00", "%ff", "-1", "9" * 30, "..%2f..", "%27%20or%201=1", "%F0%9F%90%91")
 
 
@@ -307,7 +317,7 @@ async def test_a_task_has_its_attempts_tests_reviews_log_and_cost(tmp_path: Path
         assert [each["outcome"] for each in task["attempts"]] == ["failed", "passed"]
         assert task["attempts"][0]["tests"] == {"passed": 0, "failed": 1, "skipped": 0}
         assert task["blockers"][0]["question"] == "May it take negative numbers?"
-        assert task["spent"] == {"calls": 0, "tokens": 0, "cost": 0.0}
+        assert task["spent"] == {"calls": 0, "tokens": 0, "cost": 0.0, "unpriced": 0}
         attempt = await shop.get("/teams/shop/tasks/sub/attempts/1")
         assert attempt["report"]["cases"][0]["message"] == "sub is 8"
         assert len(attempt["report"]["output"]) < 3000
@@ -321,6 +331,44 @@ async def test_a_task_has_its_attempts_tests_reviews_log_and_cost(tmp_path: Path
         assert [each["kind"] for each in log["entries"]] == ["question", "review"]
         first = await shop.get("/teams/shop/tasks/sub/log?limit=1")
         assert (first["total"], first["next"]) == (2, 1)
+
+
+async def test_an_unknown_cost_is_null_and_a_sum_says_how_many_calls_have_none(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        about: Any = {"project_id": 1, "task_id": 1, "run_id": 1, "tokens": 500}
+
+        async def spend(cost: float) -> Any:
+            values = about | {"cost": cost}
+            await shop.store.write(lambda db: tables.insert(db, tables.spending, **values))
+            return (await shop.get("/teams/shop/tasks"))["tasks"][0]["spent"]
+
+        assert await spend(0.0) == {"calls": 1, "tokens": 500, "cost": None, "unpriced": 1}
+        some = {"calls": 2, "tokens": 1000, "cost": 0.25, "unpriced": 1}
+        assert await spend(0.25) == some
+        assert (await shop.get("/teams/shop"))["spent"] == some
+
+
+async def test_tasks_and_questions_of_another_project_are_unknown(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        about = {"root": "/bank", "branch": "b", "test_command": ("t",)}
+        bank = await shop.store.save_project(Project(id=0, name="bank", **about))
+        [task] = await shop.store.add_tasks(bank.id, [PlannedTask(key="vault", title="Vault")])
+        asked = await shop.store.add_blocker(task.id, "Which key?")
+        before = await shop.store.tasks(bank.id), await shop.store.last_event(bank.id)
+        for named in (task.key, str(task.id)):
+            for method, path, body in (
+                ("GET", f"tasks/{named}/log", None),
+                ("GET", f"tasks/{named}/diff", None),
+                ("PATCH", f"tasks/{named}", {"title": "Mine"}),
+                ("DELETE", f"tasks/{named}", None),
+                ("POST", "approve", {"tasks": [named]}),
+                ("POST", "actions", {"action": "kill", "task": named}),
+                ("POST", f"blockers/{asked.id}", {"answer": "mine"}),
+            ):
+                refused = await shop.ask(method, f"/teams/shop/{path}", body)
+                assert (refused.status_code, refused.json()["type"]) == (404, "bae-team-unknown")
+        assert (await shop.store.tasks(bank.id), await shop.store.last_event(bank.id)) == before
+        assert "Which key?" not in str(await shop.get("/inbox"))
 
 
 async def test_the_change_of_an_attempt_comes_as_hunks_and_long_files_are_cut(tmp_path: Path):

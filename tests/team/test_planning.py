@@ -215,6 +215,8 @@ async def test_a_plan_that_does_not_fit_is_asked_for_again_with_what_is_wrong(
             [{**TASKS[0], "new_files": ["a.py"]}, {**TASKS[1], "new_files": ["a.py"]}],
             "creates a.py, which exists by then",
         ),
+        ([{**TASKS[0], "new_files": ["./a.py"]}], "no path inside the repository"),
+        ([{**TASKS[0], "new_files": ["../a.py"]}], "no path inside the repository"),
     ],
 )
 async def test_a_plan_with_wrong_files_is_refused_in_its_conversation(
@@ -302,6 +304,7 @@ async def test_the_author_of_acceptance_tests_is_told_the_criteria_of_the_featur
         ([FEATURE[0], FEATURE[1] | {"depends_on": [], "files": []}], "does not wait for the acc"),
         ([FEATURE[0], FEATURE[1] | {"tests": ["test_shop.py"]}], "names no acceptance test"),
         ([FEATURE[0], FEATURE[1] | {"tests": ["test_shop.py"]}], "no task makes test_tax.py pass"),
+        ([FEATURE[0], FEATURE[1] | {"may": "change-tests"}], "by tests that it changed"),
     ],
 )
 async def test_a_plan_whose_features_lack_something_is_asked_for_again(

@@ -10,7 +10,7 @@ import typer
 
 from bae.cli.journals import file_to_write, open_to_write
 from bae.cli.learned import lm_with_learned
-from bae.cli.lm import check_lm
+from bae.cli.lm import check_lm, make_lm
 from bae.cli.loading import load_proved
 from bae.cli.options import (
     AsJSON,
@@ -79,15 +79,11 @@ def serve(
     from bae.serve.access import LOOPBACK
     from bae.serve.server import listening
 
-    if token is not None and not (len(token) >= SHORTEST_TOKEN and token.isascii()):
-        raise typer.BadParameter(
-            f"give at least {SHORTEST_TOKEN} ASCII characters, or leave it out",
-            param_hint="'--token'",
-        )
-    key = token or secrets.token_urlsafe(24)
+    key = find_token(token)
     graph = load_proved(module)
     check_lm(graph, lm, begins=True)
-    model = lm_with_learned(graph, lm, optimized)
+    # One LM for all runs: a script goes on where it was.
+    model = lm_with_learned(graph, make_lm(graph, lm, quiet=as_json), optimized)
     file = file_to_write(journal)
     names = (*LOOPBACK, host, *(allow_host or ()))
 
@@ -113,6 +109,18 @@ def serve(
                 await asyncio.Event().wait()
 
     run_until_signal(serve_graph())
+
+
+def find_token(given: str | None) -> str:
+    """The token that every request has: the one that was given, or a new one."""
+    if given is None:
+        return secrets.token_urlsafe(24)
+    if len(given) < SHORTEST_TOKEN or not given.isascii():
+        raise typer.BadParameter(
+            f"give at least {SHORTEST_TOKEN} ASCII characters, or leave it out",
+            param_hint="'--token'",
+        )
+    return given
 
 
 def need_server() -> None:

@@ -350,7 +350,11 @@ def counts_text(counts: Mapping[TaskStatus, int], in_progress: str = "") -> str:
 def spent_text(spending: Spent) -> str:
     """What was spent; nothing where no call was made."""
     usage = Usage(spending.calls, spending.tokens, cost=spending.cost)
-    return ", ".join([count(usage.calls, "LM call"), *spent(usage)]) if usage.calls else ""
+    if not usage.calls:
+        return ""
+    *parts, last = [count(usage.calls, "LM call"), *spent(usage)]
+    least = "at least " if spending.cost and spending.unpriced else ""
+    return ", ".join([*parts, f"{least}{last}"])
 
 
 def _describe(event: Event) -> str:

@@ -96,7 +96,10 @@ async def run(
     max_rounds: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, help="How many requests a worker's conversation has at most."
+            metavar="N",
+            min=1,
+            max=1000,
+            help="How many requests a worker's conversation has at most.",
         ),
     ] = 40,
     timeout: Annotated[

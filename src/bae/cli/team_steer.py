@@ -97,19 +97,14 @@ async def serve(
     """
     import asyncio
 
-    from bae.cli.serve import SHORTEST_TOKEN, need_server
+    from bae.cli.serve import find_token, need_server
 
     need_server()
     from bae.team.team_server import serving
 
-    if token is not None and not (len(token) >= SHORTEST_TOKEN and token.isascii()):
-        raise typer.BadParameter(
-            f"give at least {SHORTEST_TOKEN} ASCII characters, or leave it out",
-            param_hint="'--token'",
-        )
+    key, hosts = find_token(token), allow_host or ()
     here = team.store, team.project.id
-    hosts = allow_host or ()
-    async with serving(*here, host=host, port=port, token=token, hosts=hosts) as address:
+    async with serving(*here, host=host, port=port, token=key, hosts=hosts) as address:
         if as_json:
             print_json({"url": address.url, "token": address.token, "page": address.page})
         else:

@@ -70,16 +70,16 @@ def _find_behavior(
 def _find_python_behavior(path: str, old: str, new: str) -> Iterator[str]:
     try:
         known, functions = _read_functions(old), _read_functions(new)
-    except (SyntaxError, ValueError):
-        yield f"{path} is not valid Python."
+        changed = [
+            name
+            for name, node in functions.items()
+            if not _is_stub(node) and (name not in known or ast.dump(known[name]) != ast.dump(node))
+        ]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        yield f"{path} is no valid Python, or is nested too deeply to be read."
         return
     if lost := sorted(known.keys() - functions.keys()):
         yield f"{path} loses {', '.join(lost[:20])}: stubs only add. Restore them."
-    changed = [
-        name
-        for name, node in functions.items()
-        if not _is_stub(node) and (name not in known or ast.dump(known[name]) != ast.dump(node))
-    ]
     if changed:
         yield (
             f"{path}: {', '.join(changed[:20])} has behavior. This task writes tests and stubs "

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from bae import BudgetError
@@ -39,6 +39,8 @@ class Spent:
     calls: int = 0
     tokens: int = 0
     cost: float = 0.0
+    unpriced: int = field(default=0, compare=False)
+    """The calls that used tokens and have no price: with any, `cost` is what is known of it."""
 
 
 async def begin_run(store: Store, project_id: int) -> int:
@@ -77,11 +79,10 @@ async def read_spent(
 async def read_spent_by_task(store: Store, project_id: int) -> dict[int, Spent]:
     """What each task of a project has spent or reserved, by the numbers of tasks; those that have
     spent nothing are left out."""
-    table = tables.spending.c
-    sums = sa.func.count(), sa.func.sum(table.tokens), sa.func.sum(table.cost)
-    found = sa.select(table.task_id, *sums).filter_by(project_id=project_id).group_by(table.task_id)
+    task_id = tables.spending.c.task_id
+    found = sa.select(task_id, *_SUMS).filter_by(project_id=project_id).group_by(task_id)
     rows = await store.read(lambda db: db.execute(found).all())
-    return {task: Spent(calls, tokens or 0, cost or 0.0) for task, calls, tokens, cost in rows}
+    return {task: Spent(*sums) for task, *sums in rows}
 
 
 class Budgets:
@@ -305,8 +306,15 @@ def _find_excess(budget: Budget, name: str, spent: Spent, needed: Spent) -> Budg
 
 
 def _sum_spent(db: sa.Connection, **which: int | None) -> Spent:
-    table = tables.spending.c
-    total = sa.select(sa.func.count(), sa.func.sum(table.tokens), sa.func.sum(table.cost))
+    total = sa.select(*_SUMS).select_from(tables.spending)
     total = total.filter_by(**{name: value for name, value in which.items() if value is not None})
-    calls, tokens, cost = db.execute(total.select_from(tables.spending)).one()
-    return Spent(calls, tokens or 0, cost or 0.0)
+    return Spent(*db.execute(total).one())
+
+
+_TOKENS, _COST = tables.spending.c.tokens, tables.spending.c.cost
+_SUMS: Final = (
+    sa.func.count(),
+    sa.func.coalesce(sa.func.sum(_TOKENS), 0),
+    sa.func.coalesce(sa.func.sum(_COST), 0.0),
+    sa.func.count(sa.case(((_TOKENS > 0) & (_COST == 0), 1))),
+)

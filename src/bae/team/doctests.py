@@ -57,7 +57,7 @@ def _read_texts(path: str, content: bytes | None) -> list[str]:
         return [(content or b"").decode("utf-8", "replace")]
     try:
         nodes = ast.walk(ast.parse(content or b""))
-    except (SyntaxError, ValueError, RecursionError):  # pytest reports it
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # pytest reports it
         return []
     return [ast.get_docstring(node) or "" for node in nodes if isinstance(node, _DOCUMENTED)]
 

@@ -259,8 +259,8 @@ def _info(line: str) -> str:
 
 _FENCE: Final = re.compile(r"(?P<mark>`{3,}|~{3,})[^`]*")
 _PATH_LINE: Final = re.compile(
-    r"(?:\#{1,6} +)?[*`]*(?P<label>(?:file|path|filename): *)?[*`]*"
-    r"(?P<path>[\w.@+/\[\]-]*[\w\]])[*`]*(?: \([\w ]+\))?[*`]*:?[*`]*",
+    r"(?:\#{1,6} +)?[*`]*+(?P<label>(?:file|path|filename): *)?[*`]*+"
+    r"(?P<path>[\w.@+/\[\]-]*[\w\]])[*`]*+(?: \([\w ]+\))?[*`]*+:?[*`]*+",
     re.IGNORECASE,
 )
 _TEXTS: Final = {".md", ".mdx", ".markdown", ".rst", ".txt"}

@@ -143,17 +143,24 @@ class BlockerBody(Form):
 
 
 class SpentView(BaseModel):
-    """What was spent or reserved. A `cost` of null is unknown."""
+    """What was spent or reserved. A `cost` of null is unknown; with `unpriced` calls, whose cost is
+    unknown, it is the least."""
 
     calls: int
     tokens: int
     cost: float | None
+    unpriced: int
 
     @classmethod
     def of(cls, spent: Spent) -> Self:
         """A cost of 0 for tokens that were used is unknown."""
-        unknown = spent.tokens > 0 and not spent.cost
-        return cls(calls=spent.calls, tokens=spent.tokens, cost=None if unknown else spent.cost)
+        is_known = spent.cost > 0 or not spent.unpriced
+        return cls(
+            calls=spent.calls,
+            tokens=spent.tokens,
+            cost=spent.cost if is_known else None,
+            unpriced=spent.unpriced,
+        )
 
 
 class TeamRow(BaseModel):

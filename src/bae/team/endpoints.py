@@ -484,9 +484,11 @@ def _refusing(handler: _Handle) -> _Handle:
             faults = [
                 InputFault(loc=["body", each.place], msg=each.message) for each in error.problems
             ]
-            headers = {"retry-after": "5"} if status == 503 else None
+            if status == 503:  # the rest is for who runs the server, and names its file
+                said = "the state of the team cannot be used now: the log of the server says why"
+                raise Refused(503, error.code, said, headers={"retry-after": "5"}) from error
             raise Refused(
-                status, error.code, error.message, error.fix or "", errors=faults, headers=headers
+                status, error.code, error.message, error.fix or "", errors=faults
             ) from error
 
     return handle

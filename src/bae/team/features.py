@@ -192,6 +192,9 @@ def find_feature_problems(
             if not {each.partition("::")[0] for each in task.tests} & {*written}:
                 fix = f"name in tests what it makes pass of {', '.join(written) or writer.key}"
                 report(task.key, "names no acceptance test of its feature", fix)
+            if task.may != "add-tests" and task in tasks:
+                what = f"may not have {task.may}: it would judge itself by tests that it changed"
+                report(task.key, what, "leave out `may`; a person can allow it later")
         if unnamed := [path for path in written if path not in named]:
             what = f"no task makes {', '.join(unnamed)} pass"
             report(writer.key, what, "name them in the tests of the task that does")

@@ -40,6 +40,7 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
 
     def cleanup(self) -> None:
         """Remove the folder, and let its lock go."""
+        delete_folder(Path(self.name))  # which may be deeper than the usual way can go
         super().cleanup()
         if self.file >= 0:
             os.close(self.file)
@@ -66,7 +67,7 @@ def remove_abandoned() -> None:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
+                delete_folder(path)
             finally:
                 os.close(file)
 
@@ -172,20 +173,60 @@ def _move_path(path: bytes, moved: tuple[bytes, bytes]) -> bytes:
 
 
 def delete_folder(directory: Path) -> None:
-    """Delete a folder with all that is in it."""
-    if directory.is_dir() and not directory.is_symlink():
-        make_accessible(directory)
-        shutil.rmtree(directory, ignore_errors=True)
+    """Delete a folder with all that is in it, however deep it is and whatever its modes are: tests
+    may have made it. What cannot be deleted stays."""
+    if not directory.is_dir() or directory.is_symlink():
+        return
+    name = os.path.join(directory, f".removed-{os.urandom(8).hex()}-")
+    _allow(directory, stat.S_IRWXU)
+    folders, moved = _delete_files(directory), 0
+    while folders:
+        folder = folders.pop()
+        for inner in _delete_files(folder):
+            with suppress(OSError):  # to the top: a path may be too long for the system
+                os.rename(inner, f"{name}{moved}")
+                folders.append(f"{name}{moved}")
+            moved += 1
+        with suppress(OSError):
+            os.rmdir(folder)
+    with suppress(OSError):
+        directory.rmdir()
+
+
+def _delete_files(folder: str | Path) -> list[str]:
+    """Delete the files of a folder. Returns its folders, which can be read and changed then."""
+    folders: list[str] = []
+    for entry in _list_folder(folder):
+        with suppress(OSError):
+            if entry.is_dir(follow_symlinks=False):
+                _allow(Path(entry), stat.S_IRWXU)
+                folders.append(entry.path)
+            else:
+                os.unlink(entry)
+    return folders
 
 
 def make_accessible(directory: Path) -> None:
-    """Give the owner back what tests may have taken away: to read files, and to change folders."""
+    """Have a folder that git can read after code ran in it that is not trusted. The owner may read
+    its files and change its folders; pipes and devices, which git would wait for, are removed."""
     _allow(directory, stat.S_IRWXU)
-    for folder, folders, files in os.walk(directory):
-        for name in folders:
-            _allow(Path(folder, name), stat.S_IRWXU)
-        for name in files:
-            _allow(Path(folder, name), stat.S_IRUSR)
+    left: list[str | Path] = [directory]
+    while left:
+        for entry in _list_folder(left.pop()):
+            if entry.is_dir(follow_symlinks=False):
+                _allow(Path(entry), stat.S_IRWXU)
+                left.append(entry.path)
+            elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
+                _allow(Path(entry), stat.S_IRUSR)
+            else:
+                with suppress(OSError):
+                    os.unlink(entry)
+
+
+def _list_folder(folder: str | Path) -> list[os.DirEntry[str]]:
+    with suppress(OSError), os.scandir(folder) as found:
+        return list(found)
+    return []
 
 
 def _allow(path: Path, mode: int) -> None:

@@ -3,8 +3,10 @@ may not run at the same time because they share one."""
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
+from pathlib import PurePosixPath
 
 from bae import Problem
 from bae.team.git import BRANCHES, Repository, split_paths
@@ -42,7 +44,12 @@ def find_file_problems(
             fix = f"{fix} it as new: new_files, or --new-file"
             problems.append(Problem("error", "bae-team-unknown-file", task.key, what, fix))
         for path in task.new_files:
-            if path in known or path in created:
+            plain = PurePosixPath(posixpath.normpath(path))
+            if plain.is_absolute() or plain.parts[:1] in ((), ("..",)) or str(plain) != path:
+                what = f"creates {path!r}, which is no path inside the repository"
+                fix = "write it from the root of the repository, as src/shop/cart.py"
+                problems.append(Problem("error", "bae-team-unknown-file", task.key, what, fix))
+            elif path in known or path in created:
                 what = f"creates {path}, which exists" + ("" if path in known else " by then")
                 fix = "name it in files, or --file, if the task changes it"
                 problems.append(Problem("error", "bae-team-unknown-file", task.key, what, fix))

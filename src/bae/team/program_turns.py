@@ -14,7 +14,7 @@ from bae.lm import Usage, report
 from bae.team.desk import Desk, Try, get_desk
 from bae.team.edits import find_refused
 from bae.team.events import CommitCreated
-from bae.team.files import delete_folder
+from bae.team.files import delete_folder, make_accessible
 from bae.team.git import BRANCHES, shown_path
 from bae.team.models import Task, bounded
 from bae.team.programs import CodingProgram, EndedTurn, ProgramError, ProgramEvent, TurnEnd
@@ -170,6 +170,7 @@ class _Turn:
     async def _commit(self, workspace: Workspace) -> tuple[tuple[str, ...], str]:
         """Commit what was left, with the mark of the attempt: the files, or why that is refused."""
         task = self.desk.task
+        await asyncio.to_thread(make_accessible, workspace.path)
         names = await workspace.uncommitted()
         args = (workspace.path, names, workspace.submodules)
         problems = await asyncio.to_thread(find_refused, *args)

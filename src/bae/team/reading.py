@@ -7,6 +7,7 @@ import asyncio
 import json
 import re
 import sys
+import warnings
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Annotated, Final, NamedTuple
 
@@ -94,7 +95,10 @@ async def find(pattern: str, glob: str = "", *, tree: Annotated[CodeTree, Dep(ge
     try:
         if not pattern.strip() or len(pattern) > LONGEST_PATTERN:
             raise ToolError(f"give a pattern of 1 to {LONGEST_PATTERN} characters")
-        compiled = re.compile(pattern, flags)
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # of a pattern that Python may read otherwise
+            compiled = re.compile(pattern, flags)
     except (re.error, OverflowError, RecursionError) as error:
         raise ToolError(
             f"{pattern!r} is not a regular expression: {error}. To search for it as it is, use "
@@ -132,12 +136,12 @@ _PASSES: Final = 5
 _WIDEST: Final = 120
 _LONGEST_LINE: Final = 500
 _WORDS: Final = re.compile(r"[\w\s.,:;'\"`/-]+")
-_MAY_TAKE_LONG: Final = re.compile(r"[*+?{]|\\[1-9]")
+_MAY_TAKE_LONG: Final = re.compile(r"[*+?{]|\\[1-9]|\(.*\|", re.DOTALL)
 
 
 async def _search(pattern: str, flags: int, texts: Mapping[str, str]) -> dict[str, list[int]]:
-    """The lines that match, by file. A pattern that repeats may take forever, and nothing stops it
-    inside a thread: it gets a process."""
+    """The lines that match, by file. A pattern with repetitions, or alternatives in groups, may
+    take forever, and nothing stops it inside a thread: it gets a process."""
     if not _MAY_TAKE_LONG.search(pattern):
         return await asyncio.to_thread(line_search.search_lines, pattern, flags, texts)
     args = {"pattern": pattern, "flags": flags, "texts": texts}

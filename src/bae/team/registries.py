@@ -150,7 +150,7 @@ _FIXED: Final = {
 }
 _REFERENCE: Final = re.compile(r"\$\{(\w+)\}")
 _PATH: Final = re.compile(r"(?:^|(?<=[\s=\"',:])|(?<=file://))(/(?!/)[^\s\"',;:]+)")
-_URL: Final = re.compile(r"\b[a-z][a-z+.-]*://[^\s\"'@/]+@[^\s\"',]+", re.IGNORECASE)
+_URL: Final = re.compile(r"\b[a-z][a-z+.-]{0,30}://[^\s\"'@/]+@[^\s\"',]+", re.IGNORECASE)
 _SETTING: Final = re.compile(
     r"^[^#;\n]*(?:_auth|password|token|npmAuthIdent)[\"']?[ \t]*[=:][ \t]*(\S+)",
     re.IGNORECASE | re.MULTILINE,

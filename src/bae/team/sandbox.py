@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, TypedDict
 
 from bae.subprocesses import run_program
 from bae.tasks import finish_despite_cancel
-from bae.team.files import TemporaryFolder, make_folder, read_file
+from bae.team.files import TemporaryFolder, delete_folder, make_folder, read_file
 from bae.team.models import TeamError
 
 
@@ -550,7 +550,7 @@ def _restore(cwd: str, pointer: bytes | None) -> None:
         return
     path = Path(cwd, ".git")
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        delete_folder(path)
     else:
         path.unlink(missing_ok=True)
     path.write_bytes(pointer)

@@ -482,11 +482,14 @@ class Store:
         return await self.write(lambda db: [add_event(db, event) for event in events])
 
     async def events(
-        self, project_id: int, after: int = 0, *, most: int = 1000
+        self, project_id: int, after: int = 0, *, most: int = 1000, task_id: int | None = None
     ) -> list[StoredEvent]:
-        """The events of a project with higher numbers than `after`, oldest first."""
+        """The events of a project, or of one of its tasks, with higher numbers than `after`, oldest
+        first."""
         number = tables.events.c.id
         found = sa.select(tables.events).filter_by(project_id=project_id).where(number > after)
+        if task_id is not None:
+            found = found.where(tables.events.c.data["task_id"].as_integer() == task_id)
         rows = await self.read(lambda db: _rows(db, found.order_by(number).limit(most)))
         return [_read_event(row) for row in rows]
 

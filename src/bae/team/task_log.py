@@ -101,11 +101,10 @@ async def read_task_log(
 
 async def _read_events(store: Store, task: Task) -> AsyncGenerator[LogEntry]:
     number = 0
-    while batch := await store.events(task.project_id, number, most=_PAGE):
+    while batch := await store.events(task.project_id, number, most=_PAGE, task_id=task.id):
         number = batch[-1].number
         for each in batch:
-            is_own = getattr(each.event, "task_id", None) == task.id
-            if is_own and (said := _describe(each.event, task)):
+            if said := _describe(each.event, task):
                 yield LogEntry(at=each.at, **said)
 
 

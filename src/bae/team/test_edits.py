@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
@@ -94,6 +94,7 @@ _SETTINGS: Final = re.compile(
 )
 """Files that say what is run as a test, or that run with every test."""
 _CONFTEST: Final = "conftest.py"
+_PLUGINS: Final = "pytest_plugins"
 _SHADOWS: Final = re.compile(
     r"(src/)?(_?pytest|pluggy|iniconfig|unittest|vitest|jest)(\.py|/.*)|(.*/)?node_modules/.*"
 )
@@ -126,7 +127,7 @@ def find_edits(
     refused: list[tuple[FileChange, str]] = []
     examples = files_with_examples(*reports) if may == "add-tests" else ()
     for each in changes:
-        reason = "" if may == "change-test-setup" else _describe_setup(each)
+        reason = "" if may == "change-test-setup" else _try(_describe_setup, each)
         if each.path in named and not _holds_tests(each.path, *reports):
             reason = reason or "is named by the test command"
         if may != "change-test-setup" and reason:
@@ -134,7 +135,7 @@ def find_edits(
             continue
         reason = ""
         if may == "add-tests" and each.before is not None and is_test_file(each.path, *reports):
-            reason = _describe_edit(each)
+            reason = _try(_describe_edit, each)
         elif each.path in examples and not keeps_examples(each):
             reason = "an example was changed or removed"
         if reason:
@@ -143,6 +144,17 @@ def find_edits(
         (*_find_shadows(changes, files, folder), *(text for _, text in refused)),
         tuple(each for each, _ in refused),
     )
+
+
+def _try(describe: Callable[[FileChange], str], change: FileChange) -> str:
+    """What is described, or that it cannot be: code may be nested too deeply."""
+    try:
+        return describe(change)
+    except RecursionError:
+        return f"{_TOO_DEEP}: split its longest expression, or chain of `elif`"
+
+
+_TOO_DEEP: Final = "is nested too deeply to be read"
 
 
 def _holds_tests(path: str, *reports: TestReport) -> bool:
@@ -221,13 +233,16 @@ def _hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
     other code in folders of tests, and the plugins that any file names."""
     found: set[tuple[str, str]] = set()
     is_conftest = PurePosixPath(path).name == _CONFTEST
+    text = content or b""
+    if not is_test_file(path) and text.isascii() and _PLUGINS.encode() not in text:
+        return found
     for each in _run_at_import(_parse(content).body, functions=True):
         named = {n for n in _bind(each) if n.startswith(("pytest_", "collect_ignore"))}
         automatic = any("autouse" in ast.dump(d) for d in getattr(each, "decorator_list", ()))
         if is_conftest and automatic:
             named |= {str(getattr(each, "name", ""))}
         if not is_conftest and not (is_test_file(path) and isinstance(each, _Function)):
-            named &= {"pytest_plugins"}
+            named &= {_PLUGINS}
         found |= {(n, ast.dump(each)) for n in named}
     return found
 
@@ -317,7 +332,7 @@ def is_added_to(old: Sequence[object], new: Sequence[object]) -> bool:
 def _split_imports(content: bytes) -> tuple[set[tuple[str, str]], str]:
     """What JavaScript imports, as a name and a module each, and the rest of it without comments.
     Other files have no imports."""
-    text = _COMMENT.sub(" ", content.decode("utf-8", "replace"))
+    text = _drop_comments(content.decode("utf-8", "replace"))
     found: set[tuple[str, str]] = set()
     for each in _IMPORT_JAVASCRIPT.finditer(text):
         names = re.findall(r"[\w$*]+(?:\s+as\s+\w+|\s*:\s*\w+)?", each["es"] or each["common"])
@@ -325,9 +340,12 @@ def _split_imports(content: bytes) -> tuple[set[tuple[str, str]], str]:
     return found, _IMPORT_JAVASCRIPT.sub(" ", text)
 
 
+# Up to the next line that may begin an import: so the time grows with the length of a text alone.
+_NAMES: Final = r"""(?:(?!\n[ \t]*(?:import|const|let|var)\s)[^"'();=])"""
 _IMPORT_JAVASCRIPT: Final = re.compile(
-    r"""(?m)^\s*(?:import\s(?P<es>[^"'();=]+?)\sfrom\s*["'](?P<module>[^"']+)["']"""
-    r"""|(?:const|let|var)\s(?P<common>[^"'();=]+?)=\s*require\(\s*["'](?P<required>[^"']+)["']\s*\))"""
+    rf"""(?m)^[ \t]*(?:import\s(?P<es>{_NAMES}+?)\sfrom\s*["'](?P<module>[^"']+)["']"""
+    rf"""|(?:const|let|var)\s(?P<common>{_NAMES}+?)=\s*"""
+    r"""require\(\s*["'](?P<required>[^"']+)["']\s*\))"""
 )
 _SKIPPED_JAVASCRIPT: Final = re.compile(rb"\b(it|test|describe|suite)\.(skip|todo|fails|failing)\b")
 
@@ -336,7 +354,26 @@ def _tokens_of(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s,;]", text)
 
 
-_COMMENT: Final = re.compile(r"(?m)^\s*//[^\n]*$|/\*[\s\S]*?\*/")
+def _drop_comments(text: str) -> str:
+    """A text without comments as those of JavaScript. Its time grows with its length alone: a model
+    may have written the text."""
+    parts: list[str] = []
+    at = kept = 0
+    while (found := _COMMENT.search(text, at)) is not None:
+        at = found.end()
+        if found[0] == "/*":
+            end = text.find("*/", at)
+            if end < 0:  # nothing that follows is such a comment
+                parts.append(_LINE_COMMENT.sub(" ", text[kept:]))
+                return " ".join(parts)
+            at = end + 2
+        parts.append(text[kept : found.start()])
+        kept = at
+    return " ".join((*parts, text[kept:]))
+
+
+_LINE_COMMENT: Final = re.compile(r"(?m)^[ \t]*//[^\n]*$")
+_COMMENT: Final = re.compile(rf"{_LINE_COMMENT.pattern}|/\*")
 
 
 def _without_skips(tree: ast.Module) -> ast.Module:
@@ -354,7 +391,7 @@ _SKIPS: Final = re.compile(r"\b(skip|skipif|skipIf|skipUnless|xfail|expectedFail
 def _parse(content: bytes | None) -> ast.Module:
     try:
         return ast.parse(content or b"")
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
 
 
@@ -449,6 +486,13 @@ def find_concerns(
 def _acts(path: str, content: bytes | None) -> set[tuple[str, bool]]:
     """What code does that could decide about its tests, and whether that makes it support of
     tests."""
+    try:
+        return _find_acts(path, content)
+    except RecursionError:
+        return {(_TOO_DEEP, True)}
+
+
+def _find_acts(path: str, content: bytes | None) -> set[tuple[str, bool]]:
     text = (content or b"").decode("utf-8", "replace")
     if path.endswith(".py"):
         tree = _parse(content)

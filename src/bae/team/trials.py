@@ -14,7 +14,8 @@ from typing import Final
 
 from bae import ToolError
 from bae.team import sandbox
-from bae.team.git import shown_path
+from bae.team.files import make_accessible
+from bae.team.git import GitError, shown_path
 from bae.team.models import Project, Task, TestReport, bounded, strip_escapes
 from bae.team.test_order import is_selected, select_tests
 from bae.team.test_runs import find_variables, run_tests, split_commands
@@ -57,14 +58,16 @@ async def run_command(
             hidden=[project.root],
             **limits,
         )
-        changed = sorted(await copy.uncommitted())
+        changed = await _list_changed(copy)
     ending = ran.problem or f"exit code {ran.exit_code}"
     output = strip_escapes(ran.output).replace(str(place), ".").strip()
     lines = [
         f"{ending} (after {ran.seconds:.1f} s)",
         bounded(output, _LONGEST_OUTPUT) or "(no output)",
     ]
-    if changed:
+    if changed is None:
+        lines.append("Which files it changed in the copy is not known: git cannot list them.")
+    elif changed:
         more = f" and {len(changed) - _MOST_LISTED} more" if len(changed) > _MOST_LISTED else ""
         names = bounded(", ".join(map(shown_path, changed[:_MOST_LISTED])), 1000)
         lines.append(
@@ -127,6 +130,16 @@ async def _copy_work(
             ) from error
         except sandbox.SandboxError as error:
             raise ToolError(f"the sandbox cannot run this: {error.message}") from error
+
+
+async def _list_changed(copy: Workspace) -> list[str] | None:
+    """The files that a command has changed; None where git cannot list them, as in a folder that is
+    too deep."""
+    await asyncio.to_thread(make_accessible, copy.path)
+    try:
+        return sorted(await copy.uncommitted())
+    except GitError:
+        return None
 
 
 def _find_programs(project: Project, worktree: Path) -> tuple[str, dict[str, str]]:

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from bae import LM, Dep, Graph, Node, Recall, Text, ToolCall, ToolError
+from bae import (
+    LM,
+    Dep,
+    FillError,
+    Graph,
+    Node,
+    Recall,
+    Text,
+    ToolCall,
+    ToolCallError,
+    ToolError,
+)
 from bae.lm import Usage, metered
 from bae.team.desk import (
     SHOWN_FAILURE,
@@ -149,17 +160,34 @@ class WorkConversation(Node):
         try:
             with metered() as desk.used:
                 return await lm.fill(WorkerLoop, {}, self.brief, request)
-        except LoopEnded as ended:
+        except (LoopEnded, FillError, ToolCallError) as error:
+            ended = _describe_end(desk.task, error)
+            if ended is None:
+                raise
             tried = await desk.bench.store.attempts(desk.task.id)
             own = tried and tried[-1].number >= attempt.number
             failure = tried[-1].failure if own else ""
             why = f" It was refused: {headline(failure, 200).rstrip('.:')}." if failure else ""
-            question = f"{ended.message}{why} What should be done differently?"
+            question = f"{ended}{why} What should be done differently?"
             if failure:
                 question += f"\n\nThe last failure:\n{bounded(failure, SHOWN_FAILURE)}"
             return Blocked(question=question)
         except LoopStopped:
             return Stopped(number=attempt.number)
+
+
+def _describe_end(task: Task, error: LoopEnded | FillError | ToolCallError) -> str | None:
+    """Why a conversation is over, for a person: to continue it would lead to the same. None where
+    that is no matter of what the LLM has said."""
+    if isinstance(error, LoopEnded):
+        return error.message
+    if isinstance(error, ToolCallError) and error.code not in _HOPELESS:
+        return None
+    return f"The work on {task.title!r} has come to nothing: {headline(error.message, 300)}."
+
+
+_HOPELESS: Final = ("bae-tools-context", "bae-tool-wrong-rounds")
+"""The conversation is too long, or its last rounds were no calls that can be made."""
 
 
 class WorkerLoop(Node):

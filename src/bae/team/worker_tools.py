@@ -44,6 +44,8 @@ _EQUAL: Final = 3
 _LAST: Final = 3
 """How many rounds before the end of a conversation the LLM is told to submit."""
 _MOST_ROUNDS: Final = 1_000
+_MOST_CALLS: Final = 10
+"""How many calls one round may have: the results of all of them fit into the conversation."""
 _ASKS: Final = "ask"
 
 
@@ -206,6 +208,7 @@ TOOLS: Final = Tools(
     accept_timeout=None,  # tests have a limit themselves
     before_round=steer,
     context=60_000,
+    max_calls=_MOST_CALLS,
     at_once=1,  # in the order of the calls: a check after an edit sees it
 )
 """The tools of a worker's conversation."""
