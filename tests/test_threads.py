@@ -98,6 +98,28 @@ async def test_the_oldest_turns_are_left_out_as_a_whole_and_the_prompt_says_so()
         assert len(turns_of(prompt)) == 8
 
 
+async def test_a_prompt_says_so_where_every_turn_is_too_long_to_be_shown():
+    class Answer(EndNode):
+        history: Annotated[Messages, Thread(limit=100)]
+        text: str
+
+    class Ask(Node):
+        text: str
+
+        async def __call__(self) -> Answer: ...
+
+    of = Graph(start=Ask, end=Answer)
+    async with MemoryJournal() as journal:
+        for text in ("x" * 200, "And now?"):
+            lm = ScriptedLM({Answer: {"text": "fine"}})
+            result = await of.arun(Ask(text=text), lm, thread="t", journal=journal)
+    assert len(result.result.history) == 0
+    assert turns_of(lm.prompts[-1]) == [
+        ("user", "(1 earlier turn is left out)"),
+        ("assistant", "(no text)"),
+    ]
+
+
 async def test_an_lm_that_chooses_or_fills_after_a_node_with_a_thread_reads_the_turns():
     class Open(Node):
         text: str

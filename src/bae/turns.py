@@ -125,16 +125,18 @@ class Messages(Sequence[Turn]):
         return Messages(turns[left:], self.thread, first + left)
 
     def messages(self) -> tuple[Message, ...]:
-        """The turns as an LM reads them, before the question. What is left out is said."""
+        """The turns as an LM reads them, before the question. What is left out is said, also where
+        no turn is left."""
         from bae.prompts.messages import TextPart
 
         found = [message for turn in self.turns for message in turn.messages()]
-        if found and self.omitted:
-            turns = (
-                "1 earlier turn is" if self.omitted == 1 else f"{self.omitted} earlier turns are"
-            )
-            note = TextPart(f"({turns} left out)")
-            found[0] = replace(found[0], parts=(note, *found[0].parts))
+        if not self.omitted:
+            return tuple(found)
+        turns = "1 earlier turn is" if self.omitted == 1 else f"{self.omitted} earlier turns are"
+        note = f"({turns} left out)"
+        if not found:
+            return Turn(note, "").messages()
+        found[0] = replace(found[0], parts=(TextPart(note), *found[0].parts))
         return tuple(found)
 
 

@@ -190,6 +190,18 @@ async def test_a_cancelled_question_cancels_the_run(browser: Browser):
         assert run.outcome == "interrupt"
 
 
+async def test_a_user_may_say_something_else_instead_of_an_answer(browser: Browser):
+    async with pages(browser) as page:
+        first = await page.run("Plan it.", graph="plan", forget=True)
+        entries = [{"interruptId": each["id"], "status": "cancelled"} for each in first.pending]
+        run = await page.run("Plan the other.", graph="plan", resume=entries)
+        assert run.error is None
+        assert run.outcome == "interrupt"
+        assert run.texts == [("user", "Plan the other.")]
+        infos = await page.served.journal.runs()
+        assert [info.status for info in infos] == ["waiting", "cancelled"]
+
+
 async def test_a_client_before_1_0_gets_no_outcome_that_it_does_not_know(browser: Browser):
     async with pages(browser) as page:
         run = await page.run("Plan it.", graph="plan", forget=True)
@@ -265,6 +277,8 @@ async def test_a_page_that_is_loaded_again_gets_the_conversation_without_a_new_r
         assert run.texts == first.texts == [("user", "I am Ana."), ("assistant", "Hello Ana!")]
         assert run.outcome == "success"
         assert run.state == {"mood": "glad"}
+        assert "usage" in first.end
+        assert "usage" not in run.end  # it would be counted twice
         assert [each["id"] for each in run.messages] == [each["id"] for each in first.messages]
         assert len(await page.served.journal.runs()) == 1
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from ag_ui_pages import Browser
+from ag_ui_pages import ROOT, Browser
 from test_server_process import TOKEN, free_port, served
 
 APP = """
@@ -39,6 +39,25 @@ graph = Graph(start=Say, end=Done, name="works")
 """
 
 
+def test_the_example_of_a_chat_is_an_agent_whose_calls_a_user_approves(tmp_path: Path):
+    port, browser = free_port(), Browser()
+    app = (ROOT / "examples" / "chat.py").read_text("utf-8")
+    script = ROOT / "examples" / "scripted" / "chat.json"
+    page = {"agent": "page", "token": TOKEN, "thread": "t"}
+    page["url"] = f"http://127.0.0.1:{port}/ag-ui/Message"
+    try:
+        with served(tmp_path, port, app, "--lm", f"scripted:{script}"):
+            ask = {"content": "Please cancel my order B-4."}
+            [asked] = browser.run({**page, "forget": True, "ask": ask})["pending"]
+            assert asked["message"] == "Allow cancel_order(number='B-4')?"
+            entry = {"interruptId": asked["id"], "status": "resolved"}
+            run = browser.run({**page, "resume": [{**entry, "payload": {"approved": True}}]})
+        assert run["error"] is None
+        assert run["messages"][-1]["content"] == "Done: order B-4, the umbrella, is cancelled."
+    finally:
+        browser.close()
+
+
 def test_a_turn_goes_on_with_the_next_server_and_the_page_takes_it_up(tmp_path: Path):
     port, browser = free_port(), Browser()
     url = f"http://127.0.0.1:{port}/ag-ui/works"
@@ -52,7 +71,7 @@ def test_a_turn_goes_on_with_the_next_server_and_the_page_takes_it_up(tmp_path: 
                 for line in response.iter_lines():
                     if line.startswith("data: "):
                         events.append(json.loads(line.removeprefix("data: ")))
-                        if events[-1].get("stepName") == "1:Work":
+                        if events[-1] == {"type": "STEP_STARTED", "stepName": "1:Work"}:
                             process.send_signal(signal.SIGTERM)
             assert events[-1]["type"] == "RUN_ERROR"
             assert events[-1]["code"] == "bae-serve-closing"

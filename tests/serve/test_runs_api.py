@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
 
 from bae import Usage
-from bae.journal import SQLiteJournal
+from bae.journal import MemoryJournal, SQLiteJournal
 from bae.lm import Answer, Backend, Prompt
 from bae.testing import Call, ScriptedLM, Streamed
 from serving import TOKEN, Credit, credits, held, orders_with, quantities, serving, shop, talk
@@ -233,6 +234,28 @@ async def test_a_thread_has_its_turns_and_no_stranger_may_add_one():
         gone = await served.client.delete("/threads/t%2F1")
         assert gone.status_code == 204
         assert (await served.get("/threads"))["threads"] == []
+
+
+async def test_threads_are_listed_with_one_look_at_each_however_many_turns_it_has():
+    looks: list[str] = []
+
+    class Counting(MemoryJournal):
+        async def runs(self, **asked: Any) -> Any:
+            looks.extend(filter(None, [asked.get("thread")]))
+            return await super().runs(**asked)
+
+    journal = Counting()
+    start = talk.start.model_validate({"question": "Hi"})
+    for thread in ("a", "b", "a", "c", "a", "b"):
+        lm = ScriptedLM([{"text": "Hello."}])
+        await talk.arun(start, lm, journal=journal, thread=thread)
+    async with serving(journal, graphs={"talk": talk}) as served:
+        looks.clear()
+        first = await served.get("/threads?limit=2")
+        assert [each["thread"] for each in first["threads"]] == ["b", "a"]
+        rest = await served.get(f"/threads?limit=2&before={first['next']}")
+        assert [each["thread"] for each in rest["threads"]] == ["c"]
+        assert sorted(looks) == ["a", "a", "b", "b", "c"]
 
 
 async def test_the_same_request_twice_at_once_starts_one_run():

@@ -43,11 +43,13 @@ graph = Graph(start=Step, end=Done, name="steps")
 
 
 @contextmanager
-def served(folder: Path, port: int, app: str = APP) -> Iterator[subprocess.Popen[str]]:
+def served(
+    folder: Path, port: int, app: str = APP, *options: str
+) -> Iterator[subprocess.Popen[str]]:
     """`bae serve` on a port while the block runs."""
     (folder / "app.py").write_text(app)
     command = [sys.executable, "-m", "bae", "serve", "app.py", "--json", "--max-iters", "0"]
-    command += ["--port", str(port), "--journal", "runs.db"]
+    command += ["--port", str(port), "--journal", "runs.db", *options]
     environment = {**os.environ, "BAE_SERVE_TOKEN": TOKEN}
     process = subprocess.Popen(
         command,

@@ -51,6 +51,7 @@ class MessageLine:
                 "complete_while_typing": False,
                 "input_processors": [TabsProcessor(char1=" ", char2=" ")],
                 "multiline": not self._hidden,
+                "enable_suspend": True,
                 "prompt_continuation": "  ",
             }
         return await typed_line(prompt, hidden=self._hidden, default=default, **self._options)

@@ -10,7 +10,7 @@ import typer
 
 from bae.cli.journals import file_to_write, open_to_write
 from bae.cli.learned import lm_with_learned
-from bae.cli.lm import check_lm
+from bae.cli.lm import check_lm, make_lm
 from bae.cli.loading import load_proved
 from bae.cli.options import (
     AsJSON,
@@ -82,7 +82,8 @@ def serve(
     key = find_token(token)
     graph = load_proved(module)
     check_lm(graph, lm, begins=True)
-    model = lm_with_learned(graph, lm, optimized)
+    # One LM for all runs: a script goes on where it was.
+    model = lm_with_learned(graph, make_lm(graph, lm, quiet=as_json), optimized)
     file = file_to_write(journal)
     names = (*LOOPBACK, host, *(allow_host or ()))
 

@@ -243,7 +243,7 @@ class Prompt:
     def without_turns(self) -> Prompt:
         """The prompt without the earlier turns of the thread, as records have it: a chat is stored
         once, and not again with each turn."""
-        if not self.question.turns:
+        if self.question.turns is None:
             return self
         kept = tuple(each for each in self.conversation if each.kind != "turn")
         return replace(self, conversation=kept)
@@ -313,9 +313,9 @@ def ask_in_text(
     """A conversation that asks one thing, after earlier turns, with the wrong answers so far. Files
     come before the text."""
     asked = Message("user", (*files, TextPart(text)))
-    if not corrections and not turns:
+    before = () if turns is None else turns.messages()
+    if not corrections and not before:
         return (asked,)
-    before = turns.messages() if turns else ()
     return (*before, asked, *(message for each in corrections for message in each.messages()))
 
 

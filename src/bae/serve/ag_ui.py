@@ -14,6 +14,7 @@ from bae import __version__
 from bae.core_schemas import field_schema
 from bae.exceptions import GateError, JournalError
 from bae.file_proof import file_in
+from bae.files import visible
 from bae.journal.decoder import off_loop
 from bae.journal.earlier_turns import read_turn
 from bae.journal.gates import all_gates
@@ -34,7 +35,8 @@ from bae.serve.ag_ui_input import (
 )
 from bae.serve.ag_ui_stream import AgentStream, Follow
 from bae.serve.endpoints import ApiCall, Endpoint
-from bae.serve.gates import AnswerBody, GatesQuery, answer_gate, list_gates
+from bae.serve.files import files_named
+from bae.serve.gates import AnswerBody, GatesQuery, go_on, list_gates, store_answer
 from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused, refusal_of
 from bae.serve.runs import CANCEL_SECONDS, view_run
@@ -174,7 +176,8 @@ async def _begin(talk: _Conversation, message: AnyMessage) -> Response:
     if again is not None and again.status != "ended":
         return await _follow(talk, again)  # the page was loaded again, say
     fields = start_fields(found, request, message)
-    start = read_start(found, request, fields)
+    with visible(await files_named(call, fields)):
+        start = read_start(found, request, fields)
     open_run = talk.infos[-1] if talk.infos else None
     if open_run is not None and open_run.status == "waiting" and not open_run.can_continue():
         error = Refused(
@@ -214,14 +217,15 @@ async def _try_again(
             f"{call.user.name} may not edit: the message {message.id} has a reply",
             "send a message with an id of its own, or ask for the right",
         )
-    await talk.graph.fork(
-        old.run_id,
-        at=0,
-        journal=call.api.journal,
-        new_id=request.run_id,
-        thread=request.thread_id,
-        changed=fields,
-    )
+    with visible(await files_named(call, fields)):
+        await talk.graph.fork(
+            old.run_id,
+            at=0,
+            journal=call.api.journal,
+            new_id=request.run_id,
+            thread=request.thread_id,
+            changed=fields,
+        )
     await call.api.owner.resume(talk.graph, request.run_id)
     talk.infos.append(await call.api.journal.info(request.run_id))
     return await _follow(talk, talk.infos[-1], message)
@@ -257,7 +261,16 @@ async def _answer(talk: _Conversation, entries: Sequence[ResumeEntry]) -> Respon
             403, "bae-serve-verb", f"{call.user.name} may not answer", "ask for the right"
         )
     ids = {entry.interrupt_id for entry in entries}
+    message = request.new_message
+    is_new = message is not None and message.id not in map(_user_id, talk.infos)
     try:
+        if message is not None and is_new and all(each.status == "cancelled" for each in entries):
+            # The user says something else instead.
+            info, _ = await _asking(talk, ids)
+            if info.status not in _OVER:
+                await call.api.journal.cancel(info.run_id, timeout=CANCEL_SECONDS)
+            talk.infos = (await thread_of(call, request.thread_id))[::-1]
+            return await _begin(talk, message)
         info, last = await _asking(talk, ids)
         is_first = info.status == "waiting" and not ids.isdisjoint(
             gate.address for gate in info.waiting if not gate.answered
@@ -312,23 +325,17 @@ async def _store(call: ApiCall, talk: _Conversation, entries: Sequence[ResumeEnt
     if is_cancelled:  # the run cannot go on without the answer
         await call.api.journal.cancel(run_id, timeout=CANCEL_SECONDS)
         return
-    for number, (gate, value) in enumerate(answers, 1):
-        if number < len(answers):
-            try:
-                await talk.graph.answer(
-                    run_id, gate, value, journal=call.api.journal, go_on=False, by=call.user.name
-                )
-                continue
-            except GateError as error:
-                if error.code != "bae-gate-answered":
-                    raise
-        await answer_gate(replace(call, body=AnswerBody(gate=gate, value=value)))
+    for gate, value in answers:
+        await store_answer(replace(call, body=AnswerBody(gate=gate, value=value)))
+    await go_on(call, talk.graph)
 
 
 async def _follow(
     talk: _Conversation, info: RunInfo, message: AnyMessage | None = None
 ) -> Response:
-    """The events of a run, from its beginning."""
+    """The events of a run, from its beginning. One that nobody works on is resumed."""
+    if info.is_interrupted() or (info.status == "waiting" and info.can_continue()):
+        await go_on(replace(talk.call, path={"run": info.run_id}), talk.graph)
     messages, is_sent = await talk.snapshot(info, message)
     return AgentStream(talk.call, messages if is_sent else None, follow=Follow(info, messages))
 

@@ -119,8 +119,9 @@ class AgentStream(Response):
     def _begin(self) -> list[AgentEvent]:
         request = self._request
         ids = {"threadId": request.thread_id, "runId": request.run_id}
-        run = request.run_id if self._to_follow is None else self._to_follow.info.run_id
-        about = {"protocolVersion": PROTOCOL, "metadata": {"bae": {"run": run}}}
+        about: dict[str, Any] = {"protocolVersion": PROTOCOL}
+        if self._to_follow is not None:
+            about["metadata"] = {"bae": {"run": self._to_follow.info.run_id}}
         events: list[AgentEvent] = [{"type": "RUN_STARTED", **ids, **about}]
         unused = {"tools": request.tools, "context": request.context}
         ignored = {name: len(given) for name, given in unused.items() if given}
@@ -222,7 +223,8 @@ class AgentStream(Response):
         state = self._state(details)
         if state is not None:
             made.append({"type": "STATE_SNAPSHOT", "snapshot": state})
-        usage = [] if details.usage is None else _usage(details.usage)
+        used = None if self._to_follow is None else details.usage
+        usage = [] if used is None else _usage(used)
         more = {"result": details.result} | ({"usage": usage} if usage else {})
         return [*made, self._finished(outcome={"type": "success"}, **more)]
 

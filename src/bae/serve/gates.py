@@ -114,6 +114,12 @@ async def show_inbox(call: ApiCall) -> GatePage:
 
 async def answer_gate(call: ApiCall) -> RunDetails:
     """Answer a question; an equal answer a second time is no error."""
+    await go_on(call, await store_answer(call))
+    return await view_run(call, call.path["run"])
+
+
+async def store_answer(call: ApiCall) -> Graph[Any, Any]:
+    """Store an answer, and return the graph of the run."""
     api, body, run_id = call.api, call.body, call.path["run"]
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
@@ -132,15 +138,19 @@ async def answer_gate(call: ApiCall) -> RunDetails:
             raise _misfit(body, error) from error
         else:
             raise
+    return graph
+
+
+async def go_on(call: ApiCall, graph: Graph[Any, Any]) -> None:
+    """Resume a run that has an answer."""
     try:
-        await api.owner.resume(graph, run_id)
+        await call.api.owner.resume(graph, call.path["run"])
     except BaeError as error:
         # The process that owns it, or this one when it is recovered, takes the answer.
         if error.code not in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
             raise
     except Refused:
         pass  # the answer is stored; there is no room now, and the run is recovered later
-    return await view_run(call, run_id)
 
 
 def _value_of(body: AnswerBody) -> Any:

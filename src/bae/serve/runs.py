@@ -108,8 +108,9 @@ class NoBody(Form):
 async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
     """Start a run; 200 if it is there already, with an equal start."""
     found, body, api = starts_of(call), call.body, call.api
-    with visible(await files_named(call, body.start)):
-        start = found.node(body.start)
+    named = await files_named(call, body.start)
+    with visible(named):  # whose hashes are worked out again
+        start = await api.fold(found.node, body.start) if named else found.node(body.start)
     run_id = body.run_id or urandom(12).hex()
     check_names(run_id, found.graph.name)
     more: dict[str, Any] = {"metadata": {**body.metadata, STARTED_BY: call.user.name}}

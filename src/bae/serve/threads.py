@@ -76,6 +76,7 @@ async def list_threads(call: ApiCall) -> ThreadPage:
     api, query = call.api, call.query
     found: list[ThreadRow] = []
     before, more = query.before, True
+    looked_at: set[str] = set()  # a long thread is one thread
     if before is not None:
         await api.info(call.user, before)
     while more and len(found) < query.limit:
@@ -85,6 +86,9 @@ async def list_threads(call: ApiCall) -> ThreadPage:
             before = info.run_id
             if info.thread is None or not api.may_see(call.user, info):
                 continue
+            if info.thread in looked_at:
+                continue
+            looked_at.add(info.thread)
             newest = await api.journal.runs(thread=info.thread, limit=1)
             if newest and newest[0].run_id == info.run_id:
                 found.append(_row(info, info.thread))

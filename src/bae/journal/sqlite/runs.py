@@ -69,19 +69,17 @@ _LAST = """(select {} from lines where lines.id between runs.run << 32
 _COUNT = f"coalesce({_LAST.format('(lines.id & 4294967295) + 1')}, runs.shared)"
 """How many lines a run has, including those it shares with the run it was forked from."""
 _UPDATED = f"coalesce({_LAST.format('at')}, runs.started)"
-_ENTRY = f"""runs.run, runs.id, runs.graph, runs.status, runs.started, {_UPDATED}, hash,
+_INFO = f"""select runs.run, runs.id, runs.graph, runs.status, runs.started, {_UPDATED}, hash,
     runs.owner, until, runs.waiting, runs.error, coalesce(parents.id, runs.came_from), runs.thread,
     runs.metadata, runs.summary, runs.change
 from runs left join shapes using (shape)
     left join owners on owners.name = runs.owner
     left join runs parents on parents.run = runs.parent"""
-_INFO = f"select {_ENTRY}"
 # The runs that have a file, and those that were forked from them, which may share a line with it.
-_RUNS_OF_FILE = f"""with recursive known (run, is_own) as (
+_RUNS_OF_FILE = """with recursive known (run, is_own) as (
     select run, 1 from file_uses where hash = ?
     union select runs.run, 0 from runs join known on runs.parent = known.run
-) select max(is_own), {_ENTRY} join known on known.run = runs.run
-    group by runs.run order by max(is_own) desc"""
+) select run, max(is_own) from known group by run order by max(is_own) desc, run desc"""
 # Where the lines of a run are: in itself, and below where it was forked in its parents.
 _HOMES = """with recursive homes (run, first, end, parent) as (
     select run, shared, 4294967296, parent from runs where run = ?
@@ -254,20 +252,27 @@ class RunTables(Journal):
     async def find_file(self, hash: str, sees: Callable[[RunInfo], bool]) -> bytes | None:
         """The bytes of an image or a document, if a run has it for which `sees` is true."""
 
-        def find(db: sqlite3.Connection) -> list[tuple[RunInfo, int, bool]]:
-            rows = _fetch(db, _RUNS_OF_FILE, (hash,))
-            return [(_entry(db, row[1:]), row[1], bool(row[0])) for row in rows]
+        def entries(db: sqlite3.Connection, some: Sequence[int]) -> list[tuple[int, RunInfo]]:
+            rows = _fetch(db, f"{_INFO} where runs.run in ({_marks(some)})", some)
+            return [(row[0], _entry(db, row)) for row in rows]
 
-        def read(db: sqlite3.Connection, seen: Sequence[tuple[RunInfo, int, bool]]) -> bytes | None:
-            for info, run, is_own in seen:
-                lines = () if is_own else self._read_lines(db, run, info.run_id)
-                if is_own or any(hash in line.data for line in lines):
+        def read(db: sqlite3.Connection, seen: Sequence[tuple[int, RunInfo]]) -> bytes | None:
+            for run, info in seen:
+                lines = () if is_own[run] else self._read_lines(db, run, info.run_id)
+                if is_own[run] or any(hash in line.data for line in lines):
                     found = db.execute("select data from files where hash = ?", (hash,)).fetchone()
                     return found and found[0]
             return None
 
-        seen = [each for each in await self._read(find) if sees(each[0])]
-        return await self._read(partial(read, seen=seen)) if seen else None
+        is_own = dict(await self._read(lambda db: db.execute(_RUNS_OF_FILE, (hash,)).fetchall()))
+        runs = [*is_own]
+        for first in range(0, len(runs), PAGE):
+            listed = await self._read(partial(entries, some=runs[first : first + PAGE]))
+            seen = [(run, info) for run, info in listed if sees(info)]
+            data = await self._read(partial(read, seen=seen)) if seen else None
+            if data is not None:
+                return data
+        return None
 
     async def read_texts(self, run_id: str) -> StoredRun:
         """A run without the bytes of its files."""

@@ -192,8 +192,8 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
         }
         if examples := prompt.examples:
             parts["examples"] = [[each.asked, each.answer] for each in examples]
-        if prompt.question.turns:
-            turns = [each for each in prompt.conversation if each.kind == "turn"]
+        turns = [each for each in prompt.conversation if each.kind == "turn"]
+        if turns:
             parts["thread"] = [[each.role, each.text] for each in turns]
         if prompt.question.method:
             parts["method"] = prompt.question.method
