@@ -45,7 +45,9 @@ from bae.journal.lines import (
     ToolData,
 )
 from bae.journal.sqlite import lease
-from bae.journal.store import FORMAT
+from bae.journal.stored_runs import (
+    FORMAT,
+)
 from bae.lm import Retry
 from bae.records import Origin
 from bae.testing import Call, ScriptedLM

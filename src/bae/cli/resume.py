@@ -58,7 +58,12 @@ from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.store import Journal, StoredRun
+    from bae.journal.store import (
+        Journal,
+    )
+    from bae.journal.stored_runs import (
+        StoredRun,
+    )
     from bae.lm import LM
     from bae.markers import OpenGate
     from bae.node import Node

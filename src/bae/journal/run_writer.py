@@ -25,20 +25,24 @@ from bae.journal.node_codec import (
     unstorable_fields,
 )
 from bae.journal.outside import OutsideWriter
+from bae.journal.run_checks import (
+    check_names,
+)
 from bae.journal.shape import Shape, shape_of
 from bae.journal.store import (
-    Claim,
     Journal,
+    keeps_files,
+    store_answer,
+    without_files,
+)
+from bae.journal.stored_runs import (
+    Claim,
     Line,
     ParkedGate,
     RunInfo,
     RunSummary,
     StoredRun,
-    check_names,
-    keeps_files,
     messages_in,
-    store_answer,
-    without_files,
 )
 from bae.records import (
     ClassMet,

@@ -13,14 +13,16 @@ from typing import Any, Final, cast
 
 from bae.exceptions import JournalError, describe
 from bae.journal.store import (
-    Claim,
     Journal,
+    keeps_files,
+)
+from bae.journal.stored_runs import (
+    Claim,
     Line,
     ParkedGate,
     RunInfo,
     RunSummary,
     StoredRun,
-    keeps_files,
 )
 
 SECONDS: Final = 30.0

@@ -21,7 +21,14 @@ from bae.journal.sqlite.lease import Lease, SQLiteClaim, give_up
 from bae.journal.sqlite.runs import RunTables, add_run, release_run
 from bae.journal.sqlite.schema import failure
 from bae.journal.sqlite.writer import JournalReader, SQLiteWriter, WriteJob
-from bae.journal.store import Claim, Line, ParkedGate, RunStatus, RunSummary, StoredRun
+from bae.journal.stored_runs import (
+    Claim,
+    Line,
+    ParkedGate,
+    RunStatus,
+    RunSummary,
+    StoredRun,
+)
 from bae.threads import in_thread_to_the_end
 
 T = TypeVar("T")

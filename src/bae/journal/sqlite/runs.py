@@ -22,6 +22,16 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from bae.exceptions import JournalError, describe
+from bae.journal.run_checks import (
+    check_fork,
+    check_version,
+    thread_busy,
+)
+from bae.journal.run_lists import (
+    check_page,
+    is_listed,
+    labels_of,
+)
 from bae.journal.sqlite.lease import Fence, SQLiteClaim, has_died, is_alive
 from bae.journal.sqlite.schema import (
     CHANGED,
@@ -33,11 +43,13 @@ from bae.journal.sqlite.schema import (
 )
 from bae.journal.sqlite.writer import WriteJob, add_lines
 from bae.journal.store import (
+    Journal,
+)
+from bae.journal.stored_runs import (
     LATEST,
     NO_FILES,
     OPEN,
     Claim,
-    Journal,
     Line,
     Listed,
     ParkedGate,
@@ -48,13 +60,7 @@ from bae.journal.store import (
     Scalar,
     StoredRun,
     Time,
-    check_fork,
-    check_page,
-    check_version,
     fork_info,
-    is_listed,
-    labels_of,
-    thread_busy,
 )
 
 T = TypeVar("T")
