@@ -25,16 +25,9 @@ from bae.exceptions import JournalError, faults
 from bae.files import HASH
 from bae.given_files import open_file, read_lines
 from bae.journal.consistency import RunCheck
-from bae.journal.run_checks import (
-    check_run,
-)
-from bae.journal.run_lists import (
-    list_runs,
-)
-from bae.journal.store import (
-    Journal,
-    check_replaces,
-)
+from bae.journal.run_checks import check_run
+from bae.journal.run_lists import list_runs
+from bae.journal.store import Journal, check_replaces
 from bae.journal.stored_runs import (
     FORMAT,
     READS,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import (
-    Final,
-)
+from typing import Final
 
 from bae.exceptions import JournalError
 from bae.journal.stored_runs import FORMAT, READS, Line, StoredRun

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import (
-    Mapping,
-    Sequence,
-)
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import (
-    Any,
-    get_args,
-)
+from typing import Any, get_args
 
 from bae.exceptions import JournalError
 from bae.journal.stored_runs import Listed, RunInfo, Scalar

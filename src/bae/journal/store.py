@@ -6,28 +6,13 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from asyncio import Future
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from inspect import iscoroutine
 from time import time
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Final,
-    Self,
-    get_args,
-)
+from typing import TYPE_CHECKING, Any, Final, Self, get_args
 
 from bae.exceptions import JournalError
-from bae.journal.run_checks import (
-    check_fork,
-    check_run,
-)
+from bae.journal.run_checks import check_fork, check_run
 from bae.journal.run_lists import check_listed
 from bae.journal.stored_runs import (
     NO_FILES,

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import (
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import time
 from types import MappingProxyType
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    Literal,
-    NamedTuple,
-)
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -25,10 +15,8 @@ RunStatus = Literal["queued", "running", "waiting", "ended", "failed", "cancelle
 """The status of a run. A "queued" run has not begun. A "running" run without a living owner was
 interrupted."""
 
-
 Listed = Literal["queued", "running", "waiting", "ended", "failed", "cancelled", "interrupted"]
 """What runs can be listed by: their status, or that they were interrupted."""
-
 
 FORMAT: Final = 7
 """The version of the stored format, in SQLite files and exports: the one that is written, and the
@@ -38,34 +26,26 @@ Raise it when the fields of lines, of headers or of tables change: `tests/journa
 fails until then. A field that is added to a line has a default, which is what older lines mean;
 `UPGRADES` of `bae.journal.sqlite.schema` has what changes in the tables."""
 
-
 READS: Final = f"this bae reads versions up to {FORMAT}"
 """Which versions of the stored format can be read, for errors."""
 
-
 NO_FILES: Final[Mapping[str, bytes]] = MappingProxyType({})
-
 
 Scalar = str | int | float | bool | None
 """What metadata can be searched for."""
 
-
 LATEST: Final = 253_402_214_400.0
 """A time, in seconds since 1970, that is later than all that a calendar has."""
 
-
 Time = Annotated[float, Field(ge=0, lt=LATEST)]
-
 
 MESSAGE: Final = "tell:"
 """Begins the address of a message that a person tells a run; its number follows. It is stored with
 the answers to gates: another process may own the run."""
 
-
 CANCEL: Final = "cancel:"
 """Begins the address of a request to cancel a run; the number of times that the run was resumed
 follows. It is stored in the same way: the owner of the run finds it."""
-
 
 OPEN: Final = ("running", "waiting")
 """The statuses of a run that keeps its thread for itself."""
