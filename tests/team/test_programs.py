@@ -120,7 +120,7 @@ async def test_claude_code_edits_and_bae_judges_and_merges_and_a_refusal_resumes
     assert not list((tmp_path / "state" / "programs").iterdir())
 
 
-async def test_a_cancelled_claude_code_leaves_no_process_and_continues_its_conversation_with_its_files(
+async def test_a_cancelled_claude_code_leaves_no_process_and_continues_with_its_files(
     tmp_path: Path,
 ) -> None:
     async with (
