@@ -171,9 +171,11 @@ __getattr__, __dir__ = export_lazily(
         "redaction": "Redaction",
         "report": "Timeline timeline",
         "sqlite.journal": "SQLiteJournal",
-        "store": (
-            "Claim Journal Line Listed ParkedGate RunInfo RunLines RunSummary RunStatus StoredRun "
-            "list_runs thread_busy"
+        "run_checks": "thread_busy",
+        "run_lists": "list_runs",
+        "store": "Journal",
+        "stored_runs": (
+            "Claim Line Listed ParkedGate RunInfo RunLines RunSummary RunStatus StoredRun"
         ),
         "stored_thread": "StoredThread ThreadTurn",
     },
