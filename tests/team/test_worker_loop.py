@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from rich.console import Console
 
 from bae import BaeLMError
@@ -115,7 +114,11 @@ async def test_a_worker_looks_tries_checks_and_corrects_itself_before_it_submits
     said = [entry.text for entry in log.entries if entry.kind == "activity"]
     assert "runs the tests" in said
     told = [each.event.text for each in events if isinstance(each.event, ActivityUpdate)]
-    assert {*told} == {"runs the tests", "merges"}  # what the LLM did is in its run alone
+    assert {*told} == {
+        "works on Subtract",
+        "runs the tests",
+        "merges",
+    }  # what the LLM did is in its run alone
     steps = [line.partition("sub  ")[2] for line in board.getvalue().splitlines()]
     names = ("searches", "outlines", "looks", "runs sh", "edits", "checks", "submits")
     assert [step for step in steps if step.startswith(names)] == [
