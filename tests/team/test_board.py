@@ -19,7 +19,6 @@ from rich.console import Console
 
 from bae.cli.live.drawing import ASCII
 from bae.cli.team_board import Board, read_board, spent_text, watch
-from bae.journal import MemoryJournal
 from bae.team import tables
 from bae.team.budgets import Spent, begin_run
 from bae.team.events import ActivityUpdate, CommitCreated, CorrectionAttempt, TestResult
@@ -180,9 +179,7 @@ async def until(output: io.StringIO, text: str) -> None:
 async def test_without_a_terminal_each_event_is_a_line(store: Store):
     await start(store, 1)
     output = io.StringIO()
-    task = asyncio.create_task(
-        watch(store, MemoryJournal(), 1, Console(file=output, width=40), after=3)
-    )
+    task = asyncio.create_task(watch(store, 1, Console(file=output, width=40), after=3))
     await until(output, "in progress")
     async with await Store.open(store.path) as other:  # as another process does
         await other.add_blocker(1, "Which color should the button have?")
@@ -203,7 +200,7 @@ async def test_what_happened_last_is_shown_however_soon_the_end_comes(
 ):
     output = kind()
     console = Console(file=output, width=80, height=30, color_system=None)
-    task = asyncio.create_task(watch(store, MemoryJournal(), 1, console, after=0))
+    task = asyncio.create_task(watch(store, 1, console, after=0))
     await store.move(1, PENDING, READY)
     await until(output, "ready")
     await store.move(1, READY, IN_PROGRESS)
@@ -217,7 +214,7 @@ async def test_what_happened_last_is_shown_however_soon_the_end_comes(
 async def test_the_board_has_what_another_process_changes_in_the_plan_at_once(store: Store):
     output = Terminal()
     console = Console(file=output, width=80, height=30, color_system=None)
-    task = asyncio.create_task(watch(store, MemoryJournal(), 1, console))
+    task = asyncio.create_task(watch(store, 1, console))
     await until(output, "6 pending")
     async with await Store.open(store.path) as other:
         await other.add_tasks(1, [PlannedTask(key="shipping", title="Ship it")], approved=False)
@@ -233,7 +230,7 @@ async def test_the_board_has_what_another_process_changes_in_the_plan_at_once(st
 async def test_at_a_terminal_the_board_changes_and_stays_as_it_was_last(store: Store):
     output = Terminal()
     console = Console(file=output, width=80, height=30, force_terminal=True, color_system=None)
-    task = asyncio.create_task(watch(store, MemoryJournal(), 1, console))
+    task = asyncio.create_task(watch(store, 1, console))
     await until(output, "6 pending")
     await start(store, 1)
     await until(output, "1 in progress, 5 pending")

@@ -13,12 +13,9 @@ import pytest
 from rich.console import Console
 
 from bae import BaeLMError
-from bae.cli.team_board import watch
-from bae.journal import SQLiteJournal
-from bae.team import ActivityUpdate, BackendWorkerAgent, Store, Task, Workbench
+from bae.team import ActivityUpdate, BackendWorkerAgent, Store, Task, Workbench, watch
 from bae.team.models import PlannedTask
 from bae.team.task_log import read_task_log
-from bae.team.workbench import RUNS
 from bae.team.worker_graph import WorkerLoop
 from bae.testing import Call, ScriptedLM
 from bae.testing.scripted import Asked
@@ -85,12 +82,9 @@ async def test_a_worker_looks_tries_checks_and_corrects_itself_before_it_submits
         DONE,
     )
     board = Board()
-    async with (
-        a_bench(tmp_path, files=FAILING) as (bench, [task]),
-        SQLiteJournal(bench.store.path.with_name(RUNS)) as journal,  # as another process has it
-    ):
-        watching = watch(bench.store, journal, task.project_id, Console(file=board, width=200))
-        watching = asyncio.create_task(watching)
+    async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
+        watching = watch(bench.store, task.project_id, Console(file=board, width=200))
+        watching = asyncio.create_task(watching)  # with a journal of its own, as other processes do
         result = await work(bench, task, lm)
         log = await read_task_log(bench.store, bench.journal, task)
         events = await bench.store.events(task.project_id)

@@ -49,13 +49,13 @@ from bae.team.models import (
     headline,
 )
 from bae.team.schedule import DONE
-from bae.team.task_log import AgentStep, follow_agents
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from bae.journal import Journal
     from bae.team.store import Store
+    from bae.team.task_log import AgentStep
 
 PAST: Final = 2_000
 """How many stored events a board begins with: what was last heard of each task."""
@@ -90,12 +90,22 @@ _STYLES: Final[Mapping[TaskStatus, str]] = {
 
 
 async def watch(
-    store: Store, journal: Journal, project_id: int, console: Console, *, after: int | None = None
+    store: Store,
+    project_id: int,
+    console: Console,
+    *,
+    after: int | None = None,
+    journal: Journal | None = None,
 ) -> None:
     """Show a project's work until this is cancelled: the board at a terminal, which stays there as
     it was last, and elsewhere a line for each event after the number `after` (None: each new one),
-    and for each thing that an agent does. What agents do is read from the journal of their runs.
-    The work may be done by this process or by another."""
+    and for each step of an agent. `journal` is the open journal of the agents' runs. The work may
+    be done by this process or by another."""
+    if journal is None:
+        async with store.journal() as opened:
+            return await watch(store, project_id, console, after=after, journal=opened)
+    from bae.team.task_log import follow_agents  # which other commands that count tasks do without
+
     number = await store.last_event(project_id)
     board = await read_board(store, project_id, signs_for(console))
     last: RenderableType = ""

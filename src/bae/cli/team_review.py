@@ -103,12 +103,10 @@ async def log(
     LLM calls with what they used, tool calls, edits, test runs, reviews, questions to you, merges;
     oldest first.
     """
-    from bae.journal import SQLiteJournal
     from bae.team import read_task_log
-    from bae.team.workbench import RUNS
 
     found = await team.task(task)
-    async with SQLiteJournal(team.store.path.with_name(RUNS)) as journal:
+    async with team.store.journal() as journal:
         told = await read_task_log(team.store, journal, found)
     if as_json:
         print_json(told.model_dump(mode="json"))

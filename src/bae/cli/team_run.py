@@ -243,7 +243,7 @@ async def run(
             address = await stack.enter_async_context(opening)
             print_address(err(), address)
         if not (quiet or as_json):
-            board = show(team.store, bench.journal, team.project.id, err())
+            board = show(*here, err(), journal=bench.journal)
             await stack.enter_async_context(_beside(board))
         summary = await LeadAgent(bench, asked, **options).run()
     shown = err().is_terminal and out().is_terminal and not quiet

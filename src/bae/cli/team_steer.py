@@ -58,11 +58,8 @@ async def watch(
     process. Where there is no terminal, each event and each step of an agent is a line.
     """
     from bae.cli.team_board import watch as show
-    from bae.journal import SQLiteJournal
-    from bae.team.workbench import RUNS
 
-    async with SQLiteJournal(team.store.path.with_name(RUNS)) as journal:
-        await show(team.store, journal, team.project.id, out(), after=after)
+    await show(team.store, team.project.id, out(), after=after)
 
 
 @team_command(group, "bae team serve", "bae team serve --port 8080", interrupted="")
