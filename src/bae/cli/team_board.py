@@ -20,7 +20,7 @@ from rich.text import Text
 from bae import Usage
 from bae.cli.live.drawing import UNICODE, Signs, signs_for
 from bae.cli.live.screen import Redrawn, can_redraw
-from bae.cli.wording import count, in_one_line, spent, took
+from bae.cli.wording import cost, count, in_one_line, took
 from bae.journal import subscribe
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Spent, read_spent
@@ -385,12 +385,14 @@ def counts_text(counts: Mapping[TaskStatus, int], in_progress: str = "") -> str:
 
 def spent_text(spending: Spent) -> str:
     """What was spent; nothing where no call was made."""
-    usage = Usage(spending.calls, spending.tokens, cost=spending.cost)
-    if not usage.calls:
+    if not spending.calls:
         return ""
-    *parts, last = [count(usage.calls, "LM call"), *spent(usage)]
-    least = "at least " if spending.cost and spending.unpriced else ""
-    return ", ".join([*parts, f"{least}{last}"])
+    parts = [count(spending.calls, "LM call")]
+    parts += [count(spending.tokens, "token")] if spending.tokens else []
+    if spending.cost != 0:
+        least = "at least " if spending.cost and spending.unpriced else ""
+        parts.append(f"{least}{cost(Usage(spending.calls, cost=spending.cost))}")
+    return ", ".join(parts)
 
 
 def _describe(event: Event) -> str:
