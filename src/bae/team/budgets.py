@@ -282,9 +282,9 @@ class Reserved(Policy):
         if missing:
             written = used.output_tokens or estimate_tokens(answer.text)
             used = replace(used, input_tokens=estimate_tokens(prompt), output_tokens=written)
-        if used.cost is None or (missing and not used.cost):
-            return replace(used, cost=self.least_cost(used))
-        return used
+        if used.cost is None:  # a least cost of 0 says nothing of the price
+            return replace(used, cost=self.least_cost(used) or None)
+        return replace(used, cost=used.cost or self.least_cost(used)) if missing else used
 
 
 def _find_excess(budget: Budget, name: str, spent: Spent, needed: Spent) -> BudgetError | None:
