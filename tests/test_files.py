@@ -290,6 +290,16 @@ def test_hostile_json_is_no_image(value):
             Card.model_validate_json(json.dumps({"photo": value}))
 
 
+def test_an_error_about_a_choice_of_files_names_the_types():
+    with pytest.raises(ValidationError) as raised:
+        TypeAdapter(list[Image | Document | ImageUrl]).validate_python(["/etc/passwd"])
+    assert [each["loc"] for each in raised.value.errors()] == [
+        (0, "Image"),
+        (0, "Document"),
+        (0, "ImageUrl"),
+    ]
+
+
 def test_a_huge_data_url_is_refused_before_it_is_decoded():
     huge = "data:image/png;base64," + "A" * (MAX_BYTES * 4 // 3 + 1_000)
     with pytest.raises(ValidationError, match=r"a file may have 32\.0 MB"):

@@ -79,13 +79,17 @@ class Attached(ABC):
     def __get_pydantic_core_schema__(
         cls, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
+        from pydantic import Tag
+
         read = core_schema.no_info_plain_validator_function(cls._read)
-        return core_schema.json_or_python_schema(
+        made = core_schema.json_or_python_schema(
             json_schema=read,
             python_schema=read,
             serialization=_WRITTEN,
             metadata={OF_FILE: cls.__name__},
         )
+        # In a union, errors have the tag in the place of pydantic's name for the schema.
+        return Tag(cls.__name__).__get_pydantic_core_schema__(source, cast(Any, lambda _: made))
 
     @classmethod
     def _read(cls, value: Any) -> Self:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bae import BaeLMError, BudgetError, FillError, Graph, Node, Usage
+from bae import BaeLMError, BudgetError, FillError, Graph, Image, Node, Usage
 from bae.exceptions import BaeParseError
 from bae.journal import AnswerRestarted, MemoryJournal
 from bae.journal.decoder import read_history
@@ -36,6 +36,7 @@ from bae.observers import observing
 from bae.records import Record
 from bae.testing import Call, Provider, ScriptedLM, Status
 from bounded import BOUND
+from file_parts import DOT
 from http_backends import BACKENDS
 from policy_parts import REPLY, Ask, Reply, busy, graph
 from tool_nodes import QUESTION, Question
@@ -556,6 +557,42 @@ def test_it_can_do_what_all_of_its_lms_can():
     assert (both.calls_tools, both.native_tools) == (True, {"web_search"})
     assert (both.context_window, both.answers_unions) == (1000, False)
     assert Fallback(Able(), Second()).calls_tools is False
+
+
+# Files
+
+
+class Shown(Node):
+    photo: Image | None
+
+    async def __call__(self) -> Reply: ...
+
+
+class AlwaysShown(Node):
+    photo: Image
+
+    async def __call__(self) -> Reply: ...
+
+
+class Seeing(First):
+    takes_files = frozenset({"image"})
+
+
+async def test_the_lm_that_takes_no_images_is_named_before_the_run():
+    for lm in (Fallback(Seeing(), Second()), Retry(Fallback(Retry(Seeing()), Retry(Second())))):
+        with pytest.raises(BaeLMError, match=r"\] Second\('second'\) takes no images"):
+            await Graph(start=AlwaysShown, end=Reply).arun(AlwaysShown(photo=DOT), lm)
+    assert Fallback(Seeing(), Seeing()).find_refuser("image") is None
+
+
+async def test_an_lm_without_images_passes_a_prompt_with_one_on_where_the_caller_says_so():
+    shown = Graph(start=Shown, end=Reply)
+    with pytest.raises(BaeLMError, match="takes no images"):
+        await shown.arun(Shown(photo=DOT), Fallback(Second(), Seeing()))
+    second, seeing = Second(REPLY), Seeing(REPLY)
+    lm = Fallback(second, seeing, on=["bae-lm-files"])
+    assert (await shown.arun(Shown(photo=DOT), lm)).usage.models == ("first",)
+    assert (await shown.arun(Shown(photo=None), lm)).usage.models == ("second",)
 
 
 # Tools
