@@ -89,11 +89,18 @@ class Attached(ABC):
             metadata={OF_FILE: cls.__name__},
         )
         # In a union, errors have the tag in the place of pydantic's name for the schema.
-        return Tag(cls.__name__).__get_pydantic_core_schema__(source, cast(Any, lambda _: made))
+        handle: Any = lambda _: made  # pyright: ignore[reportUnknownLambdaType]
+        return Tag(cls.__name__).__get_pydantic_core_schema__(source, handle)
 
     @classmethod
     def _read(cls, value: Any) -> Self:
         return value if isinstance(value, cls) else cls.read_json(value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} cannot be changed: make another one")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} cannot be changed: make another one")
 
     def __copy__(self) -> Self:
         return self
@@ -244,9 +251,6 @@ class File(Attached):
     def _find_type(cls, data: bytes) -> tuple[str, str]:
         """Why the bytes are no such file, or the type."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{type(self).__name__} cannot be changed: make another one")
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, File):
             return NotImplemented
@@ -382,9 +386,6 @@ class FileUrl(Attached):
     ) -> dict[str, Any]:
         about = f"The address of the {cls.kind}, which the provider of the model fetches"
         return {"type": "string", "format": "uri", "description": about}
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{type(self).__name__} cannot be changed: make another one")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FileUrl):
