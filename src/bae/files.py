@@ -81,16 +81,18 @@ class Attached(ABC):
     ) -> core_schema.CoreSchema:
         from pydantic import Tag
 
-        read = core_schema.no_info_plain_validator_function(cls._read)
-        made = core_schema.json_or_python_schema(
-            json_schema=read,
-            python_schema=read,
-            serialization=_WRITTEN,
-            metadata={OF_FILE: cls.__name__},
-        )
+        def make_schema(_: Any) -> core_schema.CoreSchema:
+            read = core_schema.no_info_plain_validator_function(cls._read)
+            return core_schema.json_or_python_schema(
+                json_schema=read,
+                python_schema=read,
+                serialization=_WRITTEN,
+                metadata={OF_FILE: cls.__name__},
+            )
+
         # In a union, errors have the tag in the place of pydantic's name for the schema.
-        handle: Any = lambda _: made  # pyright: ignore[reportUnknownLambdaType]
-        return Tag(cls.__name__).__get_pydantic_core_schema__(source, handle)
+        tag = Tag(cls.__name__)
+        return tag.__get_pydantic_core_schema__(source, cast("GetCoreSchemaHandler", make_schema))
 
     @classmethod
     def _read(cls, value: Any) -> Self:
