@@ -4,6 +4,7 @@ budgets, caches and other policies go with it."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,9 @@ from bae.records import Record
 from bae.testing import Call, Provider, ScriptedLM, Status
 from bounded import BOUND
 from file_parts import DOT
-from http_backends import BACKENDS
+from http_backends import BACKENDS, WIRES
 from policy_parts import REPLY, Ask, Reply, busy, graph
+from raw_provider import Raw, raw_provider
 from tool_nodes import QUESTION, Question
 from tool_nodes import rounds as scripted_rounds
 from toy_backend import ToyBackend
@@ -681,6 +683,20 @@ async def test_over_http_an_overloaded_provider_is_followed_by_the_next(provider
     paths = [each.path for each in provider.requests]
     assert paths == ["/v1/messages", "/v1/chat/completions", "/v1/chat/completions"]
     assert run.usage.calls == 2
+
+
+@pytest.mark.parametrize("kind", ["pydantic-ai-openai", "dspy"])
+async def test_over_http_a_full_context_is_raised_or_passed_on_where_the_caller_says_so(kind: str):
+    """With the code that OpenAI and most others have for it."""
+    said = {"message": "no", "type": "invalid_request_error", "code": "context_length_exceeded"}
+    full = Raw([json.dumps({"error": said}).encode()], 400)
+    async with raw_provider(lambda _: full) as server, WIRES[kind](server) as first:
+        with pytest.raises(BaeLMError) as caught:
+            await asked(Fallback(first, Second(REPLY)))
+        assert (caught.value.code, caught.value.status) == ("bae-lm-context-exceeded", 400)
+        run = await asked(Fallback(first, Second(REPLY), on=["bae-lm-context-exceeded"]))
+        assert run.usage.models[-1] == "second"
+        assert len(server.bodies) == 2
 
 
 async def test_over_http_a_wrong_key_is_raised(provider: Provider):
