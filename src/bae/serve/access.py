@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
-from bae.journal.store import RunInfo
+from bae.journal.stored_runs import RunInfo
 from bae.serve.problems import Refused
 
 Verb = Literal["read", "run", "answer", "edit", "admin"]
