@@ -239,7 +239,7 @@ WRONG: list[tuple[str, str, dict[str, Any], list[str]]] = [
 async def test_bad_input_is_refused_with_the_part_that_is_wrong_and_what_to_do():
     async with serving() as served:
         await served.start(MARK, 20, run_id="asks", thread="asks-t")
-        await served.post("/graphs/slow/runs", {"run_id": "held", "start": {"name": "held"}})
+        await served.post("/graphs/slow/runs", {"run_id": "held", "start": {"name": "bad"}})
         await served.post("/runs/held/cancel")
         asked: list[tuple[str, str, dict[str, Any], list[str]]] = [*WRONG]
         for each in TABLE:  # all of them take nothing that they do not name

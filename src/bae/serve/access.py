@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
-from bae.journal.store import RunInfo
+from bae.journal.stored_runs import RunInfo
 from bae.serve.problems import Refused
 
 Verb = Literal["read", "run", "answer", "edit", "admin"]
@@ -168,7 +168,7 @@ def checked_origin(origin: str) -> str:
     parts = urlsplit(origin)
     if not parts.scheme or not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}":
         raise ValueError(
-            f"router(origins=[{origin!r}]): give scheme, name and port, without a path, as "
+            f"{origin!r} is no origin: give scheme, name and port, without a path, as "
             '"https://shop.example" or "http://127.0.0.1:5173"'
         )
     return origin.lower()

@@ -18,7 +18,8 @@ from bae.files import visible
 from bae.journal.decoder import off_loop
 from bae.journal.earlier_turns import read_turn
 from bae.journal.gates import all_gates
-from bae.journal.store import RunInfo, check_names, check_thread
+from bae.journal.run_checks import check_names, check_thread
+from bae.journal.stored_runs import RunInfo
 from bae.serve.access import STARTED_BY
 from bae.serve.ag_ui_events import AGAIN, reply_id
 from bae.serve.ag_ui_input import (

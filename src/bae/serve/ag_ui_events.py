@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bae.journal.decoder import LineReader, StoredHistory
 from bae.journal.live_texts import TextPiece
 from bae.journal.shape import ShapeView
-from bae.journal.store import Line, StoredRun
+from bae.journal.stored_runs import Line, StoredRun
 from bae.place import Place
 from bae.plan import plan_of
 from bae.run_tree import WorkChange

@@ -18,7 +18,7 @@ from bae.exceptions import BaeError, describe
 from bae.journal.decoder import off_loop
 from bae.journal.earlier_turns import read_turn
 from bae.journal.feeds import FeedBatch, Subscriber, subscribe
-from bae.journal.store import Line, RunInfo
+from bae.journal.stored_runs import Line, RunInfo
 from bae.plan import plan_of
 from bae.records import RecordedError
 from bae.serve.ag_ui_events import AgentEvent, RunEvents

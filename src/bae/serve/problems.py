@@ -139,7 +139,7 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
     if before and status == 422 and not errors:
         errors = [InputFault(loc=[*before], msg=error.message)]
     # What is wrong with the journal is for who runs the server, and names its file.
-    is_inner = status >= 500 and error.code.startswith("bae-journal-")
+    is_inner = status >= 500 and isinstance(error, JournalError)
     return Refused(
         status,
         error.code,
