@@ -160,7 +160,8 @@ class ChatSession:
             return None  # its class has changed since
         if found.kept != "value":
             return None
-        return found.value if isinstance(found.value, str) else json.dumps(found.value, ensure_ascii=False)
+        value = found.value
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     async def send(self, text: str) -> int:
         """Send a message, and answer the exit code of the turn. A message that the start node does
