@@ -30,7 +30,7 @@ from bae.cli.start import build_node
 from bae.cli.values import UnfitText, fields_of, is_secret, print_node, read_json
 from bae.cli.wording import in_one_line
 from bae.exceptions import BaeError, JournalError, RunCancelled
-from bae.journal.store import Listed
+from bae.journal.stored_runs import Listed
 from bae.observers import observing
 from bae.plan import plan_of
 from bae.tasks import gone

@@ -14,8 +14,10 @@ from bae.cli.wording import count, cut, in_lines, in_one_line
 from bae.team.models import headline
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.tree import Tree
 
+    from bae.team import Address
     from bae.team.models import Blocker, Project, Review, Task, TaskAttempt
 
 MARKS: Final[Mapping[str, tuple[str, str]]] = {
@@ -50,6 +52,22 @@ def print_next(*commands: str) -> None:
     for number, command in enumerate(commands):
         said = Text("next: " if not number else "      ", style="dim").append(command, style="cyan")
         err().print(said, soft_wrap=True)
+
+
+def print_address(console: Console, address: Address, *, is_token_given: bool = False) -> None:
+    """Where a team is served, and how to use its API. A token that somebody chose stays out of the
+    terminal."""
+    token = "$BAE_TEAM_TOKEN" if is_token_given else address.token
+    fields = {
+        "api": address.url,
+        "docs": f"{address.url}/openapi.json",
+        "token": "" if is_token_given else token,
+        "try": f'curl -H "Authorization: Bearer {token}" "{address.url}/teams"',
+        "board": "bae team watch",
+    }
+    for name, value in fields.items():
+        if value:
+            console.print(Text(f"{name:<6}{value}"), soft_wrap=True)
 
 
 async def print_project(project: Project, state: Path) -> None:

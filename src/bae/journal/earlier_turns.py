@@ -13,7 +13,8 @@ from bae.exceptions import JournalError
 from bae.files import placeholders_in, with_placeholders
 from bae.journal.decoder import off_loop, read_history
 from bae.journal.shape import Json
-from bae.journal.store import Journal, StoredRun
+from bae.journal.store import Journal
+from bae.journal.stored_runs import StoredRun
 from bae.journal.why import Search
 from bae.plan import plan_of
 from bae.secrets import MASK, secret_fields

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bae.journal.decoder import read_history
 from bae.journal.provenance import JudgedAnswer, ToolRound
-from bae.journal.store import StoredRun
+from bae.journal.stored_runs import StoredRun
 from bae.journal.why import judged_answers, tool_rounds
 from bae.records import error_text
 from bae.usage import Usage

@@ -22,20 +22,11 @@ from bae.journal.gates import describe_status
 from bae.journal.lines import parse_line
 from bae.journal.node_codec import node_codec
 from bae.journal.past import ResumedPast
+from bae.journal.run_checks import check_names, check_thread
 from bae.journal.run_writer import JournalWriter, encoder_for
 from bae.journal.shape import shape_of
-from bae.journal.store import (
-    Claim,
-    Journal,
-    Line,
-    RunInfo,
-    StoredRun,
-    check_names,
-    check_thread,
-    fork_info,
-    keeps_files,
-    without_files,
-)
+from bae.journal.store import Journal, keeps_files, without_files
+from bae.journal.stored_runs import Claim, Line, RunInfo, StoredRun, fork_info
 from bae.node import Node
 from bae.plan import plan_of
 from bae.records import RunForked, RunResumed

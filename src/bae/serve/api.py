@@ -26,7 +26,8 @@ from starlette.websockets import WebSocket
 from bae.exceptions import describe
 from bae.graph import Graph, checked_store
 from bae.journal.feeds import Feeds, Subscriber
-from bae.journal.store import Journal, RunInfo, StoredRun
+from bae.journal.store import Journal
+from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.serve.access import LOOPBACK, STARTED_BY, Auth, Gatekeeper, User, Verb, Visible
 from bae.serve.endpoints import (
     ApiCall,

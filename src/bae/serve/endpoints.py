@@ -128,7 +128,12 @@ def find_endpoint(
             f"use {', '.join(allowed)}",
             headers={"allow": ", ".join(allowed)},
         )
-    raise Refused(404, "bae-serve-path", f"there is nothing at {path[:200]}", "see openapi.json")
+    raise Refused(
+        404,
+        "bae-serve-path",
+        f"there is nothing at {path[:200]}",
+        "GET openapi.json, at the root of this API, lists the endpoints",
+    )
 
 
 def check_media(endpoint: Endpoint, request: Request) -> None:

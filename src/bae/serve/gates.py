@@ -17,7 +17,7 @@ from bae.journal.decoder import graph_at
 from bae.journal.gates import all_gates, encode_answer, open_gates
 from bae.journal.node_codec import read_gate_answer
 from bae.journal.report import RunReport, report_run
-from bae.journal.store import RunInfo, StoredRun
+from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.markers import OpenGate
 from bae.plan import plan_of
 from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut

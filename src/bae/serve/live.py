@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from bae.exceptions import describe
 from bae.journal.feeds import Feed, FeedItem, Subscriber, subscribe
-from bae.journal.store import RunInfo
+from bae.journal.stored_runs import RunInfo
 from bae.serve.access import User
 from bae.serve.endpoints import raw_path
 from bae.serve.problems import Refused, refusal_of

@@ -137,7 +137,7 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
     found = error.cause if isinstance(error.cause, ValidationError) else None
     errors = [] if found is None else faults_of(found, *(before or ("value",)))
     # What is wrong with the journal is for who runs the server, and names its file.
-    is_inner = status >= 500 and error.code.startswith("bae-journal-")
+    is_inner = status >= 500 and isinstance(error, JournalError)
     return Refused(
         status,
         error.code,

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from bae.exceptions import BaeError
 from bae.journal.feeds import FeedItem, RunFeed, Subscriber, subscribe
-from bae.journal.store import Line
+from bae.journal.stored_runs import Line
 from bae.serve.endpoints import ApiCall, Endpoint, Form
 from bae.serve.problems import Refused, refusal_of
 from bae.serve.views import LinePage, LineView, dump

@@ -14,8 +14,9 @@ from bae.files import visible
 from bae.graph import Graph
 from bae.journal.report import report_run
 from bae.journal.resume import result_of
+from bae.journal.run_checks import check_names
 from bae.journal.run_writer import encoder_for
-from bae.journal.store import Listed, RunInfo, StoredRun, check_names
+from bae.journal.stored_runs import Listed, RunInfo, StoredRun
 from bae.node import Node
 from bae.prompts.values import seen_of
 from bae.records import RunStarted

@@ -12,7 +12,7 @@ from bae.exceptions import JournalError
 from bae.journal.critical_paths import critical_path
 from bae.journal.questions import AskedQuestion, list_questions
 from bae.journal.report import RunReport, report_run, timeline
-from bae.journal.store import StoredRun
+from bae.journal.stored_runs import StoredRun
 from bae.journal.why import why
 from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
 from bae.serve.problems import Refused
