@@ -126,7 +126,8 @@ class Gatekeeper:
                 403,
                 "bae-serve-origin",
                 f"a page of {origin[:100]!r} may not use this API",
-                "name the origin where the API is made: router(…, origins=[…])",
+                "name it where the API is made: router(…, origins=[…]), or bae serve "
+                "--allow-origin",
             )
         site = request.headers.get("sec-fetch-site", "none")
         if site not in _OWN_SITE and origin not in self.origins:
