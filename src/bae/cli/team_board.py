@@ -17,10 +17,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bae import Usage
 from bae.cli.live.drawing import UNICODE, Signs, signs_for
 from bae.cli.live.screen import Redrawn, can_redraw
-from bae.cli.wording import cost, count, in_one_line, took
+from bae.cli.team_output import ORDER, counts_text, spent_text
+from bae.cli.wording import in_one_line, took
 from bae.journal import subscribe
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Spent, read_spent
@@ -49,13 +49,13 @@ from bae.team.models import (
     headline,
 )
 from bae.team.schedule import DONE
+from bae.team.task_log import AgentStep, follow_agents
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from bae.journal import Journal
     from bae.team.store import Store
-    from bae.team.task_log import AgentStep
 
 PAST: Final = 2_000
 """How many stored events a board begins with: what was last heard of each task."""
@@ -71,10 +71,6 @@ _Part: TypeAlias = tuple[str, str]
 """A text and its style."""
 _Show: TypeAlias = Callable[[Sequence[StoredEvent]], Awaitable[None]]
 _S = TaskStatus
-_ORDER: Final = (
-    *(_S.IN_PROGRESS, _S.BLOCKED, _S.FAILED, _S.READY, _S.PENDING),
-    *(_S.CANCELLED, _S.SKIPPED, _S.STAGED, _S.MERGED, _S.COMPLETED),
-)
 _STYLES: Final[Mapping[TaskStatus, str]] = {
     _S.IN_PROGRESS: "bold cyan",
     _S.BLOCKED: "bold yellow",
@@ -104,8 +100,6 @@ async def watch(
     if journal is None:
         async with store.journal() as opened:
             return await watch(store, project_id, console, after=after, journal=opened)
-    from bae.team.task_log import follow_agents  # which other commands that count tasks do without
-
     number = await store.last_event(project_id)
     board = await read_board(store, project_id, signs_for(console))
     last: RenderableType = ""
@@ -266,7 +260,7 @@ class Board:
         return self._text((f"{self.project.name}: {counts}", "bold"))
 
     def _tasks(self, width: int, room: int, now: float) -> Iterable[RenderableType]:
-        tasks = sorted(self.tasks, key=lambda task: _ORDER.index(task.status))
+        tasks = sorted(self.tasks, key=lambda task: ORDER.index(task.status))
         left = tasks[room - 1 :] if len(tasks) > room else []
         table = Table.grid(padding=(0, 2, 0, 0), expand=True)
         table.add_column(no_wrap=True, min_width=len("? in progress"))  # so that nothing jumps
@@ -371,28 +365,6 @@ class Board:
             heard.at, heard.text = stored.at, text
         if isinstance(stored.event, TestResult):
             heard.tests = _describe_tests(stored.event)
-
-
-def counts_text(counts: Mapping[TaskStatus, int], in_progress: str = "") -> str:
-    """How many tasks are in each status that any is in, what matters most first. `in_progress` is
-    another word for that."""
-    labels = {_S.IN_PROGRESS: in_progress or _S.IN_PROGRESS.label}
-    shown = [
-        f"{counts[each]} {labels.get(each, each.label)}" for each in _ORDER if counts.get(each)
-    ]
-    return ", ".join(shown) or "no tasks yet"
-
-
-def spent_text(spending: Spent) -> str:
-    """What was spent; nothing where no call was made."""
-    if not spending.calls:
-        return ""
-    parts = [count(spending.calls, "LM call")]
-    parts += [count(spending.tokens, "token")] if spending.tokens else []
-    if spending.cost != 0:
-        least = "at least " if spending.cost and spending.unpriced else ""
-        parts.append(f"{least}{cost(Usage(spending.calls, cost=spending.cost))}")
-    return ", ".join(parts)
 
 
 def _describe(event: Event) -> str:

@@ -30,6 +30,11 @@ def reply_id(run_id: str) -> str:
     return f"{run_id}:reply"
 
 
+def interrupt_id(run_id: str, address: str) -> str:
+    """The id of the question of a gate. Runs of a thread have gates with equal addresses."""
+    return f"{run_id}:{address}"
+
+
 class RunEvents:
     """Makes events of the records of one run. `messages` are those that the client has so far: text
     that a client has cannot be withdrawn, so it gets all messages again without that one."""

@@ -207,6 +207,8 @@ class RunTables(Journal):
     async def delete(self, run_ids: Sequence[str]) -> int:
         """Delete runs and return how many. A run that has forks stays, and so does one that a
         process works on. The file keeps its size, and its room is used again."""
+        if isinstance(run_ids, str):  # its letters would be ids
+            raise TypeError(f"delete({run_ids!r}): give the ids of runs as a list")
         given = set(run_ids)
 
         def find(db: sqlite3.Connection) -> list[tuple[int, str]]:
