@@ -36,16 +36,9 @@ from bae import (
 )
 from bae.journal import Journal, Line, ParkedGate, RunInfo, SQLiteJournal, StoredRun, shape
 from bae.journal.export import write_run
-from bae.journal.lines import (
-    DATA,
-    AskerData,
-    CallData,
-    ErrorData,
-    StoredNode,
-    ToolData,
-)
+from bae.journal.lines import DATA, AskerData, CallData, ErrorData, StoredNode, ToolData
 from bae.journal.sqlite import lease
-from bae.journal.store import FORMAT
+from bae.journal.stored_runs import FORMAT
 from bae.lm import Retry
 from bae.records import Origin
 from bae.testing import Call, ScriptedLM

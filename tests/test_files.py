@@ -72,6 +72,14 @@ def test_the_type_and_the_size_of_an_image_are_read_from_its_bytes(data, media_t
     assert file_of(data, "photo.bmp") == image
 
 
+def test_a_jpeg_of_very_many_parts_is_refused_before_all_are_looked_at():
+    part, rest = b"\xff\xe2\x00\x03a", jpeg()[2:]
+    assert Image.from_bytes(b"\xff\xd8" + part * 1_000 + rest).pixels == (5, 4)
+    for many in (part, b"\xff", b"\xff\xd0"):
+        with pytest.raises(ValueError, match="no JPEG"):
+            Image.from_bytes(b"\xff\xd8" + many * 10_000 + rest)
+
+
 @given(data=st.sampled_from([png(40, 30), gif(), jpeg(), webp(b"VP8L")]), cut=st.integers(0, 40))
 def test_an_image_whose_header_is_cut_off_is_refused_or_whole(data, cut):
     try:
@@ -187,6 +195,8 @@ def test_a_file_cannot_be_changed_and_is_compared_by_its_bytes_and_name():
     assert len({DOT, same, Image.from_bytes(png(), "other.png")}) == 2
     with pytest.raises(AttributeError, match="cannot be changed"):
         DOT.name = "other"
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        del DOT.data
     assert pickle.loads(pickle.dumps(DOT)) == copy.deepcopy(DOT) == DOT
     assert repr(DOT) == f"Image(dot.png, image/png, {DOT.size} bytes)"
     assert DOT.placeholder == f"[image dot.png, image/png, {DOT.size} bytes]"
@@ -288,6 +298,16 @@ def test_hostile_json_is_no_image(value):
     if isinstance(value, str | dict):
         with pytest.raises(ValidationError):
             Card.model_validate_json(json.dumps({"photo": value}))
+
+
+def test_an_error_about_a_choice_of_files_names_the_types():
+    with pytest.raises(ValidationError) as raised:
+        TypeAdapter(list[Image | Document | ImageUrl]).validate_python(["/etc/passwd"])
+    assert [each["loc"] for each in raised.value.errors()] == [
+        (0, "Image"),
+        (0, "Document"),
+        (0, "ImageUrl"),
+    ]
 
 
 def test_a_huge_data_url_is_refused_before_it_is_decoded():

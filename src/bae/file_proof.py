@@ -70,10 +70,11 @@ def file_problems(graph: Graph[Any, Any]) -> Iterator[Problem]:
 def files_refused(lm: object, shown: ShownFile) -> BaeLMError | None:
     """Why an LM is not asked about a field with a file: its model is known to take none. None where
     nothing is known against it."""
-    if not isinstance(lm, RoutingLM) or shown.kind in lm.takes_files:
+    refuser = lm.find_refuser(shown.kind) if isinstance(lm, RoutingLM) else None
+    if refuser is None:
         return None
     return BaeLMError(
-        f"{lm!r} takes no {shown.kind}s, and is to see {shown.place}",
+        f"{refuser!r} takes no {shown.kind}s, and is to see {shown.place}",
         code="bae-lm-files",
         sent=False,
         fix=f"use a model that takes {shown.kind}s, for {shown.asking.name} alone with "
@@ -150,9 +151,10 @@ def _sure_kind(plan: NodePlan, field: FieldPlan) -> str:
     while schema["type"] == "definitions":
         schema = schema["schema"]
     choices: list[Any] = schema["choices"] if schema["type"] == "union" else [schema]
-    classes = [_file_class(each) for each in choices if isinstance(each, dict)]
+    # A choice with a tag is a tuple.
+    classes = [_file_class(each[0] if isinstance(each, tuple) else each) for each in choices]
     kinds = {getattr(files, name).kind if name else "" for name in classes}
-    return kinds.pop() if len(kinds) == 1 and len(classes) == len(choices) else ""
+    return kinds.pop() if len(kinds) == 1 else ""
 
 
 def _file_class(schema: Any) -> str:

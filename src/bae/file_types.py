@@ -87,7 +87,7 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 
 def _jpeg_size(data: bytes) -> tuple[int, int]:
     at = 2
-    while True:
+    for _ in range(_MOST_MARKERS):
         if data[at] != 0xFF:
             return 0, 0
         marker = data[at + 1]
@@ -101,7 +101,10 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
             return 0, 0
         else:
             at += 2 + max(2, _big(data, at + 2, 2))
+    return 0, 0
 
 
+_MOST_MARKERS: Final = 4_096
+"""How many parts of a JPEG are looked at: a file of many tiny parts would take seconds."""
 _WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xD9)})
 _FRAMES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})

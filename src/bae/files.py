@@ -79,17 +79,30 @@ class Attached(ABC):
     def __get_pydantic_core_schema__(
         cls, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
-        read = core_schema.no_info_plain_validator_function(cls._read)
-        return core_schema.json_or_python_schema(
-            json_schema=read,
-            python_schema=read,
-            serialization=_WRITTEN,
-            metadata={OF_FILE: cls.__name__},
-        )
+        from pydantic import Tag
+
+        def make_schema(_: Any) -> core_schema.CoreSchema:
+            read = core_schema.no_info_plain_validator_function(cls._read)
+            return core_schema.json_or_python_schema(
+                json_schema=read,
+                python_schema=read,
+                serialization=_WRITTEN,
+                metadata={OF_FILE: cls.__name__},
+            )
+
+        # In a union, errors have the tag in the place of pydantic's name for the schema.
+        tag = Tag(cls.__name__)
+        return tag.__get_pydantic_core_schema__(source, cast("GetCoreSchemaHandler", make_schema))
 
     @classmethod
     def _read(cls, value: Any) -> Self:
         return value if isinstance(value, cls) else cls.read_json(value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} cannot be changed: make another one")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} cannot be changed: make another one")
 
     def __copy__(self) -> Self:
         return self
@@ -240,9 +253,6 @@ class File(Attached):
     def _find_type(cls, data: bytes) -> tuple[str, str]:
         """Why the bytes are no such file, or the type."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{type(self).__name__} cannot be changed: make another one")
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, File):
             return NotImplemented
@@ -378,9 +388,6 @@ class FileUrl(Attached):
     ) -> dict[str, Any]:
         about = f"The address of the {cls.kind}, which the provider of the model fetches"
         return {"type": "string", "format": "uri", "description": about}
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{type(self).__name__} cannot be changed: make another one")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FileUrl):

@@ -90,6 +90,11 @@ class RoutingLM(ABC):
     takes_files: frozenset[str] = frozenset({"image", "document"})
     """The kinds of files that the model is known to take, or not known to refuse."""
 
+    def find_refuser(self, kind: str) -> RoutingLM | None:
+        """The LM that takes no files of a kind: this one, or one inside it. None where there is no
+        such LM."""
+        return None if kind in self.takes_files else self
+
     @abstractmethod
     async def route(
         self,

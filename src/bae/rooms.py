@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from bae.journal.resume import fork as fork
     from bae.journal.resume import recover as recover
     from bae.journal.resume import resume as resume
+    from bae.journal.run_checks import check_names as check_names
+    from bae.journal.run_checks import check_thread as check_thread
     from bae.journal.run_writer import JournalWriter as JournalWriter
     from bae.journal.store import Journal as Journal
-    from bae.journal.store import RunInfo as RunInfo
-    from bae.journal.store import check_names as check_names
-    from bae.journal.store import check_thread as check_thread
+    from bae.journal.stored_runs import RunInfo as RunInfo
     from bae.journal.stored_thread import StoredThread as StoredThread
     from bae.lm.policies.budget import Budget as Budget
     from bae.lm.registry import LazyLM as LazyLM
@@ -82,7 +82,8 @@ __getattr__, __dir__ = export_lazily(
         "journal.replay": "replay",
         "journal.resume": "begin_or_resume continue_if_answered fork recover resume",
         "journal.run_writer": "JournalWriter",
-        "journal.store": "Journal check_names check_thread",
+        "journal.run_checks": "check_names check_thread",
+        "journal.store": "Journal",
         "journal.stored_thread": "StoredThread",
         "lm.registry": "LazyLM advice_for cached_lm find_default_lm name_error",
         "pictures": "to_mermaid to_svg",

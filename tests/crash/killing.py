@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from bae.journal import Claim, Line, ParkedGate, RunSummary, SQLiteJournal, StoredRun
-from bae.journal.store import RunStatus
+from bae.journal.stored_runs import RunStatus
 from crash.effects import HERE
 
 Moment = Literal["before", "handed", "after"]

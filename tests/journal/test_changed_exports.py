@@ -20,7 +20,7 @@ from bae.cli import main
 from bae.journal import MemoryJournal, SQLiteJournal
 from bae.journal.gates import open_gates
 from bae.journal.report import report_run, timeline
-from bae.journal.store import FORMAT
+from bae.journal.stored_runs import FORMAT
 from format_runs import (
     COMPLAINTS,
     FORMATS,

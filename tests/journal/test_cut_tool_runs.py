@@ -14,7 +14,7 @@ from bae.history import History
 from bae.journal import MemoryJournal, Record
 from bae.journal.decoder import decode
 from bae.journal.report import report_run
-from bae.journal.store import StoredRun
+from bae.journal.stored_runs import StoredRun
 from bae.testing import Call, ScriptedLM
 from bae.work import Work
 from bounded import error_from

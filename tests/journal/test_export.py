@@ -18,7 +18,7 @@ import pytest
 from bae.exceptions import JournalError
 from bae.journal import Journal, Line, MemoryJournal, ParkedGate, RunInfo, SQLiteJournal, StoredRun
 from bae.journal.export import RecordedRuns, read_runs
-from bae.journal.store import FORMAT
+from bae.journal.stored_runs import FORMAT
 from journal_parts import new_run, refused
 
 pytestmark = pytest.mark.once

@@ -17,7 +17,7 @@ from bae.cli import main
 from bae.exceptions import ReplayError, describe
 from bae.journal import Journal, MemoryJournal, SQLiteJournal
 from bae.journal.report import report_run
-from bae.journal.store import FORMAT
+from bae.journal.stored_runs import FORMAT
 from bae.testing import ScriptedLM
 from format_runs import (
     COMPLAINTS,

@@ -21,7 +21,7 @@ from bae.journal import MemoryJournal
 from bae.journal.codec import ANYTHING, Unkeepable, same, value_codec
 from bae.journal.lines import DATA, Encoder, parse_line
 from bae.journal.node_codec import node_codec
-from bae.journal.store import Line
+from bae.journal.stored_runs import Line
 from bae.lm import Answer, Usage
 from bae.unicode import LONGEST_TEXT
 from bae.usage import Attempt

@@ -15,7 +15,7 @@ from bae import LM, Dep, Gate, Graph, Map, Node, OpenGate, Recall
 from bae.journal import MemoryJournal
 from bae.journal.decoder import decode
 from bae.journal.lines import Encoder
-from bae.journal.store import Line
+from bae.journal.stored_runs import Line
 from bae.records import (
     LIVE,
     AnswerJudged,

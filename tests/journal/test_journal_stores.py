@@ -297,6 +297,14 @@ async def test_a_run_whose_lines_are_shared_is_deleted_with_or_after_its_forks(j
     assert await numbers(journal, "z") == [0, 1, 2]
 
 
+async def test_the_letters_of_a_text_are_no_ids_of_runs_to_delete():
+    journal = MemoryJournal()
+    await ended(journal, "a", 1)
+    with pytest.raises(TypeError, match="as a list"):
+        await journal.delete("abc")
+    assert await ids(journal) == ["a"]
+
+
 async def test_a_claim_of_another_journal_is_refused(journal, tmp_path):
     for other in (MemoryJournal(), SQLiteJournal(tmp_path / "other.db")):
         async with other:

@@ -18,7 +18,7 @@ from bae import LM, Dep, DepError, Gate, Graph, Map, Node, OpenGate, Recall
 from bae.exceptions import FillError, JournalError
 from bae.journal import Journal, Line, Provenance
 from bae.journal.shape import hash_of
-from bae.journal.store import StoredRun
+from bae.journal.stored_runs import StoredRun
 from bae.lm import Answer, Usage
 from bae.testing import ScriptedLM
 from end_node import EndNode

@@ -18,7 +18,7 @@ import pytest
 
 from bae import JournalError
 from bae.journal import SQLiteJournal
-from bae.journal.store import FORMAT
+from bae.journal.stored_runs import FORMAT
 from journal_parts import begun, ended, execute, ids, line, lines, numbers, program, refused
 
 pytestmark = pytest.mark.once

@@ -18,7 +18,7 @@ import pytest
 
 from bae.journal import SQLiteJournal
 from bae.journal.sqlite.lease import has_died, process_name
-from bae.journal.sqlite.runs import page_query
+from bae.journal.sqlite.run_entries import page_query
 from bae.journal.sqlite.schema import LINES_OF_A_RUN
 from journal_parts import (
     begun,

@@ -4,13 +4,14 @@ budgets, caches and other policies go with it."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bae import BaeLMError, BudgetError, FillError, Graph, Node, Usage
+from bae import BaeLMError, BudgetError, FillError, Graph, Image, Node, Usage
 from bae.exceptions import BaeParseError
 from bae.journal import AnswerRestarted, MemoryJournal
 from bae.journal.decoder import read_history
@@ -36,8 +37,10 @@ from bae.observers import observing
 from bae.records import Record
 from bae.testing import Call, Provider, ScriptedLM, Status
 from bounded import BOUND
-from http_backends import BACKENDS
+from file_parts import DOT
+from http_backends import BACKENDS, WIRES
 from policy_parts import REPLY, Ask, Reply, busy, graph
+from raw_provider import Raw, raw_provider
 from tool_nodes import QUESTION, Question
 from tool_nodes import rounds as scripted_rounds
 from toy_backend import ToyBackend
@@ -558,6 +561,42 @@ def test_it_can_do_what_all_of_its_lms_can():
     assert Fallback(Able(), Second()).calls_tools is False
 
 
+# Files
+
+
+class Shown(Node):
+    photo: Image | None
+
+    async def __call__(self) -> Reply: ...
+
+
+class AlwaysShown(Node):
+    photo: Image
+
+    async def __call__(self) -> Reply: ...
+
+
+class Seeing(First):
+    takes_files = frozenset({"image"})
+
+
+async def test_the_lm_that_takes_no_images_is_named_before_the_run():
+    for lm in (Fallback(Seeing(), Second()), Retry(Fallback(Retry(Seeing()), Retry(Second())))):
+        with pytest.raises(BaeLMError, match=r"\] Second\('second'\) takes no images"):
+            await Graph(start=AlwaysShown, end=Reply).arun(AlwaysShown(photo=DOT), lm)
+    assert Fallback(Seeing(), Seeing()).find_refuser("image") is None
+
+
+async def test_an_lm_without_images_passes_a_prompt_with_one_on_where_the_caller_says_so():
+    shown = Graph(start=Shown, end=Reply)
+    with pytest.raises(BaeLMError, match="takes no images"):
+        await shown.arun(Shown(photo=DOT), Fallback(Second(), Seeing()))
+    second, seeing = Second(REPLY), Seeing(REPLY)
+    lm = Fallback(second, seeing, on=["bae-lm-files"])
+    assert (await shown.arun(Shown(photo=DOT), lm)).usage.models == ("first",)
+    assert (await shown.arun(Shown(photo=None), lm)).usage.models == ("second",)
+
+
 # Tools
 
 
@@ -644,6 +683,20 @@ async def test_over_http_an_overloaded_provider_is_followed_by_the_next(provider
     paths = [each.path for each in provider.requests]
     assert paths == ["/v1/messages", "/v1/chat/completions", "/v1/chat/completions"]
     assert run.usage.calls == 2
+
+
+@pytest.mark.parametrize("kind", ["pydantic-ai-openai", "dspy"])
+async def test_over_http_a_full_context_is_raised_or_passed_on_where_the_caller_says_so(kind: str):
+    """With the code that OpenAI and most others have for it."""
+    said = {"message": "no", "type": "invalid_request_error", "code": "context_length_exceeded"}
+    full = Raw([json.dumps({"error": said}).encode()], 400)
+    async with raw_provider(lambda _: full) as server, WIRES[kind](server) as first:
+        with pytest.raises(BaeLMError) as caught:
+            await asked(Fallback(first, Second(REPLY)))
+        assert (caught.value.code, caught.value.status) == ("bae-lm-context-exceeded", 400)
+        run = await asked(Fallback(first, Second(REPLY), on=["bae-lm-context-exceeded"]))
+        assert run.usage.models[-1] == "second"
+        assert len(server.bodies) == 2
 
 
 async def test_over_http_a_wrong_key_is_raised(provider: Provider):

@@ -254,7 +254,7 @@ async def test_the_next_model_of_a_fallback_answers_for_one_that_fails(provider:
         (ModelServerError("m", "broken"), "bae-lm-unavailable", True),
         (ModelAuthenticationError("m", "who?"), "bae-lm-unauthorized", False),
         (ModelNotFoundError("m", "what?"), "bae-lm-not-found", False),
-        (ModelContextWindowExceededError("m", "too long"), "bae-lm-request-refused", False),
+        (ModelContextWindowExceededError("m", "too long"), "bae-lm-context-exceeded", False),
         (ModelTimeoutError("m", "too late"), "bae-lm-timeout", True),
         (ModelConnectionError("m", "gone"), "bae-lm-unreachable", True),
         (ModelAPIError("m", "Failed to decode"), "bae-lm-unparsable", True),

@@ -92,6 +92,20 @@ class Fails(Node):
 fails = Graph(start=Fails, end=Done, name="fails")
 
 
+class Count(Node):
+    text: str
+    number: int = 0
+
+    async def __call__(self) -> Count | Done:
+        if self.number == 40:
+            return Done(text=self.text)
+        await asyncio.sleep(0)
+        return Count(text=self.text, number=self.number + 1)
+
+
+count = Graph(start=Count, end=Done, name="count")
+
+
 def client_folder() -> Path:
     """Where the client of AG-UI is. Without it, or Node, the test is skipped, or fails where all
     must be there."""
@@ -190,7 +204,7 @@ class Pages:
 
 @asynccontextmanager
 async def pages(browser: Browser, lm: Any = None, **more: Any) -> AsyncGenerator[Pages]:
-    graphs = {"talk": talk, "plan": plan, "fails": fails}
+    graphs = {"talk": talk, "plan": plan, "fails": fails, "count": count}
     lm = ScriptedLM([]) if lm is None else lm
     async with serving(graphs=graphs, lm=lm, **more) as served:
         yield Pages(served, browser)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,13 +54,14 @@ async def test_a_turn_has_its_steps_its_tool_calls_and_the_text_as_it_grows(brow
 
 
 async def test_thoughts_of_a_model_are_reasoning(browser: Browser):
-    thought = Streamed({"text": "Fine."}, size=6, pause=0.06, thinking="A lamp, I think.")
+    thoughts = "A lamp, I think. " * 4
+    thought = Streamed({"text": "Fine. " * 9}, size=4, pause=0.01, thinking=thoughts)
     async with pages(browser, answers(thought)) as page:
         run = await page.run("Hi.", forget=True)
     assert run.error is None
     [begin] = run.every("REASONING_MESSAGE_START")
     deltas = run.every("REASONING_MESSAGE_CONTENT")
-    assert "A lamp, I think.".startswith("".join(each["delta"] for each in deltas))
+    assert "".join(each["delta"] for each in deltas) == thoughts
     assert run.kinds.index("REASONING_END") < run.kinds.index("TEXT_MESSAGE_START")
     assert begin["messageId"] in [each["id"] for each in run.messages]
 
@@ -217,15 +220,37 @@ async def test_a_question_that_somebody_else_has_answered_is_not_answered_again(
         entries = resolve(run, count=3, why="rain")
         journal = page.served.journal
         [info] = await journal.runs()
-        await journal.answer(info.run_id, run.pending[0]["id"], "5", "ben")
+        gate = run.pending[0]["metadata"]["bae"]["gate"]
+        await journal.answer(info.run_id, gate, "5", "ben")
         refused = await page.run(graph="plan", resume=entries)
+        assert refused.kinds[-2:] == ["RUN_FINISHED", "RUN_ERROR"]
         assert refused.end["code"] == "bae-gate-answered"
         assert "ben" in refused.end["message"]
-        [taken, other] = entries
-        taken = {"interruptId": taken["interruptId"], "status": "cancelled"}
-        run = await page.run(graph="plan", resume=[taken, other])
+        assert [each["message"] for each in refused.pending] == ["Why?"]
+        run = await page.run(graph="plan", resume=resolve(refused, why="rain"))
         assert run.error is None
         assert run.texts[-1] == ("assistant", "5 because of rain")
+
+
+async def test_a_page_with_questions_that_nobody_asks_any_more_gets_what_is_now(browser: Browser):
+    async with pages(browser) as page:
+        run = await page.run("Plan it.", graph="plan", forget=True)
+        entries = resolve(run, count=3, why="rain")
+        [info] = await page.served.journal.runs()
+        await page.served.journal.cancel(info.run_id)
+        await page.run("Plan that.", graph="plan", agent="other", forget=True)
+        late = await page.run(graph="plan", resume=entries)  # and does not answer the new ones
+        assert late.end["code"] == "bae-gate-cancelled"
+        assert late.texts == [("user", "Plan that.")]
+        await page.served.journal.delete([info.run_id])
+        run = await page.run(graph="plan", resume=resolve(late, count=3, why="rain"))
+        assert run.texts == [("user", "Plan that."), ("assistant", "3 because of rain")]
+        unknown = await page.post({"resume": entries}, "plan")
+        assert unknown.text.count('"code":"bae-gate-unknown"') == 1
+        assert "3 because of rain" in unknown.text
+        drop = {"resume": [{**entries[0], "status": "cancelled"}]}
+        said = await page.post({**says("Plan this."), **drop}, "plan")
+        assert said.text.count('"message":"Why?"') == 1
 
 
 async def test_a_thread_that_waits_for_an_answer_takes_no_message(browser: Browser):
@@ -355,6 +380,20 @@ async def test_a_message_that_is_sent_again_takes_the_place_of_its_turn(browser:
         assert loaded.texts == run.texts
 
 
+async def test_a_message_that_is_sent_again_has_the_files_and_fields_that_come_with_it(
+    browser: Browser,
+):
+    lm = answers({"text": "A receipt."}, {"text": "No receipt."})
+    async with pages(browser, lm) as page:
+        parts = [{"type": "text", "text": "See."}, {"type": "image", "source": DATA}]
+        props = {"language": "French"}
+        assert (await page.post(says(parts, forwardedProps=props))).status_code == 200
+        assert (await page.post(says("See.", runId="r2"))).status_code == 200
+    assert isinstance(lm, ScriptedLM)
+    assert [len(prompt.files) for prompt in lm.prompts] == [1, 0]
+    assert ["French" in str(prompt) for prompt in lm.prompts] == [True, False]
+
+
 async def test_other_fields_come_from_forwarded_props_or_from_the_state(browser: Browser):
     lm = answers({"text": "Salut."}, {"text": "Hallo."}, {"text": "Hi."})
     async with pages(browser, lm) as page:
@@ -381,6 +420,30 @@ async def test_images_of_a_message_become_values_of_the_start_node(browser: Brow
         assert len((await page.served.journal.read(info.run_id)).files) == 1
         loaded = await page.run(agent="other", forget=True)
         assert loaded.messages[0]["content"].endswith("What is it?")
+
+
+async def test_parts_that_a_graph_has_no_use_for_are_left_out_and_the_page_is_told(
+    browser: Browser,
+):
+    image = {"type": "image", "source": DATA}
+    url = {"type": "image", "source": {"type": "url", "value": "http://127.0.0.1/x"}}
+    kept = {"type": "document", "source": {"type": "file", "value": "file-1", "provider": "x"}}
+    parts = [{"type": "text", "text": "See."}, image, {"type": "audio", "source": DATA}, url, kept]
+    parts += [image, {"type": "of-later", "more": 1}]
+    async with pages(browser, answers({"text": "I see."})) as page:
+        run = await page.post(says(parts))
+        assert run.status_code == 200
+        events = [json.loads(line[6:]) for line in run.text.splitlines() if line]
+        assert events[-1]["outcome"] == {"type": "success"}
+        [ignored] = [each["value"]["parts"] for each in events if each["type"] == "CUSTOM"]
+        assert [each.partition(":")[0] for each in ignored] == [
+            f"body.messages.0.content.{number}" for number in range(2, 7)
+        ]
+        assert "send the bytes" in ignored[1]
+        [info] = await page.served.journal.runs()
+        fields = (await page.served.get(f"/runs/{info.run_id}/steps/0"))["fields"]
+        [photo] = [each["value"] for each in fields if each["name"] == "photo"]
+        assert photo["type"] == "image/png"
 
 
 async def test_tools_and_context_of_a_page_are_not_used_and_it_is_told(browser: Browser):
@@ -457,7 +520,11 @@ WRONG = [
         422,
         "body.messages.0.content.0",
     ),
-    (says([{"type": "image", "source": DATA}] * 2), 422, "body.messages.0.content.1"),
+    (
+        says([{"type": "document", "source": {**DATA, "type": "nowhere"}}]),
+        422,
+        "body.messages.0.content.0.source.type",
+    ),
     (says(forwardedProps={"language": 5}), 422, "body.forwardedProps.language"),
     (says(state={"language": 5}), 422, "body.state.language"),
     (says(threadId=""), 422, "body.threadId"),
@@ -498,6 +565,52 @@ async def test_a_graph_without_a_field_for_the_message_says_so(browser: Browser)
         refused = (await page.post(says(), "two")).json()
         assert (refused["type"], refused["place"]) == ("bae-ag-ui-start", "Two")
         assert "NodeConfig(text=" in refused["fix"]
+
+
+async def test_a_page_that_joins_a_turn_gets_its_tool_calls_before_the_text(browser: Browser):
+    slow = Streamed({"text": "It is a lamp. " * 4}, size=2, pause=0.03)
+    lm = answers(Call("look_up", number="A-17"), slow)
+    async with pages(browser, lm) as page:
+        url, body = f"{page.served.url}/ag-ui/talk", {**says(), "threadId": "t", "runId": "r1"}
+        async with page.served.client.stream("POST", url, json=body) as response:
+            async for line in response.aiter_lines():
+                if "TEXT_MESSAGE_CONTENT" in line:
+                    break
+        other = await page.run(agent="other", forget=True)
+    assert other.error is None
+    roles = [each["role"] for each in other.messages]
+    assert roles == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_a_page_that_reads_slowly_gets_all_of_a_long_run(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("bae.journal.feeds.KEPT", 10)
+    async with pages(browser, max_iters=0) as page:
+        sent: list[bytes] = []
+        body = json.dumps({"threadId": "t", "runId": "r1", **says("Count.")}).encode()
+        headers = {"host": "127.0.0.1", "authorization": f"Bearer {TOKEN}"}
+        headers["content-type"] = "application/json"
+        scope = {"type": "http", "method": "POST", "path": "/ag-ui/count", "query_string": b""}
+        scope |= {"headers": [(k.encode(), v.encode()) for k, v in headers.items()]}
+        requests = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive() -> Any:
+            for each in requests:
+                return each
+            return await asyncio.Future[Any]()  # it stays
+
+        async def send(message: Any) -> None:
+            sent.append(message.get("body", b""))
+            if b"STEP_STARTED" in sent[-1]:  # it takes the next only when the run has ended
+                await page.served.api.owner.wait("r1", 20)
+
+        async with asyncio.timeout(20):
+            await page.served.api(scope, receive, send)
+    events = [json.loads(line[6:]) for line in b"".join(sent).splitlines() if line]
+    steps = [each["stepName"] for each in events if each["type"] == "STEP_STARTED"]
+    assert steps == [*(f"{number}:Count" for number in range(41)), "41:Done"]
+    assert events[-1]["outcome"] == {"type": "success"}
 
 
 async def test_two_pages_of_one_thread_see_one_run_at_a_time(browser: Browser):

@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +22,8 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("typer")
+
+from rich.console import Console
 
 from bae.cli import main
 from bae.team import Store, store_path
@@ -436,10 +440,23 @@ def test_the_work_that_a_checkout_does_not_get_is_pointed_out(bae: Bae):
         assert "prices is completed" in bae(*command, code=1).err
 
 
+def test_a_token_that_was_given_is_not_printed():
+    from bae.cli.team_output import print_address
+    from bae.team import Address
+
+    console = Console(file=StringIO(), width=40)
+    print_address(console, Address("http://[::1]:80", "chosen"), is_token_given=True)
+    shown = console.file.getvalue()
+    assert "chosen" not in shown
+    assert 'curl -H "Authorization: Bearer $BAE_TEAM_TOKEN" "http://[::1]:80/teams"\n' in shown
+
+
 def test_where_all_that_is_left_is_paused_it_is_said_how_to_resume(bae: Bae):
     add(bae, "prices")
     bae("pause", "prices")
-    assert "bae team resume" in bae("run", *LM, code=3).err
+    said = bae("run", "--serve", *LM, code=3).err
+    assert "bae team resume" in said
+    assert re.search(r'^try   curl -H "Authorization: Bearer \S{20,}" "http://127', said, re.M)
 
 
 def test_events_are_followed_from_another_process_until_ctrl_c(bae: Bae):
@@ -453,16 +470,15 @@ def test_events_are_followed_from_another_process_until_ctrl_c(bae: Bae):
 
 def test_the_team_is_served_with_a_token_until_ctrl_c(bae: Bae):
     with started("serve") as process:
-        shown = read_until(process, "token ")
-        url = re.search(r"http://127.0.0.1:\d+", shown)
-        token = re.search(r"^token (\S+)$", shown, re.MULTILINE)
-        assert url is not None
-        with urlopen(url[0], timeout=30) as page:
-            assert b"<html" in page.read()
-        assert token is not None
-        asking = Request(f"{url[0]}/teams", headers={"authorization": f"Bearer {token[1]}"})
-        with urlopen(asking, timeout=30) as answer:
-            assert b'"branch":"bae/team"' in answer.read()
+        shown = dict(line.split(None, 1) for line in read_until(process, "board ").splitlines())
+        assert shown["board"] == "bae team watch"
+        curl, option, header, teams = shlex.split(shown["try"])
+        assert (curl, option) == ("curl", "-H")
+        assert header == f"Authorization: Bearer {shown['token']}"
+        for url, part in ((teams, b'"branch":"bae/team"'), (shown["docs"], b'"/teams"')):
+            asking = Request(url, headers=dict([header.split(": ")]))
+            with urlopen(asking, timeout=30) as answer:
+                assert part in answer.read()
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
     assert "8 ASCII characters" in bae("serve", "--token", "short", code=2).err

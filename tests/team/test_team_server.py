@@ -1,4 +1,4 @@
-"""A team alone on an address: its page, the WebSocket of earlier versions, stalled clients."""
+"""A team alone on an address: its token, the WebSocket of earlier versions, stalled clients."""
 
 from __future__ import annotations
 
@@ -149,23 +149,19 @@ async def test_a_number_that_makes_no_sense_is_refused_with_the_reason(
 # The server itself
 
 
-async def test_the_api_needs_the_token_and_the_page_has_no_data_and_no_remote_parts(store: Store):
+async def test_the_api_needs_the_token_and_its_root_names_the_document(store: Store):
     async with (
         serving(store, 1, token=TOKEN) as address,
         httpx.AsyncClient(base_url=address.url) as client,
     ):
-        assert address.page == f"{address.url}/#token=s3cret%26token"
         assert (await client.get("/teams")).status_code == 401
         headers = {"authorization": f"Bearer {TOKEN}"}
         [team] = (await client.get("/teams", headers=headers)).json()["teams"]
         assert (team["team"], team["counts"]) == ("shop", {"pending": 1})
-        page = await client.get("/")
-        assert page.status_code == 200
-        assert "default-src 'none'" in page.headers["content-security-policy"]
-        assert "innerHTML" not in page.text
-        assert "{nonce}" not in page.text
-        assert "http" not in page.text.replace('"http"', "")
-        assert TOKEN not in page.text
+        root = await client.get("/")
+        assert root.status_code == 404
+        assert root.headers["content-type"] == "application/problem+json"
+        assert "openapi.json" in root.json()["fix"]
         document = (await client.get("/openapi.json", headers=headers)).json()
         assert "/teams/{team}/blockers/{blocker}" in document["paths"]
 

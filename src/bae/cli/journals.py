@@ -19,7 +19,8 @@ from bae.private_files import private
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.store import Journal, StoredRun
+    from bae.journal.store import Journal
+    from bae.journal.stored_runs import StoredRun
 
 T = TypeVar("T")
 _FILE: Final = Path(".bae", "runs.db")

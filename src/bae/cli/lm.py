@@ -36,7 +36,7 @@ from bae.lm.registry import (
 from bae.node import Node
 
 if TYPE_CHECKING:
-    from bae.journal.store import StoredRun
+    from bae.journal.stored_runs import StoredRun
     from bae.result import GraphResult
 
 group = typer.Typer(

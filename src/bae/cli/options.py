@@ -14,7 +14,7 @@ import typer
 from bae.usage import read_number
 
 if TYPE_CHECKING:
-    from bae.journal.store import RunInfo
+    from bae.journal.stored_runs import RunInfo
     from bae.lm.policies.budget import Budget
 
 
@@ -152,7 +152,7 @@ def id_of_new(said: str | None) -> str | None:
     """What a new run is to be called, as an option gives it."""
     if said is not None:
         from bae.exceptions import JournalError
-        from bae.journal.store import check_names
+        from bae.journal.run_checks import check_names
 
         try:
             check_names(said, "graph")

@@ -28,7 +28,7 @@ from bae.usage import Usage
 
 if TYPE_CHECKING:
     from bae.history import History
-    from bae.journal.store import ParkedGate
+    from bae.journal.stored_runs import ParkedGate
     from bae.markers import OpenGate
     from bae.node import Node
     from bae.result import GraphResult

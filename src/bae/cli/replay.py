@@ -42,7 +42,7 @@ from bae.journal.written_test import GraphName, write_test
 from bae.private_files import private
 
 if TYPE_CHECKING:
-    from bae.journal.store import StoredRun
+    from bae.journal.stored_runs import StoredRun
     from bae.node import Node
 
 

@@ -42,14 +42,7 @@ from bae.cli.questions import ask_answer, can_ask
 from bae.cli.replay import read_secrets
 from bae.cli.run import RunCommandOptions, carry_out
 from bae.cli.start import read_sets
-from bae.cli.values import (
-    UnfitText,
-    answer_field,
-    describe_type,
-    example_of,
-    is_secret,
-    read,
-)
+from bae.cli.values import UnfitText, answer_field, describe_type, example_of, is_secret, read
 from bae.cli.wording import in_lines
 from bae.exceptions import BaeError, GateError, JournalError
 from bae.journal.decoder import decode_run, graph_at
@@ -58,7 +51,8 @@ from bae.plan import plan_of
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.store import Journal, StoredRun
+    from bae.journal.store import Journal
+    from bae.journal.stored_runs import StoredRun
     from bae.lm import LM
     from bae.markers import OpenGate
     from bae.node import Node

@@ -52,7 +52,7 @@ from bae.observers import observing
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.store import StoredRun
+    from bae.journal.stored_runs import StoredRun
     from bae.lm.policies.budget import Budget
     from bae.result import GraphResult
 

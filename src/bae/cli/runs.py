@@ -46,8 +46,9 @@ from bae.journal.gates import open_gates
 from bae.journal.provenance import Provenance
 from bae.journal.redaction import Redaction
 from bae.journal.report import list_files, report_run, timeline
-from bae.journal.store import Journal, Listed, RunInfo
-from bae.journal.store import RunStatus as Stored
+from bae.journal.store import Journal
+from bae.journal.stored_runs import Listed, RunInfo
+from bae.journal.stored_runs import RunStatus as Stored
 
 group = typer.Typer(
     no_args_is_help=True,

@@ -18,7 +18,7 @@ from bae.files import with_placeholders
 from bae.journal.node_codec import is_node
 from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound, long, when
 from bae.journal.report import GraphReport, NodeReport, RunReport
-from bae.journal.store import RunInfo
+from bae.journal.stored_runs import RunInfo
 from bae.sources import Told, kind_named
 from bae.usage import Usage
 

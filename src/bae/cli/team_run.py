@@ -28,7 +28,14 @@ from bae.cli.team_project import (
 
 if TYPE_CHECKING:
     from bae.cli.printing import err, note, out, print_json
-    from bae.cli.team_output import as_data, print_blockers, print_fields, print_next, print_tasks
+    from bae.cli.team_output import (
+        as_data,
+        print_address,
+        print_blockers,
+        print_fields,
+        print_next,
+        print_tasks,
+    )
     from bae.cli.wording import count, in_one_line
     from bae.lm.policies.budget import Budget
     from bae.team.lead import TeamSummary
@@ -36,8 +43,9 @@ if TYPE_CHECKING:
     from bae.team.programs import CodingProgram
 else:
     err, note, out, print_json = call_later("bae.cli.printing", "err note out print_json")
-    as_data, print_blockers, print_fields, print_next, print_tasks = call_later(
-        "bae.cli.team_output", "as_data print_blockers print_fields print_next print_tasks"
+    as_data, print_address, print_blockers, print_fields, print_next, print_tasks = call_later(
+        "bae.cli.team_output",
+        "as_data print_address print_blockers print_fields print_next print_tasks",
     )
     count, in_one_line = call_later("bae.cli.wording", "count in_one_line")
 
@@ -167,7 +175,7 @@ async def run(
         ),
     ] = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Serve a page that shows the work, on this machine.")
+        bool, typer.Option("--serve", help="Serve the team over HTTP, on this machine.")
     ] = False,
     quiet: Quiet = False,
     as_json: AsJSON = False,
@@ -233,7 +241,7 @@ async def run(
 
             opening = serving(*here, journal=bench.journal)
             address = await stack.enter_async_context(opening)
-            note(f"the work is shown at {address.page}")
+            print_address(err(), address)
         if not (quiet or as_json):
             await stack.enter_async_context(_beside(show(*here, err())))
         summary = await LeadAgent(bench, asked, **options).run()
@@ -292,7 +300,7 @@ async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
 
 async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: bool) -> None:
     """Print what a run has led to, where the board has not `shown` it, and set the exit code."""
-    from bae.cli.team_board import counts_text, spent_text
+    from bae.cli.team_output import counts_text, spent_text
 
     blockers = await team.store.blockers(team.project.id, open_only=True)
     if as_json:

@@ -21,13 +21,13 @@ from bae.cli.team_project import (
 
 if TYPE_CHECKING:
     from bae.cli.printing import note, out, print_json
-    from bae.cli.team_output import as_data, print_blockers, print_next
+    from bae.cli.team_output import as_data, print_address, print_blockers, print_next
     from bae.team.models import Action
     from bae.team.steering import Steered, Steering
 else:
     note, out, print_json = call_later("bae.cli.printing", "note out print_json")
-    as_data, print_blockers, print_next = call_later(
-        "bae.cli.team_output", "as_data print_blockers print_next"
+    as_data, print_address, print_blockers, print_next = call_later(
+        "bae.cli.team_output", "as_data print_address print_blockers print_next"
     )
 
 group = typer.Typer()
@@ -92,8 +92,8 @@ async def serve(
     """Serve the team over HTTP, until Ctrl-C.
 
     The API shows the plan, the tasks, what was done and what is asked, takes answers and steers the
-    team. Its endpoints are in /openapi.json. A page shows the work. Every request has a token, on
-    this machine too.
+    team. Its endpoints are in /openapi.json. Every request has a token, on this machine too. The
+    work is shown at a terminal by `bae team watch`.
     """
     import asyncio
 
@@ -106,15 +106,9 @@ async def serve(
     here = team.store, team.project.id
     async with serving(*here, host=host, port=port, token=key, hosts=hosts) as address:
         if as_json:
-            print_json({"url": address.url, "token": address.token, "page": address.page})
+            print_json({"url": address.url, "token": address.token if token is None else None})
         else:
-            shown = {"api": address.url, "docs": f"{address.url}/openapi.json"}
-            # A token that somebody chose stays out of the terminal: the page asks for it.
-            shown |= {"page": address.page if token is None else address.url}
-            for name, url in shown.items():
-                out().print(f"{name:<5} {url}", soft_wrap=True, markup=False)
-            if token is None:
-                out().print(f"token {address.token}", soft_wrap=True, markup=False)
+            print_address(out(), address, is_token_given=token is not None)
         await asyncio.Event().wait()
 
 

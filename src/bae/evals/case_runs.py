@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bae.evals.case_types import CaseTypes
     from bae.evals.cases import Case
     from bae.journal import Journal
-    from bae.journal.store import Claim
+    from bae.journal.stored_runs import Claim
     from bae.lm import LM
     from bae.markers import OpenGate
     from bae.result import GraphResult

@@ -56,10 +56,12 @@ if TYPE_CHECKING:
     from bae.journal.questions import AskedQuestion, list_questions
     from bae.journal.redaction import Redaction
     from bae.journal.report import Timeline, timeline
+    from bae.journal.run_checks import thread_busy
+    from bae.journal.run_lists import list_runs
     from bae.journal.sqlite import SQLiteJournal
-    from bae.journal.store import (
+    from bae.journal.store import Journal
+    from bae.journal.stored_runs import (
         Claim,
-        Journal,
         Line,
         Listed,
         ParkedGate,
@@ -68,8 +70,6 @@ if TYPE_CHECKING:
         RunStatus,
         RunSummary,
         StoredRun,
-        list_runs,
-        thread_busy,
     )
     from bae.journal.stored_thread import StoredThread, ThreadTurn
 
@@ -171,9 +171,11 @@ __getattr__, __dir__ = export_lazily(
         "redaction": "Redaction",
         "report": "Timeline timeline",
         "sqlite.journal": "SQLiteJournal",
-        "store": (
-            "Claim Journal Line Listed ParkedGate RunInfo RunLines RunSummary RunStatus StoredRun "
-            "list_runs thread_busy"
+        "run_checks": "thread_busy",
+        "run_lists": "list_runs",
+        "store": "Journal",
+        "stored_runs": (
+            "Claim Line Listed ParkedGate RunInfo RunLines RunSummary RunStatus StoredRun"
         ),
         "stored_thread": "StoredThread ThreadTurn",
     },

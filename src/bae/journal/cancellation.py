@@ -13,7 +13,8 @@ from typing import Final
 
 from bae.exceptions import BaeError, JournalError, RunCancelled
 from bae.journal.decoder import off_loop, read_history
-from bae.journal.store import CANCEL, Claim, Journal, Line, RunInfo, StoredRun
+from bae.journal.store import Journal
+from bae.journal.stored_runs import CANCEL, Claim, Line, RunInfo, StoredRun
 from bae.tasks import finish_despite_cancel, gone
 
 LOOKED_EVERY: Final = 0.5

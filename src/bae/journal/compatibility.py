@@ -19,7 +19,8 @@ from bae.files import visible
 from bae.journal.decoder import LineReader, LineRefused, read_history
 from bae.journal.node_codec import node_codec, read_gate_answer
 from bae.journal.shape import Json, ShapeView, shape_of
-from bae.journal.store import Journal, RunInfo, RunStatus
+from bae.journal.store import Journal
+from bae.journal.stored_runs import RunInfo, RunStatus
 from bae.plan import plan_of
 from bae.records import LIVE, Record
 from bae.sources import kind_named
@@ -27,7 +28,7 @@ from bae.sources import kind_named
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.lines import StoredNode
-    from bae.journal.store import Line, StoredRun
+    from bae.journal.stored_runs import Line, StoredRun
     from bae.node import Node
 
 

@@ -17,7 +17,7 @@ from bae.exceptions import JournalError, faults
 from bae.journal.decoder import LineReader, StoredHistory
 from bae.journal.lines import StoredNode, damaged
 from bae.journal.shape import ShapeView
-from bae.journal.store import LATEST, MESSAGE, Line, StoredRun, messages_in
+from bae.journal.stored_runs import LATEST, MESSAGE, Line, StoredRun, messages_in
 from bae.place import Place
 from bae.records import Record, Unstored
 from bae.sources import kind_named

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Final
 
 from bae.journal.decoder import StoredHistory, read_history
-from bae.journal.store import StoredRun
+from bae.journal.stored_runs import StoredRun
 from bae.place import Place
 from bae.work import GraphRun, LMQuestion, Source, Span, Step, Work
 

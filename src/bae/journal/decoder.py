@@ -47,7 +47,7 @@ from bae.usage import Attempt
 if TYPE_CHECKING:
     from bae.calls import CallPlan
     from bae.graph import Graph
-    from bae.journal.store import Line, StoredRun
+    from bae.journal.stored_runs import Line, StoredRun
     from bae.work import Step
 
 P = ParamSpec("P")

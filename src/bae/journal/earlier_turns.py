@@ -13,7 +13,8 @@ from bae.exceptions import JournalError
 from bae.files import placeholders_in, with_placeholders
 from bae.journal.decoder import off_loop, read_history
 from bae.journal.shape import Json
-from bae.journal.store import Journal, StoredRun
+from bae.journal.store import Journal
+from bae.journal.stored_runs import StoredRun
 from bae.journal.why import Search
 from bae.plan import plan_of
 from bae.secrets import MASK, secret_fields
@@ -173,8 +174,8 @@ class _TextReader:
         if cls is None and self._has_secrets:
             return f"[{step.name}]"  # what is secret in it is not known
         names, only = self._search.text_fields(step)
-        if cls is not None:
-            only = plan_of(cls).text
+        if cls is not None and (today := plan_of(cls).text) in names:
+            only = today
         found = {name: self._value(step, name) for name in names}
         found = {name: value for name, value in found.items() if value is not _MISSING}
         if not only or only not in names:

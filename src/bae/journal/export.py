@@ -25,10 +25,12 @@ from bae.exceptions import JournalError, faults
 from bae.files import HASH
 from bae.given_files import open_file, read_lines
 from bae.journal.consistency import RunCheck
-from bae.journal.store import (
+from bae.journal.run_checks import check_run
+from bae.journal.run_lists import list_runs
+from bae.journal.store import Journal, check_replaces
+from bae.journal.stored_runs import (
     FORMAT,
     READS,
-    Journal,
     Line,
     Listed,
     ParkedGate,
@@ -38,9 +40,6 @@ from bae.journal.store import (
     Scalar,
     StoredRun,
     Time,
-    check_replaces,
-    check_run,
-    list_runs,
 )
 from bae.private_files import private, put_in_place
 from bae.threads import in_thread_to_the_end

@@ -13,7 +13,8 @@ from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from bae.exceptions import JournalError
-from bae.journal.store import Journal, Line, RunInfo
+from bae.journal.store import Journal
+from bae.journal.stored_runs import Line, RunInfo
 from bae.tasks import gone
 
 T = TypeVar("T")

@@ -15,7 +15,8 @@ from bae.files import visible
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import graph_at, off_loop, read_history
 from bae.journal.node_codec import dump_gate_answer, node_codec
-from bae.journal.store import Journal, RunInfo, StoredRun, store_answer
+from bae.journal.store import Journal, store_answer
+from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.node import Node
 from bae.plan import plan_of
 

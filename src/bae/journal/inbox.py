@@ -8,7 +8,8 @@ import json
 from bae.exceptions import JournalError
 from bae.journal.decoder import StoredHistory, off_loop, read_history
 from bae.journal.shape import Json, ShapeView
-from bae.journal.store import MESSAGE, Journal, StoredRun
+from bae.journal.store import Journal
+from bae.journal.stored_runs import MESSAGE, StoredRun
 from bae.sources import kind_named
 
 

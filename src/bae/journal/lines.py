@@ -17,7 +17,7 @@ from bae.exceptions import BaeError, JournalError, describe, faults
 from bae.journal.codec import Unkeepable, ValueCodec, quoted
 from bae.journal.node_codec import EndCodec, node_codec
 from bae.journal.shape import Json
-from bae.journal.store import Line
+from bae.journal.stored_runs import Line
 from bae.records import (
     LIVE,
     NOTHING,

@@ -105,10 +105,10 @@ class LiveTexts:
             found: dict[str, str] = {}
             for step in steps:
                 for question in step.questions:
-                    if question.is_open:
-                        found |= {str(place): text for place, text in question.texts.items()}
+                    if question.is_open:  # a model thinks before it writes
                         if thoughts and question.thoughts and question.asked_by is step:
                             found[str(step.place)] = question.thoughts
+                        found |= {str(place): text for place, text in question.texts.items()}
             return found
 
 

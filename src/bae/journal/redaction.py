@@ -18,7 +18,8 @@ from bae.journal.decoder import off_loop, read_history
 from bae.journal.node_codec import is_node
 from bae.journal.resume import give_up_claim
 from bae.journal.shape import Json
-from bae.journal.store import MESSAGE, Claim, Journal, Line, RunInfo, StoredRun, check_replaces
+from bae.journal.store import Journal, check_replaces
+from bae.journal.stored_runs import MESSAGE, Claim, Line, RunInfo, StoredRun
 from bae.place import Place
 from bae.records import KINDS, WITHHELD_MESSAGE, kinds_with
 from bae.sources import kind_named

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from bae.calls import Input
     from bae.given_lm import AskedLM
     from bae.graph import Graph
-    from bae.journal.store import Journal, StoredRun
+    from bae.journal.store import Journal
+    from bae.journal.stored_runs import StoredRun
     from bae.language_model import LM, Scene
     from bae.past import FindNext
     from bae.plan import FieldPlan, NodePlan

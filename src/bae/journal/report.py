@@ -16,21 +16,11 @@ from bae.files import HASH, file_of, size_text
 from bae.history import History
 from bae.journal.decoder import read_history
 from bae.journal.provenance import JudgedAnswer, Provenance, ToolRound, call_text
-from bae.journal.store import Listed, RunInfo, StoredRun
+from bae.journal.stored_runs import Listed, RunInfo, StoredRun
 from bae.journal.why import Search, judged_answers, tool_rounds
 from bae.records import RunResumed, error_text
 from bae.usage import Usage
-from bae.work import (
-    NOTHING_USED,
-    GraphRun,
-    LMQuestion,
-    Source,
-    Span,
-    State,
-    Step,
-    ToolRun,
-    Work,
-)
+from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Span, State, Step, ToolRun, Work
 
 _LONGEST_CALL: Final = 200
 """Characters of a tool call in a timeline."""

@@ -22,20 +22,11 @@ from bae.journal.gates import describe_status
 from bae.journal.lines import parse_line
 from bae.journal.node_codec import node_codec
 from bae.journal.past import ResumedPast
+from bae.journal.run_checks import check_names, check_thread
 from bae.journal.run_writer import JournalWriter, encoder_for
 from bae.journal.shape import shape_of
-from bae.journal.store import (
-    Claim,
-    Journal,
-    Line,
-    RunInfo,
-    StoredRun,
-    check_names,
-    check_thread,
-    fork_info,
-    keeps_files,
-    without_files,
-)
+from bae.journal.store import Journal, keeps_files, without_files
+from bae.journal.stored_runs import Claim, Line, RunInfo, StoredRun, fork_info
 from bae.node import Node
 from bae.plan import plan_of
 from bae.records import RunForked, RunResumed
@@ -343,7 +334,8 @@ def _changed_node(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
             f"{cls.__name__} has no field {', '.join(unknown)} to change",
             run_id=run_id,
             code="bae-fork-field",
-            fix=f"change one of {', '.join(cls.__pydantic_fields__)}",
+            fix=f"change one of {', '.join(cls.__pydantic_fields__)}"
+            + ("; the id of the new run is new_id=" if "run_id" in unknown else ""),
         )
     withheld = [
         field.name

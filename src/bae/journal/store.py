@@ -4,37 +4,31 @@ to one owner at a time, and takes one answer for a gate."""
 from __future__ import annotations
 
 import dataclasses
-import json
 from abc import ABC, abstractmethod
 from asyncio import Future
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from dataclasses import dataclass, field
-from hashlib import sha256
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from inspect import iscoroutine
-from itertools import islice
 from time import time
-from types import MappingProxyType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Final,
-    Literal,
-    NamedTuple,
-    Self,
-    get_args,
-)
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, Final, Self, get_args
 
 from bae.exceptions import JournalError
+from bae.journal.run_checks import check_fork, check_run
+from bae.journal.run_lists import check_listed
+from bae.journal.stored_runs import (
+    NO_FILES,
+    Claim,
+    Line,
+    Listed,
+    ParkedGate,
+    RunInfo,
+    RunLines,
+    RunStatus,
+    RunSummary,
+    Scalar,
+    StoredRun,
+    files_in,
+    fork_info,
+)
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -44,181 +38,9 @@ if TYPE_CHECKING:
     from bae.journal.provenance import Provenance
     from bae.journal.redaction import Redaction
 
-RunStatus = Literal["queued", "running", "waiting", "ended", "failed", "cancelled"]
-"""The status of a run. A "queued" run has not begun. A "running" run without a living owner was
-interrupted."""
-Listed = Literal["queued", "running", "waiting", "ended", "failed", "cancelled", "interrupted"]
-"""What runs can be listed by: their status, or that they were interrupted."""
-
-FORMAT: Final = 7
-"""The version of the stored format, in SQLite files and exports: the one that is written, and the
-newest that is read. All versions from 1 on are read.
-
-Raise it when the fields of lines, of headers or of tables change: `tests/journal/test_formats.py`
-fails until then. A field that is added to a line has a default, which is what older lines mean;
-`UPGRADES` of `bae.journal.sqlite.schema` has what changes in the tables."""
-READS: Final = f"this bae reads versions up to {FORMAT}"
-"""Which versions of the stored format can be read, for errors."""
-
-NO_FILES: Final[Mapping[str, bytes]] = MappingProxyType({})
-
-Scalar = str | int | float | bool | None
-"""What metadata can be searched for."""
-
-LATEST: Final = 253_402_214_400.0
-"""A time, in seconds since 1970, that is later than all that a calendar has."""
-Time = Annotated[float, Field(ge=0, lt=LATEST)]
-
-MESSAGE: Final = "tell:"
-"""Begins the address of a message that a person tells a run; its number follows. It is stored with
-the answers to gates: another process may own the run."""
-
-CANCEL: Final = "cancel:"
-"""Begins the address of a request to cancel a run; the number of times that the run was resumed
-follows. It is stored in the same way: the owner of the run finds it."""
-
-LONGEST_THREAD: Final = 500
-"""Characters of the id of a thread."""
-
-OPEN: Final = ("running", "waiting")
-"""The statuses of a run that keeps its thread for itself."""
 
 _PAGE: Final = 200
 """How many runs `every_run` lists at a time."""
-
-
-class Line(NamedTuple):
-    """One record as it is stored: `n` counts the lines of a run from 0, `kind` is the name of the
-    record's class, `data` a JSON object with the fields of that class, `version` the version of
-    this format (docs/journal-format.md)."""
-
-    n: int
-    kind: str
-    at: float
-    path: str
-    step: int
-    data: str
-    version: int = FORMAT
-
-
-@dataclass(frozen=True, slots=True)
-class ParkedGate:
-    """A question that a run waits for: `address` names it, as `2:Refund.approved`, `place` is the
-    field as `Refund.approved`, `deadline` the time after which the field's default is used. With
-    `answered` the answer is stored, and the run uses it when it is resumed."""
-
-    address: str
-    place: str
-    question: str
-    deadline: Time | None = None
-    answered: bool = False
-
-
-class RunSummary(NamedTuple):
-    """How far a run had got when it last stopped: the number of its steps, the class of its last
-    node, and what its LLM calls used. A `cost` of None is unknown."""
-
-    steps: int = 0
-    node: str = ""
-    calls: int = 0
-    tokens: int = 0
-    cost: float | None = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    """One run of a journal, as `Journal.runs` lists it.
-
-    - `owner` is the process that works on the run and `lease_until` the end of its lease. Both are
-      None where no process does.
-    - `waiting` are the gates that a parked run waits for, `error` is one line about why the run
-      failed, `parent` the run it was forked from.
-    - `thread` is the id of the conversation that the run belongs to, and `metadata` a JSON object
-      of the caller's.
-    - `summary` says how far the run had got when it last stopped; None before that.
-    - `change` is a number that the journal gives this entry whenever the run is created, claimed,
-      released, answered or replaced. Each number is greater than all before it in the journal, so
-      `journal.runs(after=…)` finds what has changed. A line that a run stores while it is in
-      progress moves `updated` and leaves `change` as it is.
-    """
-
-    run_id: str
-    graph: str
-    status: RunStatus
-    started: Time
-    updated: Time
-    shape: str
-    owner: str | None = None
-    lease_until: float | None = None
-    waiting: tuple[ParkedGate, ...] = ()
-    error: str = ""
-    parent: str | None = None
-    thread: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
-    summary: RunSummary | None = None
-    change: int = field(default=0, compare=False)
-
-    def is_interrupted(self, now: float | None = None) -> bool:
-        """Whether the run is in progress and its owner is gone, at the time `now`."""
-        if self.status != "running":
-            return False
-        return self.lease_until is None or self.lease_until < (time() if now is None else now)
-
-    def standing(self, now: float | None = None) -> Listed:
-        """The status, or "interrupted", at the time `now`."""
-        return "interrupted" if self.is_interrupted(now) else self.status
-
-    def can_continue(self, now: float | None = None) -> bool:
-        """Whether the run is parked and one of its gates is answered, or out of time at `now`."""
-        at = time() if now is None else now
-        late = (gate.deadline is not None and gate.deadline <= at for gate in self.waiting)
-        return any(gate.answered for gate in self.waiting) or any(late)
-
-    def lasted(self, now: float | None = None) -> float:
-        """Seconds from the start of the run, interruptions included: until `now` while it is
-        queued, in progress or waits, until it was last written otherwise."""
-        at = time() if now is None else now
-        end = at if self.standing(at) in ("queued", "running", "waiting") else self.updated
-        return max(0.0, end - self.started)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRun:
-    """A run as it is read back: its entry in the list, the shape of its node classes as JSON, all
-    its lines, including those shared with the run it was forked from, and the answers to its gates
-    as JSON, by address. `files` are the bytes of the images and documents that its lines refer to,
-    by hash, as `sha256:…`. `answered_by` has who answered, by address, where that is known."""
-
-    info: RunInfo
-    shape: str
-    lines: tuple[Line, ...]
-    answers: dict[str, str]
-    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
-    answered_by: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-class RunLines(NamedTuple):
-    """Some lines of a run, with its entry in the list and the number of all its lines, as they were
-    at one instant."""
-
-    info: RunInfo
-    lines: tuple[Line, ...]
-    total: int
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Claim:
-    """The right to write a run, held by one owner at a time. A store may subclass it, and refuses
-    lines under a claim that was lost."""
-
-    run_id: str
-    owner: str
-
-    def is_in_doubt(self) -> bool:
-        """Whether the run may have been taken over: this process was suspended for longer than its
-        lease, say. Then a run appends no lines, which is refused where it was, before it does
-        anything more. Ask a clock that counts the time in which the process is suspended."""
-        return False
 
 
 class Journal(ABC):
@@ -647,103 +469,6 @@ class Journal(ABC):
         return await redact(self, run_id, places)
 
 
-def messages_in(answers: Mapping[str, str]) -> list[tuple[int, str]]:
-    """What people have told a run, with the numbers of the messages, in order."""
-    found: list[tuple[int, str]] = []
-    for address, text in answers.items():
-        number = address.removeprefix(MESSAGE)
-        if number != address and number.isdecimal():
-            found.append((int(number), str(json.loads(text))))
-    return sorted(found)
-
-
-def check_listed(status: str | None, known: Sequence[str] = get_args(Listed)) -> None:
-    """Raise a ValueError for a status that runs cannot be listed by, or is none of the `known`."""
-    if status is not None and status not in known:
-        raise ValueError(f"status={status!r}: give one of {', '.join(known)}")
-
-
-def check_page(status: str | None, limit: int, before: str | None, after: int | None) -> None:
-    """Raise a ValueError for arguments of `Journal.runs` that make no sense."""
-    check_listed(status)
-    if limit < 0:
-        raise ValueError(f"runs(limit={limit}): give 0 or more")
-    if before is not None and after is not None:
-        raise ValueError("runs(before=…, after=…): give one of them; they order runs differently")
-
-
-def list_runs(
-    infos: Sequence[RunInfo],
-    *,
-    status: Listed | None = None,
-    graph: str | None = None,
-    thread: str | None = None,
-    metadata: Mapping[str, Scalar] | None = None,
-    limit: int = 50,
-    before: str | None = None,
-    after: int | None = None,
-) -> list[RunInfo]:
-    """What `Journal.runs` returns, for a store that has all entries at hand, the newest first."""
-    check_page(status, limit, before, after)
-    wanted = labels_of(metadata or {})
-    if after is not None:
-        changed = [info for info in infos if info.change > after]
-        infos = sorted(changed, key=lambda info: info.change)
-    if before is not None:
-        ids = [info.run_id for info in infos]
-        if before not in ids:
-            raise JournalError(
-                f"there is no run {before!r} to continue after",
-                code="bae-run-unknown",
-                run_id=before,
-                fix="list the runs again: it was deleted, or is in another journal",
-            )
-        infos = infos[ids.index(before) + 1 :]
-    found = (
-        info
-        for info in infos
-        if is_listed(info, status)
-        and graph in (None, info.graph)
-        and thread in (None, info.thread)
-        and (not wanted or wanted.items() <= labels_of(info.metadata, strict=False).items())
-    )
-    return list(islice(found, limit))
-
-
-def is_listed(info: RunInfo, status: Listed | None) -> bool:
-    """Whether a run is one of those to list."""
-    if status == "interrupted":
-        return info.is_interrupted()
-    return status in (None, info.status)
-
-
-def labels_of(metadata: Mapping[str, Any], *, strict: bool = True) -> dict[str, str]:
-    """The values of some metadata that runs can be found by, as JSON: texts, numbers, truth values
-    and None. With `strict`, another value is a ValueError."""
-    found: dict[str, str] = {}
-    for key, value in metadata.items():
-        if value is None or isinstance(value, str | int | float):
-            found[key] = json.dumps(value, ensure_ascii=False)
-        elif strict:
-            raise ValueError(
-                f"runs(metadata={{{key!r}: {value!r}}}): find runs by a text, a number, a truth "
-                "value or None"
-            )
-    return found
-
-
-def thread_busy(thread: str, run_id: str) -> JournalError:
-    """The error of a store that refuses a run, since the run `run_id` of its thread is "running" or
-    "waiting"."""
-    return JournalError(
-        f"the thread {thread!r} is busy: its run {run_id} has not ended",
-        run_id=run_id,
-        busy_run=run_id,
-        code="bae-thread-busy",
-        fix=f"wait for the run, resume it, or cancel it: await journal.cancel({run_id!r})",
-    )
-
-
 def check_replaces(journal: Journal, what: str) -> None:
     """Raise `bae-journal-replace` for a store that has no `replace`, which `what` needs."""
     if type(journal).replace is Journal.replace:
@@ -753,14 +478,6 @@ def check_replaces(journal: Journal, what: str) -> None:
             fix="export the runs and load them into another journal, or write the method: see "
             "Journal.replace",
         )
-
-
-def files_in(lines: Iterable[Line], files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Those of some files that lines refer to."""
-    if not files:
-        return {}
-    texts = [line.data for line in lines]
-    return {hash: data for hash, data in files.items() if any(hash in text for text in texts)}
 
 
 def keeps_files(journal: Journal) -> bool:
@@ -795,101 +512,6 @@ def without_files(journal: Journal) -> JournalError:
     )
 
 
-def check_fork(run_id: str, upto: int, there: int) -> None:
-    """Raise a ValueError where a run with so many lines cannot be forked at the line `upto`."""
-    if not 0 <= upto <= there:
-        raise ValueError(f"run {run_id!r} has {there} lines, it cannot be forked at {upto}")
-
-
-def fork_info(parent: RunInfo, new_id: str, lines: Sequence[Line], thread: str | None) -> RunInfo:
-    """The entry of a new fork with these lines of its own."""
-    first, last = (lines[0].at, lines[-1].at) if lines else (time(), time())
-    return RunInfo(
-        new_id,
-        parent.graph,
-        "running",
-        first,
-        last,
-        parent.shape,
-        parent=parent.run_id,
-        thread=thread,
-        metadata=parent.metadata,
-    )
-
-
 def _forget_error(stored: Future[Any]) -> None:
     if not stored.cancelled():
         stored.exception()  # the next append has it
-
-
-def check_thread(thread: object) -> None:
-    """Raise `bae-thread-name` for an id that a thread cannot have: people type it."""
-    why = "it is no name that can be typed"
-    if isinstance(thread, str) and thread.strip() and thread.isprintable():
-        if len(thread) <= LONGEST_THREAD:
-            return
-        why = f"it has {len(thread):,} characters, and {LONGEST_THREAD} is the most"
-    raise JournalError(
-        f"a thread cannot be called {thread!r:.100}: {why}",
-        code="bae-thread-name",
-        fix="give an id in plain characters, as thread='ana-42'",
-    )
-
-
-def check_names(run_id: object, graph: str) -> None:
-    """Raise `bae-run-name` for names that a run cannot have: people type them, and commands, files
-    and lines of output are made of them."""
-    why = None
-    if not isinstance(run_id, str):
-        why = "it is no text"
-    elif run_id == "last":
-        why = "`last` means the newest run"
-    elif not (run_id.strip() and run_id.isprintable()):
-        why = "it is no name that can be typed"
-    named = f"a run cannot be called {run_id!r}"
-    if why is None and not (graph.strip() and graph.isprintable()):
-        named, why = f"the graph of a run cannot be called {graph!r}", "it cannot be typed"
-    if why is not None:
-        raise JournalError(
-            f"{named}: {why}",
-            code="bae-run-name",
-            fix="choose another name, in plain characters; left out, a run gets a random id",
-        )
-
-
-def check_run(run: StoredRun) -> None:
-    """Refuse a run of another journal, or of a file, that has a name which no run can have, or a
-    shape which is not the one of its hash: runs of the same hash share the shape."""
-    from bae.journal.shape import is_forged
-
-    check_names(run.info.run_id, run.info.graph)
-    if run.info.thread is not None:
-        check_thread(run.info.thread)
-    if run.info.parent is not None:
-        check_names(run.info.parent, run.info.graph)
-    for hash, data in run.files.items():
-        if hash != f"sha256:{sha256(data).hexdigest()}":
-            raise JournalError(
-                f"the file {hash[:15]}… of the run {run.info.run_id} has bytes with another hash",
-                code="bae-journal-damaged",
-                run_id=run.info.run_id,
-                fix="export the run again: something has changed it since",
-            )
-    if is_forged(run.shape, run.info.shape):
-        raise JournalError(
-            f"the shape of the run {run.info.run_id} is not the one that its hash stands for",
-            code="bae-journal-damaged",
-            run_id=run.info.run_id,
-            fix="export the run again: something has changed it since",
-        )
-
-
-def check_version(line: Line, run_id: str) -> None:
-    """Raise `bae-journal-version` for a line that a newer bae has written."""
-    if not 1 <= line.version <= FORMAT:
-        raise JournalError(
-            f"line {line.n} of run {run_id!r} has version {line.version}, and {READS}",
-            code="bae-journal-version",
-            run_id=run_id,
-            fix="update bae (the package bae-graphs)",
-        )

@@ -13,17 +13,10 @@ from bae.approvals import Grant, for_run_alone, grants_in, revoke_grants
 from bae.exceptions import JournalError
 from bae.journal.decoder import off_loop
 from bae.journal.earlier_turns import known_turn, read_turn
+from bae.journal.run_checks import check_thread
 from bae.journal.shape import Json
-from bae.journal.store import (
-    OPEN,
-    Journal,
-    Line,
-    Listed,
-    ParkedGate,
-    RunInfo,
-    StoredRun,
-    check_thread,
-)
+from bae.journal.store import Journal
+from bae.journal.stored_runs import OPEN, Line, Listed, ParkedGate, RunInfo, StoredRun
 from bae.journal.thread_queue import thread_is_busy
 from bae.turns import Messages, Turn, TurnOptions
 

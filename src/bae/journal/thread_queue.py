@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from bae.exceptions import BaeError, JournalError, add_note
-from bae.journal.store import OPEN, Journal, RunInfo
+from bae.journal.store import Journal
+from bae.journal.stored_runs import OPEN, RunInfo
 from bae.turns import TurnOptions
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from bae.journal.provenance import (
     ValueSource,
 )
 from bae.journal.shape import Json
-from bae.journal.store import StoredRun
+from bae.journal.stored_runs import StoredRun
 from bae.place import ANY_STEP, Place
 from bae.records import (
     LIVE,

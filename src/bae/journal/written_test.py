@@ -12,7 +12,7 @@ from bae.tools import ToolCall
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.store import RunInfo, StoredRun
+    from bae.journal.stored_runs import RunInfo, StoredRun
     from bae.node import Node
     from bae.result import GraphResult
 

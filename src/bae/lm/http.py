@@ -117,7 +117,11 @@ def error_for(who: str, error: Exception, seconds: float | None) -> Exception:
             if not isinstance(said, str) or not said:
                 said = getattr(error, "message", None)
             said = said if isinstance(said, str) and said else text_of(error)
-            return status_error(who, cast(int, status), said, headers=headers, cause=error)
+            made = status_error(who, cast(int, status), said, headers=headers, cause=error)
+            if not _CONTEXT_FULL.isdisjoint(kinds):
+                made.code = "bae-lm-context-exceeded"
+                made.fix = "show the model less, or use a model with a larger context"
+            return made
 
 
 def _status(error: Exception) -> int | None:
@@ -276,6 +280,9 @@ _FAILURES: Final[dict[str, int | str]] = {
 }
 """What the errors of Anthropic's SDK, PydanticAI, DSPy, httpx and Python mean: a kind of failure,
 or the HTTP status where they have none."""
+
+_CONTEXT_FULL: Final = frozenset({"ModelContextWindowExceededError", "ContextWindowExceededError"})
+"""What PydanticAI and DSPy raise where a prompt is too long for the model: no status says it."""
 
 _IN_STREAM: Final = {
     "invalid_request_error": 400,

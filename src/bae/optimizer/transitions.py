@@ -33,7 +33,8 @@ from bae.work import GraphRun, Work
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.store import Journal, RunInfo, StoredRun
+    from bae.journal.store import Journal
+    from bae.journal.stored_runs import RunInfo, StoredRun
     from bae.node import Node
     from bae.records import Record
 

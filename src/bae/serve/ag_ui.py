@@ -4,7 +4,8 @@ records."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,9 +19,11 @@ from bae.files import visible
 from bae.journal.decoder import off_loop
 from bae.journal.earlier_turns import read_turn
 from bae.journal.gates import all_gates
-from bae.journal.store import RunInfo, check_names, check_thread
+from bae.journal.run_checks import check_names, check_thread
+from bae.journal.stored_runs import RunInfo
+from bae.plan import plan_of
 from bae.serve.access import STARTED_BY
-from bae.serve.ag_ui_events import AGAIN, reply_id
+from bae.serve.ag_ui_events import AGAIN, interrupt_id, reply_id
 from bae.serve.ag_ui_input import (
     CANCELLED,
     AgentRequest,
@@ -45,14 +48,16 @@ from bae.serve.views import dump
 
 if TYPE_CHECKING:
     from bae.graph import Graph
+    from bae.node import Node
 
 LONGEST: Final = 32 << 20
 """Bytes of a request: it has all messages of the conversation, with their images."""
 MESSAGE: Final = "ag_ui_message"
 """The key in the metadata of a run that has the id of the message that began the turn."""
 _OVER: Final = ("ended", "failed", "cancelled")
-_NEWEST: Final = 20
-"""Among how many of the newest runs of a thread the one is looked for that asked a question."""
+_STALE: Final = ("bae-gate-answered", "bae-gate-cancelled", "bae-gate-timeout", "bae-gate-unknown")
+"""Codes of answers to questions that nobody asks any more."""
+_BUSY: Final = "a run without messages follows the turn; POST /runs/R/cancel cancels it"
 
 
 @dataclass(slots=True)
@@ -151,15 +156,17 @@ async def run_agent(call: ApiCall) -> Response:
     return await _show(talk)
 
 
-async def _show(talk: _Conversation) -> Response:
-    """The conversation as it is, for a page that was loaded. A turn in progress is followed."""
+async def _show(talk: _Conversation, *, error: Refused | None = None) -> Response:
+    """The conversation as it is, for a page that was loaded. A turn in progress is followed. An
+    `error` comes last."""
     newest = talk.infos[-1] if talk.infos else None
     if newest is not None and newest.status not in _OVER:
-        return await _follow(talk, newest)
+        return await _follow(talk, newest, error=error)
     messages, is_sent = await talk.snapshot(None)
     ended = next((each for each in reversed(talk.infos) if each.status == "ended"), None)
     details = None if ended is None else await view_run(talk.call, ended.run_id)
-    return AgentStream(talk.call, messages if is_sent else None, details=details)
+    sent = messages if is_sent else None
+    return AgentStream(talk.call, sent, details=details, error=error, is_late=True)
 
 
 async def _begin(talk: _Conversation, message: AnyMessage) -> Response:
@@ -175,7 +182,7 @@ async def _begin(talk: _Conversation, message: AnyMessage) -> Response:
     )
     if again is not None and again.status != "ended":
         return await _follow(talk, again)  # the page was loaded again, say
-    fields = start_fields(found, request, message)
+    fields, unused = start_fields(found, request, message)
     with visible(await files_named(call, fields)):
         start = read_start(found, request, fields)
     open_run = talk.infos[-1] if talk.infos else None
@@ -188,7 +195,7 @@ async def _begin(talk: _Conversation, message: AnyMessage) -> Response:
         )
         return AgentStream(call, None, error=error)
     if again is not None:
-        return await _try_again(talk, again, fields, message)
+        return await _try_again(talk, again, start, message, unused)
     more: dict[str, Any] = {"thread": request.thread_id, "busy": "refuse"}
     more["metadata"] = {STARTED_BY: call.user.name, MESSAGE: message.id}
     async with api.owner.alone(run_id):
@@ -196,16 +203,22 @@ async def _begin(talk: _Conversation, message: AnyMessage) -> Response:
         if there is None:
             try:
                 await api.owner.start(graph, start, run_id, **more)
-            except JournalError as error:  # another process was quicker
-                if error.code != "bae-run-exists":
+            except JournalError as error:
+                if error.code == "bae-thread-busy":
+                    raise Refused(409, error.code, error.message, _BUSY) from error
+                if error.code != "bae-run-exists":  # another process was quicker
                     raise
                 await _find(talk, run_id, message)
     talk.infos.append(await api.journal.info(run_id))
-    return await _follow(talk, talk.infos[-1], message)
+    return await _follow(talk, talk.infos[-1], message, unused=unused)
 
 
 async def _try_again(
-    talk: _Conversation, old: RunInfo, fields: dict[str, Any], message: AnyMessage
+    talk: _Conversation,
+    old: RunInfo,
+    start: Node,
+    message: AnyMessage,
+    unused: Sequence[str],
 ) -> Response:
     """A message that had a reply already is sent again: the new turn takes the place of the old
     one, and of those after it."""
@@ -217,18 +230,17 @@ async def _try_again(
             f"{call.user.name} may not edit: the message {message.id} has a reply",
             "send a message with an id of its own, or ask for the right",
         )
-    with visible(await files_named(call, fields)):
-        await talk.graph.fork(
-            old.run_id,
-            at=0,
-            journal=call.api.journal,
-            new_id=request.run_id,
-            thread=request.thread_id,
-            changed=fields,
-        )
+    await talk.graph.fork(
+        old.run_id,
+        at=0,
+        journal=call.api.journal,
+        new_id=request.run_id,
+        thread=request.thread_id,
+        changed={field.name: getattr(start, field.name) for field in plan_of(type(start)).plain},
+    )
     await call.api.owner.resume(talk.graph, request.run_id)
     talk.infos.append(await call.api.journal.info(request.run_id))
-    return await _follow(talk, talk.infos[-1], message)
+    return await _follow(talk, talk.infos[-1], message, unused=unused)
 
 
 async def _find(talk: _Conversation, run_id: str, message: AnyMessage) -> RunInfo | None:
@@ -260,26 +272,29 @@ async def _answer(talk: _Conversation, entries: Sequence[ResumeEntry]) -> Respon
         raise Refused(
             403, "bae-serve-verb", f"{call.user.name} may not answer", "ask for the right"
         )
-    ids = {entry.interrupt_id for entry in entries}
     message = request.new_message
     is_new = message is not None and message.id not in map(_user_id, talk.infos)
     try:
         if message is not None and is_new and all(each.status == "cancelled" for each in entries):
             # The user says something else instead.
-            info, _ = await _asking(talk, ids)
-            if info.status not in _OVER:
-                await call.api.journal.cancel(info.run_id, timeout=CANCEL_SECONDS)
+            with suppress(Refused):  # nobody asks any more
+                info, *_ = await _asking(talk, entries)
+                if info.status not in _OVER:
+                    await call.api.journal.cancel(info.run_id, timeout=CANCEL_SECONDS)
             talk.infos = (await thread_of(call, request.thread_id))[::-1]
             return await _begin(talk, message)
-        info, last = await _asking(talk, ids)
-        is_first = info.status == "waiting" and not ids.isdisjoint(
-            gate.address for gate in info.waiting if not gate.answered
+        info, last, answers = await _asking(talk, entries)
+        is_first = info.status == "waiting" and any(
+            gate.address in answers for gate in info.waiting if not gate.answered
         )
-        await _store(replace(call, path={"run": info.run_id}, query=GatesQuery()), talk, entries)
+        await _store(replace(call, path={"run": info.run_id}, query=GatesQuery()), talk, answers)
     except (GateError, JournalError, Refused) as error:
         refused = refusal_of(error)
         if refused is None or refused.status >= 500:
             raise
+        if refused.body.type in _STALE:  # else the page would ask the same for ever
+            talk.infos = (await thread_of(call, request.thread_id))[::-1]
+            return await _show(talk, error=refused)
         return AgentStream(call, None, error=refused)
     info = await call.api.journal.info(info.run_id)
     if is_first:
@@ -291,32 +306,39 @@ async def _answer(talk: _Conversation, entries: Sequence[ResumeEntry]) -> Respon
     return await _follow(talk, info)
 
 
-async def _asking(talk: _Conversation, ids: set[str]) -> tuple[RunInfo, int]:
-    """The newest run of the thread that has asked all these questions, and its last line."""
-    api = talk.call.api
-    for info in talk.infos[: -_NEWEST - 1 : -1]:
-        stored = await api.journal.read(info.run_id)
+async def _asking(
+    talk: _Conversation, entries: Sequence[ResumeEntry]
+) -> tuple[RunInfo, int, dict[str, ResumeEntry]]:
+    """The run of the thread that has asked all these questions, its last line, and the entries by
+    the address of the gate."""
+    for info in reversed(talk.infos):
+        own = interrupt_id(info.run_id, "")
+        if not all(entry.interrupt_id.startswith(own) for entry in entries):
+            continue
+        answers = {entry.interrupt_id.removeprefix(own): entry for entry in entries}
+        stored = await talk.call.api.journal.read(info.run_id)
         gates = await off_loop(len(stored.lines), all_gates, stored)
-        if ids <= {gate.address for gate, _ in gates}:
-            return info, stored.lines[-1].n
+        if answers.keys() <= {gate.address for gate, _ in gates}:
+            return info, stored.lines[-1].n, answers
+    ids = ", ".join(entry.interrupt_id for entry in entries)
     raise Refused(
         409,
         "bae-gate-unknown",
-        f"no run of the thread asks {', '.join(sorted(ids))[:500]}",
+        f"no run of the thread asks {ids[:500]}",
         "answer the interrupts of the run that finished last; a run without messages shows them",
     )
 
 
-async def _store(call: ApiCall, talk: _Conversation, entries: Sequence[ResumeEntry]) -> None:
+async def _store(call: ApiCall, talk: _Conversation, entries: Mapping[str, ResumeEntry]) -> None:
     run_id = call.path["run"]
     gates = {gate.gate: gate for gate in (await list_gates(call)).gates}
     answers: list[tuple[str, Any]] = []
     is_cancelled = False
-    for entry in entries:
-        gate = gates.get(entry.interrupt_id)
+    for address, entry in entries.items():
+        gate = gates.get(address)
         if entry.status == "resolved":
             value = entry.payload if gate is None else answer_of(gate, entry.payload)
-            answers.append((entry.interrupt_id, value))
+            answers.append((address, value))
         elif gate is not None and not gate.answered:
             if is_approval(gate):
                 answers.append((gate.gate, {"approve": False, "reason": CANCELLED}))
@@ -331,13 +353,25 @@ async def _store(call: ApiCall, talk: _Conversation, entries: Sequence[ResumeEnt
 
 
 async def _follow(
-    talk: _Conversation, info: RunInfo, message: AnyMessage | None = None
+    talk: _Conversation,
+    info: RunInfo,
+    message: AnyMessage | None = None,
+    *,
+    error: Refused | None = None,
+    unused: Sequence[str] = (),
 ) -> Response:
     """The events of a run, from its beginning. One that nobody works on is resumed."""
     if info.is_interrupted() or (info.status == "waiting" and info.can_continue()):
         await go_on(replace(talk.call, path={"run": info.run_id}), talk.graph)
     messages, is_sent = await talk.snapshot(info, message)
-    return AgentStream(talk.call, messages if is_sent else None, follow=Follow(info, messages))
+    return AgentStream(
+        talk.call,
+        messages if is_sent else None,
+        follow=Follow(info, messages),
+        error=error,
+        is_late=True,
+        unused=unused,
+    )
 
 
 def _user_id(info: RunInfo) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bae.journal.decoder import LineReader, StoredHistory
 from bae.journal.live_texts import TextPiece
 from bae.journal.shape import ShapeView
-from bae.journal.store import Line, StoredRun
+from bae.journal.stored_runs import Line, StoredRun
 from bae.place import Place
 from bae.plan import plan_of
 from bae.run_tree import WorkChange
@@ -28,6 +28,11 @@ AGAIN: Final = "~"
 def reply_id(run_id: str) -> str:
     """The id of the message that replies in a run."""
     return f"{run_id}:reply"
+
+
+def interrupt_id(run_id: str, address: str) -> str:
+    """The id of the question of a gate. Runs of a thread have gates with equal addresses."""
+    return f"{run_id}:{address}"
 
 
 class RunEvents:

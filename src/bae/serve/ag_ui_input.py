@@ -41,7 +41,7 @@ class PartSource(_Sent):
 class ContentPart(_Sent):
     """A part of a message: a text, or a file."""
 
-    type: Literal["text", "image", "document", "audio", "video"]
+    type: Annotated[str, Field(max_length=50)]
     text: str = ""
     source: PartSource | None = None
 
@@ -57,7 +57,7 @@ class AnyMessage(BaseModel):
 
 
 class ResumeEntry(_Sent):
-    """An answer to an interrupt, by the address of the gate."""
+    """An answer to an interrupt, by its id."""
 
     interrupt_id: Annotated[str, Field(min_length=1, max_length=2_000)]
     status: Literal["resolved", "cancelled"]
@@ -117,9 +117,12 @@ def file_fields(start: type[Node]) -> list[str]:
     return [field.name for field in plan_of(start).plain if holds_file(start, field.name)]
 
 
-def start_fields(found: Starts, request: AgentRequest, message: AnyMessage) -> Json:
-    """The fields of the start node. The message gives the text and the files, `forwardedProps` or
-    else `state` the others: what has no such name is of the page alone."""
+def start_fields(
+    found: Starts, request: AgentRequest, message: AnyMessage
+) -> tuple[Json, list[str]]:
+    """The fields of the start node, and why parts of the message are in none. The message gives the
+    text and the files, `forwardedProps` or else `state` the others: what has no such name is of
+    the page alone. Raises `Refused` where the graph has no use for any part."""
     start = found.graph.start
     text_field, at = message_field(start), len(request.messages) - 1
     parts = _parts_of(message.content, ["body", "messages", at, "content"])
@@ -127,12 +130,18 @@ def start_fields(found: Starts, request: AgentRequest, message: AnyMessage) -> J
     fields: Json = {}
     for given in (request.state_fields, request.forwarded):
         fields |= {name: value for name, value in given.items() if name in known}
+    unused: list[Refused] = []
     for number, part in enumerate(parts):
         if part.type != "text":
             place = ["body", "messages", at, "content", number]
-            _place_file(start, fields, _read_file(part, place), place)
+            file = _read_file(part, place)
+            problem = file if isinstance(file, Refused) else _place_file(start, fields, file, place)
+            if problem is not None:
+                unused.append(problem)
     fields[text_field] = "\n".join(part.text for part in parts if part.type == "text")
-    return fields
+    if unused and len(unused) == len(parts):
+        raise unused[0]
+    return fields, [f"{each.body.detail}; {each.body.fix}" for each in unused]
 
 
 _PARTS: Final = TypeAdapter(Annotated[list[ContentPart], Field(max_length=100)])
@@ -187,17 +196,17 @@ _FILES: Final[Mapping[str, tuple[type[File], type[FileUrl]]]] = {
 }
 
 
-def _read_file(part: ContentPart, place: list[str | int]) -> File | FileUrl:
-    """The file of a part, from its bytes, or its address. Nothing is fetched."""
+def _read_file(part: ContentPart, place: list[str | int]) -> File | FileUrl | Refused:
+    """The file of a part, from its bytes, or its address; or why no graph has a use for the part.
+    Nothing is fetched."""
     kinds, source = _FILES.get(part.type), part.source
     if kinds is None:
-        raise _wrong(place, f"no graph takes {part.type}", "send text, images or documents")
-    if source is None or source.type == "file":
-        raise _wrong(
-            place,
-            f"the {part.type} has no bytes",
-            'send them: { type: "data", value: base64, mimeType: "…" }',
-        )
+        return _wrong(place, f"no graph takes {part.type}", "send text, images or documents")
+    fix = 'send them: { type: "data", value: base64, mimeType: "…" }'
+    if source is None:
+        raise _wrong(place, f"the {part.type} has no bytes", fix)
+    if source.type == "file":
+        return _wrong(place, f"the {part.type} is at a provider, and its bytes are not here", fix)
     try:
         if source.type == "url" and source.value[:5].lower() != "data:":
             return kinds[1](source.value)
@@ -209,8 +218,9 @@ def _read_file(part: ContentPart, place: list[str | int]) -> File | FileUrl:
 
 def _place_file(
     start: type[Node], fields: Json, file: File | FileUrl, place: list[str | int]
-) -> None:
-    """Put a file into the field that takes it: the first that has none, or has a list."""
+) -> Refused | None:
+    """Put a file into the field that takes it: the first that has none, or has a list. Returns why
+    no field takes it."""
     names = file_fields(start)
     for name in names:
         adapter: TypeAdapter[Any] = TypeAdapter(plan_of(start).fields[name].annotation)
@@ -220,8 +230,8 @@ def _place_file(
             with suppress(ValidationError):
                 adapter.validate_python(value)
                 fields[name] = value
-                return
-    raise _wrong(
+                return None
+    return _wrong(
         place,
         f"no field of {start.__name__} takes {file.placeholder}",
         f"its fields for files are {', '.join(names)}; send the bytes, and no address"
@@ -251,8 +261,9 @@ RESPONSE: Final[Json] = {
         },
         "reason": {"type": "string", "description": "Why not. The model reads it."},
         "scope": {
-            "enum": ["call", "run"],
-            "description": "Whether a yes holds for this call, or for all of the tool in this run.",
+            "enum": ["call", "run", "thread"],
+            "description": "Whether a yes holds for this call, or for all of the tool in this run "
+            "or thread.",
         },
     },
     "required": ["approved"],

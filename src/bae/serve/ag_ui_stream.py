@@ -18,10 +18,10 @@ from bae.exceptions import BaeError, describe
 from bae.journal.decoder import off_loop
 from bae.journal.earlier_turns import read_turn
 from bae.journal.feeds import FeedBatch, Subscriber, subscribe
-from bae.journal.store import Line, RunInfo
+from bae.journal.stored_runs import Line, RunInfo
 from bae.plan import plan_of
 from bae.records import RecordedError
-from bae.serve.ag_ui_events import AgentEvent, RunEvents
+from bae.serve.ag_ui_events import AgentEvent, RunEvents, interrupt_id
 from bae.serve.ag_ui_input import RESPONSE, AgentRequest, is_approval
 from bae.serve.endpoints import ApiCall
 from bae.serve.gates import GatesQuery, list_gates
@@ -39,10 +39,6 @@ _STOPPED: Final = {
     "": (
         "bae-serve-closing",
         "the server stops; the run goes on: send the same request again to follow it",
-    ),
-    "gap": (
-        "bae-serve-gap",
-        "this client has read too slowly: send the same request again to follow the run",
     ),
     "deleted": ("bae-run-unknown", "the run was deleted"),
     "reset": ("bae-run-unknown", "the run was replaced by another"),
@@ -63,8 +59,10 @@ class Follow:
 
 class AgentStream(Response):
     """The events of one AG-UI run. It begins with RUN_STARTED, and with all messages where the
-    client has others; it ends with RUN_FINISHED or RUN_ERROR. Closing the connection changes
-    nothing for the run."""
+    client has others; it ends with RUN_FINISHED or RUN_ERROR. With an `error` nothing comes
+    between, or all that the client does not know yet if the error `is_late`. `unused` is what the
+    graph has no use for, by the part of the request. Closing the connection changes nothing for
+    the run."""
 
     def __init__(
         self,
@@ -74,6 +72,8 @@ class AgentStream(Response):
         follow: Follow | None = None,
         details: RunDetails | None = None,
         error: Refused | None = None,
+        is_late: bool = False,
+        unused: Sequence[str] = (),
     ) -> None:
         super().__init__(
             status_code=200,
@@ -83,6 +83,7 @@ class AgentStream(Response):
         del self.headers["content-length"]
         self._call, self._messages, self._error = call, messages, error
         self._to_follow, self._details = follow, details
+        self._is_late, self._unused = is_late, unused
         self._sending = asyncio.Lock()
 
     @property
@@ -95,14 +96,16 @@ class AgentStream(Response):
         with suppress(TimeoutError):  # the client takes nothing: it is dropped
             try:
                 await self._send(send, self._begin())
-                if self._error is not None:
+                last: list[AgentEvent] = []
+                if self._error is None or self._is_late:
+                    if self._to_follow is not None:
+                        last = await self._follow(self._to_follow, receive, send)
+                    else:
+                        last = self._success(self._details)
+                if self._error is not None and (not last or last[-1]["type"] != "RUN_ERROR"):
                     body = self._error.body
                     text = f"{body.detail}; {body.fix}" if body.fix else body.detail
-                    last = [_error_event(body.type, text)]
-                elif self._to_follow is not None:
-                    last = await self._follow(self._to_follow, receive, send)
-                else:
-                    last = self._success(self._details)
+                    last.append(_error_event(body.type, text))
             except BaeError as error:
                 last = [_error_event(error.code, error.message)]
             except TimeoutError:
@@ -124,7 +127,9 @@ class AgentStream(Response):
             about["metadata"] = {"bae": {"run": self._to_follow.info.run_id}}
         events: list[AgentEvent] = [{"type": "RUN_STARTED", **ids, **about}]
         unused = {"tools": request.tools, "context": request.context}
-        ignored = {name: len(given) for name, given in unused.items() if given}
+        ignored: dict[str, Any] = {name: len(given) for name, given in unused.items() if given}
+        if self._unused:
+            ignored["parts"] = [*self._unused]
         if ignored:
             events.append({"type": "CUSTOM", "name": "bae.ignored", "value": ignored})
         if self._messages is not None:
@@ -140,17 +145,18 @@ class AgentStream(Response):
         events = RunEvents(starts_of(self._call).graph, stored, follow.messages)
         old = [line for line in stored.lines if line.n <= follow.muted]
         await off_loop(len(old), events.read, old, muted=True)
-        after = follow.muted
+        after, known = follow.muted, max((line.n for line in stored.lines), default=-1)
         while True:
             async with subscribe(api.feeds.run(info.run_id), after) as lines:
-                tasks = [
-                    asyncio.create_task(until_gone(receive, lines)),
-                    asyncio.create_task(self._send_texts(events, info.run_id, send, lines)),
-                ]
+                tasks = [asyncio.create_task(until_gone(receive, lines))]
                 try:
                     with api.streaming(lines):
                         async for batch in _batches(lines):
                             await self._send_batch(events, batch, send)
+                            # The text in progress comes after what happened before it.
+                            if len(tasks) == 1 and lines.number >= known:
+                                texts = self._send_texts(events, info.run_id, send, lines)
+                                tasks.append(asyncio.create_task(texts))
                 finally:
                     for task in tasks:
                         task.cancel()
@@ -197,6 +203,8 @@ class AgentStream(Response):
                 details = await view_run(call, run_id)
                 made = [*events.reply(turn[0].reply), *events.close(is_void=False)]
                 return [*made, *self._success(details)]
+            case "gap":  # a slow client: the store has the rest
+                return None
             case "waiting":
                 open_gates = [gate for gate in (await list_gates(call)).gates if not gate.answered]
                 if not open_gates:
@@ -277,8 +285,13 @@ async def _batches(lines: Subscriber[Line]) -> AsyncIterator[FeedBatch[Line] | N
 def _interrupt(gate: GateView, call_id: str | None) -> AgentEvent:
     """A question to the user."""
     context = {name: _shown(each) for name, each in gate.context.items()}
-    known = {"run": gate.run_id, "place": gate.place, "context": context}
-    made: AgentEvent = {"id": gate.gate, "metadata": {"bae": known}}
+    known = {
+        "run": gate.run_id,
+        "gate": gate.gate,
+        "place": gate.place,
+        "context": context,
+    }
+    made: AgentEvent = {"id": interrupt_id(gate.run_id, gate.gate), "metadata": {"bae": known}}
     if is_approval(gate):
         made |= {"reason": "tool_call", "responseSchema": RESPONSE}
     else:

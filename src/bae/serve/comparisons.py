@@ -13,7 +13,7 @@ from bae.journal.earlier_turns import runs_shown
 from bae.journal.provenance import Provenance
 from bae.journal.replay import repeat
 from bae.journal.report import report_run
-from bae.journal.store import StoredRun
+from bae.journal.stored_runs import StoredRun
 from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut
 from bae.serve.problems import Refused
 from bae.serve.views import SHORT, FieldView, RunRow, field_of, row_of

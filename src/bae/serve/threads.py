@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from bae.journal.store import Listed, RunInfo
+from bae.journal.stored_runs import Listed, RunInfo
 from bae.serve.endpoints import ApiCall, Endpoint, Form
 from bae.serve.problems import Refused
 from bae.serve.views import WaitingGate, waiting_gate

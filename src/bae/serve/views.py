@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from bae.journal.critical_paths import CriticalPath
 from bae.journal.provenance import Provenance
 from bae.journal.report import NodeReport, Timeline, TimelineEntry
-from bae.journal.store import Listed, ParkedGate, RunInfo
+from bae.journal.stored_runs import Listed, ParkedGate, RunInfo
 from bae.unicode import readable_json
 from bae.usage import Usage
 from bae.work import NOTHING_USED, Span

@@ -1,5 +1,4 @@
-"""A team alone on an address: the API of `bae.serve` with its endpoints, and one page that shows
-the work live until the studio does."""
+"""A team alone on an address: the API of `bae.serve` with the endpoints of the team."""
 
 from __future__ import annotations
 
@@ -9,16 +8,14 @@ import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
 
-from starlette.responses import HTMLResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from bae.journal import Journal, SQLiteJournal, Subscriber, subscribe
-from bae.serve import API, LOOPBACK, ApiCall, Endpoint, bearer, listening, router
+from bae.serve import API, LOOPBACK, bearer, listening, router
 from bae.team.endpoints import ServedTeam, add_teams
 from bae.team.events import StoredEvent
 from bae.team.feed import unknown_event
@@ -42,12 +39,6 @@ class Address:
 
     url: str
     token: str
-
-    @property
-    def page(self) -> str:
-        """The page that shows the work. The token is in the fragment, which browsers do not
-        send."""
-        return f"{self.url}/#{urlencode({'token': self.token})}"
 
     def events(self, after: int = 0) -> str:
         """The WebSocket of earlier versions, which sends lists of events. Use the feed instead."""
@@ -79,26 +70,9 @@ async def serving(
         api = router({}, journal=journal, auth=bearer(key), hosts=names, recover=False)
         repository = await Repository.open(Path(project.root))
         add_teams(api, {project.name: ServedTeam(store, project, repository, journal)})
-        api.endpoints += (_PAGE,)
         _add_events(api, store, project.id, key)
         url = await stack.enter_async_context(listening(api, host, port))
         yield Address(url, key)
-
-
-async def show_page(call: ApiCall) -> Response:
-    """The page, which has no data: it asks for the data with the token."""
-    nonce = secrets.token_urlsafe(16)
-    policy = (
-        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}';"
-        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-    page = (files("bae.team") / "page.html").read_text("utf-8")
-    return HTMLResponse(page.replace("{nonce}", nonce), headers={"content-security-policy": policy})
-
-
-_PAGE: Final = Endpoint(
-    "GET", "/", None, "A page that shows the work.", show_page, {200: "text/html"}
-)
 
 
 # The WebSocket of earlier versions: lists of events from `/events?after=NUMBER` on.

@@ -18,7 +18,8 @@ from bae.threads import in_thread_to_the_end
 
 if TYPE_CHECKING:
     from bae.graph import Graph
-    from bae.journal.store import Journal, RunInfo
+    from bae.journal.store import Journal
+    from bae.journal.stored_runs import RunInfo
     from bae.result import GraphResult
 
 T = TypeVar("T", bound=Node)

@@ -12,16 +12,8 @@ from hashlib import sha256
 from typing import Any, Final, cast
 
 from bae.exceptions import JournalError, describe
-from bae.journal.store import (
-    Claim,
-    Journal,
-    Line,
-    ParkedGate,
-    RunInfo,
-    RunSummary,
-    StoredRun,
-    keeps_files,
-)
+from bae.journal.store import Journal, keeps_files
+from bae.journal.stored_runs import Claim, Line, ParkedGate, RunInfo, RunSummary, StoredRun
 
 SECONDS: Final = 30.0
 """How long a store may take to keep one promise."""

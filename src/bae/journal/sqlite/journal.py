@@ -18,10 +18,11 @@ from typing import Any, Literal, TypeVar
 
 from bae.exceptions import JournalError
 from bae.journal.sqlite.lease import Lease, SQLiteClaim, give_up
-from bae.journal.sqlite.runs import RunTables, add_run, release_run
+from bae.journal.sqlite.run_changes import add_run, release_run
+from bae.journal.sqlite.runs import RunTables
 from bae.journal.sqlite.schema import failure
 from bae.journal.sqlite.writer import JournalReader, SQLiteWriter, WriteJob
-from bae.journal.store import Claim, Line, ParkedGate, RunStatus, RunSummary, StoredRun
+from bae.journal.stored_runs import Claim, Line, ParkedGate, RunStatus, RunSummary, StoredRun
 from bae.threads import in_thread_to_the_end
 
 T = TypeVar("T")

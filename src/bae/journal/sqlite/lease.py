@@ -14,7 +14,7 @@ from time import monotonic, time
 
 from bae.exceptions import JournalError
 from bae.journal.sqlite.schema import CHANGED, failure
-from bae.journal.store import Claim, Line
+from bae.journal.stored_runs import Claim, Line
 
 RETRY = 1.0
 """Seconds, at most, until a renewal that failed is tried again."""

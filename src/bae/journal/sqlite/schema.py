@@ -10,7 +10,7 @@ import sys
 from contextlib import ExitStack, closing
 
 from bae.exceptions import JournalError
-from bae.journal.store import FORMAT
+from bae.journal.stored_runs import FORMAT
 from bae.private_files import make_private, switch_to_wal
 
 APPLICATION = 0x62616530

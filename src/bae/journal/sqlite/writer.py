@@ -22,7 +22,7 @@ from bae.journal.sqlite.schema import (
     open_to_read,
     open_to_write,
 )
-from bae.journal.store import Line
+from bae.journal.stored_runs import Line
 
 # Adds nothing where another process has claimed the run since: its epoch is a new one then.
 _ADD_LINE = """insert into lines (id, kind, at, path, step, data, version)

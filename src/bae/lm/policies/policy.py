@@ -19,7 +19,7 @@ from bae.lm.policies.budget import Budget, scope_in_force
 from bae.lm.requests import checked, in_time, retrying, worth_retrying
 
 if TYPE_CHECKING:
-    from bae.language_model import LM, Scene
+    from bae.language_model import LM, RoutingLM, Scene
     from bae.node import Node
     from bae.usage import Usage
 
@@ -98,6 +98,12 @@ class Policy(Backend):
     def secrets(self) -> Iterable[str]:
         """Keys that the LM inside sends."""
         return self.inner.secrets
+
+    def find_refuser(self, kind: str) -> RoutingLM | None:
+        """The LM inside that takes no files of a kind."""
+        if kind in self.takes_files:
+            return None
+        return next(filter(None, (lm.find_refuser(kind) for lm in self.inners)), self)
 
     def least_cost(self, usage: Usage) -> float | None:
         """What a request costs at least; None where its cost will not be known."""

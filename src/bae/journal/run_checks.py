@@ -1,0 +1,103 @@
+"""Checks that every store makes before it stores a run: names, versions, hashes, forks."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+from bae.exceptions import JournalError
+from bae.journal.stored_runs import FORMAT, READS, Line, StoredRun
+
+LONGEST_THREAD: Final = 500
+"""Characters of the id of a thread."""
+
+
+def thread_busy(thread: str, run_id: str) -> JournalError:
+    """The error of a store that refuses a run, since the run `run_id` of its thread is "running" or
+    "waiting"."""
+    return JournalError(
+        f"the thread {thread!r} is busy: its run {run_id} has not ended",
+        run_id=run_id,
+        busy_run=run_id,
+        code="bae-thread-busy",
+        fix=f"wait for the run, resume it, or cancel it: await journal.cancel({run_id!r})",
+    )
+
+
+def check_fork(run_id: str, upto: int, there: int) -> None:
+    """Raise a ValueError where a run with so many lines cannot be forked at the line `upto`."""
+    if not 0 <= upto <= there:
+        raise ValueError(f"run {run_id!r} has {there} lines, it cannot be forked at {upto}")
+
+
+def check_thread(thread: object) -> None:
+    """Raise `bae-thread-name` for an id that a thread cannot have: people type it."""
+    why = "it is no name that can be typed"
+    if isinstance(thread, str) and thread.strip() and thread.isprintable():
+        if len(thread) <= LONGEST_THREAD:
+            return
+        why = f"it has {len(thread):,} characters, and {LONGEST_THREAD} is the most"
+    raise JournalError(
+        f"a thread cannot be called {thread!r:.100}: {why}",
+        code="bae-thread-name",
+        fix="give an id in plain characters, as thread='ana-42'",
+    )
+
+
+def check_names(run_id: object, graph: str) -> None:
+    """Raise `bae-run-name` for names that a run cannot have: people type them, and commands, files
+    and lines of output are made of them."""
+    why = None
+    if not isinstance(run_id, str):
+        why = "it is no text"
+    elif run_id == "last":
+        why = "`last` means the newest run"
+    elif not (run_id.strip() and run_id.isprintable()):
+        why = "it is no name that can be typed"
+    named = f"a run cannot be called {run_id!r}"
+    if why is None and not (graph.strip() and graph.isprintable()):
+        named, why = f"the graph of a run cannot be called {graph!r}", "it cannot be typed"
+    if why is not None:
+        raise JournalError(
+            f"{named}: {why}",
+            code="bae-run-name",
+            fix="choose another name, in plain characters; left out, a run gets a random id",
+        )
+
+
+def check_run(run: StoredRun) -> None:
+    """Refuse a run of another journal, or of a file, that has a name which no run can have, or a
+    shape which is not the one of its hash: runs of the same hash share the shape."""
+    from bae.journal.shape import is_forged
+
+    check_names(run.info.run_id, run.info.graph)
+    if run.info.thread is not None:
+        check_thread(run.info.thread)
+    if run.info.parent is not None:
+        check_names(run.info.parent, run.info.graph)
+    for hash, data in run.files.items():
+        if hash != f"sha256:{sha256(data).hexdigest()}":
+            raise JournalError(
+                f"the file {hash[:15]}… of the run {run.info.run_id} has bytes with another hash",
+                code="bae-journal-damaged",
+                run_id=run.info.run_id,
+                fix="export the run again: something has changed it since",
+            )
+    if is_forged(run.shape, run.info.shape):
+        raise JournalError(
+            f"the shape of the run {run.info.run_id} is not the one that its hash stands for",
+            code="bae-journal-damaged",
+            run_id=run.info.run_id,
+            fix="export the run again: something has changed it since",
+        )
+
+
+def check_version(line: Line, run_id: str) -> None:
+    """Raise `bae-journal-version` for a line that a newer bae has written."""
+    if not 1 <= line.version <= FORMAT:
+        raise JournalError(
+            f"line {line.n} of run {run_id!r} has version {line.version}, and {READS}",
+            code="bae-journal-version",
+            run_id=run_id,
+            fix="update bae (the package bae-graphs)",
+        )

@@ -1,0 +1,86 @@
+"""Which runs a list has: the filters and pages of `Journal.runs`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any, get_args
+
+from bae.exceptions import JournalError
+from bae.journal.stored_runs import Listed, RunInfo, Scalar
+
+
+def check_listed(status: str | None, known: Sequence[str] = get_args(Listed)) -> None:
+    """Raise a ValueError for a status that runs cannot be listed by, or is none of the `known`."""
+    if status is not None and status not in known:
+        raise ValueError(f"status={status!r}: give one of {', '.join(known)}")
+
+
+def check_page(status: str | None, limit: int, before: str | None, after: int | None) -> None:
+    """Raise a ValueError for arguments of `Journal.runs` that make no sense."""
+    check_listed(status)
+    if limit < 0:
+        raise ValueError(f"runs(limit={limit}): give 0 or more")
+    if before is not None and after is not None:
+        raise ValueError("runs(before=…, after=…): give one of them; they order runs differently")
+
+
+def list_runs(
+    infos: Sequence[RunInfo],
+    *,
+    status: Listed | None = None,
+    graph: str | None = None,
+    thread: str | None = None,
+    metadata: Mapping[str, Scalar] | None = None,
+    limit: int = 50,
+    before: str | None = None,
+    after: int | None = None,
+) -> list[RunInfo]:
+    """What `Journal.runs` returns, for a store that has all entries at hand, the newest first."""
+    check_page(status, limit, before, after)
+    wanted = labels_of(metadata or {})
+    if after is not None:
+        changed = [info for info in infos if info.change > after]
+        infos = sorted(changed, key=lambda info: info.change)
+    if before is not None:
+        ids = [info.run_id for info in infos]
+        if before not in ids:
+            raise JournalError(
+                f"there is no run {before!r} to continue after",
+                code="bae-run-unknown",
+                run_id=before,
+                fix="list the runs again: it was deleted, or is in another journal",
+            )
+        infos = infos[ids.index(before) + 1 :]
+    found = (
+        info
+        for info in infos
+        if is_listed(info, status)
+        and graph in (None, info.graph)
+        and thread in (None, info.thread)
+        and (not wanted or wanted.items() <= labels_of(info.metadata, strict=False).items())
+    )
+    return list(islice(found, limit))
+
+
+def is_listed(info: RunInfo, status: Listed | None) -> bool:
+    """Whether a run is one of those to list."""
+    if status == "interrupted":
+        return info.is_interrupted()
+    return status in (None, info.status)
+
+
+def labels_of(metadata: Mapping[str, Any], *, strict: bool = True) -> dict[str, str]:
+    """The values of some metadata that runs can be found by, as JSON: texts, numbers, truth values
+    and None. With `strict`, another value is a ValueError."""
+    found: dict[str, str] = {}
+    for key, value in metadata.items():
+        if value is None or isinstance(value, str | int | float):
+            found[key] = json.dumps(value, ensure_ascii=False)
+        elif strict:
+            raise ValueError(
+                f"runs(metadata={{{key!r}: {value!r}}}): find runs by a text, a number, a truth "
+                "value or None"
+            )
+    return found
