@@ -8,6 +8,8 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from copy import deepcopy
+from itertools import count
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -21,8 +23,9 @@ from bae.journal import MemoryJournal
 from bae.serve import API, public, router
 from bae.serve.server import listening
 from bae.serve.table import TABLE
-from bae.testing import ScriptedLM
-from serving import Price, orders, talk
+from bae.testing import Asked, Call, ScriptedLM
+from file_parts import DOT
+from serving import Credit, Price, Reply, credits, orders, talk
 
 schemathesis = pytest.importorskip("schemathesis")
 checks = pytest.importorskip("schemathesis.specs.openapi.checks")
@@ -35,7 +38,8 @@ EXAMPLES = 15
 
 
 class Background:
-    """An API on loopback in a thread of its own, with a run that has ended and one that waits."""
+    """An API on loopback in a thread of its own, with a run that has ended, one that waits, one
+    that has asked an LLM, and a file."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -53,11 +57,21 @@ class Background:
     def __enter__(self) -> Background:
         self._thread.start()
         assert self._ready.wait(20)
-        for run_id, count in (("ended", 1), ("asks", 20)):
-            body = {"run_id": run_id, "start": {"sku": "lamp", "count": count}}
-            made = requests.post(f"{self.url}/graphs/orders/runs?wait=10", json=body, timeout=20)
-            assert made.status_code == 201
+        self.start("orders", "ended", "thread", sku="lamp", count=1)
+        self.start("orders", "asks", sku="lamp", count=20)
+        self.start("talk%2Fit", "told", question="Weather?")
+        octets = {"content-type": "application/octet-stream"}
+        self.post("/files", data=DOT.data, headers=octets)
         return self
+
+    def post(self, path: str, **more: Any) -> Any:
+        made = requests.post(f"{self.url}{path}", timeout=20, **more)
+        assert made.status_code in (200, 201), made.text
+        return made.json()
+
+    def start(self, graph: str, run_id: str, thread: str | None = None, **start: Any) -> Any:
+        body = {"run_id": run_id, "thread": thread, "start": start}
+        return self.post(f"/graphs/{graph}/runs?wait=10", json=body)
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
@@ -65,8 +79,13 @@ class Background:
 
 
 def api_of(journal: MemoryJournal) -> API:
-    graphs = {"orders": orders, "talk/it": talk}
-    return router(graphs, journal=journal, auth=public(), lm=ScriptedLM([]))
+    graphs = {"orders": orders, "talk/it": talk, "credits": credits}
+    lm = ScriptedLM({Reply: lambda asked: {"text": "Dry."}, Credit: pay})
+    return router(graphs, journal=journal, auth=public(), lm=lm)
+
+
+def pay(asked: Asked) -> Any:
+    return {"text": "Paid."} if asked.calls else [Call("pay_back", euros=20)]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +103,10 @@ def test_the_document_has_every_endpoint_and_the_classes_of_each_graph():
     for endpoint in TABLE:
         paths = [endpoint.path]
         if endpoint.path.startswith("/graphs/{graph}/runs"):
-            paths = [endpoint.path.replace("{graph}", name) for name in ("orders", "talk%2Fit")]
+            paths = [
+                endpoint.path.replace("{graph}", name)
+                for name in ("orders", "talk%2Fit", "credits")
+            ]
         assert described >= {(endpoint.method, path) for path in paths}
     schemas = DOCUMENT["components"]["schemas"]
     assert schemas["orders_start"]["properties"]["count"]["maximum"] == 100
@@ -124,19 +146,60 @@ def test_a_program_that_writes_clients_finds_every_schema_under_a_name_of_its_ow
     assert "#/$defs" not in json.dumps(document)
 
 
-KNOWN = {"graph": "orders", "step": "0", "call": "0", "field": "sku"}
+KNOWN = {
+    "graph": "credits",
+    "step": "0",
+    "call": "0",
+    "field": "sku",
+    "thread": "thread",
+    "hash": DOT.hash,
+    "a": "ended",
+    "b": "asks",
+}
+"""Parts of paths and queries that there are."""
+MESSAGE = {"id": "one", "role": "user", "content": "It is wet."}
+BODIES: dict[str, dict[str, Any]] = {
+    "/graphs/orders/runs": {"start": {"sku": "lamp"}},
+    "/graphs/talk%2Fit/runs": {"start": {"question": "Weather?"}},
+    "/graphs/credits/runs": {"start": {"text": "It is wet."}},
+    "/runs/{run}/forks": {"at": 0},
+    "/runs/{run}/answers": {"gate": "1:Approval.approved", "value": True},
+    "/runs/{run}/approvals/revoke": {"tool": "pay_back"},
+    "/ag-ui/{graph}": {"threadId": "talk", "runId": "turn", "messages": [MESSAGE]},
+}
+"""Bodies that are accepted."""
+NUMBERS = count()
 
 
-def known(case: Any, run_id: str | None) -> Any:
-    """The case for a run that is there, with the parts of its path that are, so that not all of
-    them are unknown."""
-    if run_id is not None:
-        for given_to, values in (
-            (case.path_parameters, KNOWN | {"run": run_id}),
-            (case.query, KNOWN),
-        ):
-            for name in (given_to or {}).keys() & values.keys():
-                given_to[name] = values[name]
+def used_up(background: Background, method: str, path: str) -> dict[str, str]:
+    """Something new where a request that is accepted can be so only once."""
+    name = f"new-{next(NUMBERS)}"
+    match method, path:
+        case "delete", "/runs/{run}" | "/threads/{thread}":
+            background.start("orders", name, name, sku="lamp")
+        case "post", "/runs/{run}/answers":
+            background.start("orders", name, sku="lamp", count=20)
+        case "post", "/runs/{run}/approvals/revoke":
+            gate = background.start("credits", name, text="Wet.")["waiting"][0]["gate"]
+            answer = {"gate": gate, "decision": "approve", "scope": "run"}
+            background.post(f"/runs/{name}/answers", json=answer)
+        case _:
+            return {}
+    return {"run": name, "thread": name}
+
+
+def known(case: Any, run_id: str, new: dict[str, str], *, accepted: bool) -> Any:
+    """The case for things that are there, so that not all of it is unknown, or with all that it
+    takes to be accepted."""
+    names = KNOWN | {"run": run_id} | new
+    if accepted:
+        needed = {"field", "a", "b"} & {*(case.query or {})}
+        case.query = {name: case.query[name] for name in needed}
+        if case.path in BODIES and case.method.upper() == "POST":
+            case.body = deepcopy(BODIES[case.path])
+    for given_to in (case.path_parameters, case.query):
+        for name in (given_to or {}).keys() & names.keys():
+            given_to[name] = names[name]
     return case
 
 
@@ -145,8 +208,10 @@ def test_nothing_that_the_document_allows_makes_the_server_fail(
     background: Background, path: str, method: str
 ):
     operation = schemathesis.openapi.from_dict(DOCUMENT)[path][method]
-    runs = st.sampled_from([None, "ended", "asks"]) if method != "delete" else st.none()
+    runs = st.sampled_from(["ended", "asks", "told"] if "{call}" not in path else ["told"])
+    hows = st.sampled_from([None, "known", "accepted"])
     streams = st.booleans() if path.endswith("/records") else st.just(False)
+    seen: set[int] = set()
 
     @settings(
         max_examples=EXAMPLES,
@@ -155,11 +220,16 @@ def test_nothing_that_the_document_allows_makes_the_server_fail(
         database=None,
         suppress_health_check=[*HealthCheck],
     )
-    @given(case=operation.as_strategy(), run_id=runs, stream=streams)
-    def check(case: Any, run_id: str | None, stream: bool) -> None:
-        headers = {"accept": "text/event-stream"} if stream and run_id else None
-        response = known(case, run_id).call(base_url=background.url, headers=headers)
+    @given(case=operation.as_strategy(), run_id=runs, how=hows, stream=streams)
+    def check(case: Any, run_id: str, how: str | None, stream: bool) -> None:
+        if how is not None:
+            new = used_up(background, method, path)
+            case = known(case, run_id, new, accepted=how == "accepted")
+        headers = {"accept": "text/event-stream"} if stream and how else None
+        response = case.call(base_url=background.url, headers=headers)
         assert response.status_code < 500, response.text
         case.validate_response(response, checks=CHECKS)
+        seen.add(response.status_code)
 
     check()
+    assert any(status < 300 for status in seen), seen
