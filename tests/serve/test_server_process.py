@@ -43,14 +43,31 @@ graph = Graph(start=Step, end=Done, name="steps")
 """
 
 
+MOUNTED = f"""{APP}
+import json, socket, sys
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from bae.journal import SQLiteJournal
+from bae.serve import bearer, router
+
+token = os.environ["BAE_SERVE_TOKEN"]
+api = router(graph, journal=SQLiteJournal("runs.db"), auth=bearer(token), max_iters=0)
+app = Starlette(lifespan=api.open, routes=[Mount("/", app=api)])
+if __name__ == "__main__":
+    listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+    print(json.dumps({{"token": token}}), flush=True)
+    uvicorn.run(app, fd=listener.fileno(), log_level="warning")
+"""
+
+
 @contextmanager
-def served(
-    folder: Path, port: int, app: str = APP, *options: str
-) -> Iterator[subprocess.Popen[str]]:
-    """`bae serve` on a port while the block runs."""
-    (folder / "app.py").write_text(app)
+def served(folder: Path, port: int, *, mounted: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """`bae serve` on a port while the block runs, or uvicorn with an application of its own."""
+    (folder / "app.py").write_text(MOUNTED if mounted else APP)
     command = [sys.executable, "-m", "bae", "serve", "app.py", "--json", "--max-iters", "0"]
-    command += ["--port", str(port), "--journal", "runs.db", *options]
+    command += ["--port", str(port), "--journal", "runs.db"]
+    command = [sys.executable, "app.py", str(port)] if mounted else command
     environment = {**os.environ, "BAE_SERVE_TOKEN": TOKEN}
     process = subprocess.Popen(
         command,
@@ -197,16 +214,22 @@ def test_clients_that_come_back_miss_nothing_when_the_server_is_killed(tmp_path:
     assert (run["status"], run["result"]) == ("ended", {"n": 40})
 
 
-def test_a_server_that_is_told_to_stop_ends_its_streams_and_cancels_no_run(tmp_path: Path):
+@pytest.mark.parametrize("mounted", [False, True], ids=["alone", "mounted"])
+def test_a_server_that_is_told_to_stop_ends_its_streams_and_cancels_no_run(
+    tmp_path: Path, mounted: bool
+):
     port = free_port()
-    with client_of(port) as client:
-        with served(tmp_path, port) as process:
-            follower = start(client)
+    with client_of(port) as client, ThreadPoolExecutor() as threads:
+        with served(tmp_path, port, mounted=mounted) as process:
+            follower, other = start(client), Follower(client, "long")
+            stream = threads.submit(other.follow)
             follower.follow(until=10)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 143
+            assert process.wait(20) == (-signal.SIGTERM if mounted else 143)
             assert process.stderr is not None
             assert "Traceback" not in process.stderr.read()
+            stream.result(20)
+            assert (other.end["reason"], other.end["last"]) == ("closing", other.numbers[-1])
         with served(tmp_path, port):
             follower.follow()
             page = client.get("/runs/long/records?limit=1000").json()

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+import threading
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -56,6 +58,7 @@ from bae.serve.problems import Refused, refusal_of, unknown_run
 from bae.serve.starts import Starts
 from bae.serve.table import TABLE
 from bae.serve.views import GateView, dump
+from bae.tasks import gone
 from bae.threads import in_thread
 
 if TYPE_CHECKING:
@@ -66,6 +69,8 @@ T = TypeVar("T")
 
 FOLDS: Final = 2
 """How many runs are read and folded at the same time, in worker threads."""
+STOP_SECONDS: Final = 0.1
+"""Seconds between two looks whether the server stops."""
 HEADERS: Final = {
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
@@ -129,7 +134,12 @@ class API:
                 await opened.enter_async_context(graph.open())
             await opened.enter_async_context(self.owner.open(recover=self._recover))
             opened.callback(self.close)
-            yield
+            stopping = asyncio.create_task(_stop_with_uvicorn(self.close))
+            try:
+                yield
+            finally:
+                stopping.cancel()
+                await gone([stopping])
 
     def close(self) -> None:
         """End all streams and take no more runs: a server calls it before it waits for its
@@ -293,6 +303,19 @@ class API:
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _stop_with_uvicorn(close: Callable[[], None]) -> None:
+    """Call `close` when the uvicorn that serves the application begins to stop. It waits for open
+    streams before it closes the application, and would wait for ever."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    server: Any = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    if not hasattr(server, "should_exit"):
+        return  # it is not uvicorn
+    while not server.should_exit:  # noqa: ASYNC110
+        await asyncio.sleep(STOP_SECONDS)
+    close()
 
 
 def router(
