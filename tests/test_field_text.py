@@ -4,6 +4,7 @@ place, and what of it is void. A run that nobody follows has none of it."""
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import threading
 from collections.abc import Callable
@@ -413,10 +414,18 @@ async def test_a_field_that_may_not_be_shown_never_streams() -> None:
         "pin": "s3cret",
         "login": {"name": "ana", "password": "s3cret"},
     }
-    seen = await follow(Graph(start=Register), Register(), Pieces(answer))
-    assert seen.now == {"1:Account.name": "Ana"}
-    shown = [each for each in seen.records if isinstance(each, FieldText | TextVoided)]
-    assert "s3cret" not in repr(shown)
+
+    async def thinks_of_it(prompt: Prompt) -> Answer:
+        tell(Thought("the token is s3cret"))
+        return Answer(json.dumps(answer))
+
+    for said in (answer, thinks_of_it):
+        seen = await follow(Graph(start=Register), Register(), Pieces(said))
+        assert seen.now == {"1:Account.name": "Ana"}
+        shown = [
+            each for each in seen.records if isinstance(each, FieldText | Thinking | TextVoided)
+        ]
+        assert "s3cret" not in repr(shown)
 
 
 # --- which question it is of --------------------------------------------------------------------
@@ -539,9 +548,11 @@ async def test_of_a_conversation_with_tools_only_the_answer_streams() -> None:
     ]
     seen = await follow(Graph(start=Wonder), Wonder(), Pieces(*rounds))
     assert seen.now == {"1:Answered.text": "It rains."}
-    scripted = ScriptedLM({Answered: [Call("look"), Streamed("It rains.")]})
+    scripted = ScriptedLM({Answered: [Call("look"), Streamed("It rains.", thinking="Hm.")]})
     seen = await follow(Graph(start=Wonder), Wonder(), scripted)
-    assert seen.now == {"1:Answered.text": "It rains."}
+    assert seen.now == {"1:Answered": "Hm.", "1:Answered.text": "It rains."}
+    (judged,) = [each for each in seen.records if isinstance(each, AnswerJudged)]
+    assert judged.attempt.thinking == "Hm."
 
 
 # --- thinking -----------------------------------------------------------------------------------
@@ -659,6 +670,50 @@ async def test_thinking_of_a_request_that_fails_is_void() -> None:
     assert [type(each) for each in seen.records if isinstance(each, Thinking)]
     assert seen.kinds.count("AnswerRestarted") == 1
     assert seen.kinds.count("TextVoided") == 1
+
+
+async def test_thinking_of_a_wrong_answer_is_void_and_each_answer_keeps_its_own() -> None:
+    script = {
+        Article: [
+            Streamed({"headline": "much too long for it"}, thinking="Long."),
+            Streamed({"headline": "Rain"}, thinking="Short."),
+        ]
+    }
+    async with MemoryJournal(thinking=True) as journal:
+        lm = ScriptedLM(script)
+        seen = await follow(ASKING, Ask(), lm, journal=journal, run_id="one")
+        assert seen.now == {"1:Article": "Short.", "1:Article.headline": "Rain"}
+        assert ("1:Article", "Long.") in seen.deltas
+        assert await thinking_in(journal, "one") == ["Long.", "Short."]
+
+
+async def test_stored_thinking_stays_with_its_answer_and_no_prompt_has_it() -> None:
+    graph = Graph(start=Twice)
+
+    def lm(*answers: Any) -> Pieces:
+        made.append(Pieces(*answers))
+        return made[-1]
+
+    made: list[Pieces] = []
+    file = io.StringIO()
+    async with MemoryJournal(thinking=True) as journal:
+        failing = lm(thinks("hush"), BaeLMError("no luck"))
+        with pytest.raises(BaeLMError):
+            await graph.arun(Twice(), failing, journal=journal, run_id="one", thread="t")
+        await graph.resume("one", lm(thinks("more hush")), journal=journal)
+        fork = await graph.fork("one", at=1, journal=journal, new_id="two", thread="t")
+        await graph.resume(fork, lm(thinks("hush too")), journal=journal)
+        await graph.replay("two", journal=journal)
+        assert await thinking_in(journal, "one") == ["hush", "more hush"]
+        assert await thinking_in(journal, "two") == ["hush", "hush too"]
+        await journal.export(file, thread="t")
+    file.seek(0)
+    async with MemoryJournal() as other:  # what was stored is copied; nothing is added
+        await other.load(file)
+        assert await thinking_in(other, "one") == ["hush", "more hush"]
+        await graph.arun(Twice(), lm(*[thinks("hush")] * 2), journal=other, run_id="three")
+        assert await thinking_in(other, "three") == []
+    assert not any("hush" in str(prompt) for lm in made for prompt in lm.prompts)
 
 
 # --- scripts ------------------------------------------------------------------------------------

@@ -295,6 +295,21 @@ async def test_turns_of_a_changed_graph_are_shown_as_text():
         assert turns_of(lm.prompts[-1]) == [("user", "one"), ("assistant", "re: one")]
 
 
+async def test_a_turn_whose_text_field_has_another_name_today_is_shown_as_it_was():
+    class Say(Node):
+        node_config = NodeConfig(text="message")
+        message: str
+        language: str = "en"
+
+        async def __call__(self) -> Reply: ...
+
+    async with MemoryJournal() as journal:
+        await talk(journal, "one")
+        lm = scripted("two")
+        await Graph(start=Say).arun(Say(message="two"), lm, thread="ana", journal=journal)
+        assert turns_of(lm.prompts[-1]) == [("user", "one"), ("assistant", "re: one")]
+
+
 # Values
 
 

@@ -4,13 +4,14 @@ field as it grows, in batches, and says what of it is void."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from threading import get_ident
 from time import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from bae.answer_form import AnswerForm, ArrivingAnswer, FieldPart
 from bae.place import Place
+from bae.plan import plan_of
 from bae.records import AnswerBegan, FieldText, TextVoided, Thinking
 from bae.secrets import secret_fields
 from bae.unicode import readable
@@ -80,7 +81,7 @@ class AnswerStream:
         self._form = form
         self._tell: Callable[[CallEvent], None] | None = None
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
-        self._hidden: dict[type, Collection[str]] = {}
+        self._hidden: dict[type, frozenset[str]] = {}
         self._attempt = 0
         self._began = self._ended = self._closed = False
         self._arriving = ArrivingAnswer(form)
@@ -130,7 +131,8 @@ class AnswerStream:
                 case str():
                     self._collect(self._pieces, event)
                 case Thought(text):
-                    self._collect(self._thoughts, text)
+                    if not self._hides_thinking():
+                        self._collect(self._thoughts, text)
                 case Asking(form):
                     self._ask(form())
                 case Discard():
@@ -275,16 +277,28 @@ class AnswerStream:
     def _place(self, part: FieldPart) -> Place | None:
         """The place of a string; None where it may not be shown."""
         node = part.node
-        hidden = self._hidden.get(node)
-        if hidden is None:
-            copies = (self._run.scene.hidden or {}).get(node, ())
-            hidden = self._hidden[node] = {*secret_fields(node), *copies}
-        if part.field in hidden:
+        if part.field in self._hidden_fields(node):
             return None
         item, within = None, part.within
         if within and isinstance(within[0], int):
             item, within = within[0], within[1:]
         return Place(*self._where, node.__name__, part.field, "", item, within)
+
+    def _hidden_fields(self, node: type[Node]) -> frozenset[str]:
+        """The fields of a class that may not be shown."""
+        hidden = self._hidden.get(node)
+        if hidden is None:
+            copies = (self._run.scene.hidden or {}).get(node, ())
+            hidden = self._hidden[node] = frozenset((*secret_fields(node), *copies))
+        return hidden
+
+    def _hides_thinking(self) -> bool:
+        """Whether the LLM writes a field that may not be shown: it may think of the value too."""
+        return any(
+            field.name in self._hidden_fields(node)
+            for node, _ in self._form.targets.values()
+            for field in plan_of(node).plain
+        )
 
     def _place_of_thinking(self) -> Place:
         target = self._form.target

@@ -3,6 +3,7 @@ they are typed. Nothing that a model says can act on the terminal."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -17,6 +18,7 @@ pytest.importorskip("rich")
 pytest.importorskip("pyte")
 pytest.importorskip("prompt_toolkit")
 
+from bae.journal import SQLiteJournal
 from bae.lm.extras import is_there
 from terminal_session import CTRL_C, CTRL_D, Session
 
@@ -168,6 +170,12 @@ class Chat(Session):
 
     def waits_for_prompt(self, prompt: str = ">") -> None:
         self.waits(lambda: self.last_line == prompt, f"has no prompt {prompt!r}")
+
+    def leaves(self) -> None:
+        """Type Ctrl-D at the prompt: what is typed before the prompt is there may be lost."""
+        self.waits_for_prompt()
+        self.types(CTRL_D)
+        assert self.ends() == 0
 
     @property
     def last_line(self) -> str:
@@ -366,8 +374,7 @@ def test_a_graph_without_a_thread_field_says_that_each_message_stands_alone(tmp_
         chat.says("/new", "(new)")
         chat.says("/thread", first, "/thread ID switches to one")
         chat.says(f"/thread {first}", f"thread {first} (2 turns so far)", "> /hello")
-        chat.types(CTRL_D)
-        assert chat.ends() == 0
+        chat.leaves()
     assert not (tmp_path / "state").exists()
 
 
@@ -390,6 +397,45 @@ def test_an_image_goes_with_the_next_message_alone(tmp_path: Path):
         chat.says("and now?", "0 turns before this. The second half")
     with Chat(tmp_path, "--no-history", module="app.py:Alone", columns=200) as chat:
         chat.says("/image dot.png", "fits no field of Alone", "add a field to it, as photo: Image")
+
+
+async def typed_messages(folder: Path) -> list[str]:
+    """The messages of all runs of a chat with `Look`, the newest first."""
+    async with SQLiteJournal(folder / ".bae" / "runs.db") as journal:
+        found = [await journal.why(each.run_id, "Look.text") for each in await journal.runs()]
+    return [each.value for each in found]
+
+
+async def redact_newest(folder: Path) -> None:
+    async with SQLiteJournal(folder / ".bae" / "runs.db") as journal:
+        await journal.redact((await journal.runs(limit=1))[0].run_id, "Look.text")
+
+
+def test_what_is_sent_again_after_a_restart_is_what_was_typed(tmp_path: Path):
+    (tmp_path / "dot.png").write_bytes(base64.b64decode(DOT))
+    with Chat(tmp_path, "--no-history", "-t", "ana", module="app.py:Look") as chat:
+        chat.says("/image dot.png", "goes with the next message")
+        chat.says("what is it?", "I see dot.png")
+        chat.leaves()
+    with Chat(tmp_path, "--no-history", "-t", "ana", module="app.py:Look") as chat:
+        chat.shows("> [image dot.png, image/png, 70 bytes]")
+        chat.says("/retry", "> what is it?", "I see dot.png")
+        with Chat(tmp_path, "--no-history", "-t", "ana", module="app.py:Look") as other:
+            other.waits_for_prompt()
+            other.types("/edit\r")
+            other.waits_for_prompt("edit> what is it?")
+            other.types(" And why?\r")
+            other.leaves()
+        chat.says("/retry", "another process has added a turn", "what is it? And")
+    assert asyncio.run(typed_messages(tmp_path)) == ["what is it? And why?", *["what is it?"] * 2]
+    asyncio.run(redact_newest(tmp_path))
+    with Chat(tmp_path, "--no-history", "-t", "ana", module="app.py:Look") as chat:
+        chat.says("/retry", "the journal does not have the Look.text of the last turn")
+        chat.types("/edit\r")
+        chat.waits_for_prompt("edit>")
+        chat.types("and this?\r")
+        chat.leaves()
+    assert asyncio.run(typed_messages(tmp_path))[0] == "and this?"
 
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,9 +20,10 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
-from bae import Graph
+from bae import Graph, Node
 from bae.cli import main
 from bae.journal import SQLiteJournal
+from bae.testing import ScriptedLM, Streamed
 from bounded import BOUND
 from wardrobe_runs import WARDROBE, files, flat, noted, refused, runs, said, write_runs
 
@@ -224,6 +225,26 @@ def test_a_run_is_told_from_its_start_to_its_end(journal, capsys):
     assert "failed: " in failed
     assert failed.endswith("resume with: bae runs resume bad789 -m MODULE -j runs.db\n")
     assert "answer:" in said(capsys, "show", "abc123", *DB, "--full")
+
+
+def test_full_shows_what_a_model_thought_before_its_answer(folder, capsys):
+    class Write(Node):
+        async def __call__(self) -> Written: ...
+
+    class Written(Node):
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    async def write() -> None:
+        lm = ScriptedLM({Written: Streamed({"text": "Rain."}, thinking="First, the sky.")})
+        async with SQLiteJournal("runs.db", thinking=True) as journal:
+            await Graph(start=Write).arun(Write(), lm, journal=journal)
+
+    asyncio.run(write())
+    assert "thinking:\n" in said(capsys, "show", *DB, "--full")
+    assert "First, the sky." in said(capsys, "show", *DB, "--full")
+    assert "First, the sky." not in said(capsys, "show", *DB)
 
 
 def test_a_run_is_shown_with_a_timeline_of_what_ran_when(journal, capsys):

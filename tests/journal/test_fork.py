@@ -82,6 +82,9 @@ async def test_a_step_that_is_not_there_and_a_change_that_the_node_refuses_are_t
     for change in ({"colour": "red"}, {"mood": 3}):
         with refused("bae-fork-field"):
             await graph.fork("one", at=1, journal=journal, **change)
+    with refused("bae-fork-field") as raised:
+        await graph.fork("one", at=1, journal=journal, run_id="two")
+    assert "the id of the new run is new_id=" in (raised.value.fix or "")
     assert len(await journal.runs()) == 1
 
 

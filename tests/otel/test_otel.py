@@ -46,7 +46,7 @@ from bae.otel import export, export_run, instrument, tracing
 from bae.otel.attributes import provider_of
 from bae.records import AnswerRestarted, Asker, FillStarted, RunResumed
 from bae.run import Run
-from bae.testing import ScriptedLM
+from bae.testing import ScriptedLM, Streamed
 from bae.work import Work
 from bounded import BOUND
 from end_node import EndNode
@@ -732,6 +732,14 @@ async def test_prompts_and_answers_are_messages_by_the_conventions_where_they_ar
         "finish_reason": "stop",
     }
     assert said(wrong)["bae.errors"] == ("text: Input should be a valid string",)
+
+
+async def test_what_a_model_thinks_is_in_no_span(traced: Traced):
+    lm = ScriptedLM({Told: Streamed({"text": "the answer"}, thinking="hush")})
+    with tracing(traced.provider, content=True):
+        await telling.arun(Ask(question="the question"), lm)
+    assert "the answer" in traced.text()
+    assert "hush" not in traced.text()
 
 
 class Card(Node):

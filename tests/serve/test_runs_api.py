@@ -28,6 +28,8 @@ async def test_a_run_is_started_once_however_often_the_request_is_sent():
         )
         assert (other.status_code, other.json()["type"]) == (409, "bae-run-exists")
         assert other.headers["content-type"] == "application/problem+json"
+        turn = await served.client.post("/graphs/orders/runs", json={**body, "thread": "t"})
+        assert (turn.status_code, turn.json()["type"]) == (409, "bae-run-exists")
         assert (await served.get("/runs/order%2F1"))["run_id"] == "order/1"
 
 

@@ -18,7 +18,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from bae.cli.live.drawing import ASCII
-from bae.cli.team_board import Board, read_board, spent_text, watch
+from bae.cli.team_board import Board, read_board, watch
+from bae.cli.team_output import spent_text
 from bae.team import tables
 from bae.team.budgets import Spent, begin_run
 from bae.team.events import ActivityUpdate, CommitCreated, CorrectionAttempt, TestResult

@@ -13,16 +13,18 @@ from bae import BaeLMError
 from bae.team import ActivityUpdate, BackendWorkerAgent, Store, Task, Workbench
 from bae.team.models import PlannedTask
 from bae.team.task_log import read_task_log
+from bae.team.worker import preview_brief
 from bae.team.worker_graph import WorkerLoop
 from bae.testing import Call, ScriptedLM
 from bae.testing.scripted import Asked
-from git_repositories import git
+from git_repositories import commit_files, git
 from team_parts import (
     FAILING,
     NODE,
     PYTEST,
     PYTHON,
     SUB,
+    SUB_TASK,
     SUM,
     SUM_TEST,
     WORSE,
@@ -87,6 +89,26 @@ async def test_a_worker_looks_tries_checks_and_corrects_itself_before_it_submits
     assert not {"searches for add", "looks at calc.sh", f"submits: {DONE}"} & {*said}  # once
     told = [each.event.text for each in events if isinstance(each.event, ActivityUpdate)]
     assert {"searches for add", "looks at calc.sh", f"submits: {DONE}"} <= {*told}
+
+
+async def test_the_brief_that_is_printed_is_what_the_llm_is_asked_first(tmp_path: Path) -> None:
+    lm = a_script(RIGHT, DONE)
+    async with a_bench(tmp_path, SUB_TASK, files=FAILING) as (bench, [task]):
+        await bench.check_base("HEAD")  # as `bae team init` does
+        brief = await preview_brief(bench.store, bench.repository, task)
+        await work(bench, task, lm)
+    assert "# Tests that failed before\nFailed before this task too" in brief
+    assert brief in lm.asked[0].prompt.text
+
+
+async def test_the_printed_brief_of_a_task_shows_the_stubs_of_its_feature(tmp_path: Path) -> None:
+    planned = PlannedTask(key="tax", title="Add tax", feature="shop", criteria=("it adds tax",))
+    async with a_bench(tmp_path, planned) as (bench, [task]):
+        root = Path(bench.project.root)
+        git(root, "switch", "-q", "-c", task.feature_branch)
+        commit_files(root, {"tax.sh": "tax() { echo 'not done'; exit 1; }\n"})
+        git(root, "switch", "-q", "-")
+        assert "tax() {" in await preview_brief(bench.store, bench.repository, task)
 
 
 async def test_a_refused_submission_comes_back_into_the_same_conversation(tmp_path: Path) -> None:

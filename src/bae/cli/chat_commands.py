@@ -128,6 +128,7 @@ class ChatCommands:
 
     async def _send(self, message: str, *, replaces: bool) -> Taken:
         if replaces:
+            await self._talk.check_newest()
             return await self._talk.send_again(message), ""
         if self._talk.last.standing in UNFINISHED:
             note("the last turn is not finished: /resume continues it, /drop drops it")
@@ -154,12 +155,13 @@ class ChatCommands:
     async def _retry(self, rest: str) -> Taken:
         if not self._has_last():
             return exits.DONE, ""
+        await self._talk.check_newest()
         self._show_message(self._talk.last.text)
         return await self._talk.send_again(self._talk.last.text), ""
 
     async def _edit(self, rest: str) -> Taken:
         if self._has_last():
-            self.replaces, self.draft = True, self._talk.last.text
+            self.replaces, self.draft = True, self._talk.last.text or ""
         return exits.DONE, self.draft
 
     async def _resume(self, rest: str) -> Taken:
@@ -220,7 +222,7 @@ class ChatCommands:
             said.stylize("dim")
             err().print(said, soft_wrap=True)
 
-    def _show_message(self, text: str) -> None:
+    def _show_message(self, text: str | None) -> None:
         """Show what is sent again."""
         if not self._talk.options.quiet and text:
             said = Text("> ", style="bold").append(_shortened(text))

@@ -4,6 +4,7 @@ Ctrl-C stops the turn that runs, and nothing else."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -71,10 +72,11 @@ class ChatOptions:
 
 @dataclass(slots=True)
 class LastTurn:
-    """The newest turn of the thread: its run, its message, and how it stands."""
+    """The newest turn of the thread: its run, its message, and how it stands. `text` is the message
+    as it was typed; None where the journal does not have it."""
 
     run_id: str = ""
-    text: str = ""
+    text: str | None = ""
     standing: Standing = ""
 
 
@@ -142,8 +144,24 @@ class ChatSession:
         self.last = LastTurn()
         if turns:
             newest = turns[-1]
-            self.last = LastTurn(newest.run_id, newest.user, newest.status)
+            text = await self._typed_text(newest.run_id)
+            self.last = LastTurn(newest.run_id, text, newest.status)
         return turns
+
+    async def _typed_text(self, run_id: str) -> str | None:
+        """The message of a stored turn as it was typed: what a later turn reads may be a mask, or
+        begin with the placeholder of an image."""
+        place = f"{self.graph.start.__name__}.{self.options.text_field}"
+        try:
+            found = await self.journal.why(run_id, place, step=0)
+        except JournalError as error:
+            if error.code not in ("bae-why-unknown", "bae-why-pending"):
+                raise
+            return None  # its class has changed since
+        if found.kept != "value":
+            return None
+        value = found.value
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     async def send(self, text: str) -> int:
         """Send a message, and answer the exit code of the turn. A message that the start node does
@@ -167,8 +185,14 @@ class ChatSession:
             metadata=options.metadata,
         )
 
-    async def send_again(self, text: str) -> int:
+    async def send_again(self, text: str | None) -> int:
         """Send the last message again, or another in its place."""
+        if text is None:
+            start = f"{self.graph.start.__name__}.{self.options.text_field}"
+            what = (
+                f"the journal does not have the {start} of the last turn, which cannot be repeated"
+            )
+            raise refused(what, "type it again with /edit, in its place")
         changed = self._given_anew(text)
         if self.last.standing in UNFINISHED:
             await self.drop()
@@ -185,6 +209,21 @@ class ChatSession:
                 raise
             return await self.send(text)  # it stopped before its first node was stored
         return await self._take_turn(run_id, text, partial(self._resume, run_id))
+
+    async def check_newest(self) -> None:
+        """Raise if another process has added a turn since: it would be replaced too."""
+        (newest,) = await self.journal.runs(thread=self.thread, limit=1) or (None,)
+        if newest is None or newest.run_id == self.last.run_id:
+            return
+        try:
+            await self.journal.info(self.last.run_id)
+        except JournalError as error:
+            if error.code != "bae-run-unknown":
+                raise
+            return  # it stopped before anything of it was stored
+        await self.read()
+        what = "another process has added a turn to the thread"
+        raise refused(what, f"/retry and /edit replace that turn now: {self.last.text!r:.200}")
 
     async def resume(self) -> int:
         """Continue the last turn, which waits or was interrupted."""
@@ -240,7 +279,7 @@ class ChatSession:
 
     # One turn, from its beginning to how it came out.
 
-    async def _take_turn(self, run_id: str, text: str, go: BeginsTurn) -> int:
+    async def _take_turn(self, run_id: str, text: str | None, go: BeginsTurn) -> int:
         self.last = LastTurn(run_id, text, "running")
         display = self._display = self._new_display()
         began = perf_counter()

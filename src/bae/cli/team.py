@@ -441,8 +441,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     import asyncio
     from dataclasses import asdict
 
-    from bae.cli.team_board import counts_text, spent_text
-    from bae.cli.team_output import INTERRUPTED
+    from bae.cli.team_output import INTERRUPTED, counts_text, spent_text
     from bae.team.base_check import read_check
     from bae.team.budgets import Spent, read_spent, read_spent_by_task
     from bae.team.models import summary

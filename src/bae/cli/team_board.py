@@ -16,10 +16,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bae import Usage
 from bae.cli.live.drawing import UNICODE, Signs, signs_for
 from bae.cli.live.screen import Redrawn, can_redraw
-from bae.cli.wording import count, in_one_line, spent, took
+from bae.cli.team_output import ORDER, counts_text, spent_text
+from bae.cli.wording import in_one_line, took
 from bae.journal import subscribe
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Spent, read_spent
@@ -68,10 +68,6 @@ _Part: TypeAlias = tuple[str, str]
 """A text and its style."""
 _Show: TypeAlias = Callable[[Sequence[StoredEvent]], Awaitable[None]]
 _S = TaskStatus
-_ORDER: Final = (
-    *(_S.IN_PROGRESS, _S.BLOCKED, _S.FAILED, _S.READY, _S.PENDING),
-    *(_S.CANCELLED, _S.SKIPPED, _S.STAGED, _S.MERGED, _S.COMPLETED),
-)
 _STYLES: Final[Mapping[TaskStatus, str]] = {
     _S.IN_PROGRESS: "bold cyan",
     _S.BLOCKED: "bold yellow",
@@ -231,7 +227,7 @@ class Board:
         return self._text((f"{self.project.name}: {counts}", "bold"))
 
     def _tasks(self, width: int, room: int, now: float) -> Iterable[RenderableType]:
-        tasks = sorted(self.tasks, key=lambda task: _ORDER.index(task.status))
+        tasks = sorted(self.tasks, key=lambda task: ORDER.index(task.status))
         left = tasks[room - 1 :] if len(tasks) > room else []
         table = Table.grid(padding=(0, 2, 0, 0), expand=True)
         table.add_column(no_wrap=True, min_width=len("? in progress"))  # so that nothing jumps
@@ -335,26 +331,6 @@ class Board:
         heard.at, heard.text = stored.at, text
         if isinstance(stored.event, TestResult):
             heard.tests = _describe_tests(stored.event)
-
-
-def counts_text(counts: Mapping[TaskStatus, int], in_progress: str = "") -> str:
-    """How many tasks are in each status that any is in, what matters most first. `in_progress` is
-    another word for that."""
-    labels = {_S.IN_PROGRESS: in_progress or _S.IN_PROGRESS.label}
-    shown = [
-        f"{counts[each]} {labels.get(each, each.label)}" for each in _ORDER if counts.get(each)
-    ]
-    return ", ".join(shown) or "no tasks yet"
-
-
-def spent_text(spending: Spent) -> str:
-    """What was spent; nothing where no call was made."""
-    usage = Usage(spending.calls, spending.tokens, cost=spending.cost)
-    if not usage.calls:
-        return ""
-    *parts, last = [count(usage.calls, "LM call"), *spent(usage)]
-    least = "at least " if spending.cost and spending.unpriced else ""
-    return ", ".join([*parts, f"{least}{last}"])
 
 
 def _describe(event: Event) -> str:

@@ -119,7 +119,7 @@ async def log(
 def _print_log(told: TaskLog, *, full: bool) -> None:
     from rich.text import Text
 
-    from bae.cli.team_board import spent_text
+    from bae.cli.team_output import spent_text
     from bae.cli.wording import count, in_one_line
 
     task = told.task

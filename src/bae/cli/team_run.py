@@ -300,7 +300,7 @@ async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
 
 async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: bool) -> None:
     """Print what a run has led to, where the board has not `shown` it, and set the exit code."""
-    from bae.cli.team_board import counts_text, spent_text
+    from bae.cli.team_output import counts_text, spent_text
 
     blockers = await team.store.blockers(team.project.id, open_only=True)
     if as_json:

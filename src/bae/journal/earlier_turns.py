@@ -174,8 +174,8 @@ class _TextReader:
         if cls is None and self._has_secrets:
             return f"[{step.name}]"  # what is secret in it is not known
         names, only = self._search.text_fields(step)
-        if cls is not None:
-            only = plan_of(cls).text
+        if cls is not None and (today := plan_of(cls).text) in names:
+            only = today
         found = {name: self._value(step, name) for name in names}
         found = {name: value for name, value in found.items() if value is not _MISSING}
         if not only or only not in names:

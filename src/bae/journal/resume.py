@@ -334,7 +334,8 @@ def _changed_node(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
             f"{cls.__name__} has no field {', '.join(unknown)} to change",
             run_id=run_id,
             code="bae-fork-field",
-            fix=f"change one of {', '.join(cls.__pydantic_fields__)}",
+            fix=f"change one of {', '.join(cls.__pydantic_fields__)}"
+            + ("; the id of the new run is new_id=" if "run_id" in unknown else ""),
         )
     withheld = [
         field.name

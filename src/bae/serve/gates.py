@@ -22,7 +22,7 @@ from bae.markers import OpenGate
 from bae.plan import plan_of
 from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
 from bae.serve.files import files_named
-from bae.serve.problems import InputFault, Refused, refusal_of
+from bae.serve.problems import InputFault, Refused, refusal_of, wrong_input
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.starts import answer_schema
 from bae.serve.views import SHORT, GatePage, GateView, Value, value_of
@@ -156,24 +156,18 @@ async def go_on(call: ApiCall, graph: Graph[Any, Any]) -> None:
 def _value_of(body: AnswerBody) -> Any:
     if body.decision is None:
         if body.arguments is not None or body.reason or body.scope != "call":
-            raise _missing("decision", "give the decision approve, edit or refuse")
+            fix = "give the decision approve, edit or refuse"
+            raise wrong_input(["body", "decision"], "it is missing", fix)
         return body.value
     made: dict[str, Any] = {"approve": body.decision != "refuse"}
     if body.decision == "edit" and body.arguments is None:
-        raise _missing("arguments", "give all arguments of the call")
+        fix = "give all arguments of the call"
+        raise wrong_input(["body", "arguments"], "it is missing", fix)
     if body.arguments is not None:
         made["arguments"] = body.arguments
     if body.reason:
         made["reason"] = body.reason
     return made | ({"scope": body.scope} if body.scope != "call" else {})
-
-
-def _missing(part: str, fix: str) -> Refused:
-    fault = InputFault(loc=["body", part], msg="it is missing")
-    place = f"body.{part}"
-    return Refused(
-        422, "bae-serve-input", f"{place}: {fault.msg}", fix, place=place, errors=[fault]
-    )
 
 
 async def list_approvals(call: ApiCall) -> ApprovalPage:

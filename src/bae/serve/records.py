@@ -18,7 +18,7 @@ from bae.exceptions import BaeError
 from bae.journal.feeds import FeedItem, RunFeed, Subscriber, subscribe
 from bae.journal.stored_runs import Line
 from bae.serve.endpoints import ApiCall, Endpoint, Form
-from bae.serve.problems import Refused, refusal_of
+from bae.serve.problems import refusal_of, wrong_input
 from bae.serve.views import LinePage, LineView, dump
 from bae.tasks import gone
 
@@ -80,7 +80,8 @@ def _after_header(call: ApiCall) -> int:
     if not given:
         return call.query.after
     if not (given.isascii() and given.isdecimal() and len(given) < 13):
-        raise Refused(422, "bae-serve-input", "last-event-id: it is no number of a record")
+        fix = "send the `id` of the last event that you have, or leave it out"
+        raise wrong_input(["header", "last-event-id"], "it is no number of a record", fix)
     return int(given)
 
 

@@ -116,10 +116,8 @@ async def explain_field(call: ApiCall) -> Why:
         raise _no_step(call)
     before = f"{query.path}/" if query.path else ""
     stored = await call.api.journal.read_texts(call.path["run"])
-    try:
-        found = await call.api.fold(why, stored, f"{before}{number}:{name}.{query.field}", None)
-    except ValueError as error:
-        raise Refused(422, "bae-serve-input", f"query.field: {error}") from error
+    place = f"{before}{number}:{name}.{query.field}"
+    found = await call.api.fold(why, stored, place, None)
     return Why(provenance=data_of(found, query.cut))
 
 
@@ -134,7 +132,8 @@ async def show_call(call: ApiCall) -> CallView:
     number = number_in(call, "call")
     asked = await _questions(call)
     if number >= len(asked):
-        raise Refused(404, "bae-serve-path", f"the run has {len(asked)} calls, from 0")
+        fix = "list them: GET /runs/R/calls"
+        raise Refused(404, "bae-serve-path", f"the run has {len(asked)} calls, from 0", fix)
     return _call_of(number, asked[number], call.query.cut)
 
 
@@ -159,7 +158,8 @@ def number_in(call: ApiCall, name: str) -> int:
     """A number in the path."""
     text = call.path[name]
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise Refused(404, "bae-serve-path", f"{text[:50]!r} is no number")
+        fix = "give a number from 0 on"
+        raise Refused(404, "bae-serve-path", f"{text[:50]!r} is no number", fix)
     return int(text)
 
 
@@ -175,7 +175,9 @@ def _nodes_at(report: RunReport, path: str) -> Any:
 
 
 def _no_step(call: ApiCall) -> Refused:
-    return Refused(404, "bae-serve-path", f"the run has no step {call.path['step'][:50]}")
+    step = call.path["step"][:50]
+    fix = "list them: GET /runs/R/steps"
+    return Refused(404, "bae-serve-path", f"the run has no step {step}", fix)
 
 
 async def _questions(call: ApiCall) -> list[AskedQuestion]:

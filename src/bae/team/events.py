@@ -17,7 +17,7 @@ P = ParamSpec("P")
 _log = logging.getLogger(__name__)
 LONGEST_SEND: Final = 5.0
 """Seconds that a broadcast may take."""
-_FORBID: Final = ConfigDict(extra="forbid")
+_FORBID: Final = ConfigDict(extra="forbid", defer_build=True)
 PlanChange = Literal["added", "edited", "approved", "dropped"]
 
 
@@ -245,7 +245,7 @@ Event = Annotated[
 class StoredEvent(BaseModel):
     """An event with its number, which only grows, and its time, in seconds since 1970."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     number: int
     at: float
@@ -256,7 +256,8 @@ class StoredEvent(BaseModel):
         return {"number": self.number, "time": self.at, **self.event.to_message()}
 
 
-_ANY: TypeAdapter[Event] = TypeAdapter(Event)
+# Validators are built when they are first needed: most commands read no event.
+_ANY: TypeAdapter[Event] = TypeAdapter(Event, config=ConfigDict(defer_build=True))
 
 
 def read_event(message: Any) -> Event:

@@ -171,7 +171,9 @@ def _read_question(question: AskedQuestion, run: str, is_review: bool) -> Iterat
     refused += ["not answered"] if question.outcome in ("interrupted", "cancelled") else []
     count = len(question.rounds)
     rounds = [f"{count} rounds" if count > 1 else "1 round"] if count else []
-    texts = [f"asked:\n{each.asked}" for each in answers if each.asked]
+    # A conversation that a limit or a kill has ended has no answer with what was asked.
+    asked = [each.asked for each in answers if each.asked] or [question.asked]
+    texts = [f"asked:\n{text}" for text in asked if text]
     texts += [f"answered ({each.verdict}):\n{each.answer}" for each in answers if each.answer]
     yield LogEntry(
         at=question.at,

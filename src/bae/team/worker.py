@@ -15,6 +15,8 @@ from bae import LM, BaeError
 from bae.exceptions import describe
 from bae.lm import check_lm_name
 from bae.tasks import finish_despite_cancel
+from bae.team import sandbox
+from bae.team.base_check import describe_failed_before
 from bae.team.edits import apply_answer
 from bae.team.events import ActivityUpdate, Broadcaster, CommitCreated, TestResult
 from bae.team.git import BRANCHES, Repository, shown_path
@@ -35,8 +37,8 @@ from bae.team.repository import CommitReader
 from bae.team.store import Store
 from bae.team.task_context import LONGEST_CONTEXT, LOOP_CONTEXT, Context, gather_context
 from bae.team.verdict import WorkVerdict
-from bae.team.workbench import Workbench, WorkerMode, can_loop
-from bae.team.worker_graph import WorkerAnswer, WorkRequest, compose_brief
+from bae.team.workbench import Workbench, WorkerMode, can_loop, open_reports
+from bae.team.worker_graph import WorkerAnswer, WorkRequest, add_failed_before, compose_brief
 from bae.team.worker_runs import run_task
 from bae.team.workspaces import SetupError, Workspace
 
@@ -412,19 +414,23 @@ async def preview_brief(
     store: Store, repository: Repository, task: Task, *, with_tools: bool = True
 ) -> str:
     """What the worker of a task would be asked first, as a model with tools gets it, or one that
-    writes edits as text. No model is asked and no worktree is made."""
+    writes edits as text. No model is asked, no worktree is made and no test is run."""
     project = await store.project(task.project_id)
-    # The first run makes the team's branch from the user's.
-    known = await repository.resolve(BRANCHES + project.branch)
-    team = known or await repository.commit_id("HEAD")
-    head = await repository.resolve(BRANCHES + task.branch) or team
-    base = await repository.merge_base(team, head) or team
+    # The first run makes the team's branch from the user's, and a feature's from the team's.
+    branches = [each for each in (task.feature_branch, project.branch) if each]
+    known = [await repository.resolve(BRANCHES + each) for each in branches]
+    start = next(filter(None, known), None) or await repository.commit_id("HEAD")
+    head = await repository.resolve(BRANCHES + task.branch) or start
+    base = await repository.merge_base(start, head) or start
     diff = await repository.git("diff", "--no-ext-diff", "--no-textconv", base, head)
     longest = LOOP_CONTEXT if with_tools else LONGEST_CONTEXT
     reader = CommitReader(repository, head)
     context = await gather_context(task, store, reader, longest=longest)
     role = worker_class(task.kind).role
-    return compose_brief(role, context, "", bounded(diff), None if with_tools else "auto")
+    brief = compose_brief(role, context, "", bounded(diff), None if with_tools else "auto")
+    limits = sandbox.Limits(unsandboxed=project.allow_unsandboxed)
+    report = await open_reports(project, repository, store, limits).find(base)
+    return add_failed_before(brief, describe_failed_before(report, task.tests) if report else "")
 
 
 def _check_key(lm: LM | str | None, api_key: str | None) -> str | None:

@@ -281,17 +281,19 @@ class ScriptedLM(RoutingLM):
             tell(Asking(partial(AnswerForm.of, target)))
             values, streamed = _report_call(lambda: self._next_fill(target, tried))
             assert not isinstance(values, tuple)  # it has no tools
+            thinking = "" if streamed is None else streamed.thinking
             if streamed is not None:
                 await _tell_pieces(_text(values), streamed)
+            attempt = Attempt(number, _text(values), "valid", (), _JUDGED, thinking=thinking)
             try:
                 given = from_text(target, values) if isinstance(values, str) else values
                 node = target(**{**given, **resolved})
-                tell(Attempt(number, _text(values), "valid", (), _JUDGED))
+                tell(attempt)
                 return node
             except ValidationError as error:
                 problem = error
                 errors = tuple(faults(error))
-                tried.append(Attempt(number, _text(values), "invalid", errors, _JUDGED))
+                tried.append(replace(attempt, verdict="invalid", errors=errors))
                 tell(tried[-1])
         raise FillError(
             f"{target.__name__}: {self._attempts} answers in a row were not valid: "
@@ -312,6 +314,7 @@ class ScriptedLM(RoutingLM):
         while True:
             made = box.open_round
             must_answer = box.must_answer(is_native=True, before=made)
+            streamed: Streamed | None = None
             if made is None:
                 box.check_limit()
                 await box.prepare_round()
@@ -329,26 +332,32 @@ class ScriptedLM(RoutingLM):
                     made = box.take(_text(answer), (), None, _JUDGED)
             if made.calls:
                 await box.run_calls(made, not must_answer)
-            elif (node := await self._judge(target, resolved, made, box)) is not None:
+            elif (node := await self._judge(target, resolved, made, box, streamed)) is not None:
                 return node
             if box.wrong_rounds >= self._attempts:
                 raise box.wrong_too_often(self._attempts - 1)
 
     async def _judge(
-        self, target: type[N], resolved: Mapping[str, Any], made: Round, box: Toolbox
+        self,
+        target: type[N],
+        resolved: Mapping[str, Any],
+        made: Round,
+        box: Toolbox,
+        streamed: Streamed | None,
     ) -> N | None:
         """The node of an answer; None where it is wrong, or is not accepted."""
         known = {**resolved, box.field.name: box.calls}
+        thinking = "" if streamed is None else streamed.thinking
         try:
             takes_text = any(field.fills == "text" for field in plan_of(target).plain)
             given = from_text(target, made.text) if takes_text else from_json(made.text or "{}")
             node = target(**{**given, **known})
         except ValidationError as error:
             errors = tuple(faults(error))
-            tell(Attempt(made.number, made.text, "invalid", errors))
+            tell(Attempt(made.number, made.text, "invalid", errors, thinking=thinking))
             box.reply(made, "; ".join(errors))
             return None
-        tell(Attempt(made.number, made.text, "valid"))
+        tell(Attempt(made.number, made.text, "valid", thinking=thinking))
         return node if await box.accept(made, node) else None
 
     async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
