@@ -339,7 +339,7 @@ async def test_an_unknown_cost_is_null_and_a_sum_says_how_many_calls_have_none(t
         about: Any = {"project_id": 1, "task_id": 1, "run_id": 1, "tokens": 500}
 
         async def spend(cost: float) -> Any:
-            values = about | {"cost": cost}
+            values = about | {"cost": cost, "unpriced": not cost}
             await shop.store.write(lambda db: tables.insert(db, tables.spending, **values))
             return (await shop.get("/teams/shop/tasks"))["tasks"][0]["spent"]
 

@@ -245,7 +245,7 @@ class BaseReports:
             await asyncio.to_thread(path.unlink, missing_ok=True)
 
     async def _tree(self, commit: str) -> str:
-        return await self.workspaces.repository.git("rev-parse", f"{commit}^{{tree}}")
+        return await self.workspaces.repository.tree_of(commit)
 
     async def _path(self, tree: str) -> Path:
         assert self.folder is not None
