@@ -335,12 +335,10 @@ async def plan(
     asked at once; else the questions are written into a file for `--answers`, and the exit code is
     3. Nothing runs before you approve the tasks.
     """
-    from bae.journal import SQLiteJournal
     from bae.observers import observing
     from bae.team.planning import format_questions, plan_tasks
-    from bae.team.workbench import RUNS
 
-    async with SQLiteJournal(team.store.path.with_name(RUNS)) as journal:
+    async with team.store.journal() as journal:
         wanted = await _find_goal(goal, file, journal)
         answer = _make_answer(answers, decide, not no_ask)
         kinds = load_workers(team, workers)

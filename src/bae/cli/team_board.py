@@ -1,5 +1,6 @@
-"""The work of a team in the terminal: a board that changes as events come, or a line an event where
-there is no terminal. Nothing that an LLM or a test wrote can control the terminal."""
+"""The work of a team in the terminal: a board that changes as events come and as agents work; where
+there is no terminal, a line for each. Nothing that an LLM or a test wrote can control the
+terminal."""
 
 from __future__ import annotations
 
@@ -48,10 +49,12 @@ from bae.team.models import (
     headline,
 )
 from bae.team.schedule import DONE
+from bae.team.task_log import AgentStep, follow_agents
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from bae.journal import Journal
     from bae.team.store import Store
 
 PAST: Final = 2_000
@@ -83,11 +86,20 @@ _STYLES: Final[Mapping[TaskStatus, str]] = {
 
 
 async def watch(
-    store: Store, project_id: int, console: Console, *, after: int | None = None
+    store: Store,
+    project_id: int,
+    console: Console,
+    *,
+    after: int | None = None,
+    journal: Journal | None = None,
 ) -> None:
     """Show a project's work until this is cancelled: the board at a terminal, which stays there as
-    it was last, and elsewhere a line for each event after the number `after` (None: each new one).
-    The work may be done by this process or by another."""
+    it was last, and elsewhere a line for each event after the number `after` (None: each new one),
+    and for each step of an agent. `journal` is the open journal of the agents' runs. The work may
+    be done by this process or by another."""
+    if journal is None:
+        async with store.journal() as opened:
+            return await watch(store, project_id, console, after=after, journal=opened)
     number = await store.last_event(project_id)
     board = await read_board(store, project_id, signs_for(console))
     last: RenderableType = ""
@@ -113,11 +125,27 @@ async def watch(
             if line := board.line(event):
                 console.print(line, soft_wrap=True)
 
+    async def show_steps(steps: Sequence[AgentStep]) -> None:
+        await show(
+            [
+                StoredEvent(number=0, at=at, event=ActivityUpdate(project_id, text, task_id))
+                for at, task_id, text in steps
+                if board.has(task_id)
+            ]
+        )
+        await asyncio.sleep(_REFRESH_SECONDS)
+
     try:
-        async with aclosing(_follow(store, project_id, number)) as new:
+        async with (
+            asyncio.TaskGroup() as group,
+            aclosing(_follow(store, project_id, number)) as new,
+        ):
+            group.create_task(follow_agents(journal, show_steps, past=moves))
             async for batch in new:
                 await show(batch)
                 number = batch[-1].number
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
     except asyncio.CancelledError:
         with suppress(TeamError, RuntimeError):  # of a store that is closed
             await finish_despite_cancel(_show_rest(store, project_id, number, show))
@@ -186,11 +214,16 @@ class Board:
         self.blockers = await store.blockers(which, open_only=True)
         self.spent = await read_spent(store, project_id=which)
 
+    def has(self, task_id: int) -> bool:
+        """Whether a task is one of the project."""
+        return any(task.id == task_id for task in self.tasks)
+
     def take(self, events: Sequence[StoredEvent]) -> None:
         """Take in what events tell."""
         for each in events:
             if text := self._describe(each.event):
-                self.recent.append(each)
+                in_order = sorted([*self.recent, each], key=lambda event: event.at)
+                self.recent = deque(in_order, maxlen=RECENT)
                 self._hear(each, text)
 
     def line(self, stored: StoredEvent) -> Text | None:
@@ -328,7 +361,8 @@ class Board:
         if task_id is None:
             return
         heard = self.heard.setdefault(task_id, _Heard(stored.at))
-        heard.at, heard.text = stored.at, text
+        if stored.at >= heard.at:
+            heard.at, heard.text = stored.at, text
         if isinstance(stored.event, TestResult):
             heard.tests = _describe_tests(stored.event)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from bae.cli.printing import err, out, print_hanging
-from bae.cli.wording import count, cut, in_lines, in_one_line, spent
+from bae.cli.wording import cost, count, cut, in_lines, in_one_line
 from bae.team.models import TaskStatus, headline
 from bae.usage import Usage
 
@@ -287,9 +287,11 @@ def counts_text(counts: Mapping[TaskStatus, int], in_progress: str = "") -> str:
 
 def spent_text(spending: Spent) -> str:
     """What was spent; nothing where no call was made."""
-    usage = Usage(spending.calls, spending.tokens, cost=spending.cost)
-    if not usage.calls:
+    if not spending.calls:
         return ""
-    *parts, last = [count(usage.calls, "LM call"), *spent(usage)]
-    least = "at least " if spending.cost and spending.unpriced else ""
-    return ", ".join([*parts, f"{least}{last}"])
+    parts = [count(spending.calls, "LM call")]
+    parts += [count(spending.tokens, "token")] if spending.tokens else []
+    if spending.cost != 0:
+        least = "at least " if spending.cost and spending.unpriced else ""
+        parts.append(f"{least}{cost(Usage(spending.calls, cost=spending.cost))}")
+    return ", ".join(parts)

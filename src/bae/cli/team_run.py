@@ -243,7 +243,8 @@ async def run(
             address = await stack.enter_async_context(opening)
             print_address(err(), address)
         if not (quiet or as_json):
-            await stack.enter_async_context(_beside(show(*here, err())))
+            board = show(*here, err(), journal=bench.journal)
+            await stack.enter_async_context(_beside(board))
         summary = await LeadAgent(bench, asked, **options).run()
     shown = err().is_terminal and out().is_terminal and not quiet
     await _report(team, summary, as_json=as_json, shown=shown)

@@ -19,7 +19,7 @@ from bae.journal.feeds import FeedItem, RunFeed, Subscriber, subscribe
 from bae.journal.stored_runs import Line
 from bae.serve.endpoints import ApiCall, Endpoint, Form
 from bae.serve.problems import refusal_of, wrong_input
-from bae.serve.views import LinePage, LineView, dump
+from bae.serve.views import LinePage, LineView, dump, fitting
 from bae.tasks import gone
 
 HEARTBEAT: Final = 15.0
@@ -28,10 +28,6 @@ SENT_AT_ONCE: Final = 1 << 20
 """Characters of records that are sent together."""
 SEND_SECONDS: Final = 10.0
 """How long a client may take nothing of what is sent to it."""
-
-
-PAGE_SIZE: Final = 4 << 20
-"""Characters of a page of records: it may have fewer records than were asked for."""
 
 
 class RecordsQuery(Form):
@@ -51,7 +47,7 @@ async def list_records(call: ApiCall) -> LinePage | Response:
     if "text/event-stream" in accept:
         return EventStream(call, _after_header(call))
     page = await api.journal.lines(run_id, after=query.after, limit=query.limit)
-    lines = _as_many_as_fit(page.lines)
+    lines = fitting(page.lines, lambda line: len(line.data))
     if "application/x-ndjson" in accept:
         text = b"".join(dump(line_view(line)) + b"\n" for line in lines)
         return Response(text, media_type="application/x-ndjson")
@@ -60,18 +56,6 @@ async def list_records(call: ApiCall) -> LinePage | Response:
         last=page.total - 1,
         status=page.info.standing(),
     )
-
-
-def _as_many_as_fit(lines: tuple[Line, ...]) -> list[Line]:
-    """The first lines, one at least, that are not too much for one page."""
-    found: list[Line] = []
-    room = PAGE_SIZE
-    for line in lines:
-        room -= len(line.data)
-        if found and room < 0:
-            break
-        found.append(line)
-    return found
 
 
 def _after_header(call: ApiCall) -> int:

@@ -25,6 +25,8 @@ from bae.serve.views import (
     StepView,
     TimelineView,
     data_of,
+    fitting,
+    size_of,
     step_of,
     timeline_of,
     usage_of,
@@ -35,7 +37,8 @@ Number = Annotated[int, Field(ge=0, le=1 << 31)]
 
 class StepsQuery(Form):
     """Nodes of the graph at `path`, from the number `start` on, or around a number. Longer values
-    are cut after `cut` characters: a step by itself has all of them."""
+    are cut after `cut` characters: a step by itself has all of them. A page of long values has
+    fewer than `limit`: go on after the last step that you have."""
 
     path: str = ""
     start: Number = 0
@@ -86,13 +89,17 @@ class Why(BaseModel):
 
 
 async def list_steps(call: ApiCall) -> StepPage:
-    query = call.query
-    report = await report_of(call)
+    stored = await call.api.read_texts(call.user, call.path["run"])
+    return await call.api.fold(_step_page, stored, call.query)
+
+
+def _step_page(stored: StoredRun, query: StepsQuery) -> StepPage:
+    report = report_run(stored)
     nodes = _nodes_at(report, query.path)
     start = query.start if query.around is None else max(0, query.around - query.limit // 2)
-    page = nodes[start : start + query.limit]
+    steps = (step_of(query.path, each, query.cut) for each in nodes[start : start + query.limit])
     return StepPage(
-        steps=[step_of(query.path, node, query.cut) for node in page],
+        steps=fitting(steps, lambda step: size_of(step.fields)),
         total=len(nodes),
         paths=[graph.path for graph in report.graphs if graph.path][:1_000],
     )
@@ -198,7 +205,7 @@ def _call_of(number: int, asked: AskedQuestion, cut: int | None) -> CallView:
         at=asked.at,
         seconds=asked.seconds,
         outcome=asked.outcome,
-        error=asked.error,
+        error=asked.error if cut is not None else asked.error[:SHORT],
         usage=usage_of(asked.usage),
     )
     if cut is not None:

@@ -208,13 +208,14 @@ class ProgressUpdate(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class ActivityUpdate(_Event):
-    """What an agent is doing, in words. What is `journaled` is a tool call, which the journal of
-    the agents' runs has in full."""
+    """What is done for a task or for the run, in words: by bae, or by a coding program. What an LLM
+    does is in the journal of its runs."""
 
     text: str
     task_id: int | None = None
     agent_id: str | None = None
     journaled: bool = False
+    """In events of earlier versions: this is a tool call, which the journal has in full."""
     program: str = ""
     """The coding program that does it, if it is one."""
     type: Literal["activity_update"] = field(default="activity_update", kw_only=True)

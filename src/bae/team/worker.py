@@ -191,7 +191,6 @@ class WorkerAgent:
         within = f"{workspace.base}..{BRANCHES}{task.branch}"
         if mark and (done := await bench.repository.find_commit(trailer.rstrip(), within)):
             return await bench.repository.changed_files(f"{done}^", done)
-        await self.say(task, "applies edits")
         await workspace.restore("left before new edits")
         changes = await apply_answer(workspace.path, answer, workspace.submodules)
         files = tuple(change.path for change in changes)
@@ -297,14 +296,13 @@ class WorkerAgent:
             except (BaeError, OSError):  # it is there still: nothing is lost, and recover cleans
                 _log.warning("the worktree %s is left", workspace.path, exc_info=True)
 
-    async def say(
-        self, task: Task, text: str, *, journaled: bool = False, program: str = ""
-    ) -> None:
-        """Report what is being done, by a coding program if one is named."""
+    async def say(self, task: Task, text: str, *, program: str = "") -> None:
+        """Report what bae does for a task, or what a coding program does, if one is named. What an
+        LLM does is in the journal of its run."""
         bench = await self.open()
         bench.on_progress(task.id)
         about = task.project_id, text, task.id, self.agent_id
-        await bench.emit(ActivityUpdate(*about, journaled=journaled, program=program))
+        await bench.emit(ActivityUpdate(*about, program=program))
 
     async def open(self) -> Workbench:
         """The bench that the worker works at; alone, it is opened when it is first needed."""
