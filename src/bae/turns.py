@@ -39,9 +39,9 @@ class Turn:
         that reads calls in its own texts begins to write some."""
         from bae.prompts.messages import Message, TextPart
 
-        parts = [TextPart(self.user or "(no text)")]
+        parts = [TextPart(_text_or_note(self.user))]
         parts += [TextPart(_call_text(call)) for call in self.calls]
-        reply = TextPart(self.reply or "(no text)")
+        reply = TextPart(_text_or_note(self.reply))
         return Message("user", tuple(parts), "turn"), Message("assistant", (reply,), "turn")
 
     @property
@@ -154,6 +154,11 @@ def _pair(given: object) -> Turn:
     if not isinstance(given, tuple | list) or [*map(type, pair)] != [str, str]:
         raise TypeError(f"Messages([{given!r:.100}]): give pairs of texts, (user, reply), or Turns")
     return Turn(*cast("tuple[str, str]", pair))
+
+
+def _text_or_note(text: str) -> str:
+    """The text of a message. Providers refuse a blank text, and would refuse all later turns."""
+    return text if text.strip() else "(no text)"
 
 
 def _call_text(call: ToolCall) -> str:
