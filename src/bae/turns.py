@@ -37,11 +37,11 @@ class Turn:
     def messages(self) -> tuple[Message, Message]:
         """The turn as an LM reads it. What tools returned is part of the user's message: a model
         that reads calls in its own texts begins to write some."""
-        from bae.prompts.messages import Message, TextPart
+        from bae.prompts.messages import Message, TextPart, said_or
 
-        parts = [TextPart(_text_or_note(self.user))]
+        parts = [TextPart(said_or(self.user, "(no text)"))]
         parts += [TextPart(_call_text(call)) for call in self.calls]
-        reply = TextPart(_text_or_note(self.reply))
+        reply = TextPart(said_or(self.reply, "(no text)"))
         return Message("user", tuple(parts), "turn"), Message("assistant", (reply,), "turn")
 
     @property
@@ -154,11 +154,6 @@ def _pair(given: object) -> Turn:
     if not isinstance(given, tuple | list) or [*map(type, pair)] != [str, str]:
         raise TypeError(f"Messages([{given!r:.100}]): give pairs of texts, (user, reply), or Turns")
     return Turn(*cast("tuple[str, str]", pair))
-
-
-def _text_or_note(text: str) -> str:
-    """The text of a message. Providers refuse a blank text, and would refuse all later turns."""
-    return text if text.strip() else "(no text)"
 
 
 def _call_text(call: ToolCall) -> str:
