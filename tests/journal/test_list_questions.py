@@ -6,9 +6,12 @@ from typing import Annotated
 
 import pytest
 
-from bae import BaeError, Graph, Node, ToolCall, Tools
+from bae import BaeError, BaeLMError, Graph, Node, ToolCall, Tools
 from bae.journal import MemoryJournal, list_questions
+from bae.lm import Answer
+from bae.lm.backend import CallPart
 from bae.testing import Call, ScriptedLM
+from toy_backend import ToyBackend
 
 
 def look(path: str) -> str:
@@ -69,6 +72,20 @@ async def test_a_question_that_failed_is_listed_and_a_resumed_conversation_is_to
     questions = list_questions(await journal.read("r"))
     calls = [call.text for asked in questions for each in asked.rounds for call in each.calls]
     assert calls == ['look(path="a.py")', 'look(path="b.py")']
+
+
+async def test_what_a_conversation_without_an_answer_began_with_is_listed():
+    class CallingBackend(ToyBackend):
+        calls_tools = True
+
+    journal = MemoryJournal()
+    call = Answer("", calls=(CallPart("x", "look", {"path": "a.py"}),))
+    lm = CallingBackend(call, BaeLMError("no line", retryable=False))
+    with pytest.raises(BaeLMError, match="no line"):
+        await graph.arun(Ask(text="How many?"), lm, journal=journal, run_id="r")
+    [question] = list_questions(await journal.read("r"))
+    assert question.answers == ()
+    assert "How many?" in question.asked
 
 
 async def test_a_run_that_asked_nothing_has_no_questions():

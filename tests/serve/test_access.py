@@ -11,7 +11,7 @@ from websockets.asyncio.client import connect
 
 from bae.journal import MemoryJournal, RunInfo
 from bae.serve import User, bearer, public, router
-from bae.serve.endpoints import Endpoint
+from bae.serve.endpoints import Endpoint, Form
 from bae.serve.live import FEEDS
 from bae.serve.table import TABLE
 from file_parts import DOT
@@ -20,7 +20,11 @@ from serving import TOKEN, USERS, VERBS, orders, serving
 MARK = "what-only-ana-may-see"
 MISSING = f"sha256:{'0' * 64}"
 BODIES: dict[tuple[str, str], Any] = {
-    ("POST", "/graphs/{graph}/runs"): {"run_id": "asks", "start": {"sku": MARK, "count": 20}},
+    ("POST", "/graphs/{graph}/runs"): {
+        "run_id": "asks",
+        "start": {"sku": MARK, "count": 20},
+        "thread": "asks-t",
+    },
     ("POST", "/runs/{run}/forks"): {"at": 0, "go_on": False},
     ("POST", "/runs/{run}/approvals/revoke"): {"tool": "refund"},
     ("POST", "/runs/{run}/answers"): {"gate": "1:Approval.approved", "value": True},
@@ -83,7 +87,8 @@ async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
         assert (may_not.status_code, may_not.json()["type"]) == (403, "bae-serve-verb")
         stranger = await ask(served.client, endpoint, "ben")
         assert MARK not in stranger.text
-        names_thread = "threadId" in BODIES.get((endpoint.method, endpoint.path), ())
+        body = BODIES.get((endpoint.method, endpoint.path), {})
+        names_thread = "threadId" in body or "thread" in body
         is_named = "asks" in path_of(endpoint) or DOT.hash in path_of(endpoint)
         if is_named or names_thread:
             hidden = stranger.json()
@@ -94,9 +99,9 @@ async def test_an_endpoint_is_for_users_who_may_and_for_runs_that_they_see(
             assert names_thread or stranger.text == shown
         elif endpoint.takes_bytes:  # each user has files of their own
             assert stranger.status_code == 201
-        else:  # lists, graphs, and a start under the id of a run that ben does not see
-            assert stranger.status_code == (200 if endpoint.method == "GET" else 409)
-            assert endpoint.method != "GET" or '"asks"' not in stranger.text
+        else:  # lists, and graphs
+            assert (endpoint.method, stranger.status_code) == ("GET", 200)
+            assert '"asks"' not in stranger.text
         assert (await served.journal.read("asks")).info.status == "waiting"
         allowed = await ask(served.client, endpoint, TOKEN)
         assert allowed.status_code in (200, 201, 202, 204, 404)
@@ -202,6 +207,67 @@ async def test_what_writes_is_json_and_bounded():
         assert (broken.status_code, broken.json()["type"]) == (400, "bae-serve-json")
         put = await served.client.put("/runs", json={})
         assert (put.status_code, put.headers["allow"]) == (405, "GET")
+        vast = await served.client.post(
+            "/graphs/orders/runs",
+            content='{"start": {"sku": "x"}, "metadata": {"a": 1e999}}',
+            headers={"content-type": "application/json"},
+        )
+        assert (vast.status_code, vast.json()["type"]) == (400, "bae-serve-json")
+        assert "finite" in vast.json()["fix"]
+
+
+WRONG: list[tuple[str, str, dict[str, Any], list[str]]] = [
+    ("POST", "/graphs/orders/runs", {"json": {"run_id": "last", "start": {}}}, ["body", "run_id"]),
+    ("POST", "/graphs/orders/runs", {"json": {"run_id": "a\n", "start": {}}}, ["body", "run_id"]),
+    ("POST", "/graphs/orders/runs", {"json": {"thread": " ", "start": {}}}, ["body", "thread"]),
+    ("POST", "/runs/asks/forks", {"json": {"at": 7}}, ["body", "at"]),
+    ("POST", "/runs/asks/forks", {"json": {"at": 0, "run_id": "\t"}}, ["body", "run_id"]),
+    ("POST", "/runs/asks/forks", {"json": {"at": 0, "changed": {"x": 1}}}, ["body", "changed"]),
+    ("POST", "/runs/asks/answers", {"json": {"gate": ""}}, ["body", "gate"]),
+    ("POST", "/runs/held/resume", {"json": {"given": {"Slow.other": "x"}}}, ["body", "given"]),
+    ("GET", "/runs?limit=1&limit=2", {}, ["query", "limit"]),
+    ("GET", "/runs/asks/steps/0/why", {}, ["query", "field"]),
+    (
+        "GET",
+        "/runs/asks/records",
+        {"headers": {"accept": "text/event-stream", "last-event-id": "x"}},
+        ["header", "last-event-id"],
+    ),
+]
+
+
+async def test_bad_input_is_refused_with_the_part_that_is_wrong_and_what_to_do():
+    async with serving() as served:
+        await served.start(MARK, 20, run_id="asks", thread="asks-t")
+        await served.post("/graphs/slow/runs", {"run_id": "held", "start": {"name": "bad"}})
+        await served.post("/runs/held/cancel")
+        asked: list[tuple[str, str, dict[str, Any], list[str]]] = [*WRONG]
+        for each in TABLE:  # all of them take nothing that they do not name
+            path, _, _ = path_of(each).partition("?")
+            body = {"json": {}} if each.method == "POST" and not each.takes_bytes else {}
+            if each.takes_bytes:
+                body = {"headers": {"content-type": "application/octet-stream"}}
+            asked.append((each.method, f"{path}?price=1", body, ["query"]))
+            if each.body is not None and issubclass(each.body, Form):
+                asked.append((each.method, path, {"json": {"price": 1}}, ["body"]))
+        for method, path, more, loc in asked:
+            refused = await served.client.request(method, path, **more)
+            problem = refused.json()
+            assert (refused.status_code, problem["status"]) == (422, 422), (method, path)
+            assert refused.headers["content-type"] == "application/problem+json"
+            assert problem["errors"][0]["loc"][: len(loc)] == loc, (method, path, problem)
+            assert problem["fix"], (method, path, problem)
+        assert len((await served.get("/runs"))["runs"]) == 2
+
+
+async def test_names_of_hosts_and_origins_are_compared_as_browsers_send_them():
+    async with serving(auth=public(), hosts=["Shop.Example"], origins=["http://Mine"]) as served:
+        for host, status in (("shop.example:8800", 200), ("SHOP.example", 200), ("other", 403)):
+            headers = {"host": host, "origin": "http://mine", "sec-fetch-site": "cross-site"}
+            assert (await served.client.get("/runs", headers=headers)).status_code == status
+    for wrong in ("shop.example", "https://shop.example/", "https://shop.example/page", "*", ""):
+        with pytest.raises(ValueError, match="port"):
+            router(orders, journal=MemoryJournal(), auth=public(), origins=[wrong])
 
 
 def test_auth_is_required_and_a_journal_with_secrets_is_refused():

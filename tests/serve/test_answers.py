@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Annotated, Any
 
 import pytest
+from websockets.asyncio.client import connect
 
 from bae import Graph, Node, Tool, ToolCall, Tools
 from bae.journal import MemoryJournal
 from bae.serve import API
 from bae.testing import Call, ScriptedLM
-from serving import serving
+from serving import TOKEN, serving
 
 SENT: list[int] = []
 
@@ -166,6 +168,28 @@ async def test_what_a_user_may_not_see_is_left_out_by_the_store(path: str):
         page = (await served.client.get(path, headers=ben)).json()
         assert [len(each) for each in page.values() if isinstance(each, list)] == [1]
         assert journal.listed <= 2
+
+
+async def test_requests_that_wait_are_answered_when_the_server_stops():
+    async with serving() as served, asyncio.timeout(20):
+        async with connect(served.ws()) as socket:
+            await socket.send(json.dumps({"token": TOKEN}))
+            await socket.send(json.dumps({"sub": 1, "feed": "runs", "after": "now"}))
+            await socket.recv()
+            body = {"run_id": "held", "thread": "t", "start": {"name": "held-at-stop"}}
+            post = served.client.post
+            first = asyncio.create_task(post("/graphs/slow/runs?wait=300", json=body))
+            while not json.loads(await socket.recv()).get("items"):
+                pass  # until the run is in the list
+        after = {"run_id": "next", "thread": "t", "busy": "wait", "start": {"name": "next"}}
+        second = asyncio.create_task(post("/graphs/slow/runs", json=after))
+        while "next" not in served.api.owner.run_ids:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        served.api.close()
+        assert [(await each).status_code for each in (first, second)] == [202, 503]
+        assert (await second).json()["type"] == "bae-serve-closing"
+    assert [each.run_id for each in await served.journal.runs()] == ["held"]
+    assert (await served.journal.read("held")).info.standing() == "interrupted"
 
 
 async def test_a_server_that_stops_takes_no_run_and_keeps_answers():

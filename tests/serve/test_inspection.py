@@ -7,11 +7,14 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import pytest
+from pydantic import Field
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from bae import Dep, Graph, Node
+from bae import Dep, Gate, Graph, Node
 from bae.journal import SQLiteJournal
+from bae.serve import Form
+from bae.serve.table import TABLE
 from serving import TOKEN, Served, held, serving
 
 
@@ -184,12 +187,104 @@ async def test_a_run_of_another_process_is_shown_cancelled_and_not_resumed(tmp_p
         assert again.status_code == 202
 
 
+def ask(question: str) -> Any:
+    return Annotated[str, Gate(question)]
+
+
+class Page(Node):
+    n: int = 0
+    text: str = ""
+
+    async def __call__(self) -> "Page | Review":
+        text = f"{self.n:05}" * 1_000
+        return Page(n=self.n + 1, text=text) if self.n < 40 else Review(text=text)
+
+
+class Review(Node):
+    text: str
+    a: ask("a?") = Field(init=False)  # type: ignore[valid-type]
+    b: ask("b?") = Field(init=False)  # type: ignore[valid-type]
+    c: ask("c?") = Field(init=False)  # type: ignore[valid-type]
+    d: ask("d?") = Field(init=False)  # type: ignore[valid-type]
+    e: ask("e?") = Field(init=False)  # type: ignore[valid-type]
+    f: ask("f?") = Field(init=False)  # type: ignore[valid-type]
+    g: ask("g?") = Field(init=False)  # type: ignore[valid-type]
+
+    async def __call__(self) -> None: ...
+
+
+pages = Graph(start=Page, end=Review, name="pages")
+
+
+def most_of(query: type[Form]) -> str:
+    """The query for as much as there may be in one response."""
+    found: list[str] = []
+    for name in ("limit", "cut"):
+        about = query.model_json_schema().get("properties", {}).get(name)
+        if about is not None:
+            found.append(f"{name}={about['maximum']}")
+    return "&".join(found)
+
+
+async def test_no_endpoint_returns_a_whole_long_run_and_its_pages_have_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("bae.serve.views.PAGE_SIZE", 20_000)
+    async with serving(graphs={"pages": pages}, max_iters=0) as served:
+        about = {"metadata": {"x" * 50_000: "y"}}
+        for run in ("one", "two"):
+            body = {"start": {}, "run_id": run, "thread": f"thread-{run}", **about}
+            started = await served.post("/graphs/pages/runs?wait=10", body)
+        assert (len(started["waiting"]), started["waiting_count"]) == (5, 7)
+        named = {"graph": "pages", "run": "one", "step": "3", "call": "0", "thread": "thread-one"}
+        queries = {"why": "&field=text", "compare": "&a=one&b=two&same=true"}
+        for each in TABLE:
+            if each.method != "GET" or each.path in ("/runs/{run}", "/openapi.json"):
+                continue  # a run has all of its metadata
+            path = each.path.format(hash="sha256:", **named)
+            query = most_of(each.query) + queries.get(each.path.rpartition("/")[2], "")
+            found = await served.client.get(f"{path}?{query}")
+            assert found.status_code == (404 if "calls/" in path or "files" in path else 200), path
+            assert len(found.content) < 45_000, path
+
+        async def all_of(path: str, key: str) -> list[Any]:
+            found: list[Any] = []
+            while True:
+                page = await served.get(f"{path}start={len(found)}")
+                found += page[key]
+                if len(found) == page["total"]:
+                    return found
+
+        steps = await all_of("/runs/one/steps?limit=500&cut=65536&", "steps")
+        assert [each["step"] for each in steps] == [*range(42)]
+        gates = await all_of("/runs/one/gates?cut=65536&", "gates")
+        assert [each["question"] for each in gates] == ["a?", "b?", "c?", "d?", "e?", "f?", "g?"]
+        path = "/compare?a=one&b=two&same=true&cut=65536&"
+        assert len(await all_of(path, "nodes")) == 42
+
+
+async def test_the_inbox_has_some_questions_of_a_run_and_says_how_many_more_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("bae.serve.gates._OF_RUN", 2)
+    async with serving(graphs={"pages": pages}, max_iters=0) as served:
+        await served.post("/graphs/pages/runs?wait=10", {"start": {"n": 40}, "run_id": "one"})
+        inbox = await served.get("/inbox")
+        asked = [each["question"] for each in inbox["gates"]]
+        assert (asked, inbox["more"]) == (["a?", "b?"], {"one": 5})
+        for each in inbox["gates"]:
+            await served.post("/runs/one/answers", {"gate": each["gate"], "value": "yes"})
+        inbox = await served.get("/inbox")
+        asked = [each["question"] for each in inbox["gates"]]
+        assert (asked, inbox["more"]) == (["c?", "d?"], {"one": 3})
+
+
 class Write(Node):
     n: int = 0
     text: str = ""
 
     async def __call__(self) -> "Write | Written":
-        return Write(n=self.n + 1, text="x" * 40_000) if self.n < 100 else Written()
+        return Write(n=self.n + 1, text="x" * 40_000) if self.n < 150 else Written()
 
 
 class Written(Node):
@@ -224,11 +319,11 @@ async def test_a_client_that_takes_nothing_is_dropped_and_costs_the_others_nothi
                     f"GET /runs/big/records HTTP/1.1\r\nhost: {address.netloc}\r\n"
                     f"authorization: Bearer {TOKEN}\r\naccept: text/event-stream\r\n\r\n".encode()
                 )
+                await reader.readuntil(b"event: record")  # it follows the run
                 others = [event async for event in served.events("big")]
                 assert others[-1][2]["reason"] == "ended"
                 await dropped(served)
                 text = await reader.read()
-                assert b"event: record" in text
                 assert b"event: end" not in text
                 writer.close()
             else:
@@ -236,6 +331,7 @@ async def test_a_client_that_takes_nothing_is_dropped_and_costs_the_others_nothi
                 async with connect(served.ws(), sock=plain, **options) as hanging:
                     await hanging.send(json.dumps({"token": TOKEN}))
                     await hanging.send(json.dumps({"sub": 1, "feed": "run/big"}))
+                    assert json.loads(await hanging.recv())["items"] == []  # it follows the run
                     others = [event async for event in served.events("big")]
                     assert others[-1][2]["reason"] == "ended"
                     await dropped(served)

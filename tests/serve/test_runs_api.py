@@ -28,6 +28,8 @@ async def test_a_run_is_started_once_however_often_the_request_is_sent():
         )
         assert (other.status_code, other.json()["type"]) == (409, "bae-run-exists")
         assert other.headers["content-type"] == "application/problem+json"
+        turn = await served.client.post("/graphs/orders/runs", json={**body, "thread": "t"})
+        assert (turn.status_code, turn.json()["type"]) == (409, "bae-run-exists")
         assert (await served.get("/runs/order%2F1"))["run_id"] == "order/1"
 
 
@@ -221,6 +223,15 @@ async def test_a_thread_has_its_turns_and_no_stranger_may_add_one():
             ("Hi", "ended"),
             ("How are you?", "ended"),
         ]
+        newest = await served.get("/threads/t%2F1?limit=1")
+        [last] = newest["turns"]
+        assert (last["user"], newest["total"]) == ("How are you?", 2)
+        older = f"/threads/t%2F1?limit=1&cut=1&before={last['run_id']}"
+        assert [each["user"] for each in (await served.get(older))["turns"]] == [
+            "H… (1 more characters)"
+        ]
+        unknown = await served.client.get("/threads/t%2F1?before=none")
+        assert (unknown.status_code, unknown.json()["type"]) == (404, "bae-run-unknown")
         assert [each["thread"] for each in (await served.get("/threads"))["threads"]] == ["t/1"]
         rows = (await served.get("/runs?meta.page=home&limit=1"))["runs"]
         assert [row["metadata"] for row in rows] == [{"page": "home", "by": "ana"}]
@@ -330,7 +341,7 @@ async def test_a_run_whose_classes_have_changed_is_shown_without_its_result():
 async def test_rows_of_a_list_are_small_and_a_page_of_long_records_ends_early(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("bae.serve.records.PAGE_SIZE", 400)
+    monkeypatch.setattr("bae.serve.views.PAGE_SIZE", 400)
     async with serving() as served:
         long = {f"note{n}": "x" * 5_000 for n in range(50)}
         await served.start(run_id="one", metadata=long)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
@@ -152,6 +153,24 @@ def start(client: httpx.Client) -> Follower:
 def client_of(port: int) -> httpx.Client:
     headers = {"authorization": f"Bearer {TOKEN}"}
     return httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong", "why"),
+    [
+        ("--allow-origin", "https://shop.example/page", "without a path"),
+        ("--token", "short", "at least 8"),
+    ],
+)
+def test_an_option_that_would_never_work_is_refused(
+    option: str, wrong: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    main = pytest.importorskip("bae.cli").main
+    (tmp_path / "app.py").write_text(APP)
+    assert main(["serve", str(tmp_path / "app.py"), option, wrong]) == 2
+    error = capsys.readouterr().err
+    assert option in error
+    assert why in " ".join(error.replace("│", " ").split())
 
 
 def test_clients_that_come_back_miss_nothing_when_the_server_is_killed(tmp_path: Path):

@@ -18,7 +18,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from bae.cli.live.drawing import ASCII
-from bae.cli.team_board import Board, read_board, spent_text, watch
+from bae.cli.team_board import Board, read_board, watch
+from bae.cli.team_output import spent_text
 from bae.team import tables
 from bae.team.budgets import Spent, begin_run
 from bae.team.events import ActivityUpdate, CommitCreated, CorrectionAttempt, TestResult
@@ -117,7 +118,8 @@ async def test_the_board_has_tasks_with_reasons_agents_questions_and_events(
 def test_a_sum_with_calls_of_unknown_cost_is_the_least():
     assert spent_text(Spent(2, 1204, 0.42)) == "2 LM calls, 1,204 tokens, $0.42"
     assert spent_text(Spent(2, 1204, 0.42, 1)) == "2 LM calls, 1,204 tokens, at least $0.42"
-    assert spent_text(Spent(2, 1204, 0.0, 2)) == "2 LM calls, 1,204 tokens"
+    assert spent_text(Spent(2, 1204, None, 2)) == "2 LM calls, 1,204 tokens, cost unknown"
+    assert spent_text(Spent(2, 1204, 0.0)) == "2 LM calls, 1,204 tokens"
 
 
 async def test_a_low_terminal_has_the_tasks_that_matter_most(store: Store):

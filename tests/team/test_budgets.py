@@ -12,7 +12,14 @@ pytest.importorskip("sqlalchemy")
 
 from bae import BaeLMError, BudgetError, Usage
 from bae.lm import LM, Answer, Backend, Budget, Prompt
-from bae.team.budgets import Budgets, Spent, begin_run, finish_run, read_spent
+from bae.team.budgets import (
+    Budgets,
+    Spent,
+    begin_run,
+    finish_run,
+    read_spent,
+    read_spent_by_task,
+)
 from bae.team.models import PlannedTask, Project, Task
 from bae.team.store import Store
 from bae.testing import ScriptedLM
@@ -189,6 +196,37 @@ async def test_an_answer_without_prompt_tokens_or_cost_is_charged_an_estimate(st
     spent = await read_spent(store, task_id=task.id)
     assert spent.tokens > 10
     assert spent.cost == spent.tokens / 1000
+
+
+async def test_an_unknown_cost_is_none_and_a_sum_says_how_many_calls_have_none(store: Store):
+    class Unpriced(Priced):
+        def least_cost(self, usage: Usage) -> float | None:
+            return None
+
+    task, other = await two_tasks(store)
+    budgets = Budgets(store, await begin_run(store, 1))
+    used = Usage(1, 100, 50, cost=None)
+
+    await ask(budgets.limit(task, Unpriced(used)))
+    await ask(budgets.limit(task, Unpriced(used)))
+    lost = Unpriced(BaeLMError("cut off"))
+    with pytest.raises(BaeLMError):
+        await ask(budgets.limit(other, lost))
+    turn, _ = await budgets.begin_turn(other, "codex", knows_cost=False)
+    await budgets.charge(other, turn, Usage(1, 7, 3, cost=None))
+
+    assert await read_spent(store, task_id=task.id) == Spent(2, 300, None, 2)
+    assert (await read_spent_by_task(store, 1))[other.id].cost is None
+    await ask(budgets.limit(task, Priced(Usage(1, 100, 50, cost=0.15))))
+    assert await read_spent(store, task_id=task.id) == Spent(3, 450, 0.15, 2)
+    assert (await read_spent(store)).unpriced == 4
+
+
+async def test_a_model_that_is_free_costs_nothing(store: Store):
+    task, _ = await two_tasks(store)
+    budgets = Budgets(store, await begin_run(store, 1))
+    await ask(budgets.limit(task, Priced(Usage(1, 100, 50, cost=0.0))))
+    assert await read_spent(store) == Spent(1, 150, 0.0)
 
 
 async def test_a_limit_on_cost_needs_a_price_and_time_is_limited_elsewhere(store: Store):

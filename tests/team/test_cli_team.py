@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -398,6 +400,19 @@ def test_the_status_counts_every_task_once(shop: Bae):
     assert data["counts"]["pending"] == data["not_approved"] == 4
     shop("tasks", "approve", "prices")
     assert "not approved 3" in shop("status").out
+
+
+def test_commands_that_show_the_team_load_nothing_that_works(shop: Bae):
+    program = """
+import sys
+from bae.cli import main
+for command in (["status"], ["tasks"], ["blockers"]):
+    assert main(["team", *command]) == 0
+works = {"bae.graph", "bae.runner", "bae.team.verdict", "bae.team.workbench", "bae.team.worker"}
+print("\\nloaded:", *sorted(works & sys.modules.keys()))
+"""
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert shown.stdout.splitlines()[-1] == "loaded:", shown.stderr
 
 
 def test_at_a_terminal_what_is_open_is_asked(tmp_path: Path, bae: Bae):

@@ -37,6 +37,7 @@ from team_parts import JEST, RUN_SHELL
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 
 SCRIPT = '''
+from bae.lm import Usage, report
 from bae.testing import ScriptedLM
 
 CODE = """
@@ -51,6 +52,7 @@ name() {{ echo {name}; }}
 
 def write(asked):
     key = asked.previous.task
+    report(Usage(cost=None))  # as of a model without a price
     if key == "guide":
         return "<<<<<<< FILE GUIDE.md\\nA shop.\\n>>>>>>> FILE\\n"
     if key == "orders" and asked.previous.attempt > 1 or key == "stocks":
@@ -168,6 +170,7 @@ def test_a_log_has_what_was_asked_edited_tested_and_merged_in_order(bae: Bae):
     assert labels[5:8] == ["asked", "edited", "tested"]
     assert labels[-2:] == ["merged", "task"]
     assert "1 of 1 tests failed: prices.test.sh" in said.out
+    assert ["cost unknown" in line for line in lines[:3]] == [False, True, False]
     assert "--full" in said.err
 
 
@@ -194,7 +197,7 @@ def test_a_log_as_json_has_entries_with_their_times_and_usage(bae: Bae):
     times = [each["at"] for each in data["entries"]]
     assert times == sorted(times)
     asked = [each for each in data["entries"] if each["kind"] == "lm"]
-    assert [each["usage"]["calls"] for each in asked] == [1, 1]
+    assert [(each["usage"]["calls"], each["usage"]["cost"]) for each in asked] == [(1, None)] * 2
     assert asked[0]["run"].startswith("task-1-")
 
 
@@ -369,12 +372,16 @@ def test_a_patch_goes_to_stdout_and_a_file_that_cannot_be_written_is_named(bae: 
 
 
 def test_status_has_the_cost_of_each_task(bae: Bae):
-    assert "backend, completed, 2 LM calls" in bae("status").out
+    assert re.search(
+        r"backend, completed, 2 LM calls, [\d,]+ tokens, cost unknown", bae("status").out
+    )
     data = json.loads(bae("status", "--json").out)
     tasks = {task["key"]: task for task in data["tasks"]}
     assert tasks["prices"]["status"] == TaskStatus.COMPLETED
     assert tasks["prices"]["branch"] == "bae/task-1-prices"
-    assert tasks["prices"]["spent"]["calls"] == 2
+    spent = tasks["prices"]["spent"]
+    assert (spent["calls"], spent["cost"], spent["unpriced"]) == (2, None, 2)
+    assert data["spent"]["cost"] is None
     assert sum(task["spent"]["calls"] for task in tasks.values()) == data["spent"]["calls"]
 
 

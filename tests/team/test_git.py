@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -195,6 +197,44 @@ async def test_a_ref_is_moved_only_from_where_it_was_thought_to_be(root: Path):
     assert await repository.move(BRANCHES + "x", second, first)
     with pytest.raises(GitError, match="cannot be set"):
         await repository.move(BRANCHES + "x/y", first, None)
+
+
+async def test_what_cannot_change_is_asked_of_git_once_and_branches_each_time(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    log, shim = tmp_path / "log", tmp_path / "bin" / "git"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\necho "$1" >> {log}\nexec {shutil.which("git")} "$@"\n')
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", str(shim.parent), prepend=os.pathsep)
+    await Repository.open(root)
+    repository = await Repository.open(root)
+    assert log.read_text().split() == ["version", *2 * ["rev-parse", "config"]]
+    log.unlink()
+
+    first = await repository.commit_id("HEAD")
+    second = commit_files(root, {"b.txt": "2\n"})
+    commits = [await repository.commit_id("main"), await repository.head(repository.checkout)]
+    git(root, "pack-refs", "--all")
+    commits.append(await repository.commit_id("HEAD"))
+    assert commits == 3 * [second]
+    tree = git(root, "rev-parse", "main^{tree}")
+    log.unlink()
+    for _ in range(2):
+        assert await repository.contains(second, first)
+        assert not await repository.contains(first, second)
+        assert await repository.merge_base(second, first) == first
+        assert await repository.commit_id(f"{second}^") == first
+        assert await repository.changed_files(f"{second}^", second) == ("b.txt",)
+        assert await repository.list_files(second) == ("a.txt", "b.txt")
+        assert await repository.tree_of(second) == tree
+        assert await repository.find_commit("files", f"{first}..{second}") == second
+    asked = "merge-base merge-base merge-base rev-parse diff-tree ls-tree rev-parse rev-list"
+    assert log.read_text().split() == asked.split()
+    assert not await repository.contains(first, "f" * 40)  # which may be fetched later
+    assert await repository.find_commit("more", f"{first}..{BRANCHES}main") is None
+    third = commit_files(root, {"b.txt": "3\n"}, "more")
+    assert await repository.find_commit("more", f"{first}..{BRANCHES}main") == third
 
 
 async def test_a_cancelled_commit_leaves_no_lock_and_no_half(root: Path):

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bae.exceptions import BaeError
+from bae.team.budgets import Spent, read_spent
 from bae.team.events import ActionRequested, PlanChanged
 from bae.team.models import (
     AgentInfo,
@@ -336,6 +337,7 @@ async def test_a_file_of_the_first_format_is_read_and_upgraded(tmp_path: Path):
         connection.execute("alter table blockers drop column digest")
         connection.execute("alter table blockers drop column answered_by")
         connection.execute("alter table tasks drop column added")
+        connection.execute("alter table spending drop column unpriced")
         data = {"name": "x", "branch": "b", "test_command": ["pytest"]}
         connection.execute("update projects set data = ?", [json.dumps(data)])
         connection.execute("pragma user_version = 1")
@@ -415,6 +417,14 @@ async def test_a_file_of_the_format_before_is_read_and_brought_to_this_one(tmp_p
         db.execute("alter table blockers drop column digest")
         db.execute("alter table blockers drop column answered_by")
         db.execute("alter table tasks drop column added")
+        db.execute("alter table spending drop column unpriced")
+        for tokens, cost in ((500, 0.0), (500, 0.25), (0, 0.0)):
+            values = (project.id, 1, 1, tokens, cost)
+            db.execute(
+                "insert into spending (project_id, task_id, run_id, tokens, cost)"
+                " values (?, ?, ?, ?, ?)",
+                values,
+            )
         planned = '{"title": "A", "edits_tests": true, "tests": ["test_a.py"]}'
         db.execute("update tasks set planned = ?", [planned])
         db.execute("pragma user_version = 1")
@@ -423,8 +433,9 @@ async def test_a_file_of_the_format_before_is_read_and_brought_to_this_one(tmp_p
         assert (task.may, task.proof) == ("change-tests", "named-tests")
         [blocker] = await store.blockers(project.id)
         assert (blocker.question, blocker.digest) == ("Why?", None)
+        assert await read_spent(store) == Spent(3, 1000, 0.25, 1)
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("pragma user_version").fetchone() == (3,)
+        assert db.execute("pragma user_version").fetchone() == (4,)
 
 
 async def test_tasks_without_tests_are_approved_by_name_and_again_after_an_edit(store: Store):

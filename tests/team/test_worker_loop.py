@@ -3,26 +3,31 @@ alone judges and merges what it submits."""
 
 from __future__ import annotations
 
+import asyncio
+import io
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from bae import BaeLMError
-from bae.team import ActivityUpdate, BackendWorkerAgent, Store, Task, Workbench
+from bae.team import ActivityUpdate, BackendWorkerAgent, Store, Task, Workbench, watch
 from bae.team.models import PlannedTask
 from bae.team.task_log import read_task_log
+from bae.team.worker import preview_brief
 from bae.team.worker_graph import WorkerLoop
 from bae.testing import Call, ScriptedLM
 from bae.testing.scripted import Asked
-from git_repositories import git
+from git_repositories import commit_files, git
 from team_parts import (
     FAILING,
     NODE,
     PYTEST,
     PYTHON,
     SUB,
+    SUB_TASK,
     SUM,
     SUM_TEST,
     WORSE,
@@ -37,6 +42,19 @@ RIGHT = Call("edit", text=edits({"calc.sh": SUB}))
 WRONG_EDIT = Call("edit", text=edits({"calc.sh": WRONG}))
 CHECK = Call("check", tests=["sub.test.sh"])
 DONE = "I added sub, and checked it with its test."
+
+
+class Board(io.StringIO):
+    """What is shown without a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_submission = asyncio.Event()
+
+    def write(self, text: str, /) -> int:
+        if "submits: " in text:
+            self.has_submission.set()
+        return super().write(text)
 
 
 def a_script(*rounds: Any) -> ScriptedLM:
@@ -65,10 +83,17 @@ async def test_a_worker_looks_tries_checks_and_corrects_itself_before_it_submits
         CHECK,
         DONE,
     )
+    board = Board()
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
+        watching = watch(bench.store, task.project_id, Console(file=board, width=200))
+        watching = asyncio.create_task(watching)  # with a journal of its own, as other processes do
         result = await work(bench, task, lm)
         log = await read_task_log(bench.store, bench.journal, task)
         events = await bench.store.events(task.project_id)
+        async with asyncio.timeout(20):
+            await board.has_submission.wait()
+        watching.cancel()
+        await asyncio.wait([watching])
     assert (result.status, result.attempts) == ("completed", 1)
     root = Path(bench.project.root)
     assert git(root, "show", f"{result.commit}:calc.sh") == SUB.strip()
@@ -84,9 +109,45 @@ async def test_a_worker_looks_tries_checks_and_corrects_itself_before_it_submits
     assert [entry.text for entry in log.entries if entry.kind == "submission"] == [DONE]
     said = [entry.text for entry in log.entries if entry.kind == "activity"]
     assert "runs the tests" in said
-    assert not {"searches for add", "looks at calc.sh", f"submits: {DONE}"} & {*said}  # once
     told = [each.event.text for each in events if isinstance(each.event, ActivityUpdate)]
-    assert {"searches for add", "looks at calc.sh", f"submits: {DONE}"} <= {*told}
+    assert {*told} == {
+        "works on Subtract",
+        "runs the tests",
+        "merges",
+    }  # what the LLM did is in its run alone
+    steps = [line.partition("sub  ")[2] for line in board.getvalue().splitlines()]
+    names = ("searches", "outlines", "looks", "runs sh", "edits", "checks", "submits")
+    assert [step for step in steps if step.startswith(names)] == [
+        "searches for add",
+        "outlines the repository",
+        "looks at calc.sh",
+        "runs sh -c '. ./calc.sh; add 2 3'",
+        "edits files",
+        "checks sub.test.sh",
+        "edits files",
+        "checks sub.test.sh",
+        f"submits: {DONE}",
+    ]
+
+
+async def test_the_brief_that_is_printed_is_what_the_llm_is_asked_first(tmp_path: Path) -> None:
+    lm = a_script(RIGHT, DONE)
+    async with a_bench(tmp_path, SUB_TASK, files=FAILING) as (bench, [task]):
+        await bench.check_base("HEAD")  # as `bae team init` does
+        brief = await preview_brief(bench.store, bench.repository, task)
+        await work(bench, task, lm)
+    assert "# Tests that failed before\nFailed before this task too" in brief
+    assert brief in lm.asked[0].prompt.text
+
+
+async def test_the_printed_brief_of_a_task_shows_the_stubs_of_its_feature(tmp_path: Path) -> None:
+    planned = PlannedTask(key="tax", title="Add tax", feature="shop", criteria=("it adds tax",))
+    async with a_bench(tmp_path, planned) as (bench, [task]):
+        root = Path(bench.project.root)
+        git(root, "switch", "-q", "-c", task.feature_branch)
+        commit_files(root, {"tax.sh": "tax() { echo 'not done'; exit 1; }\n"})
+        git(root, "switch", "-q", "-")
+        assert "tax() {" in await preview_brief(bench.store, bench.repository, task)
 
 
 async def test_a_refused_submission_comes_back_into_the_same_conversation(tmp_path: Path) -> None:

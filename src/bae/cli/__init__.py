@@ -3,6 +3,7 @@ They read what is typed, call what the rest of bae offers, and print what it ans
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -32,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = run_command(sys.argv[1:] if arguments is None else list(arguments))
     if arguments is None:
         _leave_threads(code)
+        # Python searches all that was imported for cycles when it ends, which takes a short command
+        # a fifth of its time.
+        gc.freeze()
     return code
 
 

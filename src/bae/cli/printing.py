@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from errno import EPIPE
 from traceback import format_exception
-from typing import Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from pydantic_core import to_jsonable_python
 from rich.console import Console
@@ -21,11 +21,16 @@ from rich.segment import Segment
 from rich.text import Text
 from rich.theme import Theme
 
-from bae.cli.loading import raised_at
+from bae.cli.later import call_later
 from bae.cli.wording import in_json, in_lines, in_one_line, without_controls
 from bae.exceptions import BaeError, describe
 from bae.records import error_text
 from bae.unicode import readable
+
+if TYPE_CHECKING:
+    from bae.cli.loading import raised_at
+else:
+    (raised_at,) = call_later("bae.cli.loading", "raised_at")
 
 _BELOW: Final = 9
 """Spaces before the further lines of what an error says: none of them may look like one of ours."""

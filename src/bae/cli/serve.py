@@ -76,10 +76,14 @@ def serve(
     """
     need_server()
     from bae.serve import bearer, router
-    from bae.serve.access import LOOPBACK
+    from bae.serve.access import LOOPBACK, checked_origin
     from bae.serve.server import listening
 
     key = find_token(token)
+    try:
+        origins = [checked_origin(each) for each in allow_origin or ()]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--allow-origin'") from error
     graph = load_proved(module)
     check_lm(graph, lm, begins=True)
     # One LM for all runs: a script goes on where it was.
@@ -96,7 +100,7 @@ def serve(
                 max_iters=max_iters,
                 auth=bearer(key),
                 hosts=names,
-                origins=allow_origin or (),
+                origins=origins,
             )
             async with listening(api, host, port) as url:
                 if as_json:

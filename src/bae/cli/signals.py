@@ -20,13 +20,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 import typer
 
 from bae.cli import exits
-from bae.cli.loading import place_of
+from bae.cli.later import call_later
 from bae.cli.wording import without_controls
 from bae.exceptions import BaeError
 from bae.tasks import explained
 
 if TYPE_CHECKING:
+    from bae.cli.loading import place_of
     from bae.lm.policies.budget import Budget
+else:
+    (place_of,) = call_later("bae.cli.loading", "place_of")
 
 T = TypeVar("T")
 

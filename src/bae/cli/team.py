@@ -335,12 +335,10 @@ async def plan(
     asked at once; else the questions are written into a file for `--answers`, and the exit code is
     3. Nothing runs before you approve the tasks.
     """
-    from bae.journal import SQLiteJournal
     from bae.observers import observing
     from bae.team.planning import format_questions, plan_tasks
-    from bae.team.workbench import RUNS
 
-    async with SQLiteJournal(team.store.path.with_name(RUNS)) as journal:
+    async with team.store.journal() as journal:
         wanted = await _find_goal(goal, file, journal)
         answer = _make_answer(answers, decide, not no_ask)
         kinds = load_workers(team, workers)
@@ -441,8 +439,7 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     import asyncio
     from dataclasses import asdict
 
-    from bae.cli.team_board import counts_text, spent_text
-    from bae.cli.team_output import INTERRUPTED
+    from bae.cli.team_output import INTERRUPTED, counts_text, spent_text
     from bae.team.base_check import read_check
     from bae.team.budgets import Spent, read_spent, read_spent_by_task
     from bae.team.models import summary

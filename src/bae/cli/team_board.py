@@ -1,5 +1,6 @@
-"""The work of a team in the terminal: a board that changes as events come, or a line an event where
-there is no terminal. Nothing that an LLM or a test wrote can control the terminal."""
+"""The work of a team in the terminal: a board that changes as events come and as agents work; where
+there is no terminal, a line for each. Nothing that an LLM or a test wrote can control the
+terminal."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bae import Usage
 from bae.cli.live.drawing import UNICODE, Signs, signs_for
 from bae.cli.live.screen import Redrawn, can_redraw
-from bae.cli.wording import count, in_one_line, spent, took
+from bae.cli.team_output import ORDER, counts_text, spent_text
+from bae.cli.wording import in_one_line, took
 from bae.journal import subscribe
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Spent, read_spent
@@ -48,10 +49,12 @@ from bae.team.models import (
     headline,
 )
 from bae.team.schedule import DONE
+from bae.team.task_log import AgentStep, follow_agents
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from bae.journal import Journal
     from bae.team.store import Store
 
 PAST: Final = 2_000
@@ -68,10 +71,6 @@ _Part: TypeAlias = tuple[str, str]
 """A text and its style."""
 _Show: TypeAlias = Callable[[Sequence[StoredEvent]], Awaitable[None]]
 _S = TaskStatus
-_ORDER: Final = (
-    *(_S.IN_PROGRESS, _S.BLOCKED, _S.FAILED, _S.READY, _S.PENDING),
-    *(_S.CANCELLED, _S.SKIPPED, _S.STAGED, _S.MERGED, _S.COMPLETED),
-)
 _STYLES: Final[Mapping[TaskStatus, str]] = {
     _S.IN_PROGRESS: "bold cyan",
     _S.BLOCKED: "bold yellow",
@@ -87,11 +86,20 @@ _STYLES: Final[Mapping[TaskStatus, str]] = {
 
 
 async def watch(
-    store: Store, project_id: int, console: Console, *, after: int | None = None
+    store: Store,
+    project_id: int,
+    console: Console,
+    *,
+    after: int | None = None,
+    journal: Journal | None = None,
 ) -> None:
     """Show a project's work until this is cancelled: the board at a terminal, which stays there as
-    it was last, and elsewhere a line for each event after the number `after` (None: each new one).
-    The work may be done by this process or by another."""
+    it was last, and elsewhere a line for each event after the number `after` (None: each new one),
+    and for each step of an agent. `journal` is the open journal of the agents' runs. The work may
+    be done by this process or by another."""
+    if journal is None:
+        async with store.journal() as opened:
+            return await watch(store, project_id, console, after=after, journal=opened)
     number = await store.last_event(project_id)
     board = await read_board(store, project_id, signs_for(console))
     last: RenderableType = ""
@@ -117,11 +125,27 @@ async def watch(
             if line := board.line(event):
                 console.print(line, soft_wrap=True)
 
+    async def show_steps(steps: Sequence[AgentStep]) -> None:
+        await show(
+            [
+                StoredEvent(number=0, at=at, event=ActivityUpdate(project_id, text, task_id))
+                for at, task_id, text in steps
+                if board.has(task_id)
+            ]
+        )
+        await asyncio.sleep(_REFRESH_SECONDS)
+
     try:
-        async with aclosing(_follow(store, project_id, number)) as new:
+        async with (
+            asyncio.TaskGroup() as group,
+            aclosing(_follow(store, project_id, number)) as new,
+        ):
+            group.create_task(follow_agents(journal, show_steps, past=moves))
             async for batch in new:
                 await show(batch)
                 number = batch[-1].number
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
     except asyncio.CancelledError:
         with suppress(TeamError, RuntimeError):  # of a store that is closed
             await finish_despite_cancel(_show_rest(store, project_id, number, show))
@@ -190,11 +214,16 @@ class Board:
         self.blockers = await store.blockers(which, open_only=True)
         self.spent = await read_spent(store, project_id=which)
 
+    def has(self, task_id: int) -> bool:
+        """Whether a task is one of the project."""
+        return any(task.id == task_id for task in self.tasks)
+
     def take(self, events: Sequence[StoredEvent]) -> None:
         """Take in what events tell."""
         for each in events:
             if text := self._describe(each.event):
-                self.recent.append(each)
+                in_order = sorted([*self.recent, each], key=lambda event: event.at)
+                self.recent = deque(in_order, maxlen=RECENT)
                 self._hear(each, text)
 
     def line(self, stored: StoredEvent) -> Text | None:
@@ -231,7 +260,7 @@ class Board:
         return self._text((f"{self.project.name}: {counts}", "bold"))
 
     def _tasks(self, width: int, room: int, now: float) -> Iterable[RenderableType]:
-        tasks = sorted(self.tasks, key=lambda task: _ORDER.index(task.status))
+        tasks = sorted(self.tasks, key=lambda task: ORDER.index(task.status))
         left = tasks[room - 1 :] if len(tasks) > room else []
         table = Table.grid(padding=(0, 2, 0, 0), expand=True)
         table.add_column(no_wrap=True, min_width=len("? in progress"))  # so that nothing jumps
@@ -332,29 +361,10 @@ class Board:
         if task_id is None:
             return
         heard = self.heard.setdefault(task_id, _Heard(stored.at))
-        heard.at, heard.text = stored.at, text
+        if stored.at >= heard.at:
+            heard.at, heard.text = stored.at, text
         if isinstance(stored.event, TestResult):
             heard.tests = _describe_tests(stored.event)
-
-
-def counts_text(counts: Mapping[TaskStatus, int], in_progress: str = "") -> str:
-    """How many tasks are in each status that any is in, what matters most first. `in_progress` is
-    another word for that."""
-    labels = {_S.IN_PROGRESS: in_progress or _S.IN_PROGRESS.label}
-    shown = [
-        f"{counts[each]} {labels.get(each, each.label)}" for each in _ORDER if counts.get(each)
-    ]
-    return ", ".join(shown) or "no tasks yet"
-
-
-def spent_text(spending: Spent) -> str:
-    """What was spent; nothing where no call was made."""
-    usage = Usage(spending.calls, spending.tokens, cost=spending.cost)
-    if not usage.calls:
-        return ""
-    *parts, last = [count(usage.calls, "LM call"), *spent(usage)]
-    least = "at least " if spending.cost and spending.unpriced else ""
-    return ", ".join([*parts, f"{least}{last}"])
 
 
 def _describe(event: Event) -> str:

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from bae.cli.printing import err, out, print_hanging
-from bae.cli.wording import count, cut, in_lines, in_one_line
-from bae.team.models import headline
+from bae.cli.wording import cost, count, cut, in_lines, in_one_line
+from bae.team.models import TaskStatus, headline
+from bae.usage import Usage
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.tree import Tree
 
     from bae.team import Address
+    from bae.team.budgets import Spent
     from bae.team.models import Blocker, Project, Review, Task, TaskAttempt
 
 MARKS: Final[Mapping[str, tuple[str, str]]] = {
@@ -32,6 +34,12 @@ MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "cancelled": ("⊘", "magenta"),
     "skipped": ("-", "dim"),
 }
+_S = TaskStatus
+ORDER: Final = (
+    *(_S.IN_PROGRESS, _S.BLOCKED, _S.FAILED, _S.READY, _S.PENDING),
+    *(_S.CANCELLED, _S.SKIPPED, _S.STAGED, _S.MERGED, _S.COMPLETED),
+)
+"""The statuses of tasks, what matters most first."""
 INTERRUPTED: Final = "interrupted"
 """What a task in progress is where its run was killed."""
 _LABEL: Final = 13
@@ -267,3 +275,23 @@ def print_blockers(
 def as_data(models: Sequence[Any]) -> list[dict[str, Any]]:
     """Models as JSON values."""
     return [each.model_dump(mode="json") for each in models]
+
+
+def counts_text(counts: Mapping[TaskStatus, int], in_progress: str = "") -> str:
+    """How many tasks are in each status that any is in, what matters most first. `in_progress` is
+    another word for that."""
+    labels = {_S.IN_PROGRESS: in_progress or _S.IN_PROGRESS.label}
+    shown = [f"{counts[each]} {labels.get(each, each.label)}" for each in ORDER if counts.get(each)]
+    return ", ".join(shown) or "no tasks yet"
+
+
+def spent_text(spending: Spent) -> str:
+    """What was spent; nothing where no call was made."""
+    if not spending.calls:
+        return ""
+    parts = [count(spending.calls, "LM call")]
+    parts += [count(spending.tokens, "token")] if spending.tokens else []
+    if spending.cost != 0:
+        least = "at least " if spending.cost and spending.unpriced else ""
+        parts.append(f"{least}{cost(Usage(spending.calls, cost=spending.cost))}")
+    return ", ".join(parts)

@@ -103,12 +103,10 @@ async def log(
     LLM calls with what they used, tool calls, edits, test runs, reviews, questions to you, merges;
     oldest first.
     """
-    from bae.journal import SQLiteJournal
     from bae.team import read_task_log
-    from bae.team.workbench import RUNS
 
     found = await team.task(task)
-    async with SQLiteJournal(team.store.path.with_name(RUNS)) as journal:
+    async with team.store.journal() as journal:
         told = await read_task_log(team.store, journal, found)
     if as_json:
         print_json(told.model_dump(mode="json"))
@@ -119,7 +117,7 @@ async def log(
 def _print_log(told: TaskLog, *, full: bool) -> None:
     from rich.text import Text
 
-    from bae.cli.team_board import spent_text
+    from bae.cli.team_output import spent_text
     from bae.cli.wording import count, in_one_line
 
     task = told.task
@@ -142,14 +140,15 @@ def _print_entry(entry: LogEntry, *, full: bool) -> None:
 
     from rich.text import Text
 
-    from bae.cli.wording import cut, in_lines, in_one_line, spent, took
+    from bae.cli.wording import cost, cut, in_lines, in_one_line, spent, took
 
     label, style = _LABELS[entry.kind]
     said = Text(strftime("%H:%M:%S  ", localtime(entry.at)), style="dim")
     said.append(f"{label:<12}", style=style if entry.ok else "yellow")
     facts = [entry.text if full else cut(in_one_line(entry.text), _LONGEST)]
     if entry.usage is not None:
-        facts = [*entry.usage.models, *spent(entry.usage), *facts]
+        unknown = [cost(entry.usage)] if entry.usage.cost is None else []
+        facts = [*entry.usage.models, *spent(entry.usage), *unknown, *facts]
     facts += [took(entry.seconds)]
     said.append(in_one_line(", ".join(filter(None, facts))), style="not dim")
     print_hanging(out(), said, _INDENT)

@@ -243,7 +243,8 @@ async def run(
             address = await stack.enter_async_context(opening)
             print_address(err(), address)
         if not (quiet or as_json):
-            await stack.enter_async_context(_beside(show(*here, err())))
+            board = show(*here, err(), journal=bench.journal)
+            await stack.enter_async_context(_beside(board))
         summary = await LeadAgent(bench, asked, **options).run()
     shown = err().is_terminal and out().is_terminal and not quiet
     await _report(team, summary, as_json=as_json, shown=shown)
@@ -300,7 +301,7 @@ async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
 
 async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: bool) -> None:
     """Print what a run has led to, where the board has not `shown` it, and set the exit code."""
-    from bae.cli.team_board import counts_text, spent_text
+    from bae.cli.team_output import counts_text, spent_text
 
     blockers = await team.store.blockers(team.project.id, open_only=True)
     if as_json:

@@ -55,7 +55,7 @@ async def watch(
     """Show the work live, until Ctrl-C.
 
     Tasks, agents, questions and what happened last are shown. The work may be done by another
-    process. Where there is no terminal, each event is a line.
+    process. Where there is no terminal, each event and each step of an agent is a line.
     """
     from bae.cli.team_board import watch as show
 

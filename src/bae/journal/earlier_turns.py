@@ -128,14 +128,14 @@ _known: WeakKeyDictionary[Graph[Any, Any], WeakKeyDictionary[Journal, _Known]] =
 async def runs_shown(journal: Journal, stored: StoredRun) -> list[StoredRun]:
     """The runs of the earlier turns that a run has shown, the oldest first: what it takes to replay
     it elsewhere."""
-    history = read_history(stored)
+    history = await off_loop(len(stored.lines), read_history, stored)
     shown = [source.turns for step in history.steps() for source in step.sources.values()]
     needed = max((each.count for each in shown if each is not None), default=0)
     found: list[StoredRun] = []
     run_id = "" if history.turn is None else history.turn.previous
     while run_id and len(found) < needed:
         found.append(await journal.read(run_id))
-        turn = read_history(found[-1]).turn
+        turn = (await off_loop(len(found[-1].lines), read_history, found[-1])).turn
         run_id = "" if turn is None else turn.previous
     return found[::-1]
 

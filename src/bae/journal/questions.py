@@ -22,7 +22,8 @@ class AskedQuestion:
     - `at` and `seconds`: when it began, and how long it took.
     - `outcome` and `error`: how it came out. What was open when the process ended is "interrupted".
     - `usage`: what it used, also where it was cut off.
-    - `answers`: what the LM answered. `rounds`: where it could call tools, what it called.
+    - `answers`: what the LM answered. `rounds`: where it could call tools, what it called, and
+      `asked`: the text that this conversation begins with, where a backend was asked.
     """
 
     by: str
@@ -34,6 +35,7 @@ class AskedQuestion:
     usage: Usage
     answers: tuple[JudgedAnswer, ...] = ()
     rounds: tuple[ToolRound, ...] = ()
+    asked: str = ""
 
 
 def list_questions(stored: StoredRun) -> list[AskedQuestion]:
@@ -74,4 +76,5 @@ def _read_question(
         used,
         tuple(judged_answers(question)),
         () if loop is None else tuple(tool_rounds(loop, question.asker)),
+        "" if loop is None else loop.asked,
     )

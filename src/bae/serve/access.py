@@ -4,7 +4,7 @@ keep web pages of other sites out."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -107,13 +107,13 @@ class Gatekeeper:
     """Refuses requests under a name that is not served, and those that a web page of another site
     may have caused. A name is given with or without a port; "*" is any."""
 
-    hosts: Sequence[str] = LOOPBACK
-    origins: Sequence[str] = ()
+    hosts: frozenset[str]
+    origins: frozenset[str]
 
     def check(self, request: HTTPConnection, method: str) -> None:
         """Raise `Refused` for a request that is not to be answered."""
-        host = request.headers.get("host", "")
-        if "*" not in self.hosts and host not in self.hosts and _name(host) not in self.hosts:
+        host = request.headers.get("host", "").lower()
+        if self.hosts.isdisjoint(("*", host, _name(host))):
             raise Refused(
                 403,
                 "bae-serve-host",
@@ -131,7 +131,12 @@ class Gatekeeper:
             )
         site = request.headers.get("sec-fetch-site", "none")
         if site not in _OWN_SITE and origin not in self.origins:
-            raise Refused(403, "bae-serve-origin", f"a page of another site asks ({site[:20]!r})")
+            raise Refused(
+                403,
+                "bae-serve-origin",
+                f"a page of another site asks ({site[:20]!r})",
+                "name its origin where the API is made: router(…, origins=[…])",
+            )
         if method in WRITES and (kind := media_type_of(request)) in _OF_FORMS:
             raise wrong_media(kind)
 
@@ -157,6 +162,17 @@ class Gatekeeper:
         except ValueError:
             return False
         return parts.scheme in ("http", "https") and parts.netloc == host and bool(host)
+
+
+def checked_origin(origin: str) -> str:
+    """An origin as browsers send it. Raises ValueError for what is none, and would never match."""
+    parts = urlsplit(origin)
+    if not parts.scheme or not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}":
+        raise ValueError(
+            f"{origin!r} is no origin: give scheme, name and port, without a path, as "
+            '"https://shop.example" or "http://127.0.0.1:5173"'
+        )
+    return origin.lower()
 
 
 def _name(host: str) -> str:

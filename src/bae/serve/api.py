@@ -28,7 +28,16 @@ from bae.graph import Graph, checked_store
 from bae.journal.feeds import Feeds, Subscriber
 from bae.journal.store import Journal
 from bae.journal.stored_runs import RunInfo, StoredRun
-from bae.serve.access import LOOPBACK, STARTED_BY, Auth, Gatekeeper, User, Verb, Visible
+from bae.serve.access import (
+    LOOPBACK,
+    STARTED_BY,
+    Auth,
+    Gatekeeper,
+    User,
+    Verb,
+    Visible,
+    checked_origin,
+)
 from bae.serve.endpoints import (
     ApiCall,
     Endpoint,
@@ -105,7 +114,9 @@ class API:
         """The files that users have sent for runs to come."""
         self._streams: set[Subscriber[Any]] = set()
         self._auth, self._visible, self._recover = auth, visible, recover
-        self._gatekeeper = Gatekeeper(tuple(hosts), tuple(origins))
+        self._gatekeeper = Gatekeeper(
+            frozenset(each.lower() for each in hosts), frozenset(map(checked_origin, origins))
+        )
         self._folds = asyncio.Semaphore(FOLDS)
         self._document: tuple[str, bytes] | None = None
 

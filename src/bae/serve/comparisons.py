@@ -16,15 +16,20 @@ from bae.journal.report import report_run
 from bae.journal.stored_runs import StoredRun
 from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut
 from bae.serve.problems import Refused
-from bae.serve.views import SHORT, FieldView, RunRow, field_of, row_of
+from bae.serve.views import CUT, SHORT, FieldView, RunRow, field_of, fitting, row_of, size_of
 
 REPLAY_SECONDS: Final = 60.0
 """How long a replay may take: the bodies of nodes are called."""
 
 
+_TRACE: Final = 1_000
+"""How many nodes of a replay are named."""
+
+
 class CompareQuery(Form):
     """The runs `a` and `b`; nodes from the number `start` on, those that differ unless `same` are
-    wanted too. Longer values are cut after `cut` characters."""
+    wanted too. Longer values are cut after `cut` characters. A page of long values has fewer than
+    `limit`: go on after the last node that you have."""
 
     a: Annotated[str, Field(min_length=1, max_length=1_000)]
     b: Annotated[str, Field(min_length=1, max_length=1_000)]
@@ -70,7 +75,7 @@ class ComparisonView(BaseModel):
 class ReplayView(BaseModel):
     """What a replay found: it went the "same" way, something "differs", or the run cannot be
     replayed ("unknown"), because values are missing or the recording ends early. `why` says what,
-    and `diff` has both texts."""
+    and `diff` has both texts, as far as there is room. `trace` has the first 1,000 nodes."""
 
     outcome: Literal["same", "differs", "unknown"]
     trace: list[str] = Field(default_factory=list[str])
@@ -84,20 +89,25 @@ async def compare_runs(call: ApiCall) -> ComparisonView:
     query, api = call.query, call.api
     a = await api.read_texts(call.user, query.a)
     b = await api.read_texts(call.user, query.b)
-    nodes = await api.fold(_compare, a, b)
+    return await api.fold(_compare, a, b, query)
+
+
+def _compare(a: StoredRun, b: StoredRun, query: CompareQuery) -> ComparisonView:
+    nodes = compare_reports(report_run(a), report_run(b))
     listed = nodes if query.same else [each for each in nodes if each.state != "same"]
     first = next((each for each in nodes if each.state != "same"), None)
+    pairs = (_view(each, query.cut) for each in listed[query.start : query.start + query.limit])
     return ComparisonView(
         a=row_of(a.info),
         b=row_of(b.info),
         first=None if first is None else first.a or first.b,
-        nodes=[_view(each, query.cut) for each in listed[query.start : query.start + query.limit]],
+        nodes=fitting(pairs, _size),
         total=len(listed),
     )
 
 
-def _compare(a: StoredRun, b: StoredRun) -> list[ComparedNode]:
-    return compare_reports(report_run(a), report_run(b))
+def _size(pair: NodePair) -> int:
+    return size_of(side for each in pair.fields for side in (each.a, each.b))
 
 
 def _view(node: ComparedNode, cut: int) -> NodePair:
@@ -138,10 +148,11 @@ async def replay_run(call: ApiCall) -> ReplayView:
         ) from None
     except ReplayError as error:
         outcome = "differs" if error.code == ReplayError.code else "unknown"
-        return ReplayView(outcome=outcome, code=error.code, why=error.message, diff=error.diff)
+        diff = error.diff[:CUT]
+        return ReplayView(outcome=outcome, code=error.code, why=error.message, diff=diff)
     except BaeError as error:  # the code fails now, and did not then
         return ReplayView(outcome="differs", code=error.code, why=error.message)
-    return ReplayView(outcome="same", trace=[*done.trace])
+    return ReplayView(outcome="same", trace=[*done.trace[:_TRACE]])
 
 
 ENDPOINTS: Final = (

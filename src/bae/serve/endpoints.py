@@ -3,6 +3,7 @@ request has and what a response has. Requests are dispatched, checked and docume
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bae.serve.access import WRITES, User, Verb, media_type_of, wrong_media
-from bae.serve.problems import InputFault, Refused, invalid
+from bae.serve.problems import Refused, invalid, wrong_input
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -151,10 +152,7 @@ def read_query(form: type[Form], request: Request) -> Form:
         if name.startswith("meta.") and "meta" in form.model_fields:
             meta[name.removeprefix("meta.")] = value
         elif name in given:
-            fault = InputFault(loc=["query", name], msg="it is given twice")
-            raise Refused(
-                422, "bae-serve-input", f"query.{name}: it is given twice", errors=[fault]
-            )
+            raise wrong_input(["query", name], "it is given twice", "give it once")
         else:
             given[name] = value
     if meta:
@@ -186,9 +184,16 @@ async def read_body(request: Request, longest: int = LONGEST_BODY) -> Any:
     if not sent:
         return {}
     try:
-        return from_json(sent, allow_inf_nan=False)
+        given = from_json(sent, allow_inf_nan=False)
+        json.dumps(given, allow_nan=False)  # 1e999 is read as an infinite number
     except ValueError as error:
-        raise Refused(400, "bae-serve-json", f"the body is no JSON: {error}") from error
+        raise Refused(
+            400,
+            "bae-serve-json",
+            f"the body is no JSON: {error}",
+            "send JSON in UTF-8, with finite numbers",
+        ) from error
+    return given
 
 
 def check_body(form: type[BaseModel], given: Any) -> BaseModel:

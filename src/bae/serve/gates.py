@@ -20,17 +20,24 @@ from bae.journal.report import RunReport, report_run
 from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.markers import OpenGate
 from bae.plan import plan_of
+from bae.serve import views
 from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
 from bae.serve.files import files_named
-from bae.serve.problems import InputFault, Refused, refusal_of
+from bae.serve.problems import InputFault, Refused, refusal_of, wrong_input
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.starts import answer_schema
-from bae.serve.views import SHORT, GatePage, GateView, Value, value_of
+from bae.serve.views import SHORT, GatePage, GateView, InboxPage, Value, fitting, size_of, value_of
+
+_OF_RUN: Final = 20
+"""How many questions of one run are in the inbox."""
 
 
 class GatesQuery(Form):
-    """Longer values are cut after `cut` characters; 0 is none."""
+    """Questions from the number `start` on. Longer values are cut after `cut` characters; 0 is
+    none. A page of long values has fewer than `limit`: go on after the last that you have."""
 
+    start: Annotated[int, Field(ge=0, le=1 << 31)] = 0
+    limit: Annotated[int, Field(ge=1, le=500)] = 100
     cut: CutAt = SHORT
 
 
@@ -80,11 +87,13 @@ class ApprovalPage(BaseModel):
 
 async def list_gates(call: ApiCall) -> GatePage:
     """The questions of a run."""
+    query = call.query
     stored = await call.api.read_texts(call.user, call.path["run"])
-    return GatePage(gates=await _gates_of(call, stored))
+    gates, total = await call.api.fold(_read_gates, call, stored, query.start, query.limit, True)
+    return GatePage(gates=gates, total=total)
 
 
-async def show_inbox(call: ApiCall) -> GatePage:
+async def show_inbox(call: ApiCall) -> InboxPage:
     """All questions that wait for an answer, the oldest first."""
     api, query = call.api, call.query
     waiting: list[tuple[float, str, RunInfo | GateView]] = []
@@ -94,22 +103,28 @@ async def show_inbox(call: ApiCall) -> GatePage:
             waiting.append((info.updated, info.run_id, info))
     for source in api.inbox_sources:
         waiting += [(each.since, each.gate, each) for each in await source(call)]
-    found: list[GateView] = []
+    page = InboxPage(gates=[])
+    found, size = page.gates, 0
     for since, _, each in sorted(waiting, key=lambda one: one[:2]):
         if query.after is not None and since <= query.after:
             continue
-        if len(found) >= query.limit and since > found[-1].since:
-            return GatePage(gates=found, next=found[-1].since)
+        is_full = len(found) >= query.limit or size > views.PAGE_SIZE
+        if is_full and since > found[-1].since:
+            page.next = found[-1].since
+            break
         if isinstance(each, GateView):
             found.append(each)
             continue
         try:
             stored = await api.read_texts(call.user, each.run_id)
-            gates = await _gates_of(call, stored)
+            gates, total = await api.fold(_read_gates, call, stored, 0, _OF_RUN, False)
         except JournalError:
             continue  # it was deleted, or is damaged, which /runs shows
-        found += [gate for gate in gates if not gate.answered]
-    return GatePage(gates=found)
+        found += gates
+        size += sum(size_of(gate.context.values()) for gate in gates)
+        if total > len(gates):
+            page.more[each.run_id] = total - len(gates)
+    return page
 
 
 async def answer_gate(call: ApiCall) -> RunDetails:
@@ -156,24 +171,18 @@ async def go_on(call: ApiCall, graph: Graph[Any, Any]) -> None:
 def _value_of(body: AnswerBody) -> Any:
     if body.decision is None:
         if body.arguments is not None or body.reason or body.scope != "call":
-            raise _missing("decision", "give the decision approve, edit or refuse")
+            fix = "give the decision approve, edit or refuse"
+            raise wrong_input(["body", "decision"], "it is missing", fix)
         return body.value
     made: dict[str, Any] = {"approve": body.decision != "refuse"}
     if body.decision == "edit" and body.arguments is None:
-        raise _missing("arguments", "give all arguments of the call")
+        fix = "give all arguments of the call"
+        raise wrong_input(["body", "arguments"], "it is missing", fix)
     if body.arguments is not None:
         made["arguments"] = body.arguments
     if body.reason:
         made["reason"] = body.reason
     return made | ({"scope": body.scope} if body.scope != "call" else {})
-
-
-def _missing(part: str, fix: str) -> Refused:
-    fault = InputFault(loc=["body", part], msg="it is missing")
-    place = f"body.{part}"
-    return Refused(
-        422, "bae-serve-input", f"{place}: {fault.msg}", fix, place=place, errors=[fault]
-    )
 
 
 async def list_approvals(call: ApiCall) -> ApprovalPage:
@@ -231,13 +240,16 @@ async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: 
     raise error
 
 
-async def _gates_of(call: ApiCall, stored: StoredRun) -> list[GateView]:
-    gates, report = await call.api.fold(_read_gates, stored)
-    return [_view(call, stored, gate, report) for gate in gates]
-
-
-def _read_gates(stored: StoredRun) -> tuple[list[OpenGate], RunReport]:
-    return open_gates(stored), report_run(stored)
+def _read_gates(
+    call: ApiCall, stored: StoredRun, start: int, limit: int, answered: bool
+) -> tuple[list[GateView], int]:
+    """Some questions of a run, and how many there are, with those that are answered or without."""
+    gates = [each for each in open_gates(stored) if answered or each.address not in stored.answers]
+    if not gates:
+        return [], 0
+    report = report_run(stored)
+    page = (_view(call, stored, gate, report) for gate in gates[start : start + limit])
+    return fitting(page, lambda gate: size_of(gate.context.values())), len(gates)
 
 
 def _view(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunReport) -> GateView:
@@ -336,7 +348,7 @@ ENDPOINTS: Final = (
         "read",
         "List all questions that wait, the oldest first.",
         show_inbox,
-        {200: GatePage},
+        {200: InboxPage},
         InboxQuery,
         refusals=(422,),
     ),

@@ -21,7 +21,7 @@ from bae.journal.feeds import Feed, FeedItem, Subscriber, subscribe
 from bae.journal.stored_runs import RunInfo
 from bae.serve.access import User
 from bae.serve.endpoints import raw_path
-from bae.serve.problems import Refused, refusal_of
+from bae.serve.problems import Refused, refusal_of, wrong_input
 from bae.serve.records import HEARTBEAT, SEND_SECONDS, encode_line, in_parts
 from bae.serve.views import dump, row_of
 from bae.tasks import gone
@@ -204,7 +204,7 @@ class _Connection:
             served = await self._api.feed_kinds[name](self._api, user, unquote(rest))
             after = None if frame.after == "now" else frame.after
             if isinstance(after, str):
-                raise Refused(422, "bae-serve-input", 'after: give a number or "now"')
+                raise wrong_input(["after"], "it is no number", 'give a number or "now"')
             async with subscribe(served.feed, after, behind=BEHIND) as items:
                 state = ""
                 await self._send(f'{{"sub":{number},"last":{items.number},"items":[]}}')

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
@@ -69,14 +69,10 @@ class RunOwner:
             yield
         finally:
             self.close()
-            tasks = [*self._tasks.values()]
             if recovering is not None:
                 recovering.cancel()
-                tasks.append(recovering)
-            for task in self._tasks.values():
-                explained(task, _hand_over)
-                task.cancel()
-            await gone(tasks)
+                await gone([recovering])
+            await _hand_over([*self._tasks.values()])
             self._open = False
 
     def close(self) -> None:
@@ -115,11 +111,19 @@ class RunOwner:
                     **more,
                 ),
             )
-            await asyncio.wait([waiting, task], return_when=asyncio.FIRST_COMPLETED)
+            async with self._until_closing() as closing:
+                first = asyncio.FIRST_COMPLETED
+                await asyncio.wait([waiting, task, closing], return_when=first)
+                if not (waiting.done() or task.done()):  # it waits for its turn, say
+                    await _hand_over([task])
         finally:
             stop()
             waiting.cancel()
-        if not stored.is_set() and task.done() and not task.cancelled():
+        if stored.is_set() or not task.done():
+            return
+        if self.closing.is_set():
+            raise _closing()
+        if not task.cancelled():
             task.result()  # it could not begin: what it raised is why
 
     async def resume(
@@ -148,11 +152,23 @@ class RunOwner:
             task.result()
 
     async def wait(self, run_id: str, seconds: float) -> bool:
-        """Wait until a run that is in progress here is over; whether it is."""
+        """Wait until a run that is in progress here is over, or the server stops; whether it is
+        over."""
         task = self._tasks.get(run_id)
         if task is not None:
-            await asyncio.wait([task], timeout=seconds)
+            async with self._until_closing() as closing:
+                first = asyncio.FIRST_COMPLETED
+                await asyncio.wait([task, closing], timeout=seconds, return_when=first)
         return task is None or task.done()
+
+    @asynccontextmanager
+    async def _until_closing(self) -> AsyncGenerator[asyncio.Task[Any]]:
+        """A task that is done when the server stops."""
+        closing = asyncio.create_task(self.closing.wait())
+        try:
+            yield closing
+        finally:
+            closing.cancel()
 
     def _take(self, run_id: str, work: Callable[[], Awaitable[Any]]) -> asyncio.Task[Any]:
         async def run() -> Any:
@@ -173,13 +189,7 @@ class RunOwner:
 
     def _check_room(self) -> None:
         if self.closing.is_set():
-            raise Refused(
-                503,
-                "bae-serve-closing",
-                "the server stops, and takes no more runs",
-                "try again: another process answers soon",
-                headers={"retry-after": "2"},
-            )
+            raise _closing()
         if not self._open:
             raise Refused(
                 500,
@@ -222,5 +232,23 @@ class RunOwner:
             return
 
 
-def _hand_over(cancelled: asyncio.CancelledError) -> BaseException:
+def _closing() -> Refused:
+    return Refused(
+        503,
+        "bae-serve-closing",
+        "the server stops, and takes no more runs",
+        "try again: another process answers soon",
+        headers={"retry-after": "2"},
+    )
+
+
+async def _hand_over(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Stop runs: each is stored as interrupted."""
+    for task in tasks:
+        explained(task, _handed_over)
+        task.cancel()
+    await gone(tasks)
+
+
+def _handed_over(cancelled: asyncio.CancelledError) -> BaseException:
     return HandedOver()

@@ -136,6 +136,8 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
     run_id = error.run_id if isinstance(error, JournalError) else None
     found = error.cause if isinstance(error.cause, ValidationError) else None
     errors = [] if found is None else faults_of(found, *(before or ("value",)))
+    if before and status == 422 and not errors:
+        errors = [InputFault(loc=[*before], msg=error.message)]
     # What is wrong with the journal is for who runs the server, and names its file.
     is_inner = status >= 500 and isinstance(error, JournalError)
     return Refused(
@@ -176,6 +178,13 @@ def invalid(error: ValidationError, *before: str | int) -> Refused:
         place=where,
         errors=errors,
     )
+
+
+def wrong_input(loc: Sequence[str | int], msg: str, fix: str) -> Refused:
+    """The refusal of one part of a request, at `loc`."""
+    place = ".".join(map(str, loc))
+    fault = InputFault(loc=[*loc], msg=msg)
+    return Refused(422, "bae-serve-input", f"{place}: {msg}", fix, place=place, errors=[fault])
 
 
 def faults_of(error: ValidationError, *before: str | int) -> list[InputFault]:

@@ -18,8 +18,8 @@ from bae.exceptions import BaeError
 from bae.journal.feeds import FeedItem, RunFeed, Subscriber, subscribe
 from bae.journal.stored_runs import Line
 from bae.serve.endpoints import ApiCall, Endpoint, Form
-from bae.serve.problems import Refused, refusal_of
-from bae.serve.views import LinePage, LineView, dump
+from bae.serve.problems import refusal_of, wrong_input
+from bae.serve.views import LinePage, LineView, dump, fitting
 from bae.tasks import gone
 
 HEARTBEAT: Final = 15.0
@@ -28,10 +28,6 @@ SENT_AT_ONCE: Final = 1 << 20
 """Characters of records that are sent together."""
 SEND_SECONDS: Final = 10.0
 """How long a client may take nothing of what is sent to it."""
-
-
-PAGE_SIZE: Final = 4 << 20
-"""Characters of a page of records: it may have fewer records than were asked for."""
 
 
 class RecordsQuery(Form):
@@ -51,7 +47,7 @@ async def list_records(call: ApiCall) -> LinePage | Response:
     if "text/event-stream" in accept:
         return EventStream(call, _after_header(call))
     page = await api.journal.lines(run_id, after=query.after, limit=query.limit)
-    lines = _as_many_as_fit(page.lines)
+    lines = fitting(page.lines, lambda line: len(line.data))
     if "application/x-ndjson" in accept:
         text = b"".join(dump(line_view(line)) + b"\n" for line in lines)
         return Response(text, media_type="application/x-ndjson")
@@ -62,25 +58,14 @@ async def list_records(call: ApiCall) -> LinePage | Response:
     )
 
 
-def _as_many_as_fit(lines: tuple[Line, ...]) -> list[Line]:
-    """The first lines, one at least, that are not too much for one page."""
-    found: list[Line] = []
-    room = PAGE_SIZE
-    for line in lines:
-        room -= len(line.data)
-        if found and room < 0:
-            break
-        found.append(line)
-    return found
-
-
 def _after_header(call: ApiCall) -> int:
     """After which record to go on: what a client that comes back sends, or the query."""
     given = call.request.headers.get("last-event-id", "").strip()
     if not given:
         return call.query.after
     if not (given.isascii() and given.isdecimal() and len(given) < 13):
-        raise Refused(422, "bae-serve-input", "last-event-id: it is no number of a record")
+        fix = "send the `id` of the last event that you have, or leave it out"
+        raise wrong_input(["header", "last-event-id"], "it is no number of a record", fix)
     return int(given)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import urandom
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_core import from_json
 from starlette.responses import Response
 
@@ -14,7 +15,7 @@ from bae.files import visible
 from bae.graph import Graph
 from bae.journal.report import report_run
 from bae.journal.resume import result_of
-from bae.journal.run_checks import check_names
+from bae.journal.run_checks import check_names, check_thread
 from bae.journal.run_writer import encoder_for
 from bae.journal.stored_runs import Listed, RunInfo, StoredRun
 from bae.node import Node
@@ -34,7 +35,24 @@ BUSY_SECONDS: Final = 25.0
 """How long a turn waits for the turn before it."""
 CANCEL_SECONDS: Final = 5.0
 """How long a run that is cancelled may take to stop before the request is answered."""
-RunId = Annotated[str, Field(min_length=1, max_length=200)]
+_Id = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+def _check(check: Callable[[str], None]) -> AfterValidator:
+    """Refuse an id in its own place, as any wrong input."""
+
+    def checked(given: str) -> str:
+        try:
+            check(given)
+        except JournalError as error:
+            raise ValueError(f"{error.message} ({error.fix})") from error
+        return given
+
+    return AfterValidator(checked)
+
+
+RunId = Annotated[_Id, _check(lambda given: check_names(given, "graph"))]
+ThreadId = Annotated[_Id, _check(check_thread)]
 
 
 class RunDetails(RunRow):
@@ -64,7 +82,7 @@ class StartBody(Form):
 
     run_id: RunId | None = None
     start: Any = Field(description="the fields of the start node")
-    thread: RunId | None = None
+    thread: ThreadId | None = None
     busy: Literal["refuse", "wait", "cancel"] = "refuse"
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
@@ -98,7 +116,7 @@ class ForkBody(Form):
     at: Annotated[int, Field(ge=0, le=1 << 31)]
     changed: dict[str, Any] = Field(default_factory=dict[str, Any])
     run_id: RunId | None = None
-    thread: RunId | None = None
+    thread: ThreadId | None = None
     go_on: bool = True
 
 
@@ -113,7 +131,6 @@ async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
     with visible(named):  # whose hashes are worked out again
         start = await api.fold(found.node, body.start) if named else found.node(body.start)
     run_id = body.run_id or urandom(12).hex()
-    check_names(run_id, found.graph.name)
     more: dict[str, Any] = {"metadata": {**body.metadata, STARTED_BY: call.user.name}}
     if body.thread is not None:
         await thread_of(call, body.thread)
@@ -210,7 +227,10 @@ async def resume_run(call: ApiCall) -> tuple[int, RunDetails]:
     info = await call.api.info(call.user, run_id)
     if info.status != "ended":
         graph = call.api.graph_of(info)
-        await call.api.owner.resume(graph, run_id, call.body.given or None)
+        try:
+            await call.api.owner.resume(graph, run_id, call.body.given or None)
+        except JournalError as error:
+            raise refusal_of(error, "body", "given") or error from error
     return 202, await view_run(call, run_id)
 
 
@@ -235,13 +255,18 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
     except JournalError as error:
         old = await _existing(call, new_id) if error.code == "bae-run-exists" else None
         if old is None:
-            raise refusal_of(error, "body", "changed") or error from error
+            part = _PARTS.get(error.code, "changed")
+            raise refusal_of(error, "body", part) or error from error
         if not _is_fork(old, run_id, body):
             raise _taken(new_id) from error
         status = 200
     if body.go_on and status == 201:
         await api.owner.resume(graph, new_id)
     return status, await view_run(call, new_id)
+
+
+_PARTS: Final = {"bae-fork-step": "at", "bae-fork-thread": "thread"}
+"""The part of the body that an error about a fork is about."""
 
 
 def _is_fork(stored: StoredRun, parent: str, body: ForkBody) -> bool:
@@ -287,7 +312,8 @@ def _check_same(call: ApiCall, graph: Graph[Any, Any], old: StoredRun, start: No
     run_id = old.info.run_id
     record = RunStarted(0.0, "", 0, run_id, graph.name, start, 0)
     new = from_json(encoder_for(graph, call.api.journal).encode(record))["node"]
-    if old.info.graph != graph.name or from_json(old.lines[0].data).get("node") != new:
+    is_same = old.info.graph == graph.name and old.info.thread == call.body.thread
+    if not is_same or from_json(old.lines[0].data).get("node") != new:
         raise _taken(run_id)
 
 

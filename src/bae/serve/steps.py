@@ -25,6 +25,8 @@ from bae.serve.views import (
     StepView,
     TimelineView,
     data_of,
+    fitting,
+    size_of,
     step_of,
     timeline_of,
     usage_of,
@@ -35,7 +37,8 @@ Number = Annotated[int, Field(ge=0, le=1 << 31)]
 
 class StepsQuery(Form):
     """Nodes of the graph at `path`, from the number `start` on, or around a number. Longer values
-    are cut after `cut` characters: a step by itself has all of them."""
+    are cut after `cut` characters: a step by itself has all of them. A page of long values has
+    fewer than `limit`: go on after the last step that you have."""
 
     path: str = ""
     start: Number = 0
@@ -86,13 +89,17 @@ class Why(BaseModel):
 
 
 async def list_steps(call: ApiCall) -> StepPage:
-    query = call.query
-    report = await report_of(call)
+    stored = await call.api.read_texts(call.user, call.path["run"])
+    return await call.api.fold(_step_page, stored, call.query)
+
+
+def _step_page(stored: StoredRun, query: StepsQuery) -> StepPage:
+    report = report_run(stored)
     nodes = _nodes_at(report, query.path)
     start = query.start if query.around is None else max(0, query.around - query.limit // 2)
-    page = nodes[start : start + query.limit]
+    steps = (step_of(query.path, each, query.cut) for each in nodes[start : start + query.limit])
     return StepPage(
-        steps=[step_of(query.path, node, query.cut) for node in page],
+        steps=fitting(steps, lambda step: size_of(step.fields)),
         total=len(nodes),
         paths=[graph.path for graph in report.graphs if graph.path][:1_000],
     )
@@ -116,10 +123,8 @@ async def explain_field(call: ApiCall) -> Why:
         raise _no_step(call)
     before = f"{query.path}/" if query.path else ""
     stored = await call.api.journal.read_texts(call.path["run"])
-    try:
-        found = await call.api.fold(why, stored, f"{before}{number}:{name}.{query.field}", None)
-    except ValueError as error:
-        raise Refused(422, "bae-serve-input", f"query.field: {error}") from error
+    place = f"{before}{number}:{name}.{query.field}"
+    found = await call.api.fold(why, stored, place, None)
     return Why(provenance=data_of(found, query.cut))
 
 
@@ -134,7 +139,8 @@ async def show_call(call: ApiCall) -> CallView:
     number = number_in(call, "call")
     asked = await _questions(call)
     if number >= len(asked):
-        raise Refused(404, "bae-serve-path", f"the run has {len(asked)} calls, from 0")
+        fix = "list them: GET /runs/R/calls"
+        raise Refused(404, "bae-serve-path", f"the run has {len(asked)} calls, from 0", fix)
     return _call_of(number, asked[number], call.query.cut)
 
 
@@ -159,7 +165,8 @@ def number_in(call: ApiCall, name: str) -> int:
     """A number in the path."""
     text = call.path[name]
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise Refused(404, "bae-serve-path", f"{text[:50]!r} is no number")
+        fix = "give a number from 0 on"
+        raise Refused(404, "bae-serve-path", f"{text[:50]!r} is no number", fix)
     return int(text)
 
 
@@ -175,7 +182,9 @@ def _nodes_at(report: RunReport, path: str) -> Any:
 
 
 def _no_step(call: ApiCall) -> Refused:
-    return Refused(404, "bae-serve-path", f"the run has no step {call.path['step'][:50]}")
+    step = call.path["step"][:50]
+    fix = "list them: GET /runs/R/steps"
+    return Refused(404, "bae-serve-path", f"the run has no step {step}", fix)
 
 
 async def _questions(call: ApiCall) -> list[AskedQuestion]:
@@ -196,7 +205,7 @@ def _call_of(number: int, asked: AskedQuestion, cut: int | None) -> CallView:
         at=asked.at,
         seconds=asked.seconds,
         outcome=asked.outcome,
-        error=asked.error,
+        error=asked.error if cut is not None else asked.error[:SHORT],
         usage=usage_of(asked.usage),
     )
     if cut is not None:

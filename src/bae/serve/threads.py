@@ -9,9 +9,18 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from bae.journal.stored_runs import Listed, RunInfo
-from bae.serve.endpoints import ApiCall, Endpoint, Form
-from bae.serve.problems import Refused
-from bae.serve.views import WaitingGate, waiting_gate
+from bae.journal.stored_thread import ThreadTurn
+from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut
+from bae.serve.problems import Refused, unknown_run
+from bae.serve.views import (
+    CUT,
+    SHORT,
+    WaitingGate,
+    data_of,
+    fitting,
+    labels_of,
+    waiting_gates,
+)
 
 _PAGE: Final = 200
 
@@ -25,9 +34,13 @@ class ThreadsQuery(Form):
 
 
 class TurnsQuery(Form):
-    """The newest turns."""
+    """The newest turns, or those before the turn of the run `before`. Longer texts are cut after
+    `cut` characters: `/runs/R/steps` has all of them. A page of long texts has fewer than
+    `limit`."""
 
+    before: str | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 100
+    cut: ListCut = CUT
 
 
 class ThreadRow(BaseModel):
@@ -64,7 +77,8 @@ class TurnView(BaseModel):
 
 
 class ThreadDetails(BaseModel):
-    """The turns of a thread, the oldest first, and how many there are."""
+    """Turns of a thread, the oldest first, and how many there are. Give the run of the first as
+    `before` for those before it."""
 
     thread: str
     graph: str
@@ -103,26 +117,33 @@ async def show_thread(call: ApiCall) -> ThreadDetails:
     graph = call.api.graph_of(infos[0])
     thread = call.path["thread"]
     turns = await graph.thread(thread, journal=call.api.journal).turns()
-    return ThreadDetails(
-        thread=thread,
-        graph=graph.name,
-        total=len(turns),
-        turns=[
-            TurnView(
-                run_id=each.run_id,
-                user=each.user,
-                reply=each.reply,
-                status=each.status,
-                started=each.started,
-                updated=each.updated,
-                is_shown=each.is_shown,
-                waiting=[waiting_gate(gate) for gate in each.waiting],
-                error=each.error,
-                metadata=dict(each.metadata),
-            )
-            for each in turns[-call.query.limit :]
-        ],
+    query, total, end = call.query, len(turns), len(turns)
+    if query.before is not None:
+        end = next((n for n, each in enumerate(turns) if each.run_id == query.before), -1)
+        if end < 0:
+            raise unknown_run(query.before)
+    newest = turns[max(0, end - query.limit) : end][::-1]
+    page = fitting((_turn(each, query.cut) for each in newest), _size)
+    return ThreadDetails(thread=thread, graph=graph.name, total=total, turns=page[::-1])
+
+
+def _turn(turn: ThreadTurn, cut: int) -> TurnView:
+    return TurnView(
+        run_id=turn.run_id,
+        user=data_of(turn.user, cut),
+        reply=data_of(turn.reply, cut),
+        status=turn.status,
+        started=turn.started,
+        updated=turn.updated,
+        is_shown=turn.is_shown,
+        waiting=waiting_gates(turn.waiting),
+        error=turn.error[:SHORT],
+        metadata=labels_of(turn.metadata),
     )
+
+
+def _size(turn: TurnView) -> int:
+    return len(turn.user) + len(turn.reply)
 
 
 async def delete_thread(call: ApiCall) -> Response:

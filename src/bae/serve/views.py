@@ -4,9 +4,9 @@ are cut, and say how long they are."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
@@ -19,10 +19,16 @@ from bae.unicode import readable_json
 from bae.usage import Usage
 from bae.work import NOTHING_USED, Span
 
+T = TypeVar("T")
+
 CUT: Final = 65_536
 """Characters of a value that is shown by itself, unless all of it is asked for."""
 SHORT: Final = 1_000
 """Characters of a value in a list."""
+PAGE_SIZE: Final = 4 << 20
+"""Characters of a page: it may have fewer items than were asked for."""
+_WAITING: Final = 5
+"""How many questions are in a row."""
 _LONGEST_ERROR: Final = 120
 _LABELS: Final = 20
 """How many entries of the metadata are in a row."""
@@ -42,7 +48,8 @@ class WaitingGate(BaseModel):
 class RunRow(BaseModel):
     """One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has
     all of them. A `cost` of null is unknown. `change` numbers its changes: give the
-    greatest to the feed of runs to follow the list."""
+    greatest to the feed of runs to follow the list. `waiting` has the first five questions of
+    `waiting_count`: `/runs/R/gates` has all of them."""
 
     run_id: str
     graph: str
@@ -55,6 +62,7 @@ class RunRow(BaseModel):
     thread: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
     waiting: list[WaitingGate] = Field(default_factory=list[WaitingGate])
+    waiting_count: int = 0
     node: str = ""
     steps: int | None = None
     calls: int | None = None
@@ -152,10 +160,19 @@ class GateView(BaseModel):
 
 
 class GatePage(BaseModel):
-    """Questions to people, the oldest first."""
+    """Questions of a run, in order, and how many there are."""
+
+    gates: list[GateView]
+    total: int
+
+
+class InboxPage(BaseModel):
+    """Questions to people, the oldest first. `more` says how many more a run has than are listed:
+    `/runs/R/gates` has all of them."""
 
     gates: list[GateView]
     next: float | None = None
+    more: dict[str, int] = Field(default_factory=dict[str, int])
 
 
 class LineView(BaseModel):
@@ -330,8 +347,9 @@ def row_of(info: RunInfo) -> RunRow:
         error=info.error[:_LONGEST_ERROR],
         parent=info.parent,
         thread=info.thread,
-        metadata={name: _short(value) for name, value in [*info.metadata.items()][:_LABELS]},
-        waiting=[waiting_gate(gate) for gate in info.waiting],
+        metadata=labels_of(info.metadata),
+        waiting=waiting_gates(info.waiting),
+        waiting_count=len(info.waiting),
         node="" if about is None else about.node,
         steps=None if about is None else about.steps,
         calls=None if about is None else about.calls,
@@ -341,19 +359,49 @@ def row_of(info: RunInfo) -> RunRow:
     )
 
 
+def labels_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a run in a list."""
+    first = [*metadata.items()][:_LABELS]
+    return {_short(name): _short(value) for name, value in first}
+
+
 def _short(value: Any) -> Any:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return value if len(text) <= _LONGEST_ERROR else f"{text[:_LONGEST_ERROR]}…"
 
 
-def waiting_gate(gate: ParkedGate) -> WaitingGate:
-    """A question of a run in a list."""
-    return WaitingGate(
-        gate=gate.address,
-        place=gate.place,
-        question=gate.question[:SHORT],
-        deadline=gate.deadline,
-        answered=gate.answered,
+def waiting_gates(gates: Sequence[ParkedGate]) -> list[WaitingGate]:
+    """The questions of a run in a list."""
+    return [
+        WaitingGate(
+            gate=gate.address,
+            place=gate.place,
+            question=gate.question[:SHORT],
+            deadline=gate.deadline,
+            answered=gate.answered,
+        )
+        for gate in gates[:_WAITING]
+    ]
+
+
+def fitting(items: Iterable[T], size: Callable[[T], int]) -> list[T]:
+    """The first items, one at least, that are not too much for one page."""
+    found: list[T] = []
+    room = PAGE_SIZE
+    for item in items:
+        room -= size(item)
+        if found and room < 0:
+            break
+        found.append(item)
+    return found
+
+
+def size_of(values: Iterable[Value | None]) -> int:
+    """About how many characters values have."""
+    return sum(
+        len(each.text or "") + len(json.dumps(each.value, ensure_ascii=False))
+        for each in values
+        if each is not None
     )
 
 

@@ -17,13 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bae import __version__
 from bae.team import sandbox
-from bae.team.base_causes import find_problem
 from bae.team.environment import Cause, find_cause
 from bae.team.files import INCLUDE
 from bae.team.models import Project, TeamError, TestReport, bounded
 from bae.team.reports import NOT_LOADED, list_names
 from bae.team.test_order import is_selected
-from bae.team.verdict import run_fixed
 from bae.team.workspaces import SetupError, Workspaces
 
 CHECK: Final = "base.json"
@@ -104,6 +102,8 @@ def examine_base(
     """Judge the report of a base. `tracked` are the files of the commit, and `tests` those that
     tasks have to make pass: they may be impossible to load before. It looks at files of the
     checkout; call it in a thread."""
+    from bae.team.base_causes import find_problem  # which `read_check` does not need
+
     failed = report.of("failed")
     not_loaded = tuple(case.id for case in failed if case.message.startswith(NOT_LOADED))
     cause = find_problem(report, project, tracked, tests)
@@ -195,6 +195,8 @@ class BaseReports:
     async def get(self, commit: str) -> TestReport:
         """What the tests of a commit show. They are run in a new worktree, where this is not known
         yet, and once more where the environment failed. Raises SetupError."""
+        from bae.team.verdict import run_fixed
+
         tree = await self._tree(commit)
         async with self._testing.setdefault(tree, asyncio.Lock()):
             if (known := await self.find(commit)) is not None:
@@ -243,7 +245,7 @@ class BaseReports:
             await asyncio.to_thread(path.unlink, missing_ok=True)
 
     async def _tree(self, commit: str) -> str:
-        return await self.workspaces.repository.git("rev-parse", f"{commit}^{{tree}}")
+        return await self.workspaces.repository.tree_of(commit)
 
     async def _path(self, tree: str) -> Path:
         assert self.folder is not None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from bae import BudgetError
@@ -34,13 +34,13 @@ BudgetScope = Literal["task", "run"]
 @dataclass(frozen=True, slots=True)
 class Spent:
     """What was spent, with what is reserved for calls in progress and for those that a killed
-    process never finished."""
+    process never finished. A `cost` of None is unknown; with `unpriced` calls, whose cost is
+    unknown, it is the least."""
 
     calls: int = 0
     tokens: int = 0
-    cost: float = 0.0
-    unpriced: int = field(default=0, compare=False)
-    """The calls that used tokens and have no price: with any, `cost` is what is known of it."""
+    cost: float | None = 0.0
+    unpriced: int = 0
 
 
 async def begin_run(store: Store, project_id: int) -> int:
@@ -82,7 +82,7 @@ async def read_spent_by_task(store: Store, project_id: int) -> dict[int, Spent]:
     task_id = tables.spending.c.task_id
     found = sa.select(task_id, *_SUMS).filter_by(project_id=project_id).group_by(task_id)
     rows = await store.read(lambda db: db.execute(found).all())
-    return {task: Spent(*sums) for task, *sums in rows}
+    return {task: _make_spent(*sums) for task, *sums in rows}
 
 
 class Budgets:
@@ -130,7 +130,7 @@ class Budgets:
             for budget in (self.per_run, self.per_task):
                 if budget.cost is not None:
                     raise budget.cost_unknown(backend.model)
-        needed = Spent(1, asked + longest, cost or 0.0)
+        needed = Spent(1, asked + longest, cost)
         while True:
             settled = self._settled
             reserved = await self.store.write(lambda db: self._reserve(db, task, needed))
@@ -152,7 +152,7 @@ class Budgets:
             if not used.calls:
                 db.execute(sa.delete(tables.spending).filter_by(id=reservation))
                 return
-            values: dict[str, Any] = {"tokens": used.tokens}
+            values: dict[str, Any] = {"tokens": used.tokens, "unpriced": used.cost is None}
             values |= {} if used.cost is None else {"cost": used.cost}
             db.execute(sa.update(tables.spending).filter_by(id=reservation).values(values))
             if used.calls > 1:  # of an LM that is asked once for a conversation, or asks again
@@ -194,7 +194,7 @@ class Budgets:
                 return found
             scopes = (self.per_task, {"task_id": task.id}), (self.per_run, {"run_id": self.run})
             left = [
-                budget.cost - _sum_spent(db, **which).cost + _LEAST
+                budget.cost - (_sum_spent(db, **which).cost or 0.0) + _LEAST
                 for budget, which in scopes
                 if budget.cost is not None
             ]
@@ -211,7 +211,8 @@ class Budgets:
         exceeded by that: the program is to be ended."""
 
         def charge(db: sa.Connection) -> tuple[BudgetScope, BudgetError] | None:
-            values = {"tokens": used.tokens, "cost": used.cost or 0.0}
+            cost = {"cost": used.cost or 0.0, "unpriced": used.cost is None}
+            values = {"tokens": used.tokens, **cost}
             db.execute(sa.update(tables.spending).filter_by(id=turn).values(values))
             return self._find_refusal(db, task, Spent())
 
@@ -236,7 +237,8 @@ class Budgets:
         if refused := self._find_refusal(db, task, needed):
             return refused
         about = {"project_id": task.project_id, "task_id": task.id, "run_id": self.run}
-        return tables.insert(db, tables.spending, **about, tokens=needed.tokens, cost=needed.cost)
+        cost = {"cost": needed.cost or 0.0, "unpriced": needed.cost is None}
+        return tables.insert(db, tables.spending, **about, tokens=needed.tokens, **cost)
 
 
 _is_inside: ContextVar[bool] = ContextVar("bae_team_call", default=False)
@@ -280,14 +282,15 @@ class Reserved(Policy):
         if missing:
             written = used.output_tokens or estimate_tokens(answer.text)
             used = replace(used, input_tokens=estimate_tokens(prompt), output_tokens=written)
-        if used.cost is None or (missing and not used.cost):
-            return replace(used, cost=self.least_cost(used))
-        return used
+        if used.cost is None:  # a least cost of 0 says nothing of the price
+            return replace(used, cost=self.least_cost(used) or None)
+        return replace(used, cost=used.cost or self.least_cost(used)) if missing else used
 
 
 def _find_excess(budget: Budget, name: str, spent: Spent, needed: Spent) -> BudgetError | None:
     for limit in ("calls", "tokens", "cost"):
-        bound, used, more = getattr(budget, limit), getattr(spent, limit), getattr(needed, limit)
+        bound = getattr(budget, limit)
+        used, more = getattr(spent, limit) or 0, getattr(needed, limit) or 0
         if bound is None or used + more <= bound:
             continue
         unit = "$" if limit == "cost" else ""
@@ -308,13 +311,16 @@ def _find_excess(budget: Budget, name: str, spent: Spent, needed: Spent) -> Budg
 def _sum_spent(db: sa.Connection, **which: int | None) -> Spent:
     total = sa.select(*_SUMS).select_from(tables.spending)
     total = total.filter_by(**{name: value for name, value in which.items() if value is not None})
-    return Spent(*db.execute(total).one())
+    return _make_spent(*db.execute(total).one())
 
 
-_TOKENS, _COST = tables.spending.c.tokens, tables.spending.c.cost
+def _make_spent(calls: int, tokens: int, cost: float, unpriced: int) -> Spent:
+    return Spent(calls, tokens, None if unpriced and not cost else cost, unpriced)
+
+
 _SUMS: Final = (
     sa.func.count(),
-    sa.func.coalesce(sa.func.sum(_TOKENS), 0),
-    sa.func.coalesce(sa.func.sum(_COST), 0.0),
-    sa.func.count(sa.case(((_TOKENS > 0) & (_COST == 0), 1))),
+    sa.func.coalesce(sa.func.sum(tables.spending.c.tokens), 0),
+    sa.func.coalesce(sa.func.sum(tables.spending.c.cost), 0.0),
+    sa.func.count(sa.case((tables.spending.c.unpriced, 1))),
 )

@@ -117,7 +117,7 @@ class ActionBody(Form):
     """What a person asks of a task, or of the whole run where no `task` is named. A note has a
     `text` and a task."""
 
-    action: Action | Literal["note"]
+    action: Literal[Action, "note"]
     task: str | None = None
     text: Annotated[str, Field(max_length=20_000)] = ""
 
@@ -142,27 +142,6 @@ class BlockerBody(Form):
         return self
 
 
-class SpentView(BaseModel):
-    """What was spent or reserved. A `cost` of null is unknown; with `unpriced` calls, whose cost is
-    unknown, it is the least."""
-
-    calls: int
-    tokens: int
-    cost: float | None
-    unpriced: int
-
-    @classmethod
-    def of(cls, spent: Spent) -> Self:
-        """A cost of 0 for tokens that were used is unknown."""
-        is_known = spent.cost > 0 or not spent.unpriced
-        return cls(
-            calls=spent.calls,
-            tokens=spent.tokens,
-            cost=spent.cost if is_known else None,
-            unpriced=spent.unpriced,
-        )
-
-
 class TeamRow(BaseModel):
     """A team: how many tasks are in each status, and what waits for a person. `last` is the number
     of its last event: follow the feed `team/NAME` after it."""
@@ -174,7 +153,7 @@ class TeamRow(BaseModel):
     counts: dict[TaskStatus, int]
     blockers: int
     unapproved: int
-    spent: SpentView
+    spent: Spent
     last: int
 
 
@@ -207,7 +186,7 @@ class TaskRow(BaseModel):
     feature: str
     commit: str | None
     failures: int
-    spent: SpentView
+    spent: Spent
 
 
 class TaskPage(BaseModel):
@@ -277,7 +256,7 @@ class TaskDetails(BaseModel):
     """A task, with its attempts, questions and what it has spent."""
 
     task: Task
-    spent: SpentView
+    spent: Spent
     attempts: list[AttemptRow]
     blockers: list[Blocker]
     reviews: int

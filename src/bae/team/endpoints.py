@@ -56,7 +56,6 @@ from bae.team.endpoint_views import (
     LogView,
     PlanView,
     ReviewPage,
-    SpentView,
     TaskDetails,
     TaskPage,
     TaskRow,
@@ -513,7 +512,7 @@ async def _sum_up(name: str, team: ServedTeam) -> dict[str, Any]:
         "counts": dict(Counter(task.status for task in tasks)),
         "blockers": len(await store.blockers(project_id, open_only=True)),
         "unapproved": sum(not task.approved for task in tasks),
-        "spent": SpentView.of(await read_spent(store, project_id=project_id)),
+        "spent": await read_spent(store, project_id=project_id),
         "last": last,
     }
 
@@ -521,7 +520,7 @@ async def _sum_up(name: str, team: ServedTeam) -> dict[str, Any]:
 def _row(task: Task, spent: Mapping[int, Spent]) -> TaskRow:
     values = {name: getattr(task, name) for name in TaskRow.model_fields if name != "spent"}
     values["reason"] = headline(task.reason)
-    return TaskRow(**values, spent=SpentView.of(spent.get(task.id, Spent())))
+    return TaskRow(**values, spent=spent.get(task.id, Spent()))
 
 
 async def _details(team: ServedTeam, task: Task) -> TaskDetails:
@@ -529,7 +528,7 @@ async def _details(team: ServedTeam, task: Task) -> TaskDetails:
     attempts = await team.store.attempts(task.id)
     return TaskDetails(
         task=task,
-        spent=SpentView.of(await read_spent(team.store, task_id=task.id)),
+        spent=await read_spent(team.store, task_id=task.id),
         attempts=[AttemptRow.of(each, 300) for each in attempts],
         blockers=[each for each in blockers if each.task_id == task.id],
         reviews=len((await team.store.reviews(team.project.id)).get(task.id, ())),

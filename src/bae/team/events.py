@@ -17,7 +17,7 @@ P = ParamSpec("P")
 _log = logging.getLogger(__name__)
 LONGEST_SEND: Final = 5.0
 """Seconds that a broadcast may take."""
-_FORBID: Final = ConfigDict(extra="forbid")
+_FORBID: Final = ConfigDict(extra="forbid", defer_build=True)
 PlanChange = Literal["added", "edited", "approved", "dropped"]
 
 
@@ -208,13 +208,14 @@ class ProgressUpdate(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class ActivityUpdate(_Event):
-    """What an agent is doing, in words. What is `journaled` is a tool call, which the journal of
-    the agents' runs has in full."""
+    """What is done for a task or for the run, in words: by bae, or by a coding program. What an LLM
+    does is in the journal of its runs."""
 
     text: str
     task_id: int | None = None
     agent_id: str | None = None
     journaled: bool = False
+    """In events of earlier versions: this is a tool call, which the journal has in full."""
     program: str = ""
     """The coding program that does it, if it is one."""
     type: Literal["activity_update"] = field(default="activity_update", kw_only=True)
@@ -245,7 +246,7 @@ Event = Annotated[
 class StoredEvent(BaseModel):
     """An event with its number, which only grows, and its time, in seconds since 1970."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     number: int
     at: float
@@ -256,7 +257,8 @@ class StoredEvent(BaseModel):
         return {"number": self.number, "time": self.at, **self.event.to_message()}
 
 
-_ANY: TypeAdapter[Event] = TypeAdapter(Event)
+# Validators are built when they are first needed: most commands read no event.
+_ANY: TypeAdapter[Event] = TypeAdapter(Event, config=ConfigDict(defer_build=True))
 
 
 def read_event(message: Any) -> Event:

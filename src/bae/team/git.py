@@ -92,6 +92,7 @@ class Repository:
         self.alive = FileLock(common / "bae-team.lock")
         """Held, shared, by every process at work, the git commands that it started included."""
         self._programs: tuple[tuple[str, str], ...] = ()
+        self._answers: dict[tuple[str, ...], tuple[int, bytes, str]] = {}
         self._holders = 0
         self._worktrees = FileLock(common / "bae-worktrees.lock")
         self._turn = asyncio.Lock()
@@ -101,9 +102,7 @@ class Repository:
         """The repository that a directory is in. Raises GitError where there is none to work in."""
         path = await asyncio.to_thread(path.resolve)
         self = cls(Checkout(path, path / ".git"), path / ".git", timeout=timeout)
-        version = (await self._run(("version",), path, _environment()))[1].decode().strip()
-        if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
-            raise GitError(f"{version} is too old", fix="install git 2.38 or later")
+        await self._check_version(path)
         asked = ("--show-toplevel", "--absolute-git-dir", "--git-common-dir")
         args = ("rev-parse", "--path-format=absolute", *asked)
         code, output, problem = await self._run(args, path, _environment())
@@ -117,6 +116,16 @@ class Repository:
         entries = (os.fsdecode(each).partition("\n") for each in output.split(b"\0"))
         self._programs = tuple((key, value) for key, _, value in entries if value)
         return self
+
+    async def _check_version(self, path: Path) -> None:
+        """Raise GitError where git is too old, which is asked once in a process."""
+        places = os.environ.get("PATH", "")
+        if places in _CHECKED:
+            return
+        version = (await self._run(("version",), path, _environment()))[1].decode().strip()
+        if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
+            raise GitError(f"{version} is too old", fix="install git 2.38 or later")
+        _CHECKED.add(places)
 
     @classmethod
     async def refuse_bare(cls, path: Path) -> None:
@@ -180,6 +189,23 @@ class Repository:
         if index:
             env["GIT_INDEX_FILE"] = str(index)
         return await self._run(args, at.path, env, stdin)
+
+    async def _run_once(self, *args: str) -> tuple[int, bytes, str]:
+        """The same for a command that names commits and trees by their ids alone. Its answer never
+        changes, so it is kept."""
+        if args in self._answers:
+            return self._answers[args]
+        code, output, problem = await self.run_git(*args)
+        # That two commits have nothing in common is an answer; other failures may pass.
+        if code == 0 or (code == 1 and args[0] == "merge-base"):
+            self._keep_answer(args, output, code)
+        return code, output, problem
+
+    def _keep_answer(self, args: tuple[str, ...], output: bytes, code: int = 0) -> None:
+        if len(output) <= _LARGEST_ANSWER:
+            self._answers[args] = code, output, ""
+            for oldest in tuple(self._answers)[:-_MOST_ANSWERS]:
+                del self._answers[oldest]
 
     async def _run(
         self, args: Sequence[str], cwd: Path, env: dict[str, str], stdin: bytes | None = None
@@ -272,17 +298,38 @@ class Repository:
         if _COMMIT.fullmatch(name):
             return name
         # Branches are asked for dozens of times in each task: most are read without a process.
-        if name.startswith(BRANCHES) and (read := await asyncio.to_thread(self._read_branch, name)):
-            return read
+        if name == "HEAD" or name.startswith(BRANCHES):
+            read = await asyncio.to_thread(self._read_ref, name, self.checkout)
+            if read is not None:
+                return read
         args = ("rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}")
-        return await self._ask(*args)
+        is_fixed = _COMMIT.fullmatch(name.rstrip("^"))
+        code, output, _ = await (self._run_once(*args) if is_fixed else self.run_git(*args))
+        return output.decode().strip() if code == 0 else None
 
-    def _read_branch(self, name: str) -> str | None:
-        """The commit of a branch that has a file of its own, as those have that were moved."""
+    def _read_ref(self, name: str, at: Checkout) -> str | None:
+        """The commit of a branch that has a file of its own, as those have that were moved, or of
+        the HEAD of a checkout."""
         with suppress(OSError, ValueError):
-            text = (self.common / name).read_text("ascii").strip()
+            folder = at.git_dir if name == "HEAD" else self.common
+            text = (folder / name).read_text("ascii").strip()
+            if name == "HEAD" and text.startswith(f"ref: {BRANCHES}"):
+                return self._read_ref(text.removeprefix("ref: "), at)
             return text if _COMMIT.fullmatch(text) else None
         return None
+
+    async def head(self, at: Checkout) -> str:
+        """The commit that a checkout is at."""
+        read = await asyncio.to_thread(self._read_ref, "HEAD", at)
+        return read or await self.git("rev-parse", "--verify", "HEAD", at=at)
+
+    async def tree_of(self, name: str) -> str:
+        """The tree of a commit."""
+        commit = await self.commit_id(name)
+        code, output, problem = await self._run_once(*_name_tree(commit))
+        if code:
+            raise GitError(f"the tree of {commit[:12]} cannot be found: {problem}")
+        return output.decode().strip()
 
     async def _ask(self, *args: str) -> str | None:
         """What a git command prints, or None where it fails."""
@@ -306,11 +353,18 @@ class Repository:
 
     async def merge_base(self, one: str, other: str) -> str | None:
         """The newest commit that both have in their history."""
-        return await self._ask("merge-base", one, other)
+        ids = await self.resolve(one), await self.resolve(other)
+        if None in ids or ids[0] == ids[1]:
+            return ids[0] and ids[1]
+        code, output, _ = await self._run_once("merge-base", *filter(None, ids))
+        return output.decode().strip() if code == 0 else None
 
     async def contains(self, commit: str, older: str) -> bool:
         """Whether a commit has another one in its history, or is the same."""
-        return await self._ask("merge-base", "--is-ancestor", older, commit) is not None
+        ids = await self.resolve(older), await self.resolve(commit)
+        if None in ids or ids[0] == ids[1]:
+            return None not in ids
+        return (await self._run_once("merge-base", "--is-ancestor", *filter(None, ids)))[0] == 0
 
     async def move(self, ref: str, to: str, before: str | None) -> bool:
         """Set a ref if it still is at `before`, or does not exist yet where that is None."""
@@ -323,7 +377,9 @@ class Repository:
         """A new commit that no branch has yet."""
         args = [word for parent in parents for word in ("-p", parent)]
         text = message.encode("utf-8", "replace").replace(b"\0", b" ")
-        return await self.git("commit-tree", tree, *args, stdin=text.rstrip() + b"\n")
+        commit = await self.git("commit-tree", tree, *args, stdin=text.rstrip() + b"\n")
+        self._keep_answer(_name_tree(commit), tree.encode())
+        return commit
 
     async def commit(self, at: Checkout, paths: Iterable[str], message: str) -> str | None:
         """Commit the named files of a checkout, and nothing else, on the branch that it is on. A
@@ -333,9 +389,9 @@ class Repository:
         return await finish_despite_cancel(self._commit(at, names, message))
 
     async def _commit(self, at: Checkout, names: list[str], message: str) -> str | None:
-        head = await self.git("rev-parse", "--verify", "HEAD", at=at)
+        head = await self.head(at)
         tree = await self.write_tree(at, names)
-        if tree == await self.git("rev-parse", f"{head}^{{tree}}"):
+        if tree == await self.tree_of(head):
             return None
         commit = await self.commit_tree(tree, [head], message)
         await self.git("update-ref", "HEAD", commit, head, at=at)
@@ -353,8 +409,8 @@ class Repository:
 
     async def list_files(self, commit: str) -> tuple[str, ...]:
         """The files of a commit."""
-        args = ("ls-tree", "-r", "-z", "--full-tree", "--name-only", commit)
-        code, output, problem = await self.run_git(*args)
+        args = ("ls-tree", "-r", "-z", "--full-tree", "--name-only")
+        code, output, problem = await self._run_once(*args, await self.commit_id(commit))
         if code:
             raise GitError(f"the files of {commit[:12]} cannot be listed: {problem}")
         return split_paths(output)
@@ -392,13 +448,19 @@ class Repository:
     async def find_commit(self, text: str, within: str) -> str | None:
         """The newest commit of a range that has a text in its message."""
         args = ("rev-list", "-1", "--fixed-strings", f"--grep={text}", within)
-        return await self.git(*args) or None
+        is_fixed = all(map(_COMMIT.fullmatch, within.split("..")))
+        code, output, problem = await (self._run_once(*args) if is_fixed else self.run_git(*args))
+        if code:
+            raise GitError(f"the commits {within} cannot be searched: {problem}")
+        return output.decode().strip() or None
 
     async def changed_files(self, before: str, after: str) -> tuple[str, ...]:
         """The files that differ between two commits."""
-        args = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", before, after)
-        _, output, _ = await self.run_git(*args)
-        return split_paths(output)
+        ids = await self.resolve(before), await self.resolve(after)
+        args = ("diff-tree", "-r", "-z", "--name-only", "--no-renames")
+        if None in ids or ids[0] == ids[1]:
+            return ()
+        return split_paths((await self._run_once(*args, *filter(None, ids)))[1])
 
     # --- merges ---
 
@@ -495,6 +557,14 @@ def _refuse_links(root: Path, names: Iterable[str]) -> None:
             raise GitError(f"{name!r} is a directory", fix="name the files in it")
 
 
+def _name_tree(commit: str) -> tuple[str, ...]:
+    return "rev-parse", "--verify", f"{commit}^{{tree}}"
+
+
+_CHECKED: Final = set[str]()
+"""The values of PATH that lead to a git which is new enough."""
+_MOST_ANSWERS: Final = 500
+_LARGEST_ANSWER: Final = 2**16
 _PROGRAMS: Final = (
     r"^(core\.hookspath|filter\..*\.(clean|smudge|process)|merge\..*\.driver"
     r"|diff\..*\.(command|textconv))$"

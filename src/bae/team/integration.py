@@ -18,7 +18,7 @@ from bae.tasks import finish_despite_cancel
 from bae.team.base_check import BaseReports
 from bae.team.files import read_file
 from bae.team.flaky_tests import run_again
-from bae.team.git import BRANCHES, Conflict, GitError, Repository, remove_stale, split_paths
+from bae.team.git import BRANCHES, Conflict, GitError, Repository, remove_stale
 from bae.team.models import May, TestReport, bounded
 from bae.team.reports import list_names
 from bae.team.verdict import describe_failure, find_broken
@@ -316,9 +316,7 @@ class Integration:
         if self.reports is None:
             return ""
         changed = await self.repository.changed_files(before, merged)
-        args = ("ls-tree", "-r", "-z", "--name-only", merged)
-        _, output, _ = await self.repository.run_git(*args)
-        files = {*split_paths(output)} - {*changed}
+        files = {*await self.repository.list_files(merged)} - {*changed}
         ran = {case.id for case in report.cases if case.outcome != "skipped"}
         loaded = {case.id for case in report.of("failed")}  # a whole file, as it cannot be loaded
         passed = [case.id for case in (await self.reports.get(before)).of("passed")]

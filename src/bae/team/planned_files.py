@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import PurePosixPath
 
 from bae import Problem
-from bae.team.git import BRANCHES, Repository, split_paths
+from bae.team.git import BRANCHES, Repository
 from bae.team.models import PlannedTask
 from bae.team.repository import find_nearest_paths
 
@@ -19,8 +19,7 @@ async def list_files(repository: Repository, branch: str) -> frozenset[str]:
     of the team's branch."""
     names = {*await repository.list_checkout()}
     if head := await repository.resolve(BRANCHES + branch):
-        _, merged, _ = await repository.run_git("ls-tree", "-r", "-z", "--name-only", head)
-        names |= {*split_paths(merged)}
+        names |= {*await repository.list_files(head)}
     return frozenset(names)
 
 

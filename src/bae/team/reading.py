@@ -36,11 +36,8 @@ class CodeTree:
         self,
         reader: CodeReader,
         checkout: Checkout | Callable[[], Awaitable[Checkout]] | None = None,
-        *,
-        say: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self._reader = reader
-        self._say = say
         self._checkout = checkout
         self._code: Code | None = None
         self._turn = asyncio.Lock()
@@ -52,11 +49,6 @@ class CodeTree:
                 self._checkout = await self._checkout()
             self._code = await self._reader.read(self._checkout, self._code)
             return self._code
-
-    async def say(self, text: str) -> None:
-        """Report what is being read."""
-        if self._say is not None:
-            await self._say(text)
 
 
 async def get_tree() -> CodeTree:
@@ -73,7 +65,6 @@ async def look(path: str, lines: str = "", *, tree: Annotated[CodeTree, Dep(get_
         lines: the first and the last line, as "120-260", or the first alone, as "120". Without it,
             the file from its start
     """
-    await tree.say(f"looks at {path}{f' {lines}' if lines else ''}")
     code = await tree.read()
     return await asyncio.to_thread(_show_lines, code, path, lines)
 
@@ -89,7 +80,6 @@ async def find(pattern: str, glob: str = "", *, tree: Annotated[CodeTree, Dep(ge
             "discount of a cart". Upper and lower case are the same unless it has capitals
         glob: search only these paths, as "*.py", "src/shop/" or "tests/**/test_cart*.py"
     """
-    await tree.say(f"searches for {pattern}{f' in {glob}' if glob else ''}")
     code = await tree.read()
     flags = 0 if re.search(r"[A-Z]", re.sub(r"\\.", "", pattern)) else re.IGNORECASE
     try:
@@ -119,7 +109,6 @@ async def outline(path: str = "", *, tree: Annotated[CodeTree, Dep(get_tree)]) -
     Args:
         path: a file or a folder, from the root of the repository; empty for all of it
     """
-    await tree.say(f"outlines {path or 'the repository'}")
     code = await tree.read()
     return await asyncio.to_thread(_outline, code, path)
 

@@ -11,7 +11,7 @@ from copy import copy
 from pathlib import Path
 from time import time
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from bae.tasks import finish_despite_cancel
@@ -56,6 +56,9 @@ from bae.team.tables import insert as _insert
 from bae.team.tables import one as _one
 from bae.team.tables import rows as _rows
 from bae.team.tables import unknown as _unknown
+
+if TYPE_CHECKING:
+    from bae.journal import SQLiteJournal
 
 T = TypeVar("T")
 _STORED: Final = "events that were stored in this transaction"
@@ -108,6 +111,13 @@ class Store:
             await finish_despite_cancel(end())
         finally:
             self._thread.shutdown(wait=False)
+
+    def journal(self) -> SQLiteJournal:
+        """The journal of the agents' runs, in the file beside this one, to open with `async with`.
+        It is as durable as the store: it survives the end of the process at any moment."""
+        from bae.journal import SQLiteJournal
+
+        return SQLiteJournal(self.path.with_name("runs.db"), durability="normal")
 
     async def __aenter__(self) -> Self:
         return self

@@ -25,12 +25,16 @@ from sqlalchemy.exc import SQLAlchemyError as SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 APPLICATION: Final = 0x62616574
-FORMAT: Final = 3
+FORMAT: Final = 4
 _UPGRADES: Final = {
     1: ("alter table blockers add column digest text",),
     2: (
         "alter table blockers add column answered_by text",
         "alter table tasks add column added float",
+    ),
+    3: (
+        "alter table spending add column unpriced boolean not null default 0",
+        "update spending set unpriced = 1 where tokens > 0 and cost = 0",
     ),
 }
 """What is done to a file of each earlier format, to have it in the next one."""
@@ -139,6 +143,8 @@ spending = _table(
     # What is reserved, until it is known what was used.
     sa.Column("tokens", sa.Integer, nullable=False),
     sa.Column("cost", sa.Float, nullable=False),
+    # Whether the price is unknown: then the cost is 0, or what was reserved.
+    sa.Column("unpriced", sa.Boolean, nullable=False, server_default="0"),
 )
 requests = _table(
     "requests",

@@ -1,18 +1,31 @@
 """What a task's worker asked, did and saw, in the order in which it happened: from the journal of
-its runs, read without their code, and from the events of the team."""
+its runs, read without their code, and from the events of the team. What workers do now is followed
+in the journal."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from time import time
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bae import Usage
-from bae.journal import AskedQuestion, Journal, MadeCall, RunInfo, StoredRun, list_questions
+from bae import JournalError, Usage
+from bae.journal import (
+    AskedQuestion,
+    Feeds,
+    Journal,
+    Line,
+    MadeCall,
+    RunInfo,
+    StoredRun,
+    list_questions,
+    subscribe,
+)
 from bae.team.budgets import Spent, read_spent
 from bae.team.events import (
     ActionRequested,
@@ -52,6 +65,7 @@ to an LLM, a tool call, what a coding program does, work that an LLM submits, ed
 committed, a run of the tests, a review, a question to a person and its answer, what a person asks
 for, a merge, and what else an agent says."""
 _PAGE: Final = 1000
+_RUN: Final = re.compile(r"task-(\d+)-(review-)?")
 
 
 class LogEntry(BaseModel):
@@ -86,12 +100,11 @@ async def read_task_log(
     """What happened to a task until now, with the runs that `shows` allows. Runs that are in
     progress are read as far as they are."""
     entries = [entry async for entry in _read_events(store, task)]
-    prefix = f"task-{task.id}-"
     async for info in journal.every_run():
-        if info.run_id.startswith(prefix) and shows(info):
+        run = _RUN.match(info.run_id)
+        if run and int(run[1]) == task.id and shows(info):
             stored = await journal.read(info.run_id)
-            is_review = info.run_id.startswith(f"{prefix}review-")
-            entries += await asyncio.to_thread(_read_run, stored, is_review)
+            entries += await asyncio.to_thread(_read_run, stored, bool(run[2]))
     return TaskLog(
         task=task,
         spent=await read_spent(store, task_id=task.id),
@@ -147,7 +160,7 @@ def _describe(event: Event, task: Task) -> dict[str, Any] | None:
             said = f"{action}{f' by {by}' if by else ''}{f': {headline(note)}' if note else ''}"
             return {"kind": "steered", "text": said, "detail": note}
         case ActivityUpdate(journaled=True):
-            return None  # the journal has the call
+            return None  # written by an earlier version; the journal has the call
         case ActivityUpdate(text=text, program=program):
             kind = "program" if program else "activity"
             return {"kind": kind, "text": headline(text), "detail": text}
@@ -171,7 +184,9 @@ def _read_question(question: AskedQuestion, run: str, is_review: bool) -> Iterat
     refused += ["not answered"] if question.outcome in ("interrupted", "cancelled") else []
     count = len(question.rounds)
     rounds = [f"{count} rounds" if count > 1 else "1 round"] if count else []
-    texts = [f"asked:\n{each.asked}" for each in answers if each.asked]
+    # A conversation that a limit or a kill has ended has no answer with what was asked.
+    asked = [each.asked for each in answers if each.asked] or [question.asked]
+    texts = [f"asked:\n{text}" for text in asked if text]
     texts += [f"answered ({each.verdict}):\n{each.answer}" for each in answers if each.answer]
     yield LogEntry(
         at=question.at,
@@ -219,3 +234,94 @@ def _shorten(call: MadeCall) -> str:
         for name, value in call.arguments.items()
     }
     return replace(call, arguments=first).text
+
+
+# --- what workers do now --------------------------------------------------------------------------
+
+
+class AgentStep(NamedTuple):
+    """What an agent begins to do for a task, in words."""
+
+    at: float
+    task_id: int
+    text: str
+
+
+async def follow_agents(
+    journal: Journal, show: Callable[[Sequence[AgentStep]], Awaitable[None]], *, past: bool = False
+) -> None:
+    """Call `show` with what agents do, until this is cancelled: from the lines of their runs,
+    whichever process stores them. With `past`, what a run in progress has done before, too."""
+    feeds, began = Feeds(journal), time()
+    places: dict[str, int] = {}
+    changed: set[str] = set()
+    followed: set[str] = set()
+
+    async def read(run: re.Match[str]) -> None:
+        run_id, is_review = run.string, bool(run[2])
+        async with subscribe(feeds.run(run_id), places.get(run_id, -1)) as lines:
+            async for batch in lines:
+                new = [item.value for item in batch.items if past or item.value.at >= began]
+                told = [(each.at, _describe_line(each, is_review=is_review)) for each in new]
+                if steps := [AgentStep(at, int(run[1]), text) for at, text in told if text]:
+                    await show(steps)
+        places[run_id] = lines.number
+        if lines.end == "reset":  # the run was deleted, and begun again
+            del places[run_id]
+            changed.add(run_id)
+
+    async def follow(run: re.Match[str]) -> None:
+        while run.string in changed:
+            changed.discard(run.string)
+            try:
+                await read(run)
+            except JournalError as error:
+                if error.code != "bae-run-unknown":  # it is deleted
+                    raise
+        followed.discard(run.string)
+
+    try:
+        async with asyncio.TaskGroup() as group, subscribe(feeds.runs) as runs:
+            async for batch in runs:
+                for info in (item.value for item in batch.items):
+                    run = _RUN.match(info.run_id)
+                    if run and (info.standing() == "running" or info.updated >= began):
+                        changed.add(info.run_id)
+                        if info.run_id not in followed:
+                            followed.add(info.run_id)
+                            group.create_task(follow(run))
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+def _describe_line(line: Line, *, is_review: bool) -> str:
+    """What an agent begins with a line of its run; nothing for most lines."""
+    if line.kind == "ToolStarted":
+        data = json.loads(line.data)
+        return _describe_step(data["name"], data.get("arguments") or {})
+    if line.kind == "RoundMade" and not is_review:
+        data = json.loads(line.data)
+        text = headline(data.get("text", ""), 80)
+        return f"submits: {text}" if text and not data.get("calls") else ""
+    return ""
+
+
+def _describe_step(name: str, given: Mapping[str, Any]) -> str:
+    match name:
+        case "look":
+            return f"looks at {given.get('path')} {given.get('lines') or ''}".rstrip()
+        case "find":
+            where = given.get("glob")
+            return headline(f"searches for {given.get('pattern')}{f' in {where}' if where else ''}")
+        case "outline":
+            return f"outlines {given.get('path') or 'the repository'}"
+        case "edit":
+            return "edits files"
+        case "run":
+            return f"runs {headline(str(given.get('command')), 80)}"
+        case "check":
+            return f"checks {headline(', '.join(given.get('tests') or ['all tests']), 80)}"
+        case "ask":
+            return ""  # the question is an event
+        case _:
+            return f"uses {name}"

@@ -8,15 +8,12 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bae import BaeError
 from bae.team import tables
-from bae.team.budgets import Budgets
 from bae.team.events import ActionRequested, ActivityUpdate, ProgressUpdate
 from bae.team.files import FileLock
-from bae.team.git import Repository
-from bae.team.integration import Moved
 from bae.team.models import (
     LONGEST_REASON,
     Action,
@@ -28,10 +25,16 @@ from bae.team.models import (
     may_move,
     summary,
 )
-from bae.team.pool import AgentPoolManager
 from bae.team.store import Store, add_event
 from bae.team.tables import sa
-from bae.team.workbench import Workbench
+
+if TYPE_CHECKING:
+    # Commands that only read the state of a run start without these.
+    from bae.team.budgets import Budgets
+    from bae.team.git import Repository
+    from bae.team.integration import Moved
+    from bae.team.pool import AgentPoolManager
+    from bae.team.workbench import Workbench
 
 _S = TaskStatus
 _STAYS: Final[tuple[Action, ...]] = ("pause", "resume")
@@ -232,6 +235,8 @@ class TeamRun:
         try:
             self.checkout = await self.bench.integration.deliver(branch=self.branch)
         except BaeError as error:
+            from bae.team.integration import Moved
+
             self.checkout = Moved("", error.message)
 
     async def tell_progress(self, tasks: Iterable[Task]) -> None:

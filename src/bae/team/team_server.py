@@ -14,14 +14,13 @@ from urllib.parse import urlencode
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from bae.journal import Journal, SQLiteJournal, Subscriber, subscribe
+from bae.journal import Journal, Subscriber, subscribe
 from bae.serve import API, LOOPBACK, bearer, listening, router
 from bae.team.endpoints import ServedTeam, add_teams
 from bae.team.events import StoredEvent
 from bae.team.feed import unknown_event
 from bae.team.git import Repository
 from bae.team.store import Store
-from bae.team.workbench import RUNS
 
 SEND_SECONDS: Final = 10.0
 """How long a client of `/events` may take no more of what is sent to it."""
@@ -64,8 +63,7 @@ async def serving(
     key = token or secrets.token_urlsafe(24)
     async with AsyncExitStack() as stack:
         if journal is None:
-            path = store.path.with_name(RUNS)
-            journal = await stack.enter_async_context(SQLiteJournal(path))
+            journal = await stack.enter_async_context(store.journal())
         names = (*LOOPBACK, host, *hosts)
         api = router({}, journal=journal, auth=bearer(key), hosts=names, recover=False)
         repository = await Repository.open(Path(project.root))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, Self, TypeAlias
 
 from bae import LM, BaeLMError
-from bae.journal import Journal, SQLiteJournal
+from bae.journal import Journal
 from bae.lm import Backend, Policy, find_default_lm, find_default_name, list_lm_kinds, resolve
 from bae.team import sandbox
 from bae.team.base_check import BaseCheck, BaseReports
@@ -36,8 +36,6 @@ from bae.team.verdict import WorkVerdict, list_fixed, run_fixed, verify
 from bae.team.workspaces import Workspace, Workspaces
 from bae.testing import ScriptedLM
 
-RUNS: Final = "runs.db"
-"""The journal of the agents' runs, beside the state of the team."""
 _BEAT: Final = 1.0
 _SETUP_LIMITS: Final = sandbox.Limits(
     timeout=1800.0,
@@ -222,8 +220,7 @@ class Workbench:
         )
         await integration.open()
         await asyncio.to_thread(_prepare_runs)
-        # As durable as the store: it survives the end of the process at any moment.
-        async with SQLiteJournal(store.path.with_name(RUNS), durability="normal") as journal:
+        async with store.journal() as journal:
             yield cls(
                 project,
                 store.sending_to(ws_manager),

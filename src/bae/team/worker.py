@@ -15,6 +15,8 @@ from bae import LM, BaeError
 from bae.exceptions import describe
 from bae.lm import check_lm_name
 from bae.tasks import finish_despite_cancel
+from bae.team import sandbox
+from bae.team.base_check import describe_failed_before
 from bae.team.edits import apply_answer
 from bae.team.events import ActivityUpdate, Broadcaster, CommitCreated, TestResult
 from bae.team.git import BRANCHES, Repository, shown_path
@@ -35,8 +37,8 @@ from bae.team.repository import CommitReader
 from bae.team.store import Store
 from bae.team.task_context import LONGEST_CONTEXT, LOOP_CONTEXT, Context, gather_context
 from bae.team.verdict import WorkVerdict
-from bae.team.workbench import Workbench, WorkerMode, can_loop
-from bae.team.worker_graph import WorkerAnswer, WorkRequest, compose_brief
+from bae.team.workbench import Workbench, WorkerMode, can_loop, open_reports
+from bae.team.worker_graph import WorkerAnswer, WorkRequest, add_failed_before, compose_brief
 from bae.team.worker_runs import run_task
 from bae.team.workspaces import SetupError, Workspace
 
@@ -189,7 +191,6 @@ class WorkerAgent:
         within = f"{workspace.base}..{BRANCHES}{task.branch}"
         if mark and (done := await bench.repository.find_commit(trailer.rstrip(), within)):
             return await bench.repository.changed_files(f"{done}^", done)
-        await self.say(task, "applies edits")
         await workspace.restore("left before new edits")
         changes = await apply_answer(workspace.path, answer, workspace.submodules)
         files = tuple(change.path for change in changes)
@@ -295,14 +296,13 @@ class WorkerAgent:
             except (BaeError, OSError):  # it is there still: nothing is lost, and recover cleans
                 _log.warning("the worktree %s is left", workspace.path, exc_info=True)
 
-    async def say(
-        self, task: Task, text: str, *, journaled: bool = False, program: str = ""
-    ) -> None:
-        """Report what is being done, by a coding program if one is named."""
+    async def say(self, task: Task, text: str, *, program: str = "") -> None:
+        """Report what bae does for a task, or what a coding program does, if one is named. What an
+        LLM does is in the journal of its run."""
         bench = await self.open()
         bench.on_progress(task.id)
         about = task.project_id, text, task.id, self.agent_id
-        await bench.emit(ActivityUpdate(*about, journaled=journaled, program=program))
+        await bench.emit(ActivityUpdate(*about, program=program))
 
     async def open(self) -> Workbench:
         """The bench that the worker works at; alone, it is opened when it is first needed."""
@@ -412,19 +412,23 @@ async def preview_brief(
     store: Store, repository: Repository, task: Task, *, with_tools: bool = True
 ) -> str:
     """What the worker of a task would be asked first, as a model with tools gets it, or one that
-    writes edits as text. No model is asked and no worktree is made."""
+    writes edits as text. No model is asked, no worktree is made and no test is run."""
     project = await store.project(task.project_id)
-    # The first run makes the team's branch from the user's.
-    known = await repository.resolve(BRANCHES + project.branch)
-    team = known or await repository.commit_id("HEAD")
-    head = await repository.resolve(BRANCHES + task.branch) or team
-    base = await repository.merge_base(team, head) or team
+    # The first run makes the team's branch from the user's, and a feature's from the team's.
+    branches = [each for each in (task.feature_branch, project.branch) if each]
+    known = [await repository.resolve(BRANCHES + each) for each in branches]
+    start = next(filter(None, known), None) or await repository.commit_id("HEAD")
+    head = await repository.resolve(BRANCHES + task.branch) or start
+    base = await repository.merge_base(start, head) or start
     diff = await repository.git("diff", "--no-ext-diff", "--no-textconv", base, head)
     longest = LOOP_CONTEXT if with_tools else LONGEST_CONTEXT
     reader = CommitReader(repository, head)
     context = await gather_context(task, store, reader, longest=longest)
     role = worker_class(task.kind).role
-    return compose_brief(role, context, "", bounded(diff), None if with_tools else "auto")
+    brief = compose_brief(role, context, "", bounded(diff), None if with_tools else "auto")
+    limits = sandbox.Limits(unsandboxed=project.allow_unsandboxed)
+    report = await open_reports(project, repository, store, limits).find(base)
+    return add_failed_before(brief, describe_failed_before(report, task.tests) if report else "")
 
 
 def _check_key(lm: LM | str | None, api_key: str | None) -> str | None:

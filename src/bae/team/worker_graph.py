@@ -58,9 +58,9 @@ async def write_brief(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> str
     worker, task = desk.worker, desk.task
     if attempt.number == attempt.first and not attempt.asked:
         await worker.say(task, f"works on {task.title}")
-    parts = [await worker.brief(task, await worker.build_context(task), attempt.failure)]
-    if (known := await desk.describe_failed_before()) and known not in attempt.failure:
-        parts.append(f"# Tests that failed before\n{known}")
+    brief = await worker.brief(task, await worker.build_context(task), attempt.failure)
+    known = await desk.describe_failed_before()
+    parts = [brief if known in attempt.failure else add_failed_before(brief, known)]
     if attempt.refused:
         parts.append(f"# Your last answer\n{bounded(attempt.answer, _SHOWN_ANSWER)}")
         parts.append(f"# Why it was not applied\n{bounded(attempt.refused, _SHOWN_ANSWER)}")
@@ -397,6 +397,11 @@ def compose_brief(
         parts.append(f"# What is wrong with it, to be corrected now\n{failure}")
     how = f"# How to answer\n{format_instructions(form)}\n\n{_ASK}" if form else _LOOP
     return "\n\n".join(filter(None, (*parts, how, context.reminder)))
+
+
+def add_failed_before(brief: str, known: str) -> str:
+    """A brief with the tests that failed before the task, if there are any."""
+    return f"{brief}\n\n# Tests that failed before\n{known}" if known else brief
 
 
 def question_in(answer: str) -> str | None:

@@ -19,7 +19,7 @@ from bae.tasks import finish_despite_cancel
 from bae.team.desk import Desk, ask_about, get_desk
 from bae.team.environment import find_error_cause
 from bae.team.git import Checkout
-from bae.team.models import LONGEST_REASON, Task, TaskResult, as_planned, bounded, headline
+from bae.team.models import LONGEST_REASON, Task, TaskResult, as_planned, bounded
 from bae.team.program_turns import forget_program
 from bae.team.programs import ProgramError
 from bae.team.reading import CodeTree, get_tree
@@ -57,12 +57,9 @@ async def run_task(
         async def find_checkout() -> Checkout:
             return (await worker.workspace(task)).checkout
 
-        async def say(text: str) -> None:
-            await worker.say(task, headline(text, 80), journaled=True)
-
         given: dict[Any, Any] = {
             get_desk: Desk(worker, bench, task, run),
-            get_tree: CodeTree(bench.code, find_checkout, say=say),
+            get_tree: CodeTree(bench.code, find_checkout),
         }
         with observing(note_progress):
             ended = await worker_graph.arun(

@@ -84,7 +84,6 @@ async def run(
         command: as for `sh -c`
         seconds: after which it is ended
     """
-    await desk.worker.say(desk.task, f"runs {headline(command, 80)}", journaled=True)
     workspace = await desk.worker.workspace(desk.task)
     return await trials.run_command(desk.bench, desk.task, workspace, command, timeout=seconds)
 
@@ -96,16 +95,12 @@ async def check(tests: tuple[str, ...] = (), *, desk: Annotated[Desk, Dep(get_de
     Args:
         tests: ids, files or groups of tests, as tests/test_login.py::test_a_name; all without any
     """
-    named = headline(", ".join(tests), 80) or "all tests"
-    await desk.worker.say(desk.task, f"checks {named}", journaled=True)
     workspace = await desk.worker.workspace(desk.task)
     return await trials.check_tests(desk.bench, desk.task, workspace, tests)
 
 
 async def submit(work: Node, *, desk: Annotated[Desk, Dep(get_desk)]) -> None:
     """Judge and merge the work. A refusal is the next message of the conversation."""
-    summary = headline(getattr(work, "summary", ""), 80)
-    await desk.worker.say(desk.task, f"submits: {summary}", journaled=True)
     desk.outcome = await submit_work(desk, desk.attempt)
 
 

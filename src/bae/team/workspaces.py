@@ -117,7 +117,7 @@ class Workspace:
         """The commit that it is at."""
         if self.branch is not None:
             return await self.repository.commit_id(BRANCHES + self.branch)
-        return await self.repository.git("rev-parse", "--verify", "HEAD", at=self.checkout)
+        return await self.repository.head(self.checkout)
 
     async def commit(self, paths: Sequence[str], message: str) -> str | None:
         """Commit the named files; None where they are as they were."""
@@ -205,7 +205,7 @@ class Workspace:
         await asyncio.to_thread(make_accessible, self.path)
         tree = await self._write_tree()
         head = await self.head()
-        if tree == await self.repository.git("rev-parse", f"{head}^{{tree}}"):
+        if tree == await self.repository.tree_of(head):
             return None
         commit = await self.repository.commit_tree(tree, [head], f"Left in {self.name}: {why}")
         return await keep_commit(self.repository, self.name, commit)
