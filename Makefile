@@ -28,14 +28,15 @@ help: ## List the targets
 
 # --- checks -----------------------------------------------------------------------------------
 
-# What uses one core only is done two and two: installing, then types beside tools.
+# What uses one core only is done two and two: installing, then types beside tools. The tests on the
+# other Pythons take the time in which those on the base Python wait.
 .PHONY: test
 test: pythons ## Run lint, types and tests, on every Python found
 	$(MAKE) --no-print-directory -j .ag-ui-client/.made \
 		$$(tools/pythons.sh | sed -n '2,$$ s|\(3[^ ]*\) .*|.venv-\1/.test|p')
 	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory -j --output-sync=target types tools
-	$(MAKE) --no-print-directory pytest pytest-others
+	$(MAKE) --no-print-directory -j pytest pytest-others
 
 .PHONY: lint
 lint: .venv/.dev ## Check style and formatting with ruff
@@ -63,10 +64,13 @@ pytest: .venv/.dev .ag-ui-client/.made ## Run the tests on the base Python, with
 	BAE_REQUIRE_EXTRAS=1 .venv/bin/python -m pytest -m "not slow and not tools" \
 		-n 4 --dist loadfile --no-loadscope-reorder
 
-# All at once, and each says what it has to say when it is done.
+# One after the other, and each says what it has to say when it is done.
 .PHONY: pytest-others
 pytest-others: ## Run the tests on each of 3.12 to 3.14 found (or pytest-3.12)
-	$(MAKE) --no-print-directory -j --output-sync=target $(OTHER_MINORS:%=pytest-%)
+	@failed=0; for minor in $(OTHER_MINORS); do \
+		printed="$$($(MAKE) --no-print-directory pytest-$$minor 2>&1)" || failed=1; \
+		printf '\n%s\n' "$$printed"; \
+	done; exit $$failed
 
 .PHONY: $(OTHER_MINORS:%=pytest-%)
 $(OTHER_MINORS:%=pytest-%): pytest-%:

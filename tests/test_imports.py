@@ -274,6 +274,7 @@ def undocumented(package: Any) -> Iterator[str]:
                     yield f"{name}.{attribute}"
 
 
+@pytest.mark.once
 def test_everything_public_has_a_docstring_and_so_has_everything_public_on_it():
     packages = (bae, bae.compiler, bae.evals, bae.lm, bae.optimizer, bae.testing)
     packages += (bae.given_files, bae.subprocesses, bae.tasks)
@@ -298,6 +299,7 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@pytest.mark.once
 def test_every_module_opens_by_saying_what_it_is_for():
     assert [name for name, path in MODULES.items() if not ast.get_docstring(parsed(path))] == []
 
@@ -372,6 +374,7 @@ def is_bae(name: str) -> bool:
     return name.partition(".")[0] == "bae"
 
 
+@pytest.mark.once
 def test_a_room_imports_only_the_rooms_before_it():
     assert {each for module in MODULES for each in trespasses(module)} == set()
 
@@ -446,6 +449,7 @@ def foreign_packages(module: str) -> set[str]:
     return third_party(sorted(names)) - NEWER - {"pydantic", "pydantic_core"}
 
 
+@pytest.mark.once
 def test_a_module_imports_pydantic_the_standard_library_and_the_packages_of_its_own_extra():
     wrong: dict[str, set[str]] = {}
     for module in MODULES:

@@ -4,14 +4,23 @@ nothing is decided by an English sentence."""
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 import bae
 
+pytestmark = pytest.mark.once  # it reads the source, which is the same on every Python
 SOURCE = Path(bae.__file__).parent
-TREES = {
-    str(path.relative_to(SOURCE)): ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")
-}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The modules of the package, parsed where a test needs them."""
+    paths = SOURCE.rglob("*.py")
+    return {str(path.relative_to(SOURCE)): ast.parse(path.read_text()) for path in paths}
+
 
 OF_OTHERS = {
     "cli/loading.py": {"no known parent package"},  # Python
@@ -47,7 +56,7 @@ def compared_sentences(tree: ast.Module) -> Iterator[str]:
 
 
 def test_nothing_is_decided_by_an_english_sentence():
-    found = {name: {*compared_sentences(tree)} for name, tree in TREES.items()}
+    found = {name: {*compared_sentences(tree)} for name, tree in trees().items()}
     rooms = {name: texts for name, texts in found.items() if not name.startswith("team/")}
     assert {name: texts for name, texts in rooms.items() if texts} == OF_OTHERS
 
@@ -69,7 +78,7 @@ def defined_names(tree: ast.Module) -> Iterator[str]:
 
 def test_a_class_name_means_one_thing_in_the_whole_package():
     found: dict[str, list[str]] = {}
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         for name in defined_names(tree):
             if not name.startswith("_"):
                 found.setdefault(name, []).append(module)

@@ -85,6 +85,7 @@ def chain(length: int, uses: int = 1) -> Callable[..., Any]:
 # In proportion
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "make", [nest, lambda n: field_of(int, chain(n)), lambda n: field_of(int, chain(n, 2))]
 )

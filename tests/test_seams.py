@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+
 import bae
 from bae import records
 
+pytestmark = pytest.mark.once  # it reads the source, which is the same on every Python
 SOURCE = Path(bae.__file__).parent
 
 KIND_NAMES = {"plain", "dep", "recall", "map", "gate", "tools", "thread"}

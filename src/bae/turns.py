@@ -37,11 +37,11 @@ class Turn:
     def messages(self) -> tuple[Message, Message]:
         """The turn as an LM reads it. What tools returned is part of the user's message: a model
         that reads calls in its own texts begins to write some."""
-        from bae.prompts.messages import Message, TextPart
+        from bae.prompts.messages import Message, TextPart, said_or
 
-        parts = [TextPart(self.user or "(no text)")]
+        parts = [TextPart(said_or(self.user, "(no text)"))]
         parts += [TextPart(_call_text(call)) for call in self.calls]
-        reply = TextPart(self.reply or "(no text)")
+        reply = TextPart(said_or(self.reply, "(no text)"))
         return Message("user", tuple(parts), "turn"), Message("assistant", (reply,), "turn")
 
     @property

@@ -135,10 +135,11 @@ def test_json_has_one_line_for_each_turn_without_the_turns_before(bae: Bae):
 
 
 def test_a_turn_that_fails_is_reported_and_the_next_line_is_sent(bae: Bae):
-    done = bae("chat", "app.py", stdin="break\nHello.\n")
+    done = bae("chat", "app.py", stdin="break\n\udcff\udcfe in Latin-1\nHello.\n")
     assert done.code == 1
     assert done.out.startswith("0 before\n")
     assert "error no luck" in done.err
+    assert "error the message has bytes that are no UTF-8" in done.err
     assert "later turns do not see this one" in done.err
     assert "/retry" not in done.err  # nobody can type it
 

@@ -70,6 +70,7 @@ def run(*command: str, cwd: Path) -> str:
 
 
 NEEDS = {
+    "ag-ui": ("fastapi", "httpx"),
     "fastapi": ("fastapi", "httpx"),
     "images": ("anthropic", "h11", "openai", "pydantic_ai"),
     "lm": ("httpx", "h11"),

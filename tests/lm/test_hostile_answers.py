@@ -86,6 +86,7 @@ WRONG = {
     "endless": '{"text": "a", "size": {"number": 1e999}}',
     "deep": f'{{"text": "a", "held": {"[" * 300}{"]" * 300}}}',
     "deep for a record": f'{{"text": "a", "held": {"[" * 195}{"]" * 195}}}',
+    "blank": " \n",
     "control character": '{"text": "\x00"}',
 }
 

@@ -86,6 +86,18 @@ async def test_every_backend_sends_the_turns_as_messages_before_the_question(
     assert [role for role, _ in said_in(again)[5:]] == ["assistant", "user"]
 
 
+@pytest.mark.parametrize("make", BACKENDS.values(), ids=list(BACKENDS))
+async def test_a_turn_of_blank_text_is_sent_in_words_since_providers_refuse_it(
+    provider: Provider, make: Any
+):
+    provider.script({"text": "Yes?"})
+    blank = Messages([(" ", "\n"), ("", "\u00a0")])
+    async with make(provider) as backend, asyncio.timeout(BOUND):
+        await chat.arun(Say(text="Who am I?", history=blank), backend)
+    (request,) = provider.requests
+    assert [text for _, text in said_in(request)[:4]] == ["(no text)"] * 4
+
+
 @pytest.mark.parametrize("make", WIRES.values(), ids=list(WIRES))
 async def test_examples_come_before_the_turns(provider: Provider, make: Any):
     example = PromptExample({"Say": {"text": "hi"}}, {"text": "Hello."})

@@ -647,20 +647,21 @@ async def test_the_program_of_the_guide_has_a_conversation(browser: Browser, tmp
     [program] = [block.text for block in blocks(guide) if block.title == "chat.mjs"]
     (tmp_path / "chat.mjs").write_text(program, encoding="utf-8")
     (tmp_path / "node_modules").symlink_to(client_folder() / "node_modules")
-    lm = answers({"text": "Hello!"}, Call("cancel", number="B-4"), {"text": "Not done."})
-    async with pages(browser, lm) as page:
+    script = ({"text": "Hello!"}, Call("cancel", number="B-4"), {"text": "Not done."})
+    async with pages(browser, answers(*script, LookupError("no model"))) as page:
         await page.run("Hi.", forget=True)
         url = f"{page.served.url}/ag-ui/talk"
         process = await asyncio.create_subprocess_exec(
             *(node() or "node", "chat.mjs", url, TOKEN, "t"), cwd=tmp_path, stdin=-1, stdout=-1
         )
-        said, _ = await process.communicate(b"Cancel B-4.\nI like it.\n")
+        said, _ = await process.communicate(b"Cancel B-4.\nI like it.\nMore?\n")
     assert said.decode().splitlines() == [
         "user: Hi.",
         "assistant: Hello!",
         "Allow cancel(number='B-4')?",
         "result: a person refused this call: I like it.",
         "Not done.",
+        "error: ScriptedLM raised LookupError while filling Reply",
     ]
 
 

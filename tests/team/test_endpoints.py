@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -396,14 +397,22 @@ async def test_files_with_odd_names_and_contents_are_shown_and_found_by_their_pa
         (root / "bilder ä" / "ö.bin").write_bytes(bytes(range(256)))
         (root / "leer\t.txt").touch()
         write(root, {"app.min.js": "x" * 300_000, "a b/c.txt": "one\n"})
+        (root / os.fsdecode(b"gr\xfc\xdfe.txt")).write_text("hi\n")
+        (root / "link").symlink_to("/etc/passwd")
+        (root / "calc.test.sh").chmod(0o755)
         git(root, "mv", "calc.sh", "sums and more.sh")
         git(root, "add", ".")
         git(root, "commit", "--quiet", "-m", "odd")
         git(root, "checkout", "--quiet", "main")
         files = {f["path"]: f for f in (await shop.get("/teams/shop/tasks/report/diff"))["files"]}
         assert set(files) == {
-            *("bilder ä/ö.bin", "leer\t.txt", "app.min.js", "a b/c.txt", "sums and more.sh")
+            *("bilder ä/ö.bin", "leer\t.txt", "app.min.js", "a b/c.txt", "sums and more.sh"),
+            *("gr��e.txt", "link", "calc.test.sh"),
         }
+        modes = {path: file["mode"] for path, file in files.items()}
+        assert (modes["link"], modes["calc.test.sh"]) == ("120000", "100755")
+        assert (modes["leer\t.txt"], modes["sums and more.sh"]) == ("100644", "")
+        assert files["gr��e.txt"]["old_path"] == "gr��e.txt"
         image = files["bilder ä/ö.bin"]
         assert (image["is_binary"], image["change"], image["hunks"]) == (True, "added", [])
         moved = files["sums and more.sh"]

@@ -216,9 +216,15 @@ async def test_what_cannot_change_is_asked_of_git_once_and_branches_each_time(
     second = commit_files(root, {"b.txt": "2\n"})
     commits = [await repository.commit_id("main"), await repository.head(repository.checkout)]
     git(root, "pack-refs", "--all")
-    commits.append(await repository.commit_id("HEAD"))
-    assert commits == 3 * [second]
+    commits += [await repository.resolve(name) for name in ("HEAD", f"{BRANCHES}main")]
+    assert commits == 4 * [second]
+    assert await repository.resolve(f"{BRANCHES}main~1") == first
     tree = git(root, "rev-parse", "main^{tree}")
+    log.unlink()
+    assert await repository.resolve(f"{BRANCHES}nothing") is None
+    assert not log.exists()  # its files have no such branch
+    git(root, "symbolic-ref", f"{BRANCHES}alias", f"{BRANCHES}main")
+    assert await repository.resolve(f"{BRANCHES}alias") == second
     log.unlink()
     for _ in range(2):
         assert await repository.contains(second, first)

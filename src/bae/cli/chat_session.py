@@ -34,6 +34,7 @@ from bae.journal.stored_runs import Listed
 from bae.observers import observing
 from bae.plan import plan_of
 from bae.tasks import gone
+from bae.unicode import readable
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -248,6 +249,7 @@ class ChatSession:
         self.last.standing = "cancelled"
 
     def _start(self, text: str) -> Node:
+        _check_text(text)
         given = {**self.options.fields, **self.attached, self.options.text_field: text}
         return build_node(self.graph.start, given)
 
@@ -255,6 +257,7 @@ class ChatSession:
         """The fields that a repeated turn does not take over: the message, what is attached to it,
         and what no journal stores."""
         start, name = self.graph.start, self.options.text_field
+        _check_text(text)
         try:
             given = {**self.attached, name: text}
             found = {each: read_json(start, each, value).value for each, value in given.items()}
@@ -436,6 +439,13 @@ class ChatSession:
             "usage": {name: getattr(usage, name, None) for name in spent},
             "error": error_data(error),
         }
+
+
+def _check_text(text: str) -> None:
+    """Raise for a message with bytes that are no UTF-8: no journal and no model takes it."""
+    if readable(text, 0) != text:
+        fix = "send UTF-8: iconv -f latin1 -t utf-8 converts a file"
+        raise refused("the message has bytes that are no UTF-8", fix)
 
 
 def _end_of(result: GraphResult[Any] | None) -> Node | None:

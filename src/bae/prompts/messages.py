@@ -184,8 +184,8 @@ class Correction:
     correction: str
 
     def messages(self) -> tuple[Message, Message]:
-        """The answer and its correction, as they are sent. Providers refuse an empty message."""
-        answer = self.answer or "(no answer)"
+        """The answer and its correction, as they are sent."""
+        answer = said_or(self.answer, "(no answer)")
         return _exchange("assistant", "correction", answer, self.correction)
 
 
@@ -287,6 +287,11 @@ class Prompt:
             f"{introductions.get((each.kind, each.role), '')}{each.text}"
             for each in self.conversation
         )
+
+
+def said_or(text: str, note: str) -> str:
+    """A text as it is sent: a note in the place of a blank text, which providers refuse."""
+    return text if text.strip() else note
 
 
 def text_of_tool(tool: ToolSpec) -> str:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae.files import File, find_visible, in_use
 from bae.prompts.files import labeled
-from bae.prompts.messages import CallPart, FilePart, Message, Part, Prompt, ResultPart, TextPart
+from bae.prompts.messages import (
+    CallPart,
+    FilePart,
+    Message,
+    Part,
+    Prompt,
+    ResultPart,
+    TextPart,
+    said_or,
+)
 from bae.prompts.questions import STEP, system_text, text_form
 from bae.prompts.schemas import changed, fill_schema, outline
 from bae.prompts.values import text_of_answer, text_of_json
@@ -146,9 +155,8 @@ class ToolPrompts:
         return found
 
     def _round(self, box: Toolbox, made: Round, is_cut: bool) -> list[Message]:
-        said: list[Part] = [TextPart(made.text)] if made.text else []
-        if not said and not made.calls:
-            said = [TextPart("(no answer)")]
+        text = said_or(made.text, "" if made.calls else "(no answer)")
+        said: list[Part] = [TextPart(text)] if text else []
         told = [_result(box, call, is_cut, self._takes_files) for call in made.calls]
         messages: list[Message] = []
         if self.is_native:

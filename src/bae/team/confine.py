@@ -11,15 +11,17 @@ import contextlib
 import ctypes
 import json
 import os
-import platform
 import resource
 import select
 import signal
 import struct
 import sys
 import time
-from collections.abc import Iterable
-from typing import Any, Final, NoReturn
+
+TYPE_CHECKING = False  # in a program that starts for every command, `typing` takes its time
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, Final, NoReturn
 
 INTERVAL: Final = 0.05
 """Seconds between two looks at what the command's processes use."""
@@ -315,7 +317,7 @@ _IO_URING_SETUP: Final = 425
 
 def _restrict_calls(network: bool) -> None:
     """seccomp: no socket, so no network; nor io_uring, which opens sockets by itself."""
-    audit, socket = _ARCHITECTURES[platform.machine()]
+    audit, socket = _ARCHITECTURES[os.uname().machine]
     refused = [_IO_URING_SETUP] if network else [_IO_URING_SETUP, socket]
     load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06
     last = len(refused) + 1

@@ -117,7 +117,7 @@ class ActionBody(Form):
     """What a person asks of a task, or of the whole run where no `task` is named. A note has a
     `text` and a task."""
 
-    action: Action | Literal["note"]
+    action: Literal[Action, "note"]
     task: str | None = None
     text: Annotated[str, Field(max_length=20_000)] = ""
 

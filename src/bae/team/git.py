@@ -301,22 +301,39 @@ class Repository:
         if name == "HEAD" or name.startswith(BRANCHES):
             read = await asyncio.to_thread(self._read_ref, name, self.checkout)
             if read is not None:
-                return read
+                return read or None
         args = ("rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}")
         is_fixed = _COMMIT.fullmatch(name.rstrip("^"))
         code, output, _ = await (self._run_once(*args) if is_fixed else self.run_git(*args))
         return output.decode().strip() if code == 0 else None
 
     def _read_ref(self, name: str, at: Checkout) -> str | None:
-        """The commit of a branch that has a file of its own, as those have that were moved, or of
-        the HEAD of a checkout."""
-        with suppress(OSError, ValueError):
-            folder = at.git_dir if name == "HEAD" else self.common
+        """The commit of a branch, or of the HEAD of a checkout, from the files of git; empty where
+        there is no such branch. None where only git can tell."""
+        folder = at.git_dir if name == "HEAD" else self.common
+        try:
             text = (folder / name).read_text("ascii").strip()
-            if name == "HEAD" and text.startswith(f"ref: {BRANCHES}"):
-                return self._read_ref(text.removeprefix("ref: "), at)
-            return text if _COMMIT.fullmatch(text) else None
-        return None
+        except FileNotFoundError:
+            return self._read_packed(name)
+        except (OSError, ValueError):
+            return None
+        if name == "HEAD" and text.startswith(f"ref: {BRANCHES}"):
+            return self._read_ref(text.removeprefix("ref: "), at)
+        return text if _COMMIT.fullmatch(text) else None
+
+    def _read_packed(self, name: str) -> str | None:
+        """The same for a branch that has no file of its own."""
+        if not _PLAIN.fullmatch(name) or not (self.common / BRANCHES).is_dir():
+            return None
+        try:
+            lines = (self.common / "packed-refs").read_text("utf-8").splitlines()
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError):
+            return None
+        return next(
+            (id for id, _, ref in (line.partition(" ") for line in lines) if ref == name), ""
+        )
 
     async def head(self, at: Checkout) -> str:
         """The commit that a checkout is at."""
@@ -426,6 +443,8 @@ class Repository:
 
     async def read_files(self, commit: str, paths: Sequence[str]) -> list[bytes | None]:
         """The contents of files at a commit, or in a tree; None for a file that is not there."""
+        if not paths:
+            return []
         names = [os.fsencode(f"{commit}:{path}") for path in paths]
         asked = b"".join(name + b"\0" for name in names)
         code, output, problem = await self.run_git("cat-file", "--batch", "-z", stdin=asked)
@@ -447,9 +466,14 @@ class Repository:
 
     async def find_commit(self, text: str, within: str) -> str | None:
         """The newest commit of a range that has a text in its message."""
+        first, _, last = within.partition("..")
+        ids = await self.resolve(first), await self.resolve(last)
+        if None not in ids:
+            within = f"{ids[0]}..{ids[1]}"
+            if ids[0] == ids[1]:
+                return None
         args = ("rev-list", "-1", "--fixed-strings", f"--grep={text}", within)
-        is_fixed = all(map(_COMMIT.fullmatch, within.split("..")))
-        code, output, problem = await (self._run_once(*args) if is_fixed else self.run_git(*args))
+        code, output, problem = await (self.run_git if None in ids else self._run_once)(*args)
         if code:
             raise GitError(f"the commits {within} cannot be searched: {problem}")
         return output.decode().strip() or None
@@ -563,6 +587,7 @@ def _name_tree(commit: str) -> tuple[str, ...]:
 
 _CHECKED: Final = set[str]()
 """The values of PATH that lead to a git which is new enough."""
+_PLAIN: Final = re.compile(rf"{BRANCHES}[\w./-]+")
 _MOST_ANSWERS: Final = 500
 _LARGEST_ANSWER: Final = 2**16
 _PROGRAMS: Final = (

@@ -52,11 +52,13 @@ class ChangedLines:
 @dataclass(slots=True)
 class ChangedFile:
     """What a diff of git does to one file, to be shown. `hunks` are cut where `is_cut`; `added` and
-    `removed` count all lines."""
+    `removed` count all lines. `mode` is that of git where it is new, as 100755 of a program and
+    120000 of a link. A byte of a path that is no UTF-8 is shown as `�`."""
 
     path: str
     old_path: str
     change: Literal["changed", "added", "deleted", "renamed"] = "changed"
+    mode: str = ""
     is_binary: bool = False
     added: int = 0
     removed: int = 0
@@ -103,8 +105,10 @@ def read_changed_files(text: str, most: int, most_of_all: int) -> list[ChangedFi
 
 def _read_kind(file: ChangedFile, line: str) -> None:
     """Take in a line between the name of a file and its hunks."""
-    if line.startswith("new file mode"):
-        file.change = "added"
+    if line.startswith("new mode "):
+        file.mode = line.removeprefix("new mode ")
+    elif line.startswith("new file mode "):
+        file.change, file.mode = "added", line.removeprefix("new file mode ")
     elif line.startswith("deleted file mode"):
         file.change = "deleted"
     elif line.startswith("rename from "):
@@ -123,7 +127,7 @@ def _read_kind(file: ChangedFile, line: str) -> None:
 
 def _shown_path(text: str) -> str:
     try:
-        return _read_path(text)
+        return _read_path(text, "replace")
     except ValueError:
         return text
 
@@ -205,7 +209,7 @@ def _read_git_line(line: str) -> str:
     return first.removeprefix("a/") if first[2:] == second[2:] else ""
 
 
-def _read_path(text: str) -> str:
+def _read_path(text: str, errors: Literal["strict", "replace"] = "strict") -> str:
     """A path as git writes it: in quotes with escapes, or up to a tab. Raises ValueError."""
     text = text.partition("\t")[0].rstrip() if not text.startswith('"') else text.rstrip()
     if not text.startswith('"'):
@@ -216,7 +220,7 @@ def _read_path(text: str) -> str:
         raise ValueError(text) from error
     if not isinstance(quoted, bytes):
         raise ValueError(text)
-    return quoted.decode()
+    return quoted.decode(errors=errors)
 
 
 def _strip_prefixes(old: str, new: str) -> tuple[str, str]:
