@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from bae import __version__
 from bae.exceptions import describe
+from bae.plan import plan_of
 from bae.serve.access import Verb
 from bae.serve.ag_ui_input import file_fields, message_field
 from bae.serve.api import API, HEADERS
@@ -32,9 +33,11 @@ _log = logging.getLogger("bae")
 
 class StudioGraph(GraphRow):
     """A graph that the page can run. `message` is the field of the start node that takes a message;
-    without one there is no chat with the graph. `files` are its fields for images and documents."""
+    without one there is no chat with the graph. `files` are its fields for images and documents.
+    `replies` has the text field of each end that has one: the reply of a turn."""
 
     message: str | None = None
+    replies: dict[str, str] = Field(default_factory=dict[str, str])
     files: list[str] = Field(default_factory=list[str])
 
 
@@ -207,6 +210,7 @@ def _view_graph(found: Starts) -> StudioGraph:
         ends=[cls.__name__ for cls in graph.terminal_nodes],
         about=found.about,
         message=message,
+        replies={cls.__name__: name for cls in graph.terminal_nodes if (name := plan_of(cls).text)},
         files=file_fields(graph.start),
     )
 
