@@ -295,6 +295,7 @@ def _view(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunReport) -
         arguments_schema=asked.arguments,
         context=context,
         tool=None if gate.call is None else gate.call.name,
+        thread=info.thread,
     )
 
 

@@ -158,6 +158,7 @@ class GateView(BaseModel):
     arguments_schema: dict[str, Any] | None = None
     context: dict[str, Value]
     tool: str | None = None
+    thread: str | None = None
     team: str | None = None
     task: str | None = None
 

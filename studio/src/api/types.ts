@@ -351,6 +351,7 @@ export interface GateView {
   "arguments_schema": Record<string, unknown> | null;
   "context": Record<string, Value>;
   "tool": string | null;
+  "thread": string | null;
   "team": string | null;
   "task": string | null;
 }
