@@ -591,11 +591,20 @@ export interface RevokeBody {
   "tool": string;
 }
 
+/** How many runs there are, by status and by graph. Without `is_all` these are the newest ones of a longer journal. */
+export interface RunCounts {
+  "total": number;
+  "statuses": Record<string, number>;
+  "graphs": Record<string, number>;
+  "is_all": boolean;
+}
+
 /** A run: its row, what it used, and how it ended. `end` is the class of its last node and `result` that node, for a run that has ended and whose graph is served; `no_result` says why that cannot be read. `forks` are the newest runs that were forked from it. With `in_progress` it is worked on by this server. */
 export interface RunDetails {
   "run_id": string;
   "graph": string;
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
+  "preview": string;
   "started": number;
   "updated": number;
   "seconds": number;
@@ -619,17 +628,19 @@ export interface RunDetails {
   "in_progress": boolean;
 }
 
-/** Runs, the newest first. Give `next` as `before` for those after them. */
+/** Runs, the newest first. Give `next` as `before` for those after them, and `change` to the feed of runs to hear of what changes later. */
 export interface RunPage {
   "runs": (RunRow)[];
   "next": string | null;
+  "change": number;
 }
 
-/** One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has all of them. A `cost` of null is unknown. `change` numbers its changes: give the greatest to the feed of runs to follow the list. `waiting` has the first five questions of `waiting_count`: `/runs/R/gates` has all of them. */
+/** One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has all of them. A `cost` of null is unknown. `change` numbers its changes: give the greatest to the feed of runs to follow the list. `waiting` has the first five questions of `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start; the feed of runs leaves them out. */
 export interface RunRow {
   "run_id": string;
   "graph": string;
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
+  "preview": string;
   "started": number;
   "updated": number;
   "seconds": number;
