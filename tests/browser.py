@@ -21,7 +21,12 @@ FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--no-first-run"),
 )
-INSTALL = ("apt-get update", "apt-get install --yes --no-install-recommends chromium")
+WAITING = "-o DPkg::Lock::Timeout=240"
+"""Another program may install a package at the same moment."""
+INSTALL = (
+    f"apt-get update {WAITING}",
+    f"apt-get install --yes --no-install-recommends {WAITING} chromium",
+)
 HOW = f"install Chromium: {' && '.join(INSTALL)}; with CI=true the tests do so"
 
 

@@ -3,8 +3,10 @@ before anything is sent; and what the history of messages keeps."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,11 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 pytest.importorskip("prompt_toolkit")
 
+from bae import Graph, Node
+from bae.cli import exits
 from bae.cli.chat_line import history_file, may_keep, prepare_history
+from bae.cli.chat_session import ChatOptions, ChatSession
+from bae.cli.outcome import CommandLine
 
 APP = '''
 from __future__ import annotations
@@ -39,7 +45,7 @@ class Counts(Backend):
         asked = prompt.conversation[-1].text
         if "break" in asked:
             raise BaeLMError("no luck")
-        return Answer('{"text": "%d before\\\\n\\\\u001b[31mred"}' % len(turns))
+        return Answer('{"text": "%d before\\\\n\\\\u001b[31mred\\\\tx"}' % len(turns))
 
 
 class Say(Node):
@@ -105,7 +111,7 @@ Bae = Callable[..., Any]
 def test_each_line_of_stdin_is_a_turn_that_sees_those_before_and_replies_go_to_stdout(bae: Bae):
     done = bae("chat", "app.py", "--thread", "ana", stdin="Hello.\n\nAnd again?\n")
     assert done.code == 0
-    assert done.out == "0 before\n\\x1b[31mred\n2 before\n\\x1b[31mred\n"
+    assert done.out == "0 before\n\\x1b[31mred    x\n2 before\n\\x1b[31mred    x\n"
     again = bae("chat", "app.py", "--thread", "ana", stdin="Still there?")
     assert again.out.startswith("4 before\n")
 
@@ -121,10 +127,10 @@ def test_json_has_one_line_for_each_turn_without_the_turns_before(bae: Bae):
     assert done.code == 1
     assert first["thread"] == "ana"
     assert first["outcome"] == "ended"
-    assert first["reply"] == "0 before\n\\x1b[31mred"
+    assert first["reply"] == "0 before\n\x1b[31mred\tx"
     assert first["result"] == {
         "type": "Reply",
-        "fields": {"text": "0 before\n\x1b[31mred"},
+        "fields": {"text": "0 before\n\x1b[31mred\tx"},
     }
     assert first["usage"]["calls"] == 1
     assert second["outcome"] == "failed"
@@ -244,3 +250,41 @@ def test_the_history_keeps_no_secret_of_the_environment_and_nothing_after_a_spac
     assert not may_keep("is sk-12345678 a good key?")
     assert not may_keep(" my own business")
     assert os.environ["SHORT_KEY"] == "on"
+
+
+# Signals between two turns
+
+
+class Word(Node):
+    text: str
+
+    async def __call__(self) -> None: ...
+
+
+@pytest.fixture
+def talk() -> ChatSession:
+    said = CommandLine("app.py", "runs.db", None, None)
+    return ChatSession(Graph(start=Word), said, ChatOptions("text", {}, None), "ana")
+
+
+@pytest.mark.usefixtures("default_signals")
+async def test_a_ctrl_c_that_comes_between_two_prompts_does_not_end_the_chat(talk: ChatSession):
+    with talk.signals:
+        talk.listen(ends_at_ctrl_c=False)
+        signal.raise_signal(signal.SIGINT)
+        talk.listen(ends_at_ctrl_c=False)
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.usefixtures("default_signals")
+@pytest.mark.parametrize(("number", "ends_at_ctrl_c"), [("SIGTERM", False), ("SIGINT", True)])
+async def test_a_signal_that_comes_just_before_the_next_message_ends_the_chat(
+    talk: ChatSession, number: str, ends_at_ctrl_c: bool
+):
+    with talk.signals:
+        talk.listen(ends_at_ctrl_c=ends_at_ctrl_c)
+        signal.raise_signal(getattr(signal, number))
+        with pytest.raises(asyncio.CancelledError):
+            talk.listen(ends_at_ctrl_c=ends_at_ctrl_c)
+            await asyncio.sleep(60)
+        assert talk.signals.code in (exits.INTERRUPTED, 128 + signal.SIGTERM)

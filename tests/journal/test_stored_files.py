@@ -12,6 +12,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
@@ -270,7 +271,7 @@ def test_no_line_is_stored_without_its_file_whenever_the_process_is_killed(
         timeout=60,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db:
         lines = "".join(text for (text,) in db.execute("select data from lines"))
         hashes = {hash for (hash,) in db.execute("select hash from files")}
         used = {hash for (hash,) in db.execute("select hash from file_uses")}

@@ -62,11 +62,13 @@ if __name__ == "__main__":
 
 
 @contextmanager
-def served(folder: Path, port: int, *, mounted: bool = False) -> Iterator[subprocess.Popen[str]]:
+def served(
+    folder: Path, port: int, app: str = APP, *options: str, mounted: bool = False
+) -> Iterator[subprocess.Popen[str]]:
     """`bae serve` on a port while the block runs, or uvicorn with an application of its own."""
-    (folder / "app.py").write_text(MOUNTED if mounted else APP)
+    (folder / "app.py").write_text(MOUNTED if mounted else app)
     command = [sys.executable, "-m", "bae", "serve", "app.py", "--json", "--max-iters", "0"]
-    command += ["--port", str(port), "--journal", "runs.db"]
+    command += ["--port", str(port), "--journal", "runs.db", *options]
     command = [sys.executable, "app.py", str(port)] if mounted else command
     environment = {**os.environ, "BAE_SERVE_TOKEN": TOKEN}
     process = subprocess.Popen(

@@ -30,6 +30,7 @@ from bae.team.budgets import Budgets, begin_run, read_spent
 from bae.team.events import ActivityUpdate
 from bae.team.models import TaskResult
 from bae.team.programs import ProgramError, ProgramEvent
+from bae.team.verdict import WorkVerdict
 from bae.team.workbench import Workbench
 from bae.testing import Call, Calls, Provider
 from bounded import BOUND
@@ -274,6 +275,27 @@ write("calc.sh", wrong if number == 1 else sub)
         assert "begins a new conversation: the last one cannot be resumed" in await activities(
             bench
         )
+
+
+async def test_a_note_reaches_a_program_with_its_next_turn(tmp_path: Path) -> None:
+    class Noted(BackendWorkerAgent):
+        async def run_tests(self, task: Task) -> WorkVerdict:
+            await bench.store.add_note(task.id, "Keep add as it is.")
+            return await super().run_tests(task)
+
+    program = stand_in(
+        tmp_path,
+        """
+write("calc.sh", wrong if number == 1 else sub)
+for text in ("Keep add as it is.", "sub is 8"):
+    tell(activity=f"turn {number}, {text}" if text in prompt else "")
+""",
+    )
+    async with a_bench(tmp_path, files=FAILING, worker=program) as (bench, [task]):
+        result = await Noted(project_id=1, bench=bench).execute_task(task)
+        assert (result.status, result.attempts) == ("completed", 2)
+        shown = [text for text in await activities(bench) if text.startswith("turn ")]
+        assert shown == ["turn 2, Keep add as it is.", "turn 2, sub is 8"]
 
 
 async def test_a_program_that_fails_says_why(tmp_path: Path) -> None:

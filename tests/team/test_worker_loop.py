@@ -395,6 +395,7 @@ async def test_no_arguments_of_a_call_make_a_task_fail(tmp_path: Path) -> None:
     lm = a_script(
         Call("find", pattern="a{99999999999999}"),
         Call("check", tests=["x" * 300, "a\0b"]),
+        Call("check", tests=["::test_add"]),
         Call("edit", text=edits({"git~1/x": "git does not keep this"})),
         Call("edit", text=f"--- a/calc.sh\n+++ b/calc.sh\n@@ -1 +{'9' * 5000} @@\n-a\n+b\n"),
         RIGHT,
@@ -403,9 +404,10 @@ async def test_no_arguments_of_a_call_make_a_task_fail(tmp_path: Path) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         result = await work(bench, task, lm)
     assert result.status == "completed", result
-    find, check, edit, diff, _ = calls_of(lm)
+    find, check, no_file, edit, diff, _ = calls_of(lm)
     assert "not a regular expression" in find.error
     assert check.error is not None
+    assert "begin with its file" in no_file.error
     assert "belongs to git itself" in edit.error
     assert "Nothing was changed" in diff.error
 

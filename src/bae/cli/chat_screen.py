@@ -107,7 +107,7 @@ class TurnScreen(Display):
         if reply is None:
             print_node(node, self.console, self._copies)
             return
-        self._print_rest(reply)
+        self._print_rest(in_lines(reply))
         step = None if view is None else view.history.run.newest
         if view is not None and step is not None and step.node_type is type(node):
             plans = [each for each in plan_of(type(node)).plain if each.name != name]
@@ -295,7 +295,7 @@ class TurnScreen(Display):
 
 
 def reply_text(node: Node, copies: Copies | None = None) -> str | None:
-    """The text of a reply; None where all of the node is the reply."""
+    """The text of a reply, as it is; None where all of the node is the reply."""
     name = plan_of(type(node)).text
     value: Any = fields_of(node, copies).get(name) if name else None
-    return in_lines(value) if isinstance(value, str) else None
+    return value if isinstance(value, str) else None

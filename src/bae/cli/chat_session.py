@@ -28,7 +28,7 @@ from bae.cli.questions import AtTerminal
 from bae.cli.signals import SLOW_STOP, STOPPING, Signals
 from bae.cli.start import build_node
 from bae.cli.values import UnfitText, fields_of, is_secret, print_node, read_json
-from bae.cli.wording import in_one_line
+from bae.cli.wording import in_lines, in_one_line
 from bae.exceptions import BaeError, JournalError, RunCancelled
 from bae.journal.stored_runs import Listed
 from bae.observers import observing
@@ -106,7 +106,8 @@ class ChatSession:
 
     def listen(self, *, ends_at_ctrl_c: bool) -> None:
         """Between turns, have a signal end the chat. Ctrl-C may be meant for a turn that has just
-        ended: then it does nothing, and stops the next turn if that is about to begin."""
+        ended: then it does nothing, and stops the next turn if that is about to begin. Any other
+        signal that has come since ends the chat now."""
         task = asyncio.current_task()
         assert task is not None
 
@@ -114,7 +115,8 @@ class ChatSession:
             if ends_at_ctrl_c or self.signals.code != exits.INTERRUPTED:
                 task.cancel()
 
-        self.signals.reset()
+        if not ends_at_ctrl_c and self.signals.code == exits.INTERRUPTED:
+            self.signals.reset()
         self.signals.calls(stop)
 
     # What long work needs of a display.
@@ -399,7 +401,7 @@ class ChatSession:
         if reply is None:
             print_node(node, out(), self.graph.hidden)
         else:
-            out().print(Text(reply), soft_wrap=True)
+            out().print(Text(in_lines(reply)), soft_wrap=True)
 
     def _print_waiting(self, questions: list[str]) -> None:
         for question in questions:

@@ -82,9 +82,13 @@ class Signals:
         """Have the first signal call `stop` in the running loop."""
         loop = asyncio.get_running_loop()
 
+        def heed() -> None:
+            if self._stop is soon:  # else it was forgotten, or is for another one
+                stop()
+
         def soon() -> None:
             with suppress(RuntimeError):  # the loop is closed: everything is
-                loop.call_soon_threadsafe(stop)
+                loop.call_soon_threadsafe(heed)
 
         self._stop = soon
         if self.code:

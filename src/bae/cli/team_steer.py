@@ -185,10 +185,11 @@ async def add_note(
         typer.Argument(metavar="TEXT", help="What to mind; `@FILE` for a file of it."),
     ],
 ) -> None:
-    """Steer a task: its worker reads the note before it asks its LLM again."""
+    """Steer a task: its worker reads the note before it asks its LLM again, and a coding program
+    with its next turn."""
     asked = await _steer(team, "note", task, read_text(text))
     key = asked.task.key if asked and asked.task else task
-    note(f"the worker of {key} reads the note before its next LM call")
+    note(f"the worker of {key} reads the note before its next LM call or turn")
 
 
 @team_command(group, "bae team stop", "bae team stop report")

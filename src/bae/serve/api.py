@@ -198,6 +198,10 @@ class API:
         """Refuse a request of another site."""
         self._gatekeeper.check(request, method)
 
+    def check_host(self, request: HTTPConnection) -> None:
+        """Refuse a request under a name that is not served."""
+        self._gatekeeper.check_host(request)
+
     async def known_user(self, request: HTTPConnection) -> User | None:
         """The user of a request; None where nobody is authenticated."""
         return await self._auth(request)

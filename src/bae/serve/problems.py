@@ -90,7 +90,7 @@ _TITLES: Final = {
     413: "Too large",
     415: "Unsupported media type",
     422: "Invalid input",
-    429: "Too many runs",
+    429: "Too many requests",
     500: "Server error",
     502: "The model failed",
     503: "Not available",

@@ -19,6 +19,7 @@ from bae.team.files import delete_folder, make_accessible
 from bae.team.git import BRANCHES, shown_path
 from bae.team.models import Task, bounded
 from bae.team.programs import CodingProgram, EndedTurn, ProgramError, ProgramEvent, TurnEnd
+from bae.team.task_context import FROM_PEOPLE
 from bae.team.test_runs import find_variables, split_commands
 
 if TYPE_CHECKING:
@@ -170,10 +171,12 @@ class _Turn:
 
     async def _write_prompt(self, workspace: Workspace, *, resumed: bool) -> str:
         failure = self.attempt.failure
-        if resumed and failure:
-            return f"{_REFUSED}\n\n{failure}\n\n{_RULES}"
         worker, task = self.desk.worker, self.desk.task
         context = await worker.build_context(task)
+        if resumed and failure:
+            people = context.sections[FROM_PEOPLE]  # some may have been added since the last turn
+            said = f"# {FROM_PEOPLE}\n{people}" if people else ""
+            return "\n\n".join(filter(None, (_REFUSED, failure, said, _RULES)))
         diff = await workspace.diff()
         known = await self.desk.describe_failed_before()
         return compose_prompt(worker.role, context, failure, diff, known)

@@ -20,6 +20,7 @@ LONGEST_CONTEXT: Final = 36_000
 """How many characters a context has at most, for an LLM that is asked once."""
 LOOP_CONTEXT: Final = 16_000
 """How many it has for an LLM that can look at files itself."""
+FROM_PEOPLE: Final = "From the people you work for"
 LAST_FAILURE: Final = "The last attempt failed"
 
 
@@ -72,7 +73,7 @@ async def gather_context(
     texts = {
         "Requirements of the project": (project.result().requirements, 0.15),
         "Task": (describe_task(task), 0.2),
-        "From the people you work for": ("\n\n".join((*said, *task.notes)), 0.05),
+        FROM_PEOPLE: ("\n\n".join((*said, *task.notes)), 0.05),
         "Work that this task builds on": ("\n".join(text for text, _ in results.result()), 0.05),
         _ATTEMPTS: ("\n".join(_describe_attempt(each) for each in tried[:-1]), 0.05),
         LAST_FAILURE: (tried[-1].failure if tried else "", 0.15),

@@ -27,6 +27,7 @@ LONGEST_RESULT: Final = 8_000
 _LONGEST_OUTPUT: Final = 6_500
 LONGEST_COMMAND: Final = 20_000
 _MOST_NAMES: Final = 50
+_LONGEST_NAME: Final = 1_000
 _MOST_LISTED: Final = 20
 _SHOWN_FAILURES: Final = 10
 _LONGEST_MESSAGE: Final = 2_000
@@ -87,6 +88,12 @@ async def check_tests(
     if len(tests) > _MOST_NAMES:
         raise ToolError(f"{len(tests)} tests are named: name at most {_MOST_NAMES}, or their files")
     names = list(dict.fromkeys(name.strip().removeprefix("./") for name in tests if name.strip()))
+    for name in names:
+        if not name.partition("::")[0] or len(name) > _LONGEST_NAME:
+            raise ToolError(
+                f"{bounded(name, 200)!r} names no test: begin with its file, and use at most "
+                f"{_LONGEST_NAME} characters"
+            )
     project = bench.project
     async with _copy_work(bench, task, workspace) as copy:
         before = await bench.base_report(workspace.base)

@@ -1,0 +1,968 @@
+// Written by tools/studio_types.py from the OpenAPI document. Do not edit.
+
+/** What a person asks of a task, or of the whole run where no `task` is named. A note has a `text` and a task. */
+export interface ActionBody {
+  "action": "stop" | "kill" | "pause" | "resume" | "retry" | "skip" | "note";
+  "task"?: string | null;
+  "text"?: string;
+}
+
+/** What was asked for. With `running`, the run takes it now; otherwise the next one does. */
+export interface ActionView {
+  "action": string;
+  "task": string | null;
+  "running": boolean;
+  "request": number | null;
+}
+
+/** Tasks to add: all or none. They wait for approval, unless the user may `answer` and says `approve`. */
+export interface AddBody {
+  "tasks": (PlannedTask)[];
+  "approve"?: boolean;
+}
+
+/** A worker of the pool. */
+export interface AgentInfo {
+  "id": string;
+  "kind": string;
+  "status": "idle" | "working" | "retired";
+  "task_id": number | null;
+  /** how many tasks it has completed */
+  "completed": number;
+  /** how many tasks it has failed at */
+  "failed": number;
+}
+
+/** The input of an AG-UI 1.0 run: the thread, the id of the run, the messages, and answers to interrupts. `forwardedProps` and `state` give fields of the start node besides the message. `tools` and `context` are not used. */
+export interface AgentRequest {
+  "threadId": string;
+  "runId": string;
+  "protocolVersion"?: string | null;
+  "messages": (AnyMessage)[];
+  "tools"?: (unknown)[] | null;
+  "context"?: (unknown)[] | null;
+  "state"?: unknown;
+  "forwardedProps"?: unknown;
+  "resume"?: (ResumeEntry)[] | null;
+}
+
+/** An answer to a gate: its `value`, or for a tool call a `decision`. "edit" has all `arguments` of the call; a yes with the scope "run" holds for all calls of the tool, and with "thread" also in other turns of the thread. */
+export interface AnswerBody {
+  "gate": string;
+  "value"?: unknown;
+  "decision"?: "approve" | "edit" | "refuse" | null;
+  "arguments"?: Record<string, unknown> | null;
+  "reason"?: string;
+  "scope"?: "call" | "run" | "thread";
+}
+
+/** A message that the client knows. Of the last one the content is read. */
+export interface AnyMessage {
+  "id": string;
+  "role": string;
+  "content"?: unknown;
+}
+
+/** Yeses, the oldest first in each run. */
+export interface ApprovalPage {
+  "approvals": (ApprovalView)[];
+}
+
+/** A yes that holds for all calls of a tool: the run that asked, and the address of its gate. */
+export interface ApprovalView {
+  "tool": string;
+  "place": string;
+  "address": string;
+  "revoked": boolean;
+  "scope": "run" | "thread";
+  "run_id": string;
+}
+
+/** Tasks to approve, by keys or numbers; None is all. A task that no test proves is approved `without_tests`, and only by its name. */
+export interface ApproveBody {
+  "tasks"?: (string)[] | null;
+  "without_tests"?: boolean;
+}
+
+/** How many tasks were approved, and those that still wait. */
+export interface ApprovedView {
+  "approved": number;
+  "plan": PlanView;
+}
+
+/** The attempts at a task, in order. */
+export interface AttemptPage {
+  "attempts": (AttemptRow)[];
+}
+
+/** An attempt at a task: what became of it, and how many tests had each outcome. A `cost` of null is unknown. */
+export interface AttemptRow {
+  "number": number;
+  "outcome": string;
+  "failure": string;
+  "files": (string)[];
+  "commit": string;
+  "tests": Record<string, number> | null;
+  "calls": number;
+  "tokens": number;
+  "cost": number | null;
+}
+
+/** An attempt with what its tests have shown. */
+export interface AttemptView {
+  "number": number;
+  "outcome": string;
+  "failure": string;
+  "files": (string)[];
+  "commit": string;
+  "tests": Record<string, number> | null;
+  "calls": number;
+  "tokens": number;
+  "cost": number | null;
+  "report": TestReport | null;
+}
+
+/** A piece of work in a timeline. `depth` is how deep it is inside others, `critical` the times at which the run waited for nothing else, `slack` how many seconds longer it could have taken; both are missing where a piece is none of the path's. */
+export interface BarView {
+  "kind": string;
+  "place": string;
+  "name": string;
+  "depth": number;
+  "spans": (Span)[];
+  "outcome": string;
+  "error": string;
+  "note": string;
+  "items": number;
+  "waits": boolean;
+  "critical": (Span)[];
+  "slack": number | null;
+}
+
+/** A question that a task waits for. */
+export interface Blocker {
+  "id": number;
+  "task_id": number;
+  "question": string;
+  "answer": string | null;
+  /** of the content that the answer `yes` lets in, if that is asked */
+  "digest": string | null;
+  /** who answered: the user; None where a run did so itself */
+  "answered_by": string | null;
+}
+
+/** The answer to a question. */
+export interface BlockerBody {
+  "answer": string;
+}
+
+/** Questions, in the order in which they were asked. */
+export interface BlockerPage {
+  "blockers": (BlockerView)[];
+}
+
+/** A question of a task, and when it was asked. */
+export interface BlockerView {
+  "id": number;
+  "task_id": number;
+  "question": string;
+  "answer": string | null;
+  /** of the content that the answer `yes` lets in, if that is asked */
+  "digest": string | null;
+  /** who answered: the user; None where a run did so itself */
+  "answered_by": string | null;
+  "team": string;
+  "task": string;
+  "since": number;
+}
+
+/** Where the box of a node is in a picture of the graph: its upper left corner and size, in pixels. */
+export interface BoxView {
+  "node": string;
+  "x": number;
+  "y": number;
+  "width": number;
+  "height": number;
+}
+
+/** Questions to LMs in order, without their texts. */
+export interface CallPage {
+  "calls": (CallView)[];
+  "total": number;
+}
+
+/** What an LM was asked, with its answers, their verdicts and the rounds of tool calls. */
+export interface CallView {
+  "number": number;
+  "by": string;
+  "place": string;
+  "at": number;
+  "seconds": number;
+  "outcome": string;
+  "error": string;
+  "usage": UsageView;
+  "answers": (Record<string, unknown>)[] | null;
+  "rounds": (Record<string, unknown>)[] | null;
+}
+
+/** What a diff of git does to one file, to be shown. `hunks` are cut where `is_cut`; `added` and `removed` count all lines. `mode` is that of git where it is new, as 100755 of a program and 120000 of a link. A byte of a path that is no UTF-8 is shown as `�`. */
+export interface ChangedFile {
+  "path": string;
+  "old_path": string;
+  "change": "changed" | "added" | "deleted" | "renamed";
+  "mode": string;
+  "is_binary": boolean;
+  "added": number;
+  "removed": number;
+  "is_cut": boolean;
+  "hunks": (ChangedLines)[];
+}
+
+/** Lines of a diff as people see them, each with ` `, `-` or `+` before it, and the numbers of the first line before and after. `heading` is what git writes behind the numbers. */
+export interface ChangedLines {
+  "old": number;
+  "new": number;
+  "heading": string;
+  "lines": (string)[];
+}
+
+/** Two runs by place. `first` is the place of the first difference, in the run `a` if it has one; null if there is none. Times are no difference. `total` counts the nodes to list. */
+export interface ComparisonView {
+  "a": RunRow;
+  "b": RunRow;
+  "first": string | null;
+  "nodes": (NodePair)[];
+  "total": number;
+}
+
+/** The files of a change. `lines` of a hunk have a space, `-` or `+` before them. */
+export interface DiffView {
+  "files": (ChangedFile)[];
+}
+
+/** That one node may lead to another: `chosen_by` the LM ("lm"), the body ("code"), or surely ("certain"). `line` has the points of the arrow, in pixels. */
+export interface EdgeView {
+  "source": string;
+  "target": string;
+  "chosen_by": string;
+  "line": ([number, number])[];
+}
+
+/** The parts of a task to change; a part that is left out stays. */
+export interface EditBody {
+  "key"?: string | null;
+  "title"?: string | null;
+  "description"?: string | null;
+  "kind"?: string | null;
+  "criteria"?: (string)[] | null;
+  "files"?: (string)[] | null;
+  "new_files"?: (string)[] | null;
+  "tests"?: (string)[] | null;
+  "depends_on"?: (string)[] | null;
+  "priority"?: number | null;
+  "proof"?: "new-tests" | "named-tests" | "failing-tests" | "none" | null;
+  "may"?: "add-tests" | "change-tests" | "change-test-setup" | null;
+  "feature"?: string | null;
+}
+
+/** Events in order. Give `last` as `after` for those behind them. */
+export interface EventPage {
+  "events": (Record<string, unknown>)[];
+  "last": number;
+}
+
+/** A field that differs; null in a run that has no such field there. */
+export interface FieldPair {
+  "name": string;
+  "a": FieldView | null;
+  "b": FieldView | null;
+}
+
+/** A field of a node, and where its value came from: see `/why` for all of it. */
+export interface FieldView {
+  "kept": string;
+  "value": unknown;
+  "text": string | null;
+  "size": number | null;
+  "name": string;
+  "place": string;
+  "source": string;
+  "by": string;
+  "state": string;
+  "seconds": number | null;
+  "error": string;
+  "note": string;
+}
+
+/** A file, as JSON names it: give this object, or the hash alone, where a graph takes an image or a document. */
+export interface FileView {
+  "hash": string;
+  "type": string;
+  "size": number;
+  "name": string;
+}
+
+/** Something that a reviewer has found in the change of a task. */
+export interface Finding {
+  "kind": FindingKind;
+  /** the path of the file */
+  "file": string;
+  /** the line in the new file, if it is known */
+  "line": number | null;
+  /** the code that is meant, quoted from the change */
+  "code": string;
+  /** what is wrong, and what to do, in one or two sentences */
+  "text": string;
+  /** whether the work must not be merged like this */
+  "blocking": boolean;
+}
+
+/** What is wrong with work that passes its tests. */
+export type FindingKind = "scope-creep" | "hard-coded-answer" | "weakened-check" | "missing-case" | "wrong-behavior" | "other";
+
+/** A new run that is the same up to the step `at`, with other values for the fields in `changed`. With `go_on` it is resumed at once. With the `thread` of the run it takes the place of the turn, to try again or with another text. */
+export interface ForkBody {
+  "at": number;
+  "changed"?: Record<string, unknown>;
+  "run_id"?: string | null;
+  "thread"?: string | null;
+  "go_on"?: boolean;
+}
+
+/** Questions of a run, in order, and how many there are. */
+export interface GatePage {
+  "gates": (GateView)[];
+  "total": number;
+}
+
+/** A question to a person, with what is needed to decide: the JSON schema of the answer, and the values of the node so far or the arguments of the tool call. The kinds "blocker" and "plan" are of a `team`, which has no run. */
+export interface GateView {
+  "run_id": string;
+  "graph": string;
+  "gate": string;
+  "place": string;
+  "question": string;
+  "kind": string;
+  "since": number;
+  "deadline": number | null;
+  "answered": boolean;
+  "answered_by": string | null;
+  "answer_schema": Record<string, unknown> | null;
+  "context": Record<string, Value>;
+  "tool": string | null;
+  "team": string | null;
+  "task": string | null;
+}
+
+/** The graphs that are served. */
+export interface GraphList {
+  "graphs": (GraphRow)[];
+}
+
+/** A graph that is served. */
+export interface GraphRow {
+  "name": string;
+  "start": string;
+  "ends": (string)[];
+  "about": string;
+}
+
+/** A graph: its nodes and edges with a layout, its tools and problems, and the schemas of its start and ends. */
+export interface GraphView {
+  "name": string;
+  "start": string;
+  "ends": (string)[];
+  "about": string;
+  "nodes": (string)[];
+  "edges": (EdgeView)[];
+  "boxes": (BoxView)[];
+  "tools": (ToolView)[];
+  "problems": (ProblemView)[];
+  "start_schema": Record<string, unknown>;
+  "end_schemas": Record<string, Record<string, unknown>>;
+  "mermaid": string;
+}
+
+/** That the server answers, and the version of bae. */
+export interface Health {
+  "status": string;
+  "bae": string;
+}
+
+/** Questions to people, the oldest first. `more` says how many more a run has than are listed: `/runs/R/gates` has all of them. */
+export interface InboxPage {
+  "gates": (GateView)[];
+  "next": number | null;
+  "more": Record<string, number>;
+}
+
+/** One thing that is wrong with a request: where it is, and why. */
+export interface InputFault {
+  "loc": (string | number)[];
+  "msg": string;
+}
+
+/** A task that would not be started, and why. */
+export interface LeftTask {
+  "task": string;
+  "reason": string;
+}
+
+/** Records in order. Give the number of the last as `after` for those that follow. */
+export interface LinePage {
+  "records": (LineView)[];
+  "last": number;
+  "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
+}
+
+/** A record of a run, as it is stored: see docs/journal-format.md. */
+export interface LineView {
+  "n": number;
+  "kind": string;
+  "at": number;
+  "path": string;
+  "step": number;
+  "data": Record<string, unknown>;
+}
+
+/** What the worker of a task asked, did and saw, oldest first. Give `next` as `start` for the entries behind them; `run` of an entry is the run in the journal that has all of it. */
+export interface LogPage {
+  "entries": (LogView)[];
+  "total": number;
+  "next": number | null;
+}
+
+/** An entry of the log of a task. */
+export interface LogView {
+  "at": number;
+  "kind": string;
+  "text": string;
+  "ok": boolean;
+  "seconds": number;
+  "usage": Usage | null;
+  "run": string;
+  "detail": string;
+}
+
+/** The token of a link. */
+export interface LoginBody {
+  "token": string;
+}
+
+/** The token for all further requests, and when it expires, in seconds since 1970. */
+export interface LoginView {
+  "token": string;
+  "expires": number;
+}
+
+/** `everywhere` logs out all browsers, and voids all links. */
+export interface LogoutBody {
+  "everywhere"?: boolean;
+}
+
+/** That the token is not valid any more. */
+export interface LogoutView {
+  "logged_out": boolean;
+}
+
+/** Nothing. */
+export interface NoBody {
+}
+
+/** A node of two runs: `state` says whether it is the same, or which run alone has it. `path` is that of its graph with visits in place of steps, `visit` counts nodes of its class there from 1, and `a` and `b` are its places. */
+export interface NodePair {
+  "path": string;
+  "node": string;
+  "visit": number;
+  "state": "same" | "differs" | "a" | "b";
+  "a": string;
+  "b": string;
+  "fields": (FieldPair)[];
+}
+
+/** The plan: the tasks that wait for approval, those among them that no test proves, which tasks would be worked on at the same time, and the longest chain of tasks. */
+export interface PlanView {
+  "unapproved": (string)[];
+  "without_tests": (string)[];
+  "rounds": ((string)[])[];
+  "critical_path": (string)[];
+  "left": (LeftTask)[];
+}
+
+/** A task as a plan or a person describes it. `depends_on` names other tasks by their keys. */
+export interface PlannedTask {
+  /** short and unique, as add-login */
+  "key": string;
+  "title": string;
+  "description"?: string;
+  /** backend, frontend, test, docs or another worker */
+  "kind"?: string;
+  /** when it is done */
+  "criteria"?: (string)[];
+  /** files that it likely changes, which exist */
+  "files"?: (string)[];
+  /** files that it creates */
+  "new_files"?: (string)[];
+  "depends_on"?: (string)[];
+  /** higher ones are started first */
+  "priority"?: number;
+  /** tests that exist and must pass then: their ids, files or groups. Others that fail already may still fail; without any, all tests must pass */
+  "tests"?: (string)[];
+  /** what shows that it is done. new-tests: at least one new test that fails without the change. named-tests: those of `tests`, for a refactoring or to fix tests that fail. failing-tests: it writes acceptance tests of its feature, which load and fail. none: nothing can be tested, as in documentation; a person has to approve that */
+  "proof"?: "new-tests" | "named-tests" | "failing-tests" | "none";
+  /** what it may do to tests that exist: add to them; change-tests: also change or remove them; change-test-setup: also change how tests are run */
+  "may"?: "add-tests" | "change-tests" | "change-test-setup";
+  /** the feature that it is a part of, as login: its tasks reach the team's branch together */
+  "feature"?: string;
+}
+
+/** Why a request was refused. `type` is the code of the error, which `docs/errors.md` explains; `place` is the field of a run, `fix` what to do. */
+export interface ProblemDetails {
+  "type": string;
+  "title": string;
+  "status": number;
+  "detail": string;
+  "place": string | null;
+  "fix": string | null;
+  "run_id": string | null;
+  "errors": (InputFault)[];
+  "answered_by": string | null;
+  "answer": unknown;
+}
+
+/** What the proof of a graph has found. */
+export interface ProblemView {
+  "severity": string;
+  "code": string;
+  "place": string;
+  "message": string;
+  "fix": string;
+}
+
+/** Why runs can be neither started nor answered, and the command that changes that. */
+export interface ReadOnly {
+  "reason": string;
+  "command": string;
+}
+
+/** Nothing. */
+export interface ReplayBody {
+}
+
+/** What a replay found: it went the "same" way, something "differs", or the run cannot be replayed ("unknown"), because values are missing or the recording ends early. `why` says what, and `diff` has both texts, as far as there is room. `trace` has the first 1,000 nodes. */
+export interface ReplayView {
+  "outcome": "same" | "differs" | "unknown";
+  "trace": (string)[];
+  "code": string;
+  "why": string;
+  "diff": string;
+}
+
+/** `given` has the secrets that no journal stores, as `{"Login.token": "…"}`. */
+export interface ResumeBody {
+  "given"?: Record<string, unknown>;
+}
+
+/** An answer to an interrupt, by its id. */
+export interface ResumeEntry {
+  "interruptId": string;
+  "status": "resolved" | "cancelled";
+  "payload"?: unknown;
+}
+
+/** What a reviewer says about the work of a task, which passes its tests. */
+export interface Review {
+  /** the commit of the task's branch that was reviewed */
+  "commit": string;
+  /** of the content of the work */
+  "digest": string;
+  "summary": string;
+  "findings": (Finding)[];
+  /** why there is no review, where the reviewer failed */
+  "error": string;
+}
+
+/** The reviews of the work of a task, oldest first. */
+export interface ReviewPage {
+  "reviews": (Review)[];
+}
+
+/** A tool, by its name or its place, as `Reply.calls(refund)`. */
+export interface RevokeBody {
+  "tool": string;
+}
+
+/** A run: its row, what it used, and how it ended. `end` is the class of its last node and `result` that node, for a run that has ended and whose graph is served; `no_result` says why that cannot be read. `forks` are the newest runs that were forked from it. With `in_progress` it is worked on by this server. */
+export interface RunDetails {
+  "run_id": string;
+  "graph": string;
+  "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
+  "started": number;
+  "updated": number;
+  "seconds": number;
+  "error": string;
+  "parent": string | null;
+  "thread": string | null;
+  "metadata": Record<string, unknown>;
+  "waiting": (WaitingGate)[];
+  "waiting_count": number;
+  "node": string;
+  "steps": number | null;
+  "calls": number | null;
+  "tokens": number | null;
+  "cost": number | null;
+  "change": number;
+  "usage": UsageView | null;
+  "end": string | null;
+  "result": unknown;
+  "no_result": string;
+  "forks": (string)[];
+  "in_progress": boolean;
+}
+
+/** Runs, the newest first. Give `next` as `before` for those after them. */
+export interface RunPage {
+  "runs": (RunRow)[];
+  "next": string | null;
+}
+
+/** One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has all of them. A `cost` of null is unknown. `change` numbers its changes: give the greatest to the feed of runs to follow the list. `waiting` has the first five questions of `waiting_count`: `/runs/R/gates` has all of them. */
+export interface RunRow {
+  "run_id": string;
+  "graph": string;
+  "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
+  "started": number;
+  "updated": number;
+  "seconds": number;
+  "error": string;
+  "parent": string | null;
+  "thread": string | null;
+  "metadata": Record<string, unknown>;
+  "waiting": (WaitingGate)[];
+  "waiting_count": number;
+  "node": string;
+  "steps": number | null;
+  "calls": number | null;
+  "tokens": number | null;
+  "cost": number | null;
+  "change": number;
+}
+
+export type Span = [number, number];
+
+/** What was spent, with what is reserved for calls in progress and for those that a killed process never finished. A `cost` of None is unknown; with `unpriced` calls, whose cost is unknown, it is the least. */
+export interface Spent {
+  "calls": number;
+  "tokens": number;
+  "cost": number | null;
+  "unpriced": number;
+}
+
+/** A run to start. Give it a `run_id`, and repeating the request starts no second run. With a `thread` it is the next turn of a conversation; `busy` says what to do while another turn is in progress. The name of the user is added to the `metadata` as `by`. */
+export interface StartBody {
+  "run_id": string | null;
+  /** the fields of the start node */
+  "start": unknown;
+  "thread": string | null;
+  "busy": "refuse" | "wait" | "cancel";
+  "metadata": Record<string, unknown>;
+}
+
+/** Nodes in order, and how many there are. */
+export interface StepPage {
+  "steps": (StepView)[];
+  "total": number;
+  "paths": (string)[];
+}
+
+/** A node of a run, and how it came about. */
+export interface StepView {
+  "path": string;
+  "step": number;
+  "node": string;
+  "whole": boolean;
+  "chosen_among": (string)[];
+  "fields": (FieldView)[];
+  "usage": UsageView;
+  "forked_from": string;
+  "changed": (string)[];
+}
+
+/** A graph that the page can run. `message` is the field of the start node that takes a message; without one there is no chat with the graph. `files` are its fields for images and documents. */
+export interface StudioGraph {
+  "name": string;
+  "start": string;
+  "ends": (string)[];
+  "about": string;
+  "message": string | null;
+  "files": (string)[];
+}
+
+/** A team. `runs` is the path of the API with the runs of its agents: the same as that of the page, or one of its own, with the same endpoints and feeds, which can only be read. */
+export interface StudioTeam {
+  "name": string;
+  "runs": string;
+}
+
+/** What the page needs when it begins. Runs of graphs that are not in `graphs` can only be read; `serve_command` serves more of them. `lm` names the LM of new runs, if there is one. */
+export interface StudioView {
+  "bae": string;
+  "user": string;
+  "can": ("read" | "run" | "answer" | "edit" | "admin")[];
+  "journal": string;
+  "graphs": (StudioGraph)[];
+  "teams": (StudioTeam)[];
+  "lm": string | null;
+  "serve_command": string;
+  "read_only": ReadOnly | null;
+}
+
+/** A task of a project, with where it is. */
+export interface Task {
+  /** short and unique, as add-login */
+  "key": string;
+  "title": string;
+  "description": string;
+  /** backend, frontend, test, docs or another worker */
+  "kind": string;
+  /** when it is done */
+  "criteria": (string)[];
+  /** files that it likely changes, which exist */
+  "files": (string)[];
+  /** files that it creates */
+  "new_files": (string)[];
+  "depends_on": (string)[];
+  /** higher ones are started first */
+  "priority": number;
+  /** tests that exist and must pass then: their ids, files or groups. Others that fail already may still fail; without any, all tests must pass */
+  "tests": (string)[];
+  /** what shows that it is done. new-tests: at least one new test that fails without the change. named-tests: those of `tests`, for a refactoring or to fix tests that fail. failing-tests: it writes acceptance tests of its feature, which load and fail. none: nothing can be tested, as in documentation; a person has to approve that */
+  "proof": "new-tests" | "named-tests" | "failing-tests" | "none";
+  /** what it may do to tests that exist: add to them; change-tests: also change or remove them; change-test-setup: also change how tests are run */
+  "may": "add-tests" | "change-tests" | "change-test-setup";
+  /** the feature that it is a part of, as login: its tasks reach the team's branch together */
+  "feature": string;
+  "id": number;
+  "project_id": number;
+  /** whether it may run */
+  "approved": boolean;
+  "status": TaskStatus;
+  /** why it is blocked, failed, skipped or cancelled */
+  "reason": string;
+  /** the commit its work started from */
+  "base": string | null;
+  /** the merged commit */
+  "commit": string | null;
+  /** since it was planned, or a person retried it */
+  "failures": number;
+  /** what a person said for the next try */
+  "notes": (string)[];
+}
+
+/** A task, with its attempts, questions and what it has spent. */
+export interface TaskDetails {
+  "task": Task;
+  "spent": Spent;
+  "attempts": (AttemptRow)[];
+  "blockers": (Blocker)[];
+  "reviews": number;
+}
+
+/** Tasks in the order in which they were added. Give `next` as `after` for those behind them. */
+export interface TaskPage {
+  "tasks": (TaskRow)[];
+  "next": number | null;
+}
+
+/** A task in a list. */
+export interface TaskRow {
+  "id": number;
+  "key": string;
+  "title": string;
+  "kind": string;
+  "status": TaskStatus;
+  "reason": string;
+  "approved": boolean;
+  "depends_on": (string)[];
+  "priority": number;
+  "proof": "new-tests" | "named-tests" | "failing-tests" | "none";
+  "feature": string;
+  "commit": string | null;
+  "failures": number;
+  "spent": Spent;
+}
+
+/** Where a task is. Completed means merged, with tests that prove it. Merged means merged without such tests, as a person approved. Staged means merged into the branch of its feature, which is not in the team's branch yet. */
+export type TaskStatus = "pending" | "ready" | "in_progress" | "blocked" | "staged" | "completed" | "merged" | "failed" | "cancelled" | "skipped";
+
+/** A team, with its agents. */
+export interface TeamDetails {
+  "team": string;
+  "branch": string;
+  "running": boolean;
+  "paused": boolean;
+  "counts": Record<string, number>;
+  "blockers": number;
+  "unapproved": number;
+  "spent": Spent;
+  "last": number;
+  "root": string;
+  "agents": (AgentInfo)[];
+}
+
+/** The teams that the user sees. */
+export interface TeamPage {
+  "teams": (TeamRow)[];
+}
+
+/** A team: how many tasks are in each status, and what waits for a person. `last` is the number of its last event: follow the feed `team/NAME` after it. */
+export interface TeamRow {
+  "team": string;
+  "branch": string;
+  "running": boolean;
+  "paused": boolean;
+  "counts": Record<string, number>;
+  "blockers": number;
+  "unapproved": number;
+  "spent": Spent;
+  "last": number;
+}
+
+/** One test of a run of tests. */
+export interface TestCase {
+  "id": string;
+  "outcome": "passed" | "failed" | "skipped";
+  "message": string;
+}
+
+/** What a run of the project's tests has shown. */
+export interface TestReport {
+  "command": (string)[];
+  /** None where it was ended: time, output, memory */
+  "exit_code": number | null;
+  "cases": (TestCase)[];
+  "output": string;
+  "seconds": number;
+  /** the sandbox that it ran in */
+  "protection": string;
+  /** why there is no verdict, or a bad one */
+  "problem": string;
+  /** whether it wrote a report that can be read */
+  "reported": boolean;
+  /** exit, or the limit that ended it */
+  "ended_by": string;
+  /** tests that failed in a run before this one, and pass in this one */
+  "flaky": (string)[];
+}
+
+/** What tests have shown for a task: in its last attempt, and in the merged tree, oldest first. `flaky` tests failed and then passed with the same work. */
+export interface TestsView {
+  "attempt": number | null;
+  "report": TestReport | null;
+  "merged": (TestReport)[];
+  "flaky": (string)[];
+}
+
+/** Turns of a thread, the oldest first, and how many there are. Give the run of the first as `before` for those before it. */
+export interface ThreadDetails {
+  "thread": string;
+  "graph": string;
+  "turns": (TurnView)[];
+  "total": number;
+}
+
+/** Threads, the newest first. */
+export interface ThreadPage {
+  "threads": (ThreadRow)[];
+  "next": string | null;
+}
+
+/** A thread in a list, with its newest turn. */
+export interface ThreadRow {
+  "thread": string;
+  "graph": string;
+  "run_id": string;
+  "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
+  "updated": number;
+}
+
+/** What ran when. `lives` are the times in which a process worked on the run; in between nothing did. `critical_seconds` is how long the run waited for the work on the critical path, without waiting for people, and `longest` the places that took most of that. */
+export interface TimelineView {
+  "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
+  "start": number;
+  "end": number;
+  "lives": (Span)[];
+  "bars": (BarView)[];
+  "total": number;
+  "seconds": number;
+  "critical_seconds": number;
+  "longest": (string)[];
+  "is_exact": boolean;
+}
+
+/** A tool that the LM may call before it fills a node. */
+export interface ToolView {
+  "node": string;
+  "name": string;
+  "description": string;
+  "arguments": Record<string, unknown>;
+}
+
+/** A turn: what the user wrote and what was replied. `is_shown` says whether later turns see it. */
+export interface TurnView {
+  "run_id": string;
+  "user": string;
+  "reply": string;
+  "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
+  "started": number;
+  "updated": number;
+  "is_shown": boolean;
+  "waiting": (WaitingGate)[];
+  "error": string;
+  "metadata": Record<string, unknown>;
+}
+
+/** Calls, tokens, cost and time; add two with `+`. A cost of None is unknown, not zero. `calls` counts requests that were sent, failed ones too, and `attempts` the answers that came back: a node filled at the second try has two. `seconds` is the time spent waiting for answers, added up over calls that ran at the same time; `models` names who answered. */
+export interface Usage {
+  "calls": number;
+  "input_tokens": number;
+  "output_tokens": number;
+  "cached_tokens": number;
+  "cost": number | null;
+  "attempts": number;
+  "seconds": number;
+  "models": (string)[];
+}
+
+/** What LM calls used. A `cost` of null is unknown. Cached tokens are part of input tokens. */
+export interface UsageView {
+  "calls": number;
+  "attempts": number;
+  "input_tokens": number;
+  "output_tokens": number;
+  "cached_tokens": number;
+  "cost": number | null;
+  "seconds": number;
+  "models": (string)[];
+}
+
+/** A value as JSON. Of a long value `text` has the beginning of its JSON and `size` how many characters there are; `kept` says why there is no value. */
+export interface Value {
+  "kept": string;
+  "value": unknown;
+  "text": string | null;
+  "size": number | null;
+}
+
+/** A question that a run waits for, as lists have it. `answered` is an answer that the run has not used yet. */
+export interface WaitingGate {
+  "gate": string;
+  "place": string;
+  "question": string;
+  "deadline": number | null;
+  "answered": boolean;
+}
+
+/** Where a value came from, as `Provenance` has it: what is empty is left out. */
+export interface Why {
+  "provenance": Record<string, unknown>;
+}

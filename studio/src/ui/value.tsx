@@ -1,0 +1,116 @@
+// Values as people read them: fields in order, not JSON. Everything is text for React, so nothing
+// that a model wrote becomes part of the page.
+
+import { useState } from "react";
+
+import type { Value } from "../api/types.ts";
+import { formatCount } from "./format.ts";
+
+const LONG = 600;
+const MANY = 30;
+const DEEP = 8;
+
+/** A value of the API, which may be cut or hidden. `onAll` fetches all of a value that is cut. */
+export function ShownValue({ value, onAll }: { value: Value; onAll?: () => void }) {
+  if (value.kept === "cut") {
+    return (
+      <div className="value text">
+        {value.text}…{" "}
+        {onAll && (
+          <button type="button" className="button quiet small" onClick={onAll}>
+            Show all {formatCount(value.size ?? 0)} characters
+          </button>
+        )}
+      </div>
+    );
+  }
+  if (value.kept !== "value") return <span className="tag">🔒 {value.kept}</span>;
+  return <PlainValue value={value.value} />;
+}
+
+interface PlainProps {
+  value: unknown;
+  depth?: number;
+}
+
+/** Any JSON value. */
+export function PlainValue({ value, depth = 0 }: PlainProps) {
+  const [all, setAll] = useState(false);
+  if (value === null || value === undefined) return <span className="value muted">none</span>;
+  if (typeof value === "boolean") return <span className="value">{value ? "yes" : "no"}</span>;
+  if (typeof value === "number") return <span className="value number">{String(value)}</span>;
+  if (typeof value === "string") {
+    if (value === "") return <span className="value muted">empty text</span>;
+    const cut = !all && value.length > LONG;
+    return (
+      <div className="value text">
+        {cut ? `${value.slice(0, LONG)}…` : value}
+        {cut && (
+          <>
+            {" "}
+            <button type="button" className="button quiet small" onClick={() => setAll(true)}>
+              Show all {formatCount(value.length)} characters
+            </button>
+          </>
+        )}
+      </div>
+    );
+  }
+  if (depth >= DEEP) return <code className="value">{JSON.stringify(value)}</code>;
+  if (Array.isArray(value)) {
+    if (value.length === 0) return <span className="value muted">empty list</span>;
+    const shown = all ? value : value.slice(0, MANY);
+    const isPlain = value.every((item) => typeof item === "number" || (typeof item === "string" && item.length < 40));
+    return (
+      <div className="value">
+        {isPlain ? (
+          <div className="row wrap">
+            {shown.map((item, index) => (
+              <span key={index} className="tag">
+                {String(item)}
+              </span>
+            ))}
+          </div>
+        ) : (
+          <ol className="items">
+            {shown.map((item, index) => (
+              <li key={index} className="nested">
+                <PlainValue value={item} depth={depth + 1} />
+              </li>
+            ))}
+          </ol>
+        )}
+        {shown.length < value.length && (
+          <button type="button" className="button quiet small" onClick={() => setAll(true)}>
+            Show all {formatCount(value.length)} items
+          </button>
+        )}
+      </div>
+    );
+  }
+  const entries = Object.entries(value as Record<string, unknown>);
+  if (entries.length === 0) return <span className="value muted">empty</span>;
+  return (
+    <dl className={depth > 0 ? "fields nested" : "fields"}>
+      {entries.slice(0, all ? entries.length : MANY).map(([name, part]) => (
+        <FieldOfValue key={name} name={name} value={part} depth={depth + 1} />
+      ))}
+      {!all && entries.length > MANY && (
+        <button type="button" className="button quiet small" onClick={() => setAll(true)}>
+          Show all {formatCount(entries.length)} fields
+        </button>
+      )}
+    </dl>
+  );
+}
+
+function FieldOfValue({ name, value, depth }: { name: string; value: unknown; depth: number }) {
+  return (
+    <>
+      <dt>{name}</dt>
+      <dd>
+        <PlainValue value={value} depth={depth} />
+      </dd>
+    </>
+  );
+}

@@ -1,0 +1,136 @@
+"""Writes the types of the API for the page of the studio: studio/src/api/types.ts.
+
+They come from the OpenAPI document, so that page and server cannot disagree. `--check` writes
+nothing, and fails where the file differs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from bae.journal import MemoryJournal
+from bae.serve import API, public, router
+from bae.serve.studio import Studio
+from bae.serve.studio_login import Logins
+from bae.serve.studio_page import StudioPage
+from bae.team import add_teams
+
+TARGET: Final = Path(__file__).parent.parent / "studio" / "src" / "api" / "types.ts"
+HEAD: Final = "// Written by tools/studio_types.py from the OpenAPI document. Do not edit.\n"
+_REF: Final = "#/components/schemas/"
+_PLAIN: Final = {
+    "string": "string",
+    "integer": "number",
+    "number": "number",
+    "boolean": "boolean",
+    "null": "null",
+}
+
+
+def type_of(schema: dict[str, Any]) -> str:
+    """A JSON schema as a type of TypeScript."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).removeprefix(_REF)
+    if "const" in schema:
+        return json.dumps(schema["const"])
+    if "enum" in schema:
+        return " | ".join(map(json.dumps, schema["enum"]))
+    for several in ("anyOf", "oneOf"):
+        if several in schema:
+            return " | ".join(dict.fromkeys(map(type_of, schema[several])))
+    if "allOf" in schema:
+        return " & ".join(dict.fromkeys(map(type_of, schema["allOf"])))
+    match schema.get("type"):
+        case "array" if "prefixItems" in schema:
+            return f"[{', '.join(map(type_of, schema['prefixItems']))}]"
+        case "array":
+            return f"({type_of(schema.get('items', {}))})[]"
+        case "object" if "properties" in schema:
+            return "{\n" + members(schema, is_sent=False) + "}"
+        case "object":
+            values = schema.get("additionalProperties")
+            held = type_of(values) if isinstance(values, dict) else "unknown"
+            return f"Record<string, {held}>"
+        case str() as kind if kind in _PLAIN:
+            return _PLAIN[kind]
+        case _:
+            return "unknown"
+
+
+def members(schema: dict[str, Any], *, is_sent: bool) -> str:
+    """The members of an interface. A server sends all of them; a client may leave some out."""
+    required = set(schema.get("required", ()))
+    lines: list[str] = []
+    for name, part in schema.get("properties", {}).items():
+        mark = "?" if is_sent and name not in required else ""
+        if about := part.get("description"):
+            lines.append(f"  /** {about} */\n")
+        lines.append(f"  {json.dumps(name)}{mark}: {type_of(part)};\n")
+    return "".join(lines)
+
+
+def sent_by_clients(document: dict[str, Any]) -> set[str]:
+    """The schemas of request bodies, and those inside them."""
+    schemas = document["components"]["schemas"]
+    found: set[str] = set()
+    queue: list[Any] = [
+        operation.get("requestBody")
+        for path in document["paths"].values()
+        for operation in path.values()
+        if isinstance(operation, dict)
+    ]
+    while queue:
+        part = queue.pop()
+        if isinstance(part, list):
+            queue.extend(part)
+        elif isinstance(part, dict):
+            name = str(part.get("$ref", "")).removeprefix(_REF)
+            if name and name not in found:
+                found.add(name)
+                queue.append(schemas[name])
+            queue.extend(part.values())
+    return found
+
+
+def write_types(document: dict[str, Any]) -> str:
+    """The file of types."""
+    parts, sent = [HEAD], sent_by_clients(document)
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        about = " ".join(str(schema.get("description", "")).split()).replace("*/", "* /")
+        comment = f"/** {about} */\n" if about else ""
+        if schema.get("type") == "object" and "properties" in schema:
+            body = members(schema, is_sent=name in sent)
+            parts.append(f"\n{comment}export interface {name} {{\n{body}}}\n")
+        else:
+            parts.append(f"\n{comment}export type {name} = {type_of(schema)};\n")
+    return "".join(parts)
+
+
+def make_api() -> API:
+    """An API with everything that the page uses, and without graphs."""
+    api = router({}, journal=MemoryJournal(), auth=public())
+    add_teams(api, {})
+    with Logins(None) as logins, tempfile.TemporaryDirectory() as folder:
+        Path(folder, "index.html").touch()
+        Studio(api, logins, StudioPage(Path(folder)), journal="", serve_command="")
+    return api
+
+
+def main() -> int:
+    """Write the file, or compare it."""
+    text = write_types(json.loads(make_api().document()))
+    if "--check" in sys.argv[1:]:
+        if TARGET.read_text(encoding="utf-8") == text:
+            return 0
+        print(f"{TARGET.name} differs from the API: python tools/studio_types.py", file=sys.stderr)
+        return 1
+    TARGET.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
