@@ -11,6 +11,7 @@ import pickle
 import re
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
