@@ -349,8 +349,9 @@ what a graph has other rooms do."""
 
 def room_of(module: str) -> str:
     """The room that a module, or a name in it, belongs to."""
-    if module.startswith("bae.cli.team"):
-        return "team"  # its commands, which `bae` imports by name when they are called
+    if module.startswith(("bae.cli.team", "bae.cli.studio")):
+        # Its commands, and the page that shows it: `bae` imports them by name.
+        return "team"
     if module == "bae.cli.serve":
         return "serve"
     first = [*module.split("."), ""][1]

@@ -463,6 +463,15 @@ def test_a_missing_key_is_told_by_its_variables(name: str, variables: str):
     assert (caught.value.fix or "").startswith(f"set the environment variable {variables}")
 
 
+@pytest.mark.parametrize("name", ["openai:gpt-x", "openai-chat:gpt-x", "openrouter:a/b"])
+def test_a_key_that_is_set_and_empty_is_a_missing_key(name: str, monkeypatch: pytest.MonkeyPatch):
+    for variable in ("OPENAI_API_KEY", "OPENROUTER_API_KEY"):
+        monkeypatch.setenv(variable, "")
+    with pytest.raises(BaeLMError, match="_API_KEY is not set") as caught:
+        resolve(name)
+    assert caught.value.code == "bae-lm-unauthorized"
+
+
 async def test_a_missing_key_of_a_server_sends_nothing(provider: Provider):
     with pytest.raises(BaeLMError, match="NO_SUCH_KEY, which is not set") as caught:
         await run(Ask(), f"openai:q@{provider.url}/v1?api_key_env=NO_SUCH_KEY")

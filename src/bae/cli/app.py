@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "eval": Entry("Run a graph over cases, and score the results.", "eval:evaluate"),
     "optimize": Entry("Improve the prompts of a graph from recorded runs.", "optimize:optimize"),
     "team": Entry("Turn a goal into merged, tested code with a team of agents.", "team:group"),
+    "studio": Entry("Open a page to watch, chat with and steer runs and teams.", "studio:studio"),
     "mcp": Entry("List the MCP servers of a graph, or serve a graph as one.", "mcp:group"),
     "serve": Entry("Serve a graph over HTTP: start, follow and answer its runs.", "serve:serve"),
     "lm": Entry("List the language models and try one.", "lm:group"),

@@ -172,6 +172,15 @@ Module = Annotated[
         autocompletion=modules,
     ),
 ]
+Modules = Annotated[
+    list[str] | None,
+    argument(
+        "MODULE",
+        "The graphs, each a file (`app.py`), a module (`wardrobe.nodes`), or either with a name in "
+        "it (`app.py:refunds`). Default: `[tool.bae] graph` in pyproject.toml, if there is one.",
+        autocompletion=modules,
+    ),
+]
 OfModule = Annotated[
     str | None,
     option(

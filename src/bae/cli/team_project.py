@@ -144,19 +144,25 @@ def run_async(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Carry out what a command does. The packages of the extra `team` are asked for first. Ctrl-C,
     SIGTERM and SIGHUP cancel it, so that everything it started ends with it."""
     from bae.cli.signals import run_until_signal
-    from bae.lm.extras import need
 
-    need("sqlalchemy", extra="team", by="bae team")
+    need_team("bae team")
     run_until_signal(work())
 
 
+def need_team(by: str) -> None:
+    """Raise BaeError where the packages of the extra `team` are missing."""
+    from bae.lm.extras import need
+
+    need("sqlalchemy", extra="team", by=by)
+
+
 @asynccontextmanager
-async def open_team() -> AsyncGenerator[Team]:
-    """The team of the repository around this directory."""
+async def open_team(folder: Path | None = None) -> AsyncGenerator[Team]:
+    """The team of the repository around a folder, or else around this directory."""
     from bae.team.git import Repository
     from bae.team.store import Store, store_path
 
-    here = Path.cwd()
+    here = folder or Path.cwd()
     fix = "bae team init"
     if find_work_tree(here) is None:
         await Repository.refuse_bare(here)

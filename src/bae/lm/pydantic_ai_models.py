@@ -40,8 +40,11 @@ def make_model(name: str, base_url: str | None = None, api_key: str | None = Non
         return infer_model(name, partial(_make_provider, base_url=base_url, api_key=api_key))
     except ImportError as error:
         raise _package_missing(name, kind, error) from error
-    except UserError as error:
+    except Exception as error:
         unset = unset_variables(kind, has_address=has_address) if kind else []
+        # For a variable that is set and empty, the client of a provider raises an error of its own.
+        if not (unset or isinstance(error, UserError)):
+            raise
         if not _is_known(provider):
             raise BaeLMError(
                 f"{_who(name)}: PydanticAI knows no model of this name",
@@ -50,7 +53,7 @@ def make_model(name: str, base_url: str | None = None, api_key: str | None = Non
                 fix='give "provider:model", as "openai:gpt-5-mini"',
             ) from error
         are = "is" if len(unset) == 1 else "are"
-        lacks = f"{_names(unset)} {are} not set" if unset else error.message
+        lacks = f"{_names(unset)} {are} not set" if unset else str(error)
         raise BaeLMError(
             f"{_who(name)} cannot be asked: {lacks}",
             code="bae-lm-unauthorized",

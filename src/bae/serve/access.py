@@ -110,8 +110,8 @@ class Gatekeeper:
     hosts: frozenset[str]
     origins: frozenset[str]
 
-    def check(self, request: HTTPConnection, method: str) -> None:
-        """Raise `Refused` for a request that is not to be answered."""
+    def check_host(self, request: HTTPConnection) -> str:
+        """The host of a request. Raises `Refused` where it is not served."""
         host = request.headers.get("host", "").lower()
         if self.hosts.isdisjoint(("*", host, _name(host))):
             raise Refused(
@@ -120,6 +120,11 @@ class Gatekeeper:
                 f"{host[:100]!r} is not served here",
                 "name it where the API is made: router(…, hosts=[…]), or bae serve --allow-host",
             )
+        return host
+
+    def check(self, request: HTTPConnection, method: str) -> None:
+        """Raise `Refused` for a request that is not to be answered."""
+        host = self.check_host(request)
         origin = request.headers.get("origin")
         if origin is not None and not self._is_own(origin, host):
             raise Refused(

@@ -1,0 +1,216 @@
+"""The studio: a page on the API of `bae.serve`, as one ASGI application. The API is below `/api`;
+every other path is the page's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from bae import __version__
+from bae.exceptions import describe
+from bae.serve.access import Verb
+from bae.serve.ag_ui_input import file_fields, message_field
+from bae.serve.api import API, HEADERS
+from bae.serve.endpoints import ApiCall, Endpoint, Form
+from bae.serve.problems import Refused, refusal_of
+from bae.serve.starts import Starts
+from bae.serve.studio_login import Logins, token_of
+from bae.serve.studio_page import StudioPage
+from bae.serve.views import GraphRow
+
+API_PATH: Final = "/api"
+_log = logging.getLogger("bae")
+
+
+class StudioGraph(GraphRow):
+    """A graph that the page can run. `message` is the field of the start node that takes a message;
+    without one there is no chat with the graph. `files` are its fields for images and documents."""
+
+    message: str | None = None
+    files: list[str] = Field(default_factory=list[str])
+
+
+class StudioTeam(BaseModel):
+    """A team. `runs` is the path of the API with the runs of its agents: the same as that of the
+    page, or one of its own, with the same endpoints and feeds, which can only be read."""
+
+    name: str
+    runs: str
+
+
+class ReadOnly(BaseModel):
+    """Why runs can be neither started nor answered, and the command that changes that."""
+
+    reason: str
+    command: str
+
+
+class StudioView(BaseModel):
+    """What the page needs when it begins. Runs of graphs that are not in `graphs` can only be read;
+    `serve_command` serves more of them. `lm` names the LM of new runs, if there is one."""
+
+    bae: str
+    user: str
+    can: list[Verb]
+    journal: str
+    graphs: list[StudioGraph]
+    teams: list[StudioTeam]
+    lm: str | None
+    serve_command: str
+    read_only: ReadOnly | None = None
+
+
+class LoginBody(Form):
+    """The token of a link."""
+
+    token: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class LoginView(BaseModel):
+    """The token for all further requests, and when it expires, in seconds since 1970."""
+
+    token: str
+    expires: float
+
+
+class LogoutBody(Form):
+    """`everywhere` logs out all browsers, and voids all links."""
+
+    everywhere: bool = False
+
+
+class LogoutView(BaseModel):
+    """That the token is not valid any more."""
+
+    logged_out: bool = True
+
+
+@dataclass(frozen=True)
+class Studio:
+    """An ASGI application: `listening(studio.api, app=studio)` serves it. `team_runs` are APIs with
+    the runs of agents, by the names of teams whose runs are not in the journal of `api`."""
+
+    api: API
+    logins: Logins
+    page: StudioPage
+    journal: str
+    serve_command: str
+    lm: str | None = None
+    teams: Sequence[str] = ()
+    team_runs: Mapping[str, API] = field(default_factory=dict[str, API])
+
+    def __post_init__(self) -> None:
+        self.api.endpoints += (
+            Endpoint(
+                "GET",
+                "/studio",
+                "read",
+                "Tell what the studio serves, and what the user may do.",
+                self.show_studio,
+                {200: StudioView},
+            ),
+            Endpoint(
+                "POST",
+                "/login",
+                None,
+                "Exchange the token of a link, once, for one that a browser keeps.",
+                self.log_in,
+                {200: LoginView},
+                body=LoginBody,
+                refusals=(400, 401, 403, 413, 415, 429),
+            ),
+            Endpoint(
+                "POST",
+                "/logout",
+                "read",
+                "Make the token of this browser invalid.",
+                self.log_out,
+                {200: LogoutView},
+                body=LogoutBody,
+                refusals=(400, 413, 415),
+            ),
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope.get("path", "")
+        if scope["type"] == "http" and not f"{path}/".startswith(f"{API_PATH}/"):
+            request = Request(scope, receive)
+            await self._respond(request)(scope, receive, send)
+            return
+        for name, api in self.team_runs.items():
+            mount = self._runs_of(name)
+            if path.startswith(f"{mount}/"):
+                await api(_below(scope, mount), receive, send)
+                return
+        await self.api(_below(scope, API_PATH), receive, send)
+
+    def _respond(self, request: Request) -> Response:
+        try:
+            return self.page.respond(request, self.api)
+        except Exception as error:
+            refused = refusal_of(error)
+            if refused is None:
+                _log.error("%s failed: %s", request.url.path, describe(error), exc_info=error)
+                refused = Refused(500, "bae-serve-failed", "the request failed: see the log")
+            response = refused.response()
+            response.headers.update(HEADERS)
+            return response
+
+    def _runs_of(self, team: str) -> str:
+        """The path of the API with the runs of a team's agents, decoded."""
+        return f"{API_PATH}/teams/{team}/agents" if team in self.team_runs else API_PATH
+
+    async def show_studio(self, call: ApiCall) -> StudioView:
+        """What the page needs when it begins."""
+        reason = "no graph is served: the journal is shown as it is"
+        has_graphs = bool(self.api.starts)
+        return StudioView(
+            bae=__version__,
+            user=call.user.name,
+            can=sorted(call.user.can),
+            journal=self.journal,
+            graphs=[_view_graph(each) for each in self.api.starts.values()],
+            teams=[StudioTeam(name=each, runs=quote(self._runs_of(each))) for each in self.teams],
+            lm=self.lm,
+            serve_command=self.serve_command,
+            read_only=None if has_graphs else ReadOnly(reason=reason, command=self.serve_command),
+        )
+
+    async def log_in(self, call: ApiCall) -> LoginView:
+        """Exchange the token of a link."""
+        token, expires = self.logins.exchange(call.body.token)
+        return LoginView(token=token, expires=expires)
+
+    async def log_out(self, call: ApiCall) -> LogoutView:
+        """Forget the token of a browser, or all of them."""
+        self.logins.forget(None if call.body.everywhere else token_of(call.request))
+        return LogoutView()
+
+
+def _view_graph(found: Starts) -> StudioGraph:
+    graph = found.graph
+    try:
+        message = message_field(graph.start)
+    except Refused:
+        message = None
+    return StudioGraph(
+        name=found.name,
+        start=graph.start.__name__,
+        ends=[cls.__name__ for cls in graph.terminal_nodes],
+        about=found.about,
+        message=message,
+        files=file_fields(graph.start),
+    )
+
+
+def _below(scope: Scope, mount: str) -> dict[str, Any]:
+    """The scope of an application that is mounted at a path."""
+    return {**scope, "root_path": mount}

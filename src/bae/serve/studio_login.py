@@ -1,0 +1,179 @@
+"""Who is logged in to the studio: tokens of links, each good once, and the tokens that browsers get
+for them. They are in a private file, as hashes, so that they hold after a restart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import time
+from typing import Any, Final, Self
+
+from starlette.requests import HTTPConnection
+
+from bae.exceptions import BaeError
+from bae.private_files import make_private
+from bae.serve.access import Auth, User
+from bae.serve.problems import Refused
+
+LINK_SECONDS: Final = 3600.0
+"""How long the token of a link can be exchanged."""
+LOGIN_SECONDS: Final = 30 * 86400.0
+"""How long a browser stays logged in."""
+TRIES: Final = 10
+"""How many wrong tokens are taken in `TRIES_SECONDS`."""
+TRIES_SECONDS: Final = 60.0
+_TABLES: Final = """
+create table if not exists tokens (
+    hash blob primary key, kind text not null, expires real not null
+) without rowid;
+create table if not exists servers (
+    url text primary key, pid integer not null, serves text not null
+) without rowid;
+"""
+
+
+def login_file() -> Path:
+    """Where logins are kept: in the user's directory for the state of programs. A journal may be
+    shared, and agents may read what is beside it."""
+    folder = os.environ.get("XDG_STATE_HOME") or os.environ.get("LOCALAPPDATA")
+    return Path(folder or Path.home() / ".local/state", "bae", "studio.db")
+
+
+class Logins:
+    """The tokens of a user's studios, and where studios run. Without a file they are forgotten with
+    the process. `clock` is the time in seconds since 1970."""
+
+    def __init__(self, file: Path | None, *, clock: Callable[[], float] = time) -> None:
+        self._clock = clock
+        self._failed: deque[float] = deque(maxlen=TRIES)
+        if file is not None:
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not file.exists():
+                make_private(file)
+        try:
+            name = ":memory:" if file is None else file
+            self._db = sqlite3.connect(name, timeout=5, isolation_level=None)
+            self._db.executescript(_TABLES)
+            self._db.execute("delete from tokens where expires <= ?", (clock(),))
+        except sqlite3.Error as error:
+            raise BaeError(
+                f"logins cannot be kept in {file}",
+                error,
+                code="bae-studio-logins",
+                fix="delete the file: browsers then log in again with a new link",
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    def make_link_token(self) -> str:
+        """A new token for a link: it can be exchanged once, within an hour."""
+        return self._add("link", LINK_SECONDS)[0]
+
+    def exchange(self, token: str) -> tuple[str, float]:
+        """A token for a browser in place of the one of a link, and when it expires. Raises
+        `Refused` for any other token, and for all of them after too many wrong ones."""
+        now = self._clock()
+        if len(self._failed) == TRIES and now - self._failed[0] < TRIES_SECONDS:
+            seconds = int(TRIES_SECONDS - (now - self._failed[0])) + 1
+            raise Refused(
+                429,
+                "bae-studio-tries",
+                "too many wrong tokens were tried",
+                f"try again in {seconds} s",
+                headers={"retry-after": str(seconds)},
+            )
+        # One statement: of two requests with the same token, in any processes, one gets a row.
+        taken = self._db.execute(
+            "delete from tokens where hash = ? and kind = 'link' and expires > ?",
+            (_hash(token), now),
+        )
+        if taken.rowcount != 1:
+            self._failed.append(now)
+            raise Refused(
+                401,
+                "bae-studio-login",
+                "this link was used already, is older than an hour, or is of another studio",
+                "press Enter where `bae studio` runs, or run it again: it prints a new link",
+            )
+        return self._add("login", LOGIN_SECONDS)
+
+    def knows(self, token: str) -> bool:
+        """Whether a browser is logged in with a token."""
+        found = self._db.execute(
+            "select 1 from tokens where hash = ? and kind = 'login' and expires > ?",
+            (_hash(token), self._clock()),
+        )
+        return found.fetchone() is not None
+
+    def forget(self, token: str | None) -> None:
+        """Log out the browser with a token; None is all of them."""
+        if token is None:
+            self._db.execute("delete from tokens")
+        else:
+            self._db.execute("delete from tokens where hash = ?", (_hash(token),))
+
+    def auth(self, user: User, more: Auth) -> Auth:
+        """A hook that knows `user` by the tokens of browsers, and those whom `more` knows."""
+
+        async def find_user(request: HTTPConnection) -> User | None:
+            token = token_of(request)
+            if token and self.knows(token):
+                return user
+            return await more(request)
+
+        return find_user
+
+    # Where studios run
+
+    def announce(self, url: str, serves: Mapping[str, Any]) -> None:
+        """Store that this process serves something at an address."""
+        row = url, os.getpid(), json.dumps(serves, sort_keys=True)
+        self._db.execute("insert or replace into servers values (?, ?, ?)", row)
+
+    def withdraw(self, url: str) -> None:
+        """Store that this process serves nothing there any more."""
+        self._db.execute("delete from servers where url = ? and pid = ?", (url, os.getpid()))
+
+    def find_server(self, serves: Mapping[str, Any]) -> str | None:
+        """The address of a process of this user that serves exactly that."""
+        rows = self._db.execute(
+            "select url, pid from servers where serves = ?", (json.dumps(serves, sort_keys=True),)
+        )
+        return next((url for url, pid in rows.fetchall() if _is_alive(pid)), None)
+
+    def _add(self, kind: str, seconds: float) -> tuple[str, float]:
+        token, expires = secrets.token_urlsafe(32), self._clock() + seconds
+        row = _hash(token), kind, expires
+        self._db.execute("insert into tokens values (?, ?, ?)", row)
+        return token, expires
+
+
+def token_of(request: HTTPConnection) -> str:
+    """The token that a request has in its header; empty where there is none."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""
+
+
+def _hash(token: str) -> bytes:
+    # A token is random and long: a slow hash would protect nothing more.
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _is_alive(pid: int) -> bool:
+    if os.name == "nt":
+        return True  # to look there would end the process
+    try:
+        os.kill(pid, 0)
+    except (OSError, OverflowError):
+        return False
+    return True

@@ -1,0 +1,157 @@
+"""The page of the studio: static files that are read once, and sent with the headers that keep a
+browser from running anything else."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bae.exceptions import BaeError
+from bae.serve.endpoints import raw_path
+from bae.serve.problems import Refused
+
+if TYPE_CHECKING:
+    from bae.serve.api import API
+
+FOLDER: Final = Path(__file__).with_name("page")
+"""Where the built page is."""
+INDEX: Final = "/index.html"
+ASSETS: Final = "/assets/"
+"""Files below this path have a hash of their content in their names."""
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
+}
+_COMPRESSED: Final = (".ico", ".png", ".woff2")
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "font-src 'self'; connect-src 'self' {sockets}; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+_HEADERS: Final = {
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+_FOREVER: Final = "public, max-age=31536000, immutable"
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of the page, with its compressed form where that is shorter."""
+
+    media_type: str
+    data: bytes
+    packed: bytes | None
+    etag: str
+
+
+class StudioPage:
+    """The files of a folder by their paths. A path that is in no file gets `index.html`: the page
+    finds by itself what the path means."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._files = _read_files(folder or FOLDER)
+
+    def respond(self, request: Request, api: API) -> Response:
+        """Answer a request for a path of the page, on the hosts and for the origins of its API.
+        Raises `Refused`."""
+        if _opens_page(request):
+            api.check_host(request)
+        else:
+            api.check_site(request, request.method)
+        if request.method not in ("GET", "HEAD"):
+            raise Refused(
+                405,
+                "bae-serve-method",
+                f"the page has no {request.method[:20]}",
+                "the API is below /api",
+                headers={"allow": "GET, HEAD"},
+            )
+        path = raw_path(request.scope)
+        file = self._files.get(path)
+        if file is None and path.startswith(ASSETS):
+            raise Refused(
+                404, "bae-serve-path", f"the page has no file {path[:200]}", "reload the page"
+            )
+        headers = {**_HEADERS, "content-security-policy": _policy_of(request)}
+        headers["cache-control"] = _FOREVER if path.startswith(ASSETS) else "no-cache"
+        return _send(file or self._files[INDEX], request, headers)
+
+
+def _opens_page(request: Request) -> bool:
+    """Whether a person follows a link to the page, from another site perhaps. The page has no data,
+    and can be in no frame."""
+    kind = request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest")
+    return kind == ("navigate", "document") and request.method == "GET"
+
+
+def _policy_of(request: Request) -> str:
+    """The content security policy. Older browsers do not take 'self' for the WebSocket; the host is
+    one of those that are served."""
+    host = request.headers.get("host", "")
+    return _POLICY.format(sockets=f"ws://{host} wss://{host}")
+
+
+def _send(file: _File, request: Request, headers: dict[str, str]) -> Response:
+    packed = file.packed if _takes_gzip(request) else None
+    etag = f'"{file.etag}{"" if packed is None else "-gz"}"'
+    headers |= {"etag": etag, "vary": "accept-encoding"}
+    known = (each.strip() for each in request.headers.get("if-none-match", "").split(","))
+    if etag in (each.removeprefix("W/") for each in known):
+        return Response(status_code=304, headers=headers)
+    if packed is not None:
+        headers["content-encoding"] = "gzip"
+    body = file.data if packed is None else packed
+    # A list of headers: Starlette would add a charset to the types of texts.
+    response = Response(body, headers=headers)
+    response.headers["content-type"] = file.media_type
+    return response
+
+
+def _takes_gzip(request: Request) -> bool:
+    for each in request.headers.get("accept-encoding", "").lower().split(","):
+        name, _, quality = each.strip().partition(";")
+        if name.strip() == "gzip":
+            return quality.replace(" ", "").rstrip(".0") != "q="
+    return False
+
+
+def _read_files(folder: Path) -> Mapping[str, _File]:
+    """The files of the page by their paths. Only these are sent, whatever a path says."""
+    found: dict[str, _File] = {}
+    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+        media_type = _TYPES.get(path.suffix)
+        if media_type is None or path.is_symlink() or not path.is_file():
+            continue
+        data = path.read_bytes()
+        packed = None if path.suffix in _COMPRESSED else gzip.compress(data, 9, mtime=0)
+        if packed is not None and len(packed) >= len(data):
+            packed = None
+        etag = hashlib.sha256(data).hexdigest()[:20]
+        name = f"/{path.relative_to(folder).as_posix()}"
+        found[name] = _File(media_type, data, packed, etag)
+    if INDEX not in found:
+        raise BaeError(
+            f"the page of the studio is not built: there is no {folder / INDEX[1:]}",
+            code="bae-studio-page",
+            fix="install bae-graphs from its wheel; in a clone of the repository, build it: "
+            "npm ci && npm run build, in the folder studio",
+        )
+    return found

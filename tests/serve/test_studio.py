@@ -1,0 +1,360 @@
+"""The studio: its page, who gets in, and what it tells the page."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import sqlite3
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+
+from bae import BaeError
+from bae.journal import SQLiteJournal
+from bae.serve.studio_login import LOGIN_SECONDS, Logins
+from bae.serve.studio_page import StudioPage
+from studio_pages import SCRIPT, SCRIPT_TOKEN, OpenStudio, open_studio
+
+# The page
+
+
+@pytest.mark.parametrize("path", ["/", "/inbox", "/runs/r1?tab=graph", "/chat/a%2Fb", "/team/x.y"])
+async def test_every_path_that_is_no_file_is_the_page(path: str, tmp_path: Path):
+    async with open_studio(tmp_path) as studio:
+        found = await studio.client.get(path)
+    assert (found.status_code, found.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "<title>bae studio" in found.text
+    assert found.headers["cache-control"] == "no-cache"
+
+
+async def test_the_page_may_load_and_connect_to_nothing_but_its_own_origin(tmp_path: Path):
+    async with open_studio(tmp_path) as studio:
+        found = (await studio.client.get("/")).headers
+    policy = dict(
+        each.strip().split(" ", 1) for each in found["content-security-policy"].split(";")
+    )
+    host = studio.url.removeprefix("http://")
+    assert policy.pop("connect-src") == f"'self' ws://{host} wss://{host}"
+    assert policy == {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": "'self'",
+        "img-src": "'self' data: blob:",
+        "font-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+        "require-trusted-types-for": "'script'",
+    }
+    assert found["x-content-type-options"] == "nosniff"
+    assert found["referrer-policy"] == "no-referrer"
+    assert found["cross-origin-opener-policy"] == "same-origin"
+    assert "set-cookie" not in found
+
+
+async def test_assets_are_compressed_and_kept_for_ever_and_other_files_are_asked_for_again(
+    tmp_path: Path,
+):
+    async with open_studio(tmp_path) as studio:
+        path, get = "/assets/index-1a.js", studio.client.get
+        packed = await get(path, headers={"accept-encoding": "br, gzip"})
+        plain = await get(path, headers={"accept-encoding": "gzip;q=0, identity"})
+        again = await get(path, headers={"if-none-match": f'"x", W/{packed.headers["etag"]}'})
+        async with studio.client.stream("GET", path) as response:
+            raw = b"".join([each async for each in response.aiter_raw()])
+        icon = await get("/icon.svg")
+        gone = await get("/assets/index-0.js")
+    assert packed.text == plain.text == SCRIPT
+    assert packed.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(raw).decode() == SCRIPT
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["etag"] != plain.headers["etag"]
+    assert packed.headers["vary"] == "accept-encoding"
+    assert packed.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert "immutable" in packed.headers["cache-control"]
+    assert (again.status_code, again.content) == (304, b"")
+    assert icon.headers["content-type"] == "image/svg+xml"
+    assert icon.headers["cache-control"] == "no-cache"
+    assert (gone.status_code, "immutable" in gone.headers.get("cache-control", "")) == (404, False)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../secret.txt",
+        "/assets/../../secret.txt",
+        "/assets/%2e%2e/%2e%2e/secret.txt",
+        "/..%2fsecret.txt",
+        "//secret.txt",
+        "/assets//etc/passwd",
+        "/linked.txt",
+        "/notes.md",
+        "/index.html%00.svg",
+        "/.\\secret.txt",
+    ],
+)
+async def test_no_path_leads_to_another_file(path: str, tmp_path: Path):
+    async with open_studio(tmp_path) as studio:
+        host, port = studio.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
+        answer = (await reader.read()).decode()
+        writer.close()
+    assert "beside the page" not in answer
+    assert "root:" not in answer
+    assert "no file of a page" not in answer
+    assert answer.startswith(("HTTP/1.1 404", "HTTP/1.1 200", "HTTP/1.1 400"))
+    if " 200 " in answer.partition("\r\n")[0]:
+        assert "<title>bae studio" in answer
+
+
+async def test_the_page_is_only_read(tmp_path: Path):
+    async with open_studio(tmp_path) as studio:
+        sent = await studio.client.post("/inbox", json={})
+        head = await studio.client.head("/")
+        below = await studio.client.get("/api/none", headers=await studio.headers())
+    assert (sent.status_code, sent.headers["allow"]) == (405, "GET, HEAD")
+    assert (head.status_code, head.content) == (200, b"")
+    assert (below.status_code, below.json()["type"]) == (404, "bae-serve-path")
+
+
+def test_an_installation_without_the_page_says_how_to_get_it(tmp_path: Path):
+    with pytest.raises(BaeError) as caught:
+        StudioPage(tmp_path)
+    assert caught.value.code == "bae-studio-page"
+    assert "npm run build" in (caught.value.fix or "")
+
+
+# Other sites
+
+FOREIGN = [
+    {"origin": "http://127.0.0.1:1"},
+    {"origin": "http://evil.example"},
+    {"origin": "null"},
+    {"sec-fetch-site": "same-site"},
+    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "script"},
+    {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"},
+    {"host": "evil.example"},
+]
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=lambda each: str(each)[:60])
+async def test_another_site_gets_neither_page_nor_api_nor_login_nor_socket(
+    headers: dict[str, str], tmp_path: Path
+):
+    async with open_studio(tmp_path) as studio, asyncio.timeout(20):
+        known = await studio.headers()
+        link = studio.studio.logins.make_link_token()
+        for path in ("/", "/runs/r1", "/assets/index-1a.js"):
+            page = await studio.client.get(path, headers=headers)
+            assert page.status_code == 403, path
+            assert "console" not in page.text
+            assert page.headers["x-content-type-options"] == "nosniff"
+        api = await studio.client.get("/api/studio", headers={**known, **headers})
+        assert api.status_code == 403
+        login = await studio.log_in(link, **headers)
+        assert login.status_code == 403
+        address, more = studio.ws, {k: v for k, v in headers.items() if k != "host"}
+        if "host" in headers:
+            address = address.replace("127.0.0.1", headers["host"])
+        port = int(studio.url.rpartition(":")[2])
+        async with connect(
+            address, host="127.0.0.1", port=port, additional_headers={**known, **more}
+        ) as socket:
+            await socket.wait_closed()
+            assert socket.close_code == 1008
+        own = {"origin": studio.url, "sec-fetch-site": "same-origin"}
+        assert (await studio.log_in(link, **own)).status_code == 200  # it was not used up
+
+
+async def test_a_link_on_another_site_opens_the_page_but_no_data(tmp_path: Path):
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    headers["sec-fetch-dest"] = "document"
+    async with open_studio(tmp_path) as studio:
+        page = await studio.client.get("/runs/r1", headers=headers)
+        known = {**headers, **await studio.headers()}
+        api = await studio.client.get("/api/runs", headers=known)
+    assert (page.status_code, api.status_code) == (200, 403)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+async def test_a_form_of_another_page_cannot_log_in(kind: str, tmp_path: Path):
+    async with open_studio(tmp_path) as studio:
+        body = json.dumps({"token": studio.studio.logins.make_link_token()})
+        sent = await studio.client.post("/api/login", content=body, headers={"content-type": kind})
+    assert (sent.status_code, sent.json()["type"]) == (415, "bae-serve-media")
+
+
+# Login
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def can_read(studio: OpenStudio, headers: dict[str, str]) -> bool:
+    found = await studio.client.get("/api/runs", headers=headers)
+    assert found.status_code in (200, 401)
+    return found.status_code == 200
+
+
+async def test_the_token_of_a_link_is_exchanged_once_and_reads_nothing_by_itself(tmp_path: Path):
+    async with open_studio(tmp_path) as studio:
+        link = studio.studio.logins.make_link_token()
+        assert not await can_read(studio, {"authorization": f"Bearer {link}"})
+        both = await asyncio.gather(studio.log_in(link), studio.log_in(link))
+        first, second = sorted(both, key=lambda each: each.status_code)
+        assert (first.status_code, second.status_code) == (200, 401)
+        assert second.json()["type"] == "bae-studio-login"
+        assert "bae studio" in second.json()["fix"]
+        token = first.json()["token"]
+        assert token != link
+        assert await can_read(studio, {"authorization": f"Bearer {token}"})
+        assert await can_read(studio, {"authorization": f"Bearer {SCRIPT_TOKEN}"})
+        assert not await can_read(studio, {"authorization": f"Bearer {token}x"})
+        assert not await can_read(studio, {})
+
+
+async def test_links_and_logins_expire(tmp_path: Path):
+    clock = Clock()
+    async with open_studio(tmp_path, clock=clock) as studio:
+        link = studio.studio.logins.make_link_token()
+        clock.now += 3601
+        assert (await studio.log_in(link)).status_code == 401
+        done = (await studio.log_in()).json()
+        assert done["expires"] == clock.now + LOGIN_SECONDS
+        headers = {"authorization": f"Bearer {done['token']}"}
+        clock.now = done["expires"] - 1
+        assert await can_read(studio, headers)
+        clock.now = done["expires"]
+        assert not await can_read(studio, headers)
+
+
+async def test_after_ten_wrong_tokens_no_token_is_taken_for_a_minute(tmp_path: Path):
+    clock = Clock()
+    async with open_studio(tmp_path, clock=clock) as studio:
+        link = studio.studio.logins.make_link_token()
+        assert [(await studio.log_in("wrong")).status_code for _ in range(11)] == [*[401] * 10, 429]
+        held = await studio.log_in(link)
+        assert (held.status_code, held.headers["retry-after"]) == (429, "61")
+        clock.now += 61
+        assert (await studio.log_in(link)).status_code == 200
+
+
+async def test_a_login_holds_after_a_restart_and_its_file_has_no_token(tmp_path: Path):
+    file = tmp_path / "state" / "bae" / "studio.db"
+    async with open_studio(tmp_path, file=file) as studio:
+        headers, unused = await studio.headers(), studio.studio.logins.make_link_token()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    written = file.read_bytes()
+    for token in (headers["authorization"].removeprefix("Bearer "), unused):
+        assert token.encode() not in written
+    async with open_studio(tmp_path, file=file) as studio:
+        assert await can_read(studio, headers)
+        assert (await studio.log_in(unused)).status_code == 200
+    other = tmp_path / "other.db"
+    async with open_studio(tmp_path, file=other) as studio:
+        assert not await can_read(studio, headers)
+
+
+async def test_a_browser_logs_out_alone_or_with_all_others(tmp_path: Path):
+    async with open_studio(tmp_path) as studio:
+        one, two, three = [await studio.headers() for _ in range(3)]
+        link = studio.studio.logins.make_link_token()
+        await studio.client.post("/api/logout", json={}, headers=one)
+        assert [await can_read(studio, each) for each in (one, two, three)] == [False, True, True]
+        await studio.client.post("/api/logout", json={"everywhere": True}, headers=two)
+        assert [await can_read(studio, each) for each in (two, three)] == [False, False]
+        assert (await studio.log_in(link)).status_code == 401
+
+
+async def test_a_socket_takes_the_token_of_a_login_and_no_other(tmp_path: Path):
+    async with open_studio(tmp_path) as studio, asyncio.timeout(20):
+        token = (await studio.headers())["authorization"].removeprefix("Bearer ")
+        link = studio.studio.logins.make_link_token()
+        for given, is_known in ((token, True), (link, False), ("wrong", False)):
+            async with connect(studio.ws, origin=studio.url) as socket:  # type: ignore[arg-type]
+                await socket.send(json.dumps({"token": given}))
+                if is_known:
+                    await socket.send(json.dumps({"sub": 1, "feed": "runs"}))
+                    assert json.loads(await socket.recv())["sub"] == 1
+                else:
+                    await socket.wait_closed()
+                    assert socket.close_code == 4401
+
+
+def test_a_file_of_logins_that_is_damaged_says_what_to_do(tmp_path: Path):
+    file = tmp_path / "studio.db"
+    file.write_text("no database\n" * 100)
+    with pytest.raises(BaeError) as caught, Logins(file):
+        pass
+    assert (caught.value.code, str(file) in caught.value.message) == ("bae-studio-logins", True)
+    assert isinstance(caught.value.cause, sqlite3.Error)
+
+
+# What the page is told
+
+
+async def test_the_page_is_told_what_it_may_do_with_which_graphs(tmp_path: Path):
+    async with open_studio(tmp_path, lm="local") as studio:
+        told = await studio.get("/api/studio")
+    assert (told["user"], told["can"]) == ("ana", ["admin", "answer", "edit", "read", "run"])
+    assert (told["journal"], told["lm"], told["teams"]) == ("runs.db", "local", [])
+    assert told["read_only"] is None
+    chats = {each["name"]: each["message"] for each in told["graphs"]}
+    assert chats == {"orders": "sku", "slow": "name", "talk": "question"}
+
+
+@asynccontextmanager
+async def studio_of_runs(tmp_path: Path) -> AsyncIterator[OpenStudio]:
+    """A studio that has the journal of another, and none of its graphs."""
+    journal = tmp_path / "runs.db"
+    async with SQLiteJournal(str(journal)) as kept, open_studio(tmp_path, journal=kept) as before:
+        headers = await before.headers()
+        for run_id, count in (("small", 1), ("large", 20)):
+            body: dict[str, Any] = {"run_id": run_id, "start": {"sku": "lamp", "count": count}}
+            await before.client.post("/api/graphs/orders/runs?wait=10", json=body, headers=headers)
+    only_read = frozenset({"read"})
+    async with (
+        SQLiteJournal(str(journal)) as kept,
+        open_studio(tmp_path, journal=kept, graphs={}, can=only_read) as studio,
+    ):
+        yield studio
+
+
+async def test_without_graphs_runs_are_shown_and_nothing_can_be_done_to_them(tmp_path: Path):
+    async with studio_of_runs(tmp_path) as studio:
+        told = await studio.get("/api/studio")
+        assert (told["graphs"], told["can"]) == ([], ["read"])
+        assert told["read_only"]["command"] == "bae studio MODULE --journal runs.db"
+        rows = (await studio.get("/api/runs"))["runs"]
+        assert {each["run_id"]: each["status"] for each in rows} == {
+            "small": "ended",
+            "large": "waiting",
+        }
+        for path in ("", "/steps", "/steps/0", "/timeline", "/calls", "/records", "/gates"):
+            assert await studio.get(f"/api/runs/large{path}")
+        [gate] = (await studio.get("/api/inbox"))["gates"]
+        assert gate["question"] == "Sell so many?"
+        headers = await studio.headers()
+        for path, body in (
+            ("answers", {"gate": gate["gate"], "value": True}),
+            ("cancel", {}),
+            ("resume", {}),
+            ("forks", {"at": 0}),
+        ):
+            url = f"/api/runs/large/{path}"
+            refused = await studio.client.post(url, json=body, headers=headers)
+            assert (refused.status_code, refused.json()["type"]) == (403, "bae-serve-verb"), path
+        gone = await studio.client.delete("/api/runs/small", headers=headers)
+        assert gone.status_code == 403
