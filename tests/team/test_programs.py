@@ -68,6 +68,15 @@ async def activities(bench: Workbench) -> list[str]:
     return [event.text for event in events if isinstance(event, ActivityUpdate)]
 
 
+async def stored(tmp_path: Path, text: str) -> None:
+    """Wait until Claude has written a text into its conversation, which it does when it likes."""
+    async with asyncio.timeout(BOUND):
+        while not any(
+            text in path.read_text() for path in tmp_path.glob("state/programs/**/*.jsonl")
+        ):
+            await asyncio.sleep(0.01)
+
+
 def texts_in(body: Mapping[str, Any]) -> str:
     return json.dumps(body["messages"])
 
@@ -141,6 +150,7 @@ async def test_a_cancelled_claude_code_leaves_no_process_and_continues_with_its_
         )
         working = asyncio.create_task(work(bench, task))
         caller = await line.next()
+        await stored(tmp_path, "I try something.")
         working.cancel()
         with pytest.raises(asyncio.CancelledError):
             await working
