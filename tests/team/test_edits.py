@@ -141,6 +141,7 @@ def test_one_bad_edit_among_many_changes_nothing(files: list[tuple[str, tuple[st
             ".WorktreeInclude",
             "sub/.GIT/config",
         ),
+        *(".git\u200c/config", ".gitattributes.", ".git\u200dmodules", ".worktreeinclude "),
         *(".git", ".git./x", "..", "~/x", "~root/x", "C:\\x", "C:/x", "a\\..\\b", "link/x", "link"),
         *(
             "file_link",

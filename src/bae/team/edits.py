@@ -29,7 +29,7 @@ from bae.team.edit_format import (
     refusal,
 )
 from bae.team.files import INCLUDE
-from bae.team.git import GitError, find_folders, named_path
+from bae.team.git import GitError, find_folders, fold_name, named_path
 from bae.team.syntax import find_syntax_error
 from bae.team.unified_diffs import Hunk
 
@@ -172,9 +172,9 @@ def _check_path(root: Path, path: str, submodules: Sequence[str] = ()) -> str:
     except GitError as error:
         raise _Refused(error.message) from error
     parts = name.split("/")
-    if name.casefold() == INCLUDE:
+    if fold_name(name) == INCLUDE:
         raise _Refused(f"{name} says what a worktree gets: only the user changes it")
-    if parts[-1].casefold() in (".gitattributes", ".gitmodules"):
+    if fold_name(parts[-1]) in (".gitattributes", ".gitmodules"):
         raise _Refused(f"{name} says how git treats files: only the user changes it")
     if _ODD_PATH.search(name):
         raise _Refused(f"{path!r} is not a plain path inside the repository")
