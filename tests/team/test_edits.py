@@ -288,6 +288,16 @@ def test_later_blocks_see_what_earlier_ones_wrote_and_deletions_remove(tmp_path:
     assert contents(tmp_path) == {"a.py": b"x\nz\n"}
 
 
+def test_a_file_may_have_the_name_of_a_folder_whose_files_are_removed(tmp_path: Path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "c.txt").write_text("c\n")
+
+    applied(tmp_path, "<<<<<<< DELETE a/b/c.txt")
+    applied(tmp_path, render_answer([WholeFile("a", ("a file",))]))
+
+    assert (tmp_path / "a").read_text() == "a file\n"
+
+
 @pytest.mark.parametrize(
     "line",
     ["# ... rest of the file unchanged", "// … existing code …", "    # ... same as before"],

@@ -137,6 +137,9 @@ def write_changes(root: Path, changes: Sequence[FileChange]) -> None:
             with suppress(OSError):
                 folder.rmdir()
         raise refusal([f"{at} cannot be written: {error}"]) from error
+    for change in changes:
+        if change.after is None:
+            _remove_empty_folders(root, root / change.path)
 
 
 _ELIDED: Final = re.compile(
@@ -219,6 +222,15 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
         _make_folders(folder.parent, made)
         folder.mkdir()
         made.append(folder)
+
+
+def _remove_empty_folders(root: Path, path: Path) -> None:
+    """Remove the empty folders of a file that is gone, as git does: a file may have their name."""
+    with suppress(OSError):
+        for folder in path.parents:
+            if folder == root:
+                break
+            folder.rmdir()
 
 
 def _write(path: Path, content: bytes | None, mode: int | None) -> None:
