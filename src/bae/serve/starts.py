@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import PydanticSerializationError, PydanticUndefined, to_jsonable_python
+from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from bae.hints import NOWHERE
 from bae.prompts.values import shown_fields
-from bae.secrets import hidden_fields, secret_fields
 from bae.serve.problems import invalid
 from bae.tool_plan import plan_tool
 from bae.tools import Tool
@@ -46,29 +45,23 @@ class Starts:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the fields that the caller gives."""
-        schema = dict(self._plan.spec.schema)
-        made = {name: dict(each) for name, each in schema.get("properties", {}).items()}
-        for name, default in _defaults(self.graph.start).items():
-            if name in made:
-                made[name].setdefault("default", default)
-        return {**schema, "properties": made, "title": self.graph.start.__name__}
+        """The JSON schema of the fields that the caller gives, with their defaults: a form begins
+        with them."""
+        start = self.graph.start
+        schema: dict[str, Any] = {**self._plan.spec.schema, "title": start.__name__}
+        shown, properties = shown_fields(start), {**schema.get("properties", {})}
+        for name in properties.keys() & shown:
+            default = start.model_fields[name].get_default()
+            with suppress(ValueError):  # of a type that JSON does not have
+                if default is not None and default is not PydanticUndefined:
+                    plain = to_jsonable_python(default)
+                    properties[name] = {"default": plain, **properties[name]}
+        return {**schema, "properties": properties}
 
     @cached_property
     def ends(self) -> dict[str, dict[str, Any]]:
         """The JSON schema of each class where a run may end."""
         return {cls.__name__: end_schema(cls) for cls in self.graph.terminal_nodes}
-
-
-def _defaults(cls: type[Node]) -> dict[str, Any]:
-    """The defaults of fields that JSON can express, but for those of secrets."""
-    found: dict[str, Any] = {}
-    hidden = {*hidden_fields(cls), *secret_fields(cls)}
-    for name, field in cls.model_fields.items():
-        if name not in hidden and field.default is not PydanticUndefined:
-            with suppress(PydanticSerializationError):
-                found[name] = to_jsonable_python(field.default)
-    return found
 
 
 class _Lenient(GenerateJsonSchema):
