@@ -30,7 +30,7 @@ export interface Schema {
 
 export type Kind =
   | { kind: "text"; long: boolean; format: string; secret: boolean }
-  | { kind: "number"; whole: boolean }
+  | { kind: "number"; whole: boolean; least: number | undefined; most: number | undefined }
   | { kind: "yes-no" }
   | { kind: "choice"; options: unknown[] }
   | { kind: "list"; item: Schema }
@@ -82,7 +82,7 @@ export function kindOf(given: Schema, root: Schema): Kind {
       };
     case "integer":
     case "number":
-      return { kind: "number", whole: schema.type === "integer" };
+      return { kind: "number", whole: schema.type === "integer", least: schema.minimum, most: schema.maximum };
     case "boolean":
       return { kind: "yes-no" };
     case "null":
