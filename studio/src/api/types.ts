@@ -225,6 +225,26 @@ export interface ChangedLines {
   "lines": (string)[];
 }
 
+/** A field of a node class. `source` is "given", "code", "lm" or the kind of its source, and `origin` names where its value comes from, where the source alone does not. */
+export interface ClassFieldView {
+  "name": string;
+  "type": string;
+  "source": string;
+  "origin": string;
+  "description": string;
+  "required": boolean;
+}
+
+/** A node class of a graph: whether runs "never" end there, "may" or "always" do, who chooses what follows ("lm", "code" or "certain"), the LM that is pinned to it, and its fields. */
+export interface ClassView {
+  "node": string;
+  "about": string;
+  "ending": string;
+  "chosen_by": string;
+  "lm": string;
+  "fields": (ClassFieldView)[];
+}
+
 /** Two runs by place. `first` is the place of the first difference, in the run `a` if it has one; null if there is none. Times are no difference. `total` counts the nodes to list. */
 export interface ComparisonView {
   "a": RunRow;
@@ -399,6 +419,7 @@ export interface GraphView {
   "ends": (string)[];
   "about": string;
   "nodes": (string)[];
+  "classes": (ClassView)[];
   "edges": (EdgeView)[];
   "boxes": (BoxView)[];
   "tools": (ToolView)[];
@@ -573,6 +594,29 @@ export interface ProblemView {
   "place": string;
   "message": string;
   "fix": string;
+}
+
+/** A message of a prompt. */
+export interface PromptMessage {
+  "role": string;
+  "text": string;
+}
+
+/** All prompts that a graph can send. */
+export interface PromptPage {
+  "prompts": (PromptView)[];
+}
+
+/** A prompt that a graph can send, with samples for values. The LM fills the node `target`, or chooses among `options`. `by_body` is a prompt of a body that is written in code. Without an `answer_schema` the answer is plain text. */
+export interface PromptView {
+  "source": string | null;
+  "target": string | null;
+  "options": (string)[];
+  "by_body": boolean;
+  "system": string;
+  "messages": (PromptMessage)[];
+  "tools": (string)[];
+  "answer_schema": Record<string, unknown> | null;
 }
 
 /** Why runs can be neither started nor answered, and the command that changes that. */
