@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from bae import Usage
 from bae.serve import Form
+from bae.serve.views import BoxView, EdgeView
 from bae.team.budgets import Spent
 from bae.team.models import (
     Action,
@@ -24,6 +25,7 @@ from bae.team.models import (
     TestReport,
     bounded,
 )
+from bae.team.standing import Doing
 from bae.team.task_log import LogEntry
 from bae.team.unified_diffs import ChangedFile
 
@@ -164,14 +166,22 @@ class TeamPage(BaseModel):
 
 
 class TeamDetails(TeamRow):
-    """A team, with its agents."""
+    """A team, with its agents. `goal` is the one that was planned last, `sandbox` what keeps the
+    commands of agents from the rest of this machine, and `requirements` the document of its
+    planning. Without a run in progress no agent works, whatever its status says."""
 
     root: str
+    goal: str
+    sandbox: str
+    requirements: str
     agents: list[AgentInfo]
 
 
 class TaskRow(BaseModel):
-    """A task in a list."""
+    """A task in a list. `since` is when it got its status, in seconds since 1970, `attempts` how
+    many attempts have ended, `tests` how many tests had each outcome when they last ran, and
+    `question` what it asks a person. `doing` is what its agent does now; null where nobody works
+    on the task."""
 
     id: int
     key: str
@@ -187,6 +197,11 @@ class TaskRow(BaseModel):
     commit: str | None
     failures: int
     spent: Spent
+    since: float
+    attempts: int
+    tests: dict[str, int] | None
+    question: str
+    doing: Doing | None
 
 
 class TaskPage(BaseModel):
@@ -320,13 +335,18 @@ class LeftTask(BaseModel):
 
 class PlanView(BaseModel):
     """The plan: the tasks that wait for approval, those among them that no test proves, which tasks
-    would be worked on at the same time, and the longest chain of tasks."""
+    would be worked on at the same time, and the longest chain of tasks. `boxes` and `edges` are a
+    picture of all tasks, each after those that it depends on; `task_schema` is the JSON schema of
+    a task to add."""
 
     unapproved: list[str]
     without_tests: list[str]
     rounds: list[list[str]]
     critical_path: list[str]
     left: list[LeftTask]
+    boxes: list[BoxView]
+    edges: list[EdgeView]
+    task_schema: dict[str, Any]
 
 
 class ApprovedView(BaseModel):
