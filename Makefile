@@ -35,7 +35,7 @@ test: pythons ## Run lint, types and tests, on every Python found
 	$(MAKE) --no-print-directory -j .ag-ui-client/.made \
 		$$(tools/pythons.sh | sed -n '2,$$ s|\(3[^ ]*\) .*|.venv-\1/.test|p')
 	$(MAKE) --no-print-directory lint
-	$(MAKE) --no-print-directory -j --output-sync=target types tools
+	$(MAKE) --no-print-directory -j --output-sync=target types tools page
 	$(MAKE) --no-print-directory -j pytest pytest-others
 
 .PHONY: lint
@@ -46,6 +46,10 @@ lint: .venv/.dev ## Check style and formatting with ruff
 .PHONY: types
 types: .venv/.dev ## Check src and examples with pyright, strict
 	.venv/bin/pyright
+
+.PHONY: page
+page: .venv/.dev ## Check that the page of the studio is what studio/ builds, and run its tests
+	tools/studio.sh --check .venv/bin/python
 
 .PHONY: docs
 docs: .venv/.dev ## Build the docs into site/, as strictly as the tests do
@@ -123,6 +127,10 @@ team-demo: .venv/.team ## Watch a team build a small program, with a scripted LL
 docs-serve: .venv/.dev ## Show the docs on http://127.0.0.1:8000, rebuilt when a page is saved
 	.venv/bin/mkdocs serve
 
+.PHONY: studio
+studio: .venv/.dev ## Build the page of the studio from studio/ into src/bae/serve/page
+	tools/studio.sh .venv/bin/python
+
 # What the pictures show differs a little each time, so they are made when something is to be seen.
 .PHONY: pictures
 pictures: .venv/.dev ## Make the pictures in docs/assets again
@@ -179,7 +187,7 @@ lock: .venv-uv/.uv ## Pin the newest versions that pyproject.toml allows in requ
 
 .PHONY: clean
 clean: ## Remove the virtual environments, caches and builds
-	rm -rf .venv .venv-* .claude-cli .ag-ui-client build dist site .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-* .claude-cli .ag-ui-client studio/node_modules build dist site .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- virtual environments ---------------------------------------------------------------------

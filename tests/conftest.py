@@ -34,7 +34,7 @@ def is_missing(package: str) -> bool:
         return True
 
 
-ONCE = ("evals", "optimizer", "otel", "pictures", "serve", "team", "testing")
+ONCE = ("evals", "optimizer", "otel", "pictures", "serve", "studio", "team", "testing")
 """Folders of tests that tell little about Python: what they test stands on the rooms below. They
 are left out with those that are marked so."""
 
@@ -44,7 +44,7 @@ FIRST = ("team", "docs", "optimizer", "lm", "journal", "cli")
 # Tests of the team cannot be loaded without its extra; they run on the base interpreter only.
 collect_ignore_glob = ["team/test_*.py"] if is_missing("sqlalchemy") else []
 if is_missing("starlette") or is_missing("httpx") or is_missing("websockets"):
-    collect_ignore_glob.append("serve/test_*.py")
+    collect_ignore_glob += ["serve/test_*.py", "studio/test_*.py"]
 
 
 def turn(item: pytest.Item) -> int:

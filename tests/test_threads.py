@@ -502,7 +502,7 @@ async def test_the_arguments_of_a_turn_are_checked_before_anything_runs():
             with pytest.raises(BaeError) as refused:
                 await graph.arun(Say(text="hi"), scripted(), thread=name, journal=journal)  # pyright: ignore[reportArgumentType]
             assert refused.value.code == "bae-thread-name"
-        for metadata in ({"a": object()}, {1: "a"}, {"n": float("nan")}):
+        for metadata in ({"a": object()}, {1: "a"}, {"n": float("nan")}, {"a": "\ud800"}):
             with pytest.raises(TypeError, match="metadata"):
                 await graph.arun(Say(text="hi"), scripted(), journal=journal, metadata=metadata)  # pyright: ignore[reportArgumentType]
         assert await journal.runs() == []

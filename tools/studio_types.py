@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 from bae.journal import MemoryJournal
 from bae.serve import API, public, router
+from bae.serve.studio import Studio
+from bae.serve.studio_login import Logins
+from bae.serve.studio_page import StudioPage
 from bae.team import add_teams
 
 TARGET: Final = Path(__file__).parent.parent / "studio" / "src" / "api" / "types.ts"
@@ -110,6 +114,9 @@ def make_api() -> API:
     """An API with everything that the page uses, and without graphs."""
     api = router({}, journal=MemoryJournal(), auth=public())
     add_teams(api, {})
+    with Logins(None) as logins, tempfile.TemporaryDirectory() as folder:
+        Path(folder, "index.html").touch()
+        Studio(api, logins, StudioPage(Path(folder)), journal="", serve_command="")
     return api
 
 

@@ -27,6 +27,7 @@ from bae.plan import NodePlan, plan_of
 from bae.run import Run, RunOptions
 from bae.runner import run_graph
 from bae.turns import TurnOptions
+from bae.unicode import whole_json
 from bae.writer import Writer
 
 if TYPE_CHECKING:
@@ -731,12 +732,12 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     import json
 
     try:
-        text = json.dumps(dict(metadata), allow_nan=False)
+        found = whole_json(json.loads(json.dumps(dict(metadata), allow_nan=False)))
     except (TypeError, ValueError) as error:
         raise TypeError(f"metadata={metadata!r:.200}: give a JSON object: {error}") from error
     if not all(type(key) is str for key in metadata):
         raise TypeError(f"metadata={metadata!r:.200}: give a JSON object, with texts as keys")
-    return json.loads(text)
+    return found
 
 
 def new_writer(

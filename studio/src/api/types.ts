@@ -443,6 +443,27 @@ export interface LogView {
   "detail": string;
 }
 
+/** The token of a link. */
+export interface LoginBody {
+  "token": string;
+}
+
+/** The token for all further requests, and when it expires, in seconds since 1970. */
+export interface LoginView {
+  "token": string;
+  "expires": number;
+}
+
+/** `everywhere` logs out all browsers, and voids all links. */
+export interface LogoutBody {
+  "everywhere"?: boolean;
+}
+
+/** That the token is not valid any more. */
+export interface LogoutView {
+  "logged_out": boolean;
+}
+
 /** Nothing. */
 export interface NoBody {
 }
@@ -515,6 +536,12 @@ export interface ProblemView {
   "place": string;
   "message": string;
   "fix": string;
+}
+
+/** Why runs can be neither started nor answered, and the command that changes that. */
+export interface ReadOnly {
+  "reason": string;
+  "command": string;
 }
 
 /** Nothing. */
@@ -658,6 +685,35 @@ export interface StepView {
   "usage": UsageView;
   "forked_from": string;
   "changed": (string)[];
+}
+
+/** A graph that the page can run. `message` is the field of the start node that takes a message; without one there is no chat with the graph. `files` are its fields for images and documents. */
+export interface StudioGraph {
+  "name": string;
+  "start": string;
+  "ends": (string)[];
+  "about": string;
+  "message": string | null;
+  "files": (string)[];
+}
+
+/** A team. `runs` is the path of the API with the runs of its agents: the same as that of the page, or one of its own, with the same endpoints and feeds, which can only be read. */
+export interface StudioTeam {
+  "name": string;
+  "runs": string;
+}
+
+/** What the page needs when it begins. Runs of graphs that are not in `graphs` can only be read; `serve_command` serves more of them. `lm` names the LM of new runs, if there is one. */
+export interface StudioView {
+  "bae": string;
+  "user": string;
+  "can": ("read" | "run" | "answer" | "edit" | "admin")[];
+  "journal": string;
+  "graphs": (StudioGraph)[];
+  "teams": (StudioTeam)[];
+  "lm": string | null;
+  "serve_command": string;
+  "read_only": ReadOnly | null;
 }
 
 /** A task of a project, with where it is. */
@@ -910,8 +966,3 @@ export interface WaitingGate {
 export interface Why {
   "provenance": Record<string, unknown>;
 }
-
-export interface StudioGraph extends GraphRow { message: string | null; files: string[] }
-export interface StudioTeam { name: string; runs: string }
-export interface ReadOnly { reason: string; command: string }
-export interface StudioView { bae: string; user: string; can: ("read" | "run" | "answer" | "edit" | "admin")[]; journal: string; graphs: StudioGraph[]; teams: StudioTeam[]; lm: string | null; serve_command: string; read_only: ReadOnly | null }
