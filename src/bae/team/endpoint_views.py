@@ -165,22 +165,33 @@ class TeamPage(BaseModel):
     teams: list[TeamRow]
 
 
+class RequestView(BaseModel):
+    """What a person asked for that no run has taken yet: of a task, or of the whole run."""
+
+    id: int
+    action: Action
+    task: str | None
+
+
 class TeamDetails(TeamRow):
-    """A team, with its agents. `goal` is the one that was planned last, `sandbox` what keeps the
-    commands of agents from the rest of this machine, and `requirements` the document of its
-    planning. Without a run in progress no agent works, whatever its status says."""
+    """A team, with its agents. `goal` is the one that was planned last, `requirements` the document
+    of its planning, `sandbox` what keeps the commands of agents from the rest of this machine, and
+    `requests` what was asked for and not taken yet. Without a run in progress no agent works,
+    whatever its status says."""
 
     root: str
     goal: str
     sandbox: str
     requirements: str
+    requests: list[RequestView]
     agents: list[AgentInfo]
 
 
 class TaskRow(BaseModel):
     """A task in a list. `since` is when it got its status, in seconds since 1970, `attempts` how
-    many attempts have ended, `tests` how many tests had each outcome when they last ran, and
-    `question` what it asks a person. `doing` is what its agent does now; null where nobody works
+    many attempts have ended, `outcomes` how many tests had each outcome when they last ran, and
+    `question` what it asks a person. A task that is `paused` starts when a person resumes it.
+    `doing` is what its agent does now; null where nobody works
     on the task."""
 
     id: int
@@ -199,8 +210,9 @@ class TaskRow(BaseModel):
     spent: Spent
     since: float
     attempts: int
-    tests: dict[str, int] | None
+    outcomes: dict[str, int] | None
     question: str
+    paused: bool
     doing: Doing | None
 
 

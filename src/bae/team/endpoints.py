@@ -59,6 +59,7 @@ from bae.team.endpoint_views import (
     LogQuery,
     LogView,
     PlanView,
+    RequestView,
     ReviewPage,
     TaskDetails,
     TaskPage,
@@ -90,7 +91,7 @@ from bae.team.standing import Doing, Standing, read_doing, read_standings
 from bae.team.steering import change_task, check_files, find_task, steer
 from bae.team.store import Store
 from bae.team.task_log import read_task_log
-from bae.team.team_run import is_running, read_held, read_paused
+from bae.team.team_run import is_running, open_requests, read_held, read_paused
 from bae.team.unified_diffs import ChangedFile, read_changed_files
 
 LINES_OF_ALL: Final = 20_000
@@ -188,6 +189,7 @@ class _Teams:
             root=team.project.root,
             goal=await self._find_goal(name, team),
             sandbox=await protection(),
+            requests=await _read_requests(team),
             requirements=cut_text(project.requirements, CUT),
             agents=[each for each in agents if each.status != "retired"],
         )
@@ -546,6 +548,7 @@ async def _sum_up(name: str, team: ServedTeam) -> dict[str, Any]:
 async def _make_rows(
     team: ServedTeam, tasks: Sequence[Task], spent: Mapping[int, Spent]
 ) -> list[TaskRow]:
+    paused = await read_paused(team.store, team.project.id)
     standings = await read_standings(team.store, team.project.id)
     doing: dict[int, Doing] = {}
     working = {task.id for task in tasks if task.status is TaskStatus.IN_PROGRESS}
@@ -562,10 +565,21 @@ async def _make_rows(
             **task.model_dump(include=names),
             reason=headline(task.reason),
             spent=spent.get(task.id, Spent()),
+            paused=task.id in paused,
             doing=doing.get(task.id),
             **standings.get(task.id, Standing()).model_dump(exclude={"activity"}),
         )
         for task in tasks
+    ]
+
+
+async def _read_requests(team: ServedTeam) -> list[RequestView]:
+    found = await open_requests(team.store, team.project.id)
+    keys = {task.id: task.key for task in await team.store.tasks(team.project.id)} if found else {}
+    return [
+        RequestView(id=each.id, action=each.action, task=keys.get(each.task_id or 0))
+        for each in found
+        if each.action not in ("pause", "resume")  # which hold until a person says otherwise
     ]
 
 

@@ -24,12 +24,12 @@ _LAST_LINES: Final = 60
 
 class Standing(BaseModel):
     """Where a task is. `since` is when it got its status, in seconds since 1970, `attempts` the
-    number of attempts that have ended, `tests` how many tests had each outcome when they last ran,
-    and `question` what it asks a person. `activity` is what was told last about its work."""
+    number of attempts that have ended, `outcomes` how many tests had each outcome when they last
+    ran, and `question` what it asks a person. `activity` is what was told last about its work."""
 
     since: float = 0.0
     attempts: int = 0
-    tests: dict[str, int] | None = None
+    outcomes: dict[str, int] | None = None
     question: str = ""
     activity: Doing | None = None
 
@@ -67,7 +67,7 @@ async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
         for number, at, _ in last("task_status_changed"):
             of(number).since = at
         for number, _, data in last("test_result"):
-            of(number).tests = data["counts"]
+            of(number).outcomes = data["counts"]
         for number, at, data in last("activity_update"):
             of(number).activity = Doing(text=headline(data["text"]), at=at)
         for number, count in db.execute(attempts):
