@@ -259,6 +259,13 @@ export interface DiffView {
   "files": (ChangedFile)[];
 }
 
+/** What an agent began last for a task, since when, and the run in the journal that has it. */
+export interface Doing {
+  "text": string;
+  "at": number;
+  "run": string;
+}
+
 /** That one node may lead to another: `chosen_by` the LM ("lm"), the body ("code"), or surely ("certain"). `line` has the points of the arrow, in pixels. */
 export interface EdgeView {
   "source": string;
@@ -537,13 +544,16 @@ export interface NodePair {
   "fields": (FieldPair)[];
 }
 
-/** The plan: the tasks that wait for approval, those among them that no test proves, which tasks would be worked on at the same time, and the longest chain of tasks. */
+/** The plan: the tasks that wait for approval, those among them that no test proves, which tasks would be worked on at the same time, and the longest chain of tasks. `boxes` and `edges` are a picture of all tasks, each after those that it depends on; `task_schema` is the JSON schema of a task to add. */
 export interface PlanView {
   "unapproved": (string)[];
   "without_tests": (string)[];
   "rounds": ((string)[])[];
   "critical_path": (string)[];
   "left": (LeftTask)[];
+  "boxes": (BoxView)[];
+  "edges": (EdgeView)[];
+  "task_schema": Record<string, unknown>;
 }
 
 /** A task as a plan or a person describes it. `depends_on` names other tasks by their keys. */
@@ -636,6 +646,13 @@ export interface ReplayView {
   "code": string;
   "why": string;
   "diff": string;
+}
+
+/** What a person asked for that no run has taken yet: of a task, or of the whole run. */
+export interface RequestView {
+  "id": number;
+  "action": "stop" | "kill" | "pause" | "resume" | "retry" | "skip";
+  "task": string | null;
 }
 
 /** `given` has the secrets that no journal stores, as `{"Login.token": "…"}`. */
@@ -912,7 +929,7 @@ export interface TaskPage {
   "next": number | null;
 }
 
-/** A task in a list. */
+/** A task in a list. `since` is when it got its status, in seconds since 1970, `attempts` how many attempts have ended, `outcomes` how many tests had each outcome when they last ran, and `question` what it asks a person. A task that is `paused` starts when a person resumes it. `doing` is what its agent does now; null where nobody works on the task. */
 export interface TaskRow {
   "id": number;
   "key": string;
@@ -928,12 +945,18 @@ export interface TaskRow {
   "commit": string | null;
   "failures": number;
   "spent": Spent;
+  "since": number;
+  "attempts": number;
+  "outcomes": Record<string, number> | null;
+  "question": string;
+  "paused": boolean;
+  "doing": Doing | null;
 }
 
 /** Where a task is. Completed means merged, with tests that prove it. Merged means merged without such tests, as a person approved. Staged means merged into the branch of its feature, which is not in the team's branch yet. */
 export type TaskStatus = "pending" | "ready" | "in_progress" | "blocked" | "staged" | "completed" | "merged" | "failed" | "cancelled" | "skipped";
 
-/** A team, with its agents. */
+/** A team, with its agents. `goal` is the one that was planned last, `requirements` the document of its planning, `sandbox` what keeps the commands of agents from the rest of this machine, and `requests` what was asked for and not taken yet. Without a run in progress no agent works, whatever its status says. */
 export interface TeamDetails {
   "team": string;
   "branch": string;
@@ -945,6 +968,10 @@ export interface TeamDetails {
   "spent": Spent;
   "last": number;
   "root": string;
+  "goal": string;
+  "sandbox": string;
+  "requirements": string;
+  "requests": (RequestView)[];
   "agents": (AgentInfo)[];
 }
 
