@@ -306,11 +306,36 @@ class ProblemView(BaseModel):
     fix: str
 
 
+class ClassFieldView(BaseModel):
+    """A field of a node class. `source` is "given", "code", "lm" or the kind of its source, and
+    `origin` names where its value comes from, where the source alone does not."""
+
+    name: str
+    type: str
+    source: str
+    origin: str
+    description: str
+    required: bool
+
+
+class ClassView(BaseModel):
+    """A node class of a graph: whether runs "never" end there, "may" or "always" do, who chooses
+    what follows ("lm", "code" or "certain"), the LM that is pinned to it, and its fields."""
+
+    node: str
+    about: str
+    ending: str
+    chosen_by: str
+    lm: str
+    fields: list[ClassFieldView]
+
+
 class GraphView(GraphRow):
     """A graph: its nodes and edges with a layout, its tools and problems, and the schemas of its
     start and ends."""
 
     nodes: list[str]
+    classes: list[ClassView]
     edges: list[EdgeView]
     boxes: list[BoxView]
     tools: list[ToolView]
@@ -318,6 +343,34 @@ class GraphView(GraphRow):
     start_schema: dict[str, Any]
     end_schemas: dict[str, dict[str, Any]]
     mermaid: str
+
+
+class PromptMessage(BaseModel):
+    """A message of a prompt."""
+
+    role: str
+    text: str
+
+
+class PromptView(BaseModel):
+    """A prompt that a graph can send, with samples for values. The LM fills the node `target`, or
+    chooses among `options`. `by_body` is a prompt of a body that is written in code. Without an
+    `answer_schema` the answer is plain text."""
+
+    source: str | None
+    target: str | None
+    options: list[str]
+    by_body: bool
+    system: str
+    messages: list[PromptMessage]
+    tools: list[str]
+    answer_schema: dict[str, Any] | None
+
+
+class PromptPage(BaseModel):
+    """All prompts that a graph can send."""
+
+    prompts: list[PromptView]
 
 
 class Started(BaseModel):

@@ -225,6 +225,26 @@ export interface ChangedLines {
   "lines": (string)[];
 }
 
+/** A field of a node class. `source` is "given", "code", "lm" or the kind of its source, and `origin` names where its value comes from, where the source alone does not. */
+export interface ClassFieldView {
+  "name": string;
+  "type": string;
+  "source": string;
+  "origin": string;
+  "description": string;
+  "required": boolean;
+}
+
+/** A node class of a graph: whether runs "never" end there, "may" or "always" do, who chooses what follows ("lm", "code" or "certain"), the LM that is pinned to it, and its fields. */
+export interface ClassView {
+  "node": string;
+  "about": string;
+  "ending": string;
+  "chosen_by": string;
+  "lm": string;
+  "fields": (ClassFieldView)[];
+}
+
 /** Two runs by place. `first` is the place of the first difference, in the run `a` if it has one; null if there is none. Times are no difference. `total` counts the nodes to list. */
 export interface ComparisonView {
   "a": RunRow;
@@ -237,6 +257,13 @@ export interface ComparisonView {
 /** The files of a change. `lines` of a hunk have a space, `-` or `+` before them. */
 export interface DiffView {
   "files": (ChangedFile)[];
+}
+
+/** What an agent began last for a task, since when, and the run in the journal that has it. */
+export interface Doing {
+  "text": string;
+  "at": number;
+  "run": string;
 }
 
 /** That one node may lead to another: `chosen_by` the LM ("lm"), the body ("code"), or surely ("certain"). `line` has the points of the arrow, in pixels. */
@@ -402,6 +429,7 @@ export interface GraphView {
   "ends": (string)[];
   "about": string;
   "nodes": (string)[];
+  "classes": (ClassView)[];
   "edges": (EdgeView)[];
   "boxes": (BoxView)[];
   "tools": (ToolView)[];
@@ -519,13 +547,16 @@ export interface NodePair {
   "fields": (FieldPair)[];
 }
 
-/** The plan: the tasks that wait for approval, those among them that no test proves, which tasks would be worked on at the same time, and the longest chain of tasks. */
+/** The plan: the tasks that wait for approval, those among them that no test proves, which tasks would be worked on at the same time, and the longest chain of tasks. `boxes` and `edges` are a picture of all tasks, each after those that it depends on; `task_schema` is the JSON schema of a task to add. */
 export interface PlanView {
   "unapproved": (string)[];
   "without_tests": (string)[];
   "rounds": ((string)[])[];
   "critical_path": (string)[];
   "left": (LeftTask)[];
+  "boxes": (BoxView)[];
+  "edges": (EdgeView)[];
+  "task_schema": Record<string, unknown>;
 }
 
 /** A task as a plan or a person describes it. `depends_on` names other tasks by their keys. */
@@ -578,6 +609,29 @@ export interface ProblemView {
   "fix": string;
 }
 
+/** A message of a prompt. */
+export interface PromptMessage {
+  "role": string;
+  "text": string;
+}
+
+/** All prompts that a graph can send. */
+export interface PromptPage {
+  "prompts": (PromptView)[];
+}
+
+/** A prompt that a graph can send, with samples for values. The LM fills the node `target`, or chooses among `options`. `by_body` is a prompt of a body that is written in code. Without an `answer_schema` the answer is plain text. */
+export interface PromptView {
+  "source": string | null;
+  "target": string | null;
+  "options": (string)[];
+  "by_body": boolean;
+  "system": string;
+  "messages": (PromptMessage)[];
+  "tools": (string)[];
+  "answer_schema": Record<string, unknown> | null;
+}
+
 /** Why runs can be neither started nor answered, and the command that changes that. */
 export interface ReadOnly {
   "reason": string;
@@ -595,6 +649,13 @@ export interface ReplayView {
   "code": string;
   "why": string;
   "diff": string;
+}
+
+/** What a person asked for that no run has taken yet: of a task, or of the whole run. */
+export interface RequestView {
+  "id": number;
+  "action": "stop" | "kill" | "pause" | "resume" | "retry" | "skip";
+  "task": string | null;
 }
 
 /** `given` has the secrets that no journal stores, as `{"Login.token": "…"}`. */
@@ -872,7 +933,7 @@ export interface TaskPage {
   "next": number | null;
 }
 
-/** A task in a list. */
+/** A task in a list. `since` is when it got its status, in seconds since 1970, `attempts` how many attempts have ended, `outcomes` how many tests had each outcome when they last ran, and `question` what it asks a person. A task that is `paused` starts when a person resumes it. `doing` is what its agent does now; null where nobody works on the task. */
 export interface TaskRow {
   "id": number;
   "key": string;
@@ -888,12 +949,18 @@ export interface TaskRow {
   "commit": string | null;
   "failures": number;
   "spent": Spent;
+  "since": number;
+  "attempts": number;
+  "outcomes": Record<string, number> | null;
+  "question": string;
+  "paused": boolean;
+  "doing": Doing | null;
 }
 
 /** Where a task is. Completed means merged, with tests that prove it. Merged means merged without such tests, as a person approved. Staged means merged into the branch of its feature, which is not in the team's branch yet. */
 export type TaskStatus = "pending" | "ready" | "in_progress" | "blocked" | "staged" | "completed" | "merged" | "failed" | "cancelled" | "skipped";
 
-/** A team, with its agents. */
+/** A team, with its agents. `goal` is the one that was planned last, `requirements` the document of its planning, `sandbox` what keeps the commands of agents from the rest of this machine, and `requests` what was asked for and not taken yet. Without a run in progress no agent works, whatever its status says. */
 export interface TeamDetails {
   "team": string;
   "branch": string;
@@ -905,6 +972,10 @@ export interface TeamDetails {
   "spent": Spent;
   "last": number;
   "root": string;
+  "goal": string;
+  "sandbox": string;
+  "requirements": string;
+  "requests": (RequestView)[];
   "agents": (AgentInfo)[];
 }
 
