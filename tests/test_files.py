@@ -11,6 +11,7 @@ import pickle
 import re
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -673,6 +674,52 @@ def test_the_proof_refuses_a_pinned_model_that_takes_none():
 
     with pytest.raises(ProofError, match="takes no images"):
         Graph(start=Start, end=Seen).run(Start(photo=DOT), lm=Seeing())
+
+
+def test_the_proof_refuses_an_lm_that_is_pinned_by_name_and_whose_class_takes_none():
+    from bae import NodeConfig
+
+    class Seen(Node):
+        node_config = NodeConfig(lm="local")
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        photo: Image
+
+        async def __call__(self) -> Seen: ...
+
+    (problem,) = Graph(start=Start, end=Seen).validate()
+    assert (problem.code, problem.place) == ("bae-lm-files", "Start.photo")
+    assert "'local' takes no images" in problem.message
+
+
+def test_an_lm_that_is_pinned_by_name_and_takes_none_is_refused_before_the_first_step(
+    tmp_path: Path,
+):
+    from bae import NodeConfig
+
+    file = tmp_path / "house.py"
+    file.write_text(
+        "from bae.lm import Backend\n\n\nclass House(Backend):\n    model = 'house'\n\n\n"
+        "    async def answer(self, prompt): ...\n\n\nlm = House()\n"
+    )
+
+    class Seen(Node):
+        node_config = NodeConfig(lm=f"python:{file}:lm")
+        text: str
+
+        async def __call__(self) -> None: ...
+
+    class Start(Node):
+        photo: Image
+
+        async def __call__(self) -> Seen: ...
+
+    with pytest.raises(BaeLMError, match=r"takes no images, and is to see Start\.photo") as it:
+        Graph(start=Start, end=Seen).run(Start(photo=DOT), lm=Seeing())
+    assert (it.value.code, it.value.sent, it.value.trace) == ("bae-lm-files", False, [])
 
 
 def test_an_optional_file_is_refused_when_it_is_there_and_nothing_is_sent():

@@ -68,9 +68,15 @@ def file_problems(graph: Graph[Any, Any]) -> Iterator[Problem]:
 
 
 def files_refused(lm: object, shown: ShownFile) -> BaeLMError | None:
-    """Why an LM is not asked about a field with a file: its model is known to take none. None where
-    nothing is known against it."""
-    refuser = lm.find_refuser(shown.kind) if isinstance(lm, RoutingLM) else None
+    """Why an LM, or an LM of a name, is not asked about a field with a file: its model is known to
+    take none. None where nothing is known against it."""
+    refuser: object = None
+    if isinstance(lm, RoutingLM):
+        refuser = lm.find_refuser(shown.kind)
+    elif isinstance(lm, str):
+        from bae.rooms import no_lm_takes
+
+        refuser = lm if no_lm_takes(lm, shown.kind) else None
     if refuser is None:
         return None
     return BaeLMError(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bae.lm.registry import cached_lm as cached_lm
     from bae.lm.registry import find_default_lm as find_default_lm
     from bae.lm.registry import name_error as name_error
+    from bae.lm.registry import no_lm_takes as no_lm_takes
     from bae.pictures import to_mermaid as to_mermaid
     from bae.pictures import to_svg as to_svg
 
@@ -85,7 +86,7 @@ __getattr__, __dir__ = export_lazily(
         "journal.run_checks": "check_names check_thread",
         "journal.store": "Journal",
         "journal.stored_thread": "StoredThread",
-        "lm.registry": "LazyLM advice_for cached_lm find_default_lm name_error",
+        "lm.registry": "LazyLM advice_for cached_lm find_default_lm name_error no_lm_takes",
         "pictures": "to_mermaid to_svg",
     },
     root="bae",

@@ -582,9 +582,18 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
             refused = tools_refused(run.lm, plan) if plan.lm is None else None
             if refused is not None:
                 raise refused
-        for shown in graph.shown_files:
-            refused = files_refused(run.lm, shown) if shown.asking.lm is None else None
-            if refused is not None:
-                raise refused
+    for shown in graph.shown_files if run.past is NO_PAST else ():
+        refused = files_refused(_find_lm(run, shown.asking), shown)
+        if refused is not None:
+            raise refused
     if run.lm is not None and (limit := spending_limit.get()) is not None:
         run.lm = limit.charge(run.lm)
+
+
+def _find_lm(run: Run, plan: NodePlan) -> LM | None:
+    """The LM that a node asks. None where it is pinned and cannot be made: the node may never be
+    reached, and asking raises."""
+    try:
+        return run.lm_for(plan)
+    except BaeError:
+        return None

@@ -277,6 +277,32 @@ write("calc.sh", wrong if number == 1 else sub)
         )
 
 
+async def test_a_program_may_put_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
+    program = stand_in(
+        tmp_path, 'write("calc.sh", sub); os.remove("notes"); write("notes/a.txt", "a")'
+    )
+    async with a_bench(tmp_path, files={**FAILING, "notes": "a"}, worker=program) as made:
+        bench, [task] = made
+        result = await work(bench, task)
+        assert (result.status, result.attempts) == ("completed", 1), result
+        assert result.files == ("calc.sh", "notes", "notes/a.txt")
+        assert left_over(Path(bench.project.root)) == []
+
+
+async def test_files_that_a_failed_program_left_are_kept_also_a_folder_in_the_place_of_a_file(
+    tmp_path: Path,
+) -> None:
+    program = stand_in(
+        tmp_path, 'os.remove("calc.sh"); write("calc.sh/a.txt", "a"); sys.exit(number)'
+    )
+    async with a_bench(tmp_path, files=FAILING, worker=program) as (bench, [task]):
+        assert (await work(bench, task)).status == "failed"
+        root = Path(bench.project.root)
+        kept = git(root, "for-each-ref", "--format=%(refname)", "refs/bae/kept")
+        assert git(root, "show", f"{kept}:calc.sh/a.txt") == "a"
+        assert left_over(root) == []
+
+
 async def test_a_note_reaches_a_program_with_its_next_turn(tmp_path: Path) -> None:
     class Noted(BackendWorkerAgent):
         async def run_tests(self, task: Task) -> WorkVerdict:

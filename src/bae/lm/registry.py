@@ -81,6 +81,17 @@ def name_error(name: str) -> BaeLMError | None:
     return None
 
 
+def no_lm_takes(name: str, files: str) -> bool:
+    """Whether no LM of this name takes such files, as its class says. Nothing is made; where the
+    class does not say so, as with models that have profiles, the answer is no."""
+    try:
+        maker = _maker(_parse(name)[1])
+    except BaeLMError:
+        return False
+    taken = getattr(maker, "takes_files", None)
+    return isinstance(taken, frozenset) and files not in taken
+
+
 def _parse(name: str) -> tuple[LMNameParts, LMKind]:
     """The parts of a name and its kind. Raises where no LM has it."""
     if not isinstance(cast(object, name), str):

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from bae.exceptions import BaeError, describe
 from bae.journal.decoder import read_history
-from bae.journal.report import RunReport
+from bae.journal.report import timeline
 from bae.journal.stored_runs import StoredRun
 from bae.records import RecordedError
 
@@ -71,7 +71,7 @@ def failure_of(
     raised = read_history(stored).run.end_error
     if stored.info.status != "failed" or raised is None:
         return None
-    failed = [each for each in report.timeline.every() if each.outcome == "failed"]
+    failed = [each for each in timeline(stored).every() if each.outcome == "failed"]
     last = failed[-1] if failed else None  # the deepest: work inside comes after its whole
     is_ours = isinstance(raised, RecordedError)
     view = FailureView(

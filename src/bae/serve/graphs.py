@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 from urllib.parse import quote
 
 from starlette.responses import Response
 
 from bae import __version__
+from bae.graph import Graph
 from bae.pictures import picture_of
-from bae.pictures.layout import Size, arrange
+from bae.pictures.layout import Arranged, Size, arrange
 from bae.pictures.svg import SPACING
 from bae.serve.endpoints import ApiCall, Endpoint
 from bae.serve.problems import Refused
@@ -53,8 +55,7 @@ async def show_graph(call: ApiCall) -> GraphView:
 
 def _view_graph(found: Starts) -> GraphView:
     graph, picture = found.graph, picture_of(found.graph)
-    sizes = [Size(_WIDTH + _LETTER * len(box.name), _HEIGHT) for box in picture.boxes]
-    laid = arrange(sizes, picture.edges, SPACING)
+    laid = lay_out([box.name for box in picture.boxes], picture.edges)
     names = {box.id: box.name for box in picture.boxes}
     tools = [(cls, plan.tools) for cls, plan in graph.plans.items() if plan.tools is not None]
     return GraphView(
@@ -83,20 +84,31 @@ def _view_graph(found: Starts) -> GraphView:
             for cls, field in tools
             for spec in field.tool_specs
         ],
-        problems=[
-            ProblemView(
-                severity=each.severity,
-                code=each.code,
-                place=each.place,
-                message=each.message,
-                fix=each.fix,
-            )
-            for each in graph.validate(journal=True)
-        ],
+        problems=problems_of(graph),
         start_schema=found.schema,
         end_schemas=found.ends,
         mermaid=graph.to_mermaid(fields=True),
     )
+
+
+def problems_of(graph: Graph[Any, Any]) -> list[ProblemView]:
+    """What the proof of a graph has found."""
+    return [
+        ProblemView(
+            severity=each.severity,
+            code=each.code,
+            place=each.place,
+            message=each.message,
+            fix=each.fix,
+        )
+        for each in graph.validate(journal=True)
+    ]
+
+
+def lay_out(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> Arranged:
+    """Where the boxes of nodes are in a picture, by their names, and the lines between them."""
+    sizes = [Size(_WIDTH + _LETTER * len(name), _HEIGHT) for name in names]
+    return arrange(sizes, edges, SPACING)
 
 
 async def show_health(call: ApiCall) -> Health:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from bae.exceptions import BaeError, JournalError
 from bae.files import visible
 from bae.graph import Graph
-from bae.journal.report import report_run
+from bae.journal.decoder import read_history
 from bae.journal.resume import result_of
 from bae.journal.run_checks import check_names, check_thread
 from bae.journal.run_writer import encoder_for
@@ -192,11 +192,11 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     """All about a run but its steps."""
     api = call.api
     stored = await api.read_texts(call.user, run_id)
-    report = await api.fold(report_run, stored)
-    view = RunDetails(**row_of(stored.info).model_dump(), usage=usage_of(report.usage))
+    usage = (await api.fold(read_history, stored)).usage
+    view = RunDetails(**row_of(stored.info).model_dump(), usage=usage_of(usage))
     if stored.info.status == "failed":
         told = api.owner.failures.of(run_id)
-        view.failure = await api.fold(failure_of, stored, report, told)
+        view.failure = await api.fold(failure_of, stored, told)
     view.in_progress = run_id in api.owner.run_ids
     view.error, view.metadata = stored.info.error, stored.info.metadata
     forks = await api.journal.forks(run_id)

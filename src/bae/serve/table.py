@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from bae.serve import ag_ui, comparisons, files, gates, graphs, records, runs, steps, threads
+from bae.serve import (
+    ag_ui,
+    comparisons,
+    files,
+    gates,
+    graphs,
+    records,
+    run_graphs,
+    runs,
+    steps,
+    threads,
+)
 from bae.serve.endpoints import Endpoint
 
 TABLE: Final[tuple[Endpoint, ...]] = (
     *graphs.ENDPOINTS,
     *runs.ENDPOINTS,
     *steps.ENDPOINTS,
+    *run_graphs.ENDPOINTS,
     *records.ENDPOINTS,
     *gates.ENDPOINTS,
     *threads.ENDPOINTS,

@@ -29,7 +29,7 @@ from bae.team.edit_format import (
     refusal,
 )
 from bae.team.files import INCLUDE
-from bae.team.git import GitError, named_path
+from bae.team.git import GitError, find_folders, named_path
 from bae.team.syntax import find_syntax_error
 from bae.team.unified_diffs import Hunk
 
@@ -107,7 +107,10 @@ def find_refused(root: Path, names: Sequence[str], submodules: Sequence[str] = (
     problems: list[str] = []
     if len(names) > _MOST_FILES:
         return [f"{len(names)} files are changed, and at most {_MOST_FILES} are taken at once"]
+    folders = find_folders(names)
     for name in names:
+        if name in folders and not (root / name).is_symlink():
+            continue  # a file that a folder has replaced
         try:
             path = _check_path(root, name)
             for each in submodules:

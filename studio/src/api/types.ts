@@ -265,6 +265,24 @@ export interface EditBody {
   "feature"?: string | null;
 }
 
+/** A field that a fork may change: its value now, and the JSON schema of its type, if that can be described. One that is `needed` has no stored value, so that a fork must give it. */
+export interface EditableField {
+  "kept": string;
+  "value": unknown;
+  "text": string | null;
+  "size": number | null;
+  "name": string;
+  "place": string;
+  "source": string;
+  "by": string;
+  "state": string;
+  "seconds": number | null;
+  "error": string;
+  "note": string;
+  "field_schema": Record<string, unknown> | null;
+  "needed": boolean;
+}
+
 /** Events in order. Give `last` as `after` for those behind them. */
 export interface EventPage {
   "events": (Record<string, unknown>)[];
@@ -340,6 +358,14 @@ export interface ForkBody {
   "go_on"?: boolean;
 }
 
+/** The fields of the node at a step that `POST /runs/R/forks` may change. */
+export interface ForkFormView {
+  "run_id": string;
+  "at": number;
+  "node": string;
+  "fields": (EditableField)[];
+}
+
 /** Questions of a run, in order, and how many there are. */
 export interface GatePage {
   "gates": (GateView)[];
@@ -405,6 +431,17 @@ export interface InboxPage {
   "gates": (GateView)[];
   "next": number | null;
   "more": Record<string, number>;
+}
+
+/** A graph that ran for a `field` of the node at `step`: its picture is at `path`. `outcome` is empty while it runs. */
+export interface InnerRunView {
+  "path": string;
+  "graph": string;
+  "node": string;
+  "step": number;
+  "field": string;
+  "nodes": number;
+  "outcome": string;
 }
 
 /** One thing that is wrong with a request: where it is, and why. */
@@ -603,6 +640,20 @@ export interface RevokeBody {
   "tool": string;
 }
 
+/** A node class in the picture of a run: how often the run has reached it, and whether the run is there now. `ends` says whether a run may end there. */
+export interface RunBoxView {
+  "node": string;
+  "x": number;
+  "y": number;
+  "width": number;
+  "height": number;
+  "visits": number;
+  "is_current": boolean;
+  "is_start": boolean;
+  "ends": boolean;
+  "fields": (RunFieldView)[];
+}
+
 /** A run: its row, what it used, and how it ended. `end` is the class of its last node and `result` that node, for a run that has ended and whose graph is served; `no_result` says why that cannot be read. `failure` is why it failed. `forks` are the newest runs that were forked from it. With `in_progress` it is worked on by this server. */
 export interface RunDetails {
   "run_id": string;
@@ -630,6 +681,38 @@ export interface RunDetails {
   "failure": FailureView | null;
   "forks": (string)[];
   "in_progress": boolean;
+}
+
+/** An edge in the picture of a run: how often the run has taken it. */
+export interface RunEdgeView {
+  "source": string;
+  "target": string;
+  "chosen_by": string;
+  "line": ([number, number])[];
+  "taken": number;
+}
+
+/** A field of a node class: the kind of its source, and the graph that runs for it, if any. */
+export interface RunFieldView {
+  "name": string;
+  "type": string;
+  "kind": string;
+  "required": boolean;
+  "graph": string | null;
+}
+
+/** The graph at a path of a run, with the way that it took so far. `classes` says where the picture comes from: the types that the run is stored with ("run"), or those of the graph that is served ("served"), for a run that has none. `problems` are known if the graph is served, and its types are those of the run. `inner_total` counts the graphs that ran inside. */
+export interface RunGraphView {
+  "run_id": string;
+  "graph": string;
+  "path": string;
+  "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
+  "classes": string;
+  "boxes": (RunBoxView)[];
+  "edges": (RunEdgeView)[];
+  "problems": (ProblemView)[];
+  "inner": (InnerRunView)[];
+  "inner_total": number;
 }
 
 /** Runs, the newest first. Give `next` as `before` for those after them. */

@@ -1,0 +1,298 @@
+"""Endpoints about the graph of a run: its picture with the way that the run took, drawn from the
+types that are stored with the run, and the fields that a fork may change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, Field
+
+from bae.graph import Graph
+from bae.journal.decoder import read_history
+from bae.journal.report import report_run
+from bae.journal.shape import Json, ShapeView, shape_of
+from bae.journal.stored_runs import Listed, StoredRun
+from bae.node import Node
+from bae.place import Place
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
+from bae.serve.graphs import lay_out, problems_of
+from bae.serve.problems import Refused
+from bae.serve.starts import answer_schema
+from bae.serve.steps import number_in
+from bae.serve.views import CUT, BoxView, EdgeView, FieldView, ProblemView, field_of
+from bae.work import GraphRun
+
+MOST_INNER: Final = 500
+"""How many graphs that ran inside one are listed."""
+
+
+class PathQuery(Form):
+    """The graph that runs at `path`, as `2:Report.summaries`: the run's own at the empty one."""
+
+    path: Annotated[str, Field(max_length=2_000)] = ""
+
+
+class ForkFormQuery(Form):
+    """Longer values are cut after `cut` characters; 0 is none."""
+
+    cut: CutAt = CUT
+
+
+class RunFieldView(BaseModel):
+    """A field of a node class: the kind of its source, and the graph that runs for it, if any."""
+
+    name: str
+    type: str
+    kind: str
+    required: bool
+    graph: str | None = None
+
+
+class RunBoxView(BoxView):
+    """A node class in the picture of a run: how often the run has reached it, and whether the run
+    is there now. `ends` says whether a run may end there."""
+
+    visits: int
+    is_current: bool
+    is_start: bool
+    ends: bool
+    fields: list[RunFieldView]
+
+
+class RunEdgeView(EdgeView):
+    """An edge in the picture of a run: how often the run has taken it."""
+
+    taken: int
+
+
+class InnerRunView(BaseModel):
+    """A graph that ran for a `field` of the node at `step`: its picture is at `path`. `outcome` is
+    empty while it runs."""
+
+    path: str
+    graph: str
+    node: str
+    step: int
+    field: str
+    nodes: int
+    outcome: str
+
+
+class RunGraphView(BaseModel):
+    """The graph at a path of a run, with the way that it took so far. `classes` says where the
+    picture comes from: the types that the run is stored with ("run"), or those of the graph that is
+    served ("served"), for a run that has none. `problems` are known if the graph is served, and its
+    types are those of the run. `inner_total` counts the graphs that ran inside."""
+
+    run_id: str
+    graph: str
+    path: str
+    status: Listed
+    classes: str
+    boxes: list[RunBoxView]
+    edges: list[RunEdgeView]
+    problems: list[ProblemView]
+    inner: list[InnerRunView]
+    inner_total: int
+
+
+class EditableField(FieldView):
+    """A field that a fork may change: its value now, and the JSON schema of its type, if that can
+    be described. One that is `needed` has no stored value, so that a fork must give it."""
+
+    field_schema: dict[str, Any] | None
+    needed: bool
+
+
+class ForkFormView(BaseModel):
+    """The fields of the node at a step that `POST /runs/R/forks` may change."""
+
+    run_id: str
+    at: int
+    node: str
+    fields: list[EditableField]
+
+
+async def show_run_graph(call: ApiCall) -> RunGraphView:
+    """The graph of a run, with the way that the run took."""
+    stored = await call.api.read_texts(call.user, call.path["run"])
+    served = next((g for g in call.api.graphs.values() if g.name == stored.info.graph), None)
+    return await call.api.fold(_view_run, stored, served, call.query.path)
+
+
+def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> RunGraphView:
+    info, shape, classes = stored.info, ShapeView(stored.shape, stored.info.shape), "run"
+    own = None if served is None else shape_of(served)
+    if not shape.graphs and own is not None:
+        shape, classes = ShapeView(own.json, own.hash), "served"
+    drawn = shape.graph_at(path)
+    if drawn is None:
+        raise Refused(
+            404,
+            "bae-serve-path",
+            f"no graph is known at {path[:200]!r}"
+            if path
+            else "the run has no types of its classes, and its graph is not served",
+            "see `inner` of the picture around it" if path else "serve the graph of the run",
+            run_id=info.run_id,
+        )
+    ran = read_history(stored).graphs.get(path) or GraphRun(0.0, path=path)  # it has not begun
+    listed: Mapping[str, Json] = drawn["classes"]
+    names = [*listed]
+    # A class that the shape lacks: the code changed while the run was parked.
+    trace = [step.name for step in ran.trace if step.name]
+    edges = [(name, other) for name in names for other in listed[name]["next"] if other in listed]
+    laid = lay_out(names, [(names.index(a), names.index(b)) for a, b in edges])
+    visits, taken = Counter(trace), Counter(pairwise(trace))
+    is_over = ran.outcome == "ended" or info.status == "ended"
+    current = "" if is_over or not trace else trace[-1]
+    is_known = own is not None and served is not None and own.hash == info.shape and not path
+    return RunGraphView(
+        run_id=info.run_id,
+        graph=drawn["name"],
+        path=path,
+        status=info.standing(),
+        classes=classes,
+        boxes=[
+            RunBoxView(
+                node=name,
+                x=x,
+                y=y,
+                width=size.width,
+                height=size.height,
+                visits=visits[name],
+                is_current=name == current,
+                is_start=name == drawn["start"],
+                ends=listed[name]["ends"],
+                fields=_fields_of(listed[name], shape),
+            )
+            for name, (x, y), size in zip(names, laid.corners, laid.sizes, strict=True)
+        ],
+        edges=[
+            RunEdgeView(
+                source=tail,
+                target=head,
+                chosen_by=_chooser(listed[tail]),
+                line=[*line],
+                taken=taken[tail, head],
+            )
+            for (tail, head), line in zip(edges, laid.lines, strict=True)
+        ],
+        problems=problems_of(served) if is_known and served is not None else [],
+        inner=[_view_inner(each) for each in [*ran.inner.values()][:MOST_INNER]],
+        inner_total=len(ran.inner),
+    )
+
+
+def _fields_of(cls: Json, shape: ShapeView) -> list[RunFieldView]:
+    return [
+        RunFieldView(
+            name=name,
+            type=use["type"],
+            kind=use["kind"],
+            required=use["required"],
+            graph=_graph_behind(use, shape),
+        )
+        for name, use in cls["fields"].items()
+    ]
+
+
+def _graph_behind(use: Json, shape: ShapeView) -> str | None:
+    """The name of the first graph that runs for a field."""
+    numbers: list[int] = [c["graph"] for _, c in shape.calls_behind(use) if "graph" in c]
+    return shape.graphs[numbers[0]]["name"] if numbers else None
+
+
+def _chooser(cls: Json) -> str:
+    """Who chooses the node after one of a class, as in pictures of graphs."""
+    if len(cls["next"]) + cls["ends"] < 2:
+        return "certain"
+    return "code" if cls["written"] else "lm"
+
+
+def _view_inner(ran: GraphRun) -> InnerRunView:
+    place = Place.parse(ran.path) or Place()
+    return InnerRunView(
+        path=ran.path,
+        graph=ran.name,
+        node=place.node,
+        step=place.step,
+        field=place.field,
+        nodes=len(ran.steps) + ran.dropped,
+        outcome=ran.outcome,
+    )
+
+
+async def show_fork_form(call: ApiCall) -> ForkFormView:
+    """The fields that a fork at a node may change."""
+    number = number_in(call, "step")
+    stored = await call.api.read_texts(call.user, call.path["run"])
+    graph = call.api.graph_of(stored.info)
+    return await call.api.fold(_fork_form, stored, graph, number, call.query.cut)
+
+
+def _fork_form(stored: StoredRun, graph: Graph[Any, Any], at: int, cut: int) -> ForkFormView:
+    run_id = stored.info.run_id
+    nodes = {node.step: node for node in report_run(stored).graphs[0].nodes}
+    node = nodes.get(at)
+    if node is None or not node.whole:
+        raise Refused(
+            404,
+            "bae-fork-step",
+            f"the run {run_id} has no whole node at step {at}",
+            "list them: GET /runs/R/steps",
+            run_id=run_id,
+        )
+    cls = next((each for each in graph.plans if each.__name__ == node.name), None)
+    if cls is None:
+        raise Refused(
+            409,
+            "bae-run-changed",
+            f"the graph {graph.name} has no class {node.name} any more",
+            "fork at a node whose class is there, or serve the code that the run began with",
+            run_id=run_id,
+        )
+    held = {each.field: each for each in node.fields}
+    fields: list[EditableField] = []
+    for name, info in cls.__pydantic_fields__.items():
+        value = held.get(name)
+        if value is None:
+            continue
+        view = field_of(value, cut)
+        needed = info.is_required() and value.kept != "value"
+        schema = _schema_of(cls, name)
+        fields.append(EditableField(**view.model_dump(), field_schema=schema, needed=needed))
+    return ForkFormView(run_id=run_id, at=at, node=node.name, fields=fields)
+
+
+def _schema_of(cls: type[Node], name: str) -> Json | None:
+    info = cls.__pydantic_fields__[name]
+    about = Field(description=info.description)
+    return answer_schema(Annotated[(info.annotation, *info.metadata, about)])
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        "/runs/{run}/graph",
+        "read",
+        "Show the graph of a run, with the way that the run took.",
+        show_run_graph,
+        {200: RunGraphView},
+        PathQuery,
+        refusals=(404, 409, 422),
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{run}/steps/{step}/fork",
+        "read",
+        "Show the fields that a fork at a node may change.",
+        show_fork_form,
+        {200: ForkFormView},
+        ForkFormQuery,
+        refusals=(404, 409, 422),
+    ),
+)
