@@ -64,9 +64,7 @@ class Failures:
         return self._by_run.get(run_id)
 
 
-def failure_of(
-    stored: StoredRun, report: RunReport, told: ToldFailure | None
-) -> FailureView | None:
+def failure_of(stored: StoredRun, told: ToldFailure | None) -> FailureView | None:
     """Why a run has failed; None if it has not."""
     raised = read_history(stored).run.end_error
     if stored.info.status != "failed" or raised is None:
