@@ -226,6 +226,26 @@ export interface ChangedLines {
   "lines": (string)[];
 }
 
+/** A field of a node class. `source` is "given", "code", "lm" or the kind of its source, and `origin` names where its value comes from, where the source alone does not. */
+export interface ClassFieldView {
+  "name": string;
+  "type": string;
+  "source": string;
+  "origin": string;
+  "description": string;
+  "required": boolean;
+}
+
+/** A node class of a graph: whether runs "never" end there, "may" or "always" do, who chooses what follows ("lm", "code" or "certain"), the LM that is pinned to it, and its fields. */
+export interface ClassView {
+  "node": string;
+  "about": string;
+  "ending": string;
+  "chosen_by": string;
+  "lm": string;
+  "fields": (ClassFieldView)[];
+}
+
 /** Two runs by place. `first` is the place of the first difference, in the run `a` if it has one; null if there is none. Times are no difference. `total` counts the nodes to list. */
 export interface ComparisonView {
   "a": RunRow;
@@ -238,6 +258,13 @@ export interface ComparisonView {
 /** The files of a change. `lines` of a hunk have a space, `-` or `+` before them. */
 export interface DiffView {
   "files": (ChangedFile)[];
+}
+
+/** What an agent began last for a task, since when, and the run in the journal that has it. */
+export interface Doing {
+  "text": string;
+  "at": number;
+  "run": string;
 }
 
 /** That one node may lead to another: `chosen_by` the LM ("lm"), the body ("code"), or surely ("certain"). `line` has the points of the arrow, in pixels. */
@@ -411,6 +438,7 @@ export interface GraphView {
   "ends": (string)[];
   "about": string;
   "nodes": (string)[];
+  "classes": (ClassView)[];
   "edges": (EdgeView)[];
   "boxes": (BoxView)[];
   "tools": (ToolView)[];
@@ -528,13 +556,16 @@ export interface NodePair {
   "fields": (FieldPair)[];
 }
 
-/** The plan: the tasks that wait for approval, those among them that no test proves, which tasks would be worked on at the same time, and the longest chain of tasks. */
+/** The plan: the tasks that wait for approval, those among them that no test proves, which tasks would be worked on at the same time, and the longest chain of tasks. `boxes` and `edges` are a picture of all tasks, each after those that it depends on; `task_schema` is the JSON schema of a task to add. */
 export interface PlanView {
   "unapproved": (string)[];
   "without_tests": (string)[];
   "rounds": ((string)[])[];
   "critical_path": (string)[];
   "left": (LeftTask)[];
+  "boxes": (BoxView)[];
+  "edges": (EdgeView)[];
+  "task_schema": Record<string, unknown>;
 }
 
 /** A task as a plan or a person describes it. `depends_on` names other tasks by their keys. */
@@ -587,6 +618,29 @@ export interface ProblemView {
   "fix": string;
 }
 
+/** A message of a prompt. */
+export interface PromptMessage {
+  "role": string;
+  "text": string;
+}
+
+/** All prompts that a graph can send. */
+export interface PromptPage {
+  "prompts": (PromptView)[];
+}
+
+/** A prompt that a graph can send, with samples for values. The LM fills the node `target`, or chooses among `options`. `by_body` is a prompt of a body that is written in code. Without an `answer_schema` the answer is plain text. */
+export interface PromptView {
+  "source": string | null;
+  "target": string | null;
+  "options": (string)[];
+  "by_body": boolean;
+  "system": string;
+  "messages": (PromptMessage)[];
+  "tools": (string)[];
+  "answer_schema": Record<string, unknown> | null;
+}
+
 /** Why runs can be neither started nor answered, and the command that changes that. */
 export interface ReadOnly {
   "reason": string;
@@ -604,6 +658,13 @@ export interface ReplayView {
   "code": string;
   "why": string;
   "diff": string;
+}
+
+/** What a person asked for that no run has taken yet: of a task, or of the whole run. */
+export interface RequestView {
+  "id": number;
+  "action": "stop" | "kill" | "pause" | "resume" | "retry" | "skip";
+  "task": string | null;
 }
 
 /** `given` has the secrets that no journal stores, as `{"Login.token": "…"}`. */
@@ -654,11 +715,20 @@ export interface RunBoxView {
   "fields": (RunFieldView)[];
 }
 
+/** How many runs there are, by status and by graph. Without `is_all` these are the newest ones of a longer journal. */
+export interface RunCounts {
+  "total": number;
+  "statuses": Record<string, number>;
+  "graphs": Record<string, number>;
+  "is_all": boolean;
+}
+
 /** A run: its row, what it used, and how it ended. `end` is the class of its last node and `result` that node, for a run that has ended and whose graph is served; `no_result` says why that cannot be read. `failure` is why it failed. `forks` are the newest runs that were forked from it. With `in_progress` it is worked on by this server. */
 export interface RunDetails {
   "run_id": string;
   "graph": string;
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
+  "preview": string;
   "started": number;
   "updated": number;
   "seconds": number;
@@ -715,17 +785,19 @@ export interface RunGraphView {
   "inner_total": number;
 }
 
-/** Runs, the newest first. Give `next` as `before` for those after them. */
+/** Runs, the newest first. Give `next` as `before` for those after them, and `change` to the feed of runs to hear of what changes later. */
 export interface RunPage {
   "runs": (RunRow)[];
   "next": string | null;
+  "change": number;
 }
 
-/** One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has all of them. A `cost` of null is unknown. `change` numbers its changes: give the greatest to the feed of runs to follow the list. `waiting` has the first five questions of `waiting_count`: `/runs/R/gates` has all of them. */
+/** One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has all of them. A `cost` of null is unknown. `change` numbers its changes: give the greatest to the feed of runs to follow the list. `waiting` has the first five questions of `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start; the feed of runs leaves them out. */
 export interface RunRow {
   "run_id": string;
   "graph": string;
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
+  "preview": string;
   "started": number;
   "updated": number;
   "seconds": number;
@@ -783,13 +855,14 @@ export interface StepView {
   "changed": (string)[];
 }
 
-/** A graph that the page can run. `message` is the field of the start node that takes a message; without one there is no chat with the graph. `files` are its fields for images and documents. */
+/** A graph that the page can run. `message` is the field of the start node that takes a message; without one there is no chat with the graph. `files` are its fields for images and documents. `run_command` starts a run in a terminal, with the fields of the start node behind it. */
 export interface StudioGraph {
   "name": string;
   "start": string;
   "ends": (string)[];
   "about": string;
   "message": string | null;
+  "run_command": string;
   "files": (string)[];
 }
 
@@ -869,7 +942,7 @@ export interface TaskPage {
   "next": number | null;
 }
 
-/** A task in a list. */
+/** A task in a list. `since` is when it got its status, in seconds since 1970, `attempts` how many attempts have ended, `outcomes` how many tests had each outcome when they last ran, and `question` what it asks a person. A task that is `paused` starts when a person resumes it. `doing` is what its agent does now; null where nobody works on the task. */
 export interface TaskRow {
   "id": number;
   "key": string;
@@ -885,12 +958,18 @@ export interface TaskRow {
   "commit": string | null;
   "failures": number;
   "spent": Spent;
+  "since": number;
+  "attempts": number;
+  "outcomes": Record<string, number> | null;
+  "question": string;
+  "paused": boolean;
+  "doing": Doing | null;
 }
 
 /** Where a task is. Completed means merged, with tests that prove it. Merged means merged without such tests, as a person approved. Staged means merged into the branch of its feature, which is not in the team's branch yet. */
 export type TaskStatus = "pending" | "ready" | "in_progress" | "blocked" | "staged" | "completed" | "merged" | "failed" | "cancelled" | "skipped";
 
-/** A team, with its agents. */
+/** A team, with its agents. `goal` is the one that was planned last, `requirements` the document of its planning, `sandbox` what keeps the commands of agents from the rest of this machine, and `requests` what was asked for and not taken yet. Without a run in progress no agent works, whatever its status says. */
 export interface TeamDetails {
   "team": string;
   "branch": string;
@@ -902,6 +981,10 @@ export interface TeamDetails {
   "spent": Spent;
   "last": number;
   "root": string;
+  "goal": string;
+  "sandbox": string;
+  "requirements": string;
+  "requests": (RequestView)[];
   "agents": (AgentInfo)[];
 }
 
