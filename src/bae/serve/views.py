@@ -194,7 +194,8 @@ class LinePage(BaseModel):
 
 
 class CallView(BaseModel):
-    """What an LM was asked, with its answers, their verdicts and the rounds of tool calls."""
+    """What an LM was asked, with its answers, their verdicts and the rounds of tool calls. `asked`
+    is the text that a conversation with tools begins with; each answer has the text of its own."""
 
     number: int
     by: str
@@ -204,6 +205,7 @@ class CallView(BaseModel):
     outcome: str
     error: str
     usage: UsageView
+    asked: str = ""
     answers: list[dict[str, Any]] | None = None
     rounds: list[dict[str, Any]] | None = None
 

@@ -190,7 +190,7 @@ export interface CallPage {
   "total": number;
 }
 
-/** What an LM was asked, with its answers, their verdicts and the rounds of tool calls. */
+/** What an LM was asked, with its answers, their verdicts and the rounds of tool calls. `asked` is the text that a conversation with tools begins with; each answer has the text of its own. */
 export interface CallView {
   "number": number;
   "by": string;
@@ -200,6 +200,7 @@ export interface CallView {
   "outcome": string;
   "error": string;
   "usage": UsageView;
+  "asked": string;
   "answers": (Record<string, unknown>)[] | null;
   "rounds": (Record<string, unknown>)[] | null;
 }
@@ -313,6 +314,17 @@ export interface EditableField {
 export interface EventPage {
   "events": (Record<string, unknown>)[];
   "last": number;
+}
+
+/** Why a run failed. `place` is the field or node that failed, and `error` what was wrong with that, as its cause. `path` says which function was called for which, and `fix` what to do: both are known until the server that ran the run stops. */
+export interface FailureView {
+  "type": string;
+  "code": string | null;
+  "message": string;
+  "place": string;
+  "error": string;
+  "path": string | null;
+  "fix": string | null;
 }
 
 /** A field that differs; null in a run that has no such field there. */
@@ -714,7 +726,7 @@ export interface RunCounts {
   "is_all": boolean;
 }
 
-/** A run: its row, what it used, and how it ended. `end` is the class of its last node and `result` that node, for a run that has ended and whose graph is served; `no_result` says why that cannot be read. `forks` are the newest runs that were forked from it. With `in_progress` it is worked on by this server. */
+/** A run: its row, what it used, and how it ended. `end` is the class of its last node and `result` that node, for a run that has ended and whose graph is served; `no_result` says why that cannot be read. `failure` is why it failed. `forks` are the newest runs that were forked from it. With `in_progress` it is worked on by this server. */
 export interface RunDetails {
   "run_id": string;
   "graph": string;
@@ -739,6 +751,7 @@ export interface RunDetails {
   "end": string | null;
   "result": unknown;
   "no_result": string;
+  "failure": FailureView | null;
   "forks": (string)[];
   "in_progress": boolean;
 }
