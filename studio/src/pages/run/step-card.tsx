@@ -12,6 +12,9 @@ import { useGrowingPlaces, useGrowingText } from "./live.ts";
 import type { ChangeView } from "./run-view.ts";
 import { Source, usageText } from "./sources.tsx";
 
+/** Seconds that are not worth a word. */
+const SHORT = 0.001;
+
 interface StepCardProps {
   at: RunAt;
   details: RunDetails;
@@ -99,8 +102,8 @@ function FieldRow({ at, step, field, isChanged, isSelected, onWhy }: FieldRowPro
       </div>
       <span className="field-source small">
         <Source source={field.source} by={field.by} />
+        {field.seconds !== null && field.seconds >= SHORT && <span className="field-took">{formatSeconds(field.seconds)}</span>}
       </span>
-      <span className="field-took small muted">{field.seconds !== null && field.seconds > 0 ? formatSeconds(field.seconds) : ""}</span>
       <button type="button" className="button quiet small field-why" onClick={onWhy} aria-label={`Why ${step.node}.${field.name}`} title="Where this value came from (w)">
         why ›
       </button>
