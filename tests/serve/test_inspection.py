@@ -3,17 +3,18 @@
 import asyncio
 import json
 import socket
+import threading
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import pytest
-from pydantic import Field
+from pydantic import BaseModel, Field, field_serializer
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from bae import Dep, Gate, Graph, Node
 from bae.journal import SQLiteJournal
-from bae.serve import Form
+from bae.serve import ApiCall, Endpoint, Form
 from bae.serve.table import TABLE
 from serving import TOKEN, Served, held, serving
 
@@ -339,3 +340,24 @@ async def test_a_client_that_takes_nothing_is_dropped_and_costs_the_others_nothi
                         while True:
                             await hanging.recv()
                     assert hanging.close_code in (1006, 1013)
+
+
+async def test_what_is_sent_is_written_off_the_event_loop():
+    written: list[threading.Thread] = []
+
+    class Page(BaseModel):
+        text: str = ""
+
+        @field_serializer("text")
+        def write(self, text: str) -> str:
+            written.append(threading.current_thread())
+            return text
+
+    async def show(call: ApiCall) -> Page:
+        return Page()
+
+    async with serving() as served:
+        served.api.endpoints += (Endpoint("GET", "/page", "read", "A page.", show, {200: Page}),)
+        assert await served.get("/page") == {"text": ""}
+    assert threading.current_thread() not in written
+    assert len(written) == 1

@@ -4,8 +4,7 @@ or waits for a person."""
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,7 +13,6 @@ from typing import Any, Final, cast
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from bae.exceptions import BaeError, describe
 from bae.journal.decoder import off_loop
 from bae.journal.earlier_turns import read_turn
 from bae.journal.feeds import FeedBatch, Subscriber, subscribe
@@ -26,8 +24,8 @@ from bae.serve.ag_ui_input import RESPONSE, AgentRequest, is_approval
 from bae.serve.endpoints import ApiCall
 from bae.serve.gates import GatesQuery, list_gates
 from bae.serve.graphs import starts_of
-from bae.serve.problems import Refused, refusal_of
-from bae.serve.records import HEARTBEAT, SEND_SECONDS, until_gone
+from bae.serve.problems import Refused, failure_of
+from bae.serve.records import SEND_SECONDS, ClientGone, batches, sending, until_gone
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.views import GateView, UsageView, Value, dump
 from bae.tasks import gone
@@ -44,7 +42,6 @@ _STOPPED: Final = {
     "reset": ("bae-run-unknown", "the run was replaced by another"),
 }
 """Why a stream ends before its run: a code, and words."""
-_log = logging.getLogger("bae")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ class AgentStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
-        with suppress(TimeoutError):  # the client takes nothing: it is dropped
+        with suppress(ClientGone):
             try:
                 await self._send(send, self._begin())
                 last: list[AgentEvent] = []
@@ -106,18 +103,14 @@ class AgentStream(Response):
                     body = self._error.body
                     text = f"{body.detail}; {body.fix}" if body.fix else body.detail
                     last.append(_error_event(body.type, text))
-            except BaeError as error:
-                last = [_error_event(error.code, error.message)]
-            except TimeoutError:
+            except ClientGone:
                 raise
             except Exception as error:
-                refused = refusal_of(error)
-                if refused is None:
-                    _log.error("an AG-UI stream failed: %s", describe(error), exc_info=error)
-                    refused = Refused(500, "bae-serve-failed", "the request failed: see the log")
-                last = [_error_event(refused.body.type, refused.body.detail)]
+                told = failure_of(error, "an AG-UI stream").body
+                last = [_error_event(told.type, told.detail)]
             await self._send(send, last)
-            await send({"type": "http.response.body", "body": b""})
+            async with sending(SEND_SECONDS):
+                await send({"type": "http.response.body", "body": b""})
 
     def _begin(self) -> list[AgentEvent]:
         request = self._request
@@ -151,7 +144,7 @@ class AgentStream(Response):
                 tasks = [asyncio.create_task(until_gone(receive, lines))]
                 try:
                     with api.streaming(lines):
-                        async for batch in _batches(lines):
+                        async for batch in batches(lines):
                             await self._send_batch(events, batch, send)
                             # The text in progress comes after what happened before it.
                             if len(tasks) == 1 and lines.number >= known:
@@ -188,7 +181,7 @@ class AgentStream(Response):
             async for pieces in self._call.api.owner.texts.follow(run_id, thoughts=True):
                 async with self._sending:
                     await self._write(send, events.write(pieces))
-        except TimeoutError:
+        except ClientGone:
             lines.close()
 
     async def _end(self, events: RunEvents, run_id: str, end: str) -> list[AgentEvent] | None:
@@ -264,22 +257,8 @@ class AgentStream(Response):
         else:
             text = b"".join(b"data: " + dump(event) + b"\n\n" for event in events)
         if text:
-            async with asyncio.timeout(SEND_SECONDS):
+            async with sending(SEND_SECONDS):
                 await send({"type": "http.response.body", "body": text, "more_body": True})
-
-
-async def _batches(lines: Subscriber[Line]) -> AsyncIterator[FeedBatch[Line] | None]:
-    """The batches of a run, and None where there was none for a while."""
-    while True:
-        try:
-            async with asyncio.timeout(HEARTBEAT):
-                batch = await anext(lines)
-        except TimeoutError:
-            yield None
-            continue
-        except StopAsyncIteration:
-            return
-        yield batch
 
 
 def _interrupt(gate: GateView, call_id: str | None) -> AgentEvent:

@@ -4,7 +4,6 @@ Starlette mount, or that uvicorn serves by itself."""
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import threading
 from collections.abc import (
@@ -54,7 +53,8 @@ from bae.serve.files import Uploads
 from bae.serve.live import FEEDS, OpenFeed, serve_feeds
 from bae.serve.openapi import describe_api
 from bae.serve.owner import RunOwner
-from bae.serve.problems import Refused, refusal_of, unknown_run
+from bae.serve.problems import Refused, failure_of, unknown_run
+from bae.serve.run_rows import Previews
 from bae.serve.starts import Starts
 from bae.serve.table import TABLE
 from bae.serve.views import GateView, dump
@@ -77,7 +77,6 @@ HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "cross-origin-resource-policy": "same-origin",
 }
-_log = logging.getLogger("bae")
 
 
 class API:
@@ -105,6 +104,7 @@ class API:
         self.graphs = dict(graphs)
         self.journal = journal
         self.feeds = Feeds(journal)
+        self.previews = Previews(journal)
         self.starts = {name: Starts(name, graph) for name, graph in graphs.items()}
         self.owner = RunOwner(self.graphs, journal, lm, max_iters, at_once)
         self.endpoints: tuple[Endpoint, ...] = TABLE
@@ -270,12 +270,7 @@ class API:
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except Exception as error:
-            refused = refusal_of(error)
-            if refused is None or refused.status >= 500:
-                _log.error("%s failed: %s", request.url.path, describe(error), exc_info=error)
-            if refused is None:
-                refused = Refused(500, "bae-serve-failed", "the request failed: see the log")
-            return refused.response()
+            return failure_of(error, request.url.path).response()
 
     async def _answer(self, request: Request) -> Response:
         self._gatekeeper.check(request, request.method)
@@ -295,7 +290,8 @@ class API:
         if isinstance(found, Response):
             return found
         status, model = (200, found) if isinstance(found, BaseModel) else found
-        return Response(dump(model), status, media_type="application/json")
+        text = await in_thread(dump, model)  # a page may have megabytes
+        return Response(text, status, media_type="application/json")
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """The lifespan of an application that is this API alone."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,15 +13,21 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import Receive, Scope, Send
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
-from bae.exceptions import describe
 from bae.journal.feeds import Feed, FeedItem, Subscriber, subscribe
 from bae.journal.stored_runs import RunInfo
 from bae.serve.access import User
 from bae.serve.endpoints import raw_path
-from bae.serve.problems import Refused, refusal_of, wrong_input
-from bae.serve.records import HEARTBEAT, SEND_SECONDS, encode_line, in_parts
+from bae.serve.problems import Refused, failure_of, wrong_input
+from bae.serve.records import (
+    HEARTBEAT,
+    SEND_SECONDS,
+    ClientGone,
+    encode_line,
+    in_parts,
+    sending,
+)
 from bae.serve.views import dump, row_of
 from bae.tasks import gone
 
@@ -35,9 +40,9 @@ LONGEST_FRAME: Final = 4_096
 SUBSCRIPTIONS: Final = 50
 """How many feeds one connection follows."""
 TOKEN_SECONDS: Final = 2.0
-_log = logging.getLogger("bae")
 _SLOW: Final = 1013
 _REFUSED: Final = 1008
+_FAILED: Final = 1011
 _NO_TOKEN: Final = 4401
 
 
@@ -108,11 +113,15 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
         return
     await websocket.accept()
     connection = _Connection(api, websocket)
-    with suppress(TimeoutError, WebSocketDisconnect, RuntimeError):  # the client is gone
+    with suppress(ClientGone):
         try:
             await connection.serve()
+        except ClientGone:
+            raise
         except Refused as refused:
-            await websocket.close(_REFUSED, _reason(refused.body.detail))
+            await connection.close(_REFUSED, refused.body.detail)
+        except Exception as error:  # of the hook
+            await connection.close(_FAILED, failure_of(error, path).body.detail)
 
 
 class _Connection:
@@ -139,21 +148,26 @@ class _Connection:
                 task.cancel()
             await gone(tasks)
         if code:
-            async with asyncio.timeout(SEND_SECONDS):
-                await self._websocket.close(code, _reason(reason))
+            await self.close(code, reason)
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close the connection and say why."""
+        async with sending(SEND_SECONDS):
+            await self._websocket.close(code, _reason(reason))
 
     async def _authenticate(self) -> User | None:
         user = await self._api.known_user(self._websocket)
         if user is None:
+            token = ""
             with suppress(TimeoutError, ValueError):
                 async with asyncio.timeout(TOKEN_SECONDS):
                     token = (await self._receive()).token or ""
-                    if token.isascii() and token.isprintable():
-                        user = await self._api.known_user(_with_token(self._websocket, token))
+            if token.isascii() and token.isprintable():
+                user = await self._api.known_user(_with_token(self._websocket, token))
         if user is None:
-            await self._websocket.close(_NO_TOKEN, 'send {"token": "…"} as the first message')
+            await self.close(_NO_TOKEN, 'send {"token": "…"} as the first message')
         elif "read" not in user.can:
-            await self._websocket.close(_REFUSED, _reason(f"{user.name} may not read"))
+            await self.close(_REFUSED, f"{user.name} may not read")
             return None
         return user
 
@@ -169,16 +183,19 @@ class _Connection:
                         raise ValueError(f"at most {SUBSCRIPTIONS} feeds are followed at once")
                     task = asyncio.create_task(self._follow(user, frame.sub, frame))
                     self._tasks[frame.sub] = task
-        except (WebSocketDisconnect, RuntimeError):  # it is closed
+        except ClientGone:
             self._finish(0, "")
         except ValueError as error:
             self._finish(_REFUSED, str(error))
 
     async def _receive(self) -> Frame:
         """The next message of the client. One that makes no sense is a ValueError."""
-        message = await self._websocket.receive()
+        try:
+            message = await self._websocket.receive()
+        except RuntimeError as error:  # it is closed
+            raise ClientGone from error
         if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code", 1005))
+            raise ClientGone
         text = message.get("text")
         if text is None or len(text) > LONGEST_FRAME:
             raise ValueError(f"a message is a text of at most {LONGEST_FRAME} characters")
@@ -228,15 +245,12 @@ class _Connection:
                 last = items.number
                 end = items.end
             await self._send(json.dumps({"sub": number, "end": end, "last": last}))
+        except ClientGone:
+            return
         except Exception as error:
-            if isinstance(error, TimeoutError | WebSocketDisconnect | RuntimeError):
-                return
-            refused = refusal_of(error)
-            if refused is None or refused.status >= 500:
-                _log.error("the feed %r failed: %s", frame.feed[:200], describe(error))
-            body = (refused or Refused(500, "bae-serve-failed", "the feed failed")).body
-            sent = {"sub": number, "end": "refused", **body.model_dump(exclude_defaults=True)}
-            with suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
+            told = failure_of(error, f"the feed {frame.feed[:200]!r}").body
+            sent = {"sub": number, "end": "refused", **told.model_dump(exclude_defaults=True)}
+            with suppress(ClientGone):
                 await self._send(json.dumps(sent))
         finally:
             if self._tasks.get(number) is asyncio.current_task():
@@ -250,20 +264,20 @@ class _Connection:
         try:
             async for pieces in self._api.owner.texts.follow(run_id):
                 await self._send(json.dumps({"sub": number, "text": pieces}))
-        except (TimeoutError, RuntimeError, WebSocketDisconnect):
+        except ClientGone:
             items.close()
 
     async def _send(self, text: str) -> None:
         try:
-            async with self._sending, asyncio.timeout(SEND_SECONDS):
+            async with self._sending, sending(SEND_SECONDS):
                 await self._websocket.send_text(text)
-        except TimeoutError:
+        except ClientGone:
             self._finish(_SLOW, f"too slow: nothing was taken for {SEND_SECONDS:g} s")
             raise
 
     async def _beat(self) -> None:
         number = 0
-        with suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
+        with suppress(ClientGone):
             while True:
                 await asyncio.sleep(HEARTBEAT)
                 number += 1

@@ -3,14 +3,16 @@ what to do."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
-from bae.exceptions import BaeError, GateError, JournalError
+from bae.exceptions import BaeError, GateError, JournalError, describe
 
+_log = logging.getLogger("bae")
 LONGEST: Final = 20
 """How many faults of a request are listed."""
 
@@ -152,6 +154,15 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
         errors=errors,
         headers=headers,
     )
+
+
+def failure_of(error: BaseException, what: str) -> Refused:
+    """What a client is told of any error. The log has those that are the server's, and says that
+    `what` failed."""
+    refused = refusal_of(error)
+    if refused is None or refused.status >= 500:
+        _log.error("%s failed: %s", what, describe(error), exc_info=error)
+    return refused or Refused(500, "bae-serve-failed", "the request failed: see the log")
 
 
 def unknown_run(run_id: str) -> Refused:

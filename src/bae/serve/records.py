@@ -5,22 +5,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import suppress
-from typing import Annotated, Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 from pydantic_core import from_json
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocketDisconnect
 
-from bae.exceptions import BaeError
-from bae.journal.feeds import FeedItem, RunFeed, Subscriber, subscribe
-from bae.journal.stored_runs import Line
+from bae.journal.feeds import FeedBatch, FeedItem, RunFeed, Subscriber, subscribe
+from bae.journal.stored_runs import Line, RunLines
 from bae.serve.endpoints import ApiCall, Endpoint, Form
-from bae.serve.problems import refusal_of, wrong_input
+from bae.serve.problems import failure_of, wrong_input
 from bae.serve.views import LinePage, LineView, dump, fitting
 from bae.tasks import gone
+from bae.threads import in_thread
+
+T = TypeVar("T")
 
 HEARTBEAT: Final = 15.0
 """Seconds after which a stream says that it is alive."""
@@ -47,8 +50,12 @@ async def list_records(call: ApiCall) -> LinePage | Response:
     if "text/event-stream" in accept:
         return EventStream(call, _after_header(call))
     page = await api.journal.lines(run_id, after=query.after, limit=query.limit)
+    return await in_thread(_page_of, page, "application/x-ndjson" in accept)
+
+
+def _page_of(page: RunLines, as_lines: bool) -> LinePage | Response:
     lines = fitting(page.lines, lambda line: len(line.data))
-    if "application/x-ndjson" in accept:
+    if as_lines:
         text = b"".join(dump(line_view(line)) + b"\n" for line in lines)
         return Response(text, media_type="application/x-ndjson")
     return LinePage(
@@ -88,6 +95,20 @@ def encode_line(item: FeedItem[Line]) -> str:
     return item.encoded
 
 
+class ClientGone(Exception):
+    """Raised where a client takes nothing of what is sent to it, or has closed the connection."""
+
+
+@asynccontextmanager
+async def sending(seconds: float) -> AsyncGenerator[None]:
+    """Send something inside the block, in so many seconds at most. Raises `ClientGone`."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except (OSError, WebSocketDisconnect, RuntimeError) as error:  # OSError: or it takes too long
+        raise ClientGone from error
+
+
 class EventStream(Response):
     """The records of a run as server-sent events: `record` with its number as id, `status` where
     that has changed, `text` in progress of a run that is `live` here, and always `end`. Closing the
@@ -111,7 +132,7 @@ class EventStream(Response):
             return
         api = self._call.api
         feed: RunFeed = api.feeds.run(self._call.path["run"])
-        with suppress(TimeoutError):  # the client takes nothing: it is dropped
+        with suppress(ClientGone):
             try:
                 async with subscribe(feed, self._after) as lines:
                     tasks = [
@@ -128,10 +149,11 @@ class EventStream(Response):
                         await gone(tasks)
                     reason = lines.end or "closing"
                     await self._send(send, _event("end", {"reason": reason, "last": lines.number}))
-            except BaeError as error:
-                refused = refusal_of(error)
-                detail = error.code if refused is None else refused.body.detail
-                end = {"reason": "failed", "code": error.code, "detail": detail}
+            except ClientGone:
+                raise
+            except Exception as error:
+                told = failure_of(error, f"the stream of {feed.run_id}").body
+                end = {"reason": "failed", "code": told.type, "detail": told.detail}
                 await self._send(send, _event("end", end))
             await self._send(send, "", more=False)
 
@@ -143,26 +165,38 @@ class EventStream(Response):
         try:
             async for pieces in self._call.api.owner.texts.follow(self._call.path["run"]):
                 await self._send(send, "".join(_event("text", p._asdict()) for p in pieces))
-        except TimeoutError:
+        except ClientGone:
             lines.close()
 
     async def _send(self, send: Send, text: str, *, more: bool = True) -> None:
         message = {"type": "http.response.body", "body": text.encode(), "more_body": more}
-        async with asyncio.timeout(SEND_SECONDS), self._sending:
+        async with sending(SEND_SECONDS), self._sending:
             await send(message)
+
+
+async def batches(lines: Subscriber[T]) -> AsyncIterator[FeedBatch[T] | None]:
+    """The batches of a subscription, and None where there was none for a while."""
+    while True:
+        waiting = asyncio.timeout(HEARTBEAT)
+        try:
+            async with waiting:
+                batch = await anext(lines)
+        except TimeoutError:
+            if not waiting.expired():  # the store has raised it
+                raise
+            yield None
+            continue
+        except StopAsyncIteration:
+            return
+        yield batch
 
 
 async def _events(lines: Subscriber[Line], is_live: Callable[[], bool]) -> AsyncIterator[str]:
     status = ""
-    while True:
-        try:
-            async with asyncio.timeout(HEARTBEAT):
-                batch = await anext(lines)
-        except TimeoutError:
+    async for batch in batches(lines):
+        if batch is None:
             yield ": alive\n\n"
             continue
-        except StopAsyncIteration:
-            return
         for part in in_parts(batch.items):
             yield "".join(
                 f"id: {item.number}\nevent: record\ndata: {encode_line(item)}\n\n" for item in part
