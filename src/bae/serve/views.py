@@ -49,11 +49,13 @@ class RunRow(BaseModel):
     """One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has
     all of them. A `cost` of null is unknown. `change` numbers its changes: give the
     greatest to the feed of runs to follow the list. `waiting` has the first five questions of
-    `waiting_count`: `/runs/R/gates` has all of them."""
+    `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start;
+    the feed of runs leaves them out."""
 
     run_id: str
     graph: str
     status: Listed
+    preview: str = ""
     started: float
     updated: float
     seconds: float
@@ -69,13 +71,6 @@ class RunRow(BaseModel):
     tokens: int | None = None
     cost: float | None = None
     change: int
-
-
-class RunPage(BaseModel):
-    """Runs, the newest first. Give `next` as `before` for those after them."""
-
-    runs: list[RunRow]
-    next: str | None = None
 
 
 class UsageView(BaseModel):
@@ -307,11 +302,36 @@ class ProblemView(BaseModel):
     fix: str
 
 
+class ClassFieldView(BaseModel):
+    """A field of a node class. `source` is "given", "code", "lm" or the kind of its source, and
+    `origin` names where its value comes from, where the source alone does not."""
+
+    name: str
+    type: str
+    source: str
+    origin: str
+    description: str
+    required: bool
+
+
+class ClassView(BaseModel):
+    """A node class of a graph: whether runs "never" end there, "may" or "always" do, who chooses
+    what follows ("lm", "code" or "certain"), the LM that is pinned to it, and its fields."""
+
+    node: str
+    about: str
+    ending: str
+    chosen_by: str
+    lm: str
+    fields: list[ClassFieldView]
+
+
 class GraphView(GraphRow):
     """A graph: its nodes and edges with a layout, its tools and problems, and the schemas of its
     start and ends."""
 
     nodes: list[str]
+    classes: list[ClassView]
     edges: list[EdgeView]
     boxes: list[BoxView]
     tools: list[ToolView]
@@ -319,6 +339,34 @@ class GraphView(GraphRow):
     start_schema: dict[str, Any]
     end_schemas: dict[str, dict[str, Any]]
     mermaid: str
+
+
+class PromptMessage(BaseModel):
+    """A message of a prompt."""
+
+    role: str
+    text: str
+
+
+class PromptView(BaseModel):
+    """A prompt that a graph can send, with samples for values. The LM fills the node `target`, or
+    chooses among `options`. `by_body` is a prompt of a body that is written in code. Without an
+    `answer_schema` the answer is plain text."""
+
+    source: str | None
+    target: str | None
+    options: list[str]
+    by_body: bool
+    system: str
+    messages: list[PromptMessage]
+    tools: list[str]
+    answer_schema: dict[str, Any] | None
+
+
+class PromptPage(BaseModel):
+    """All prompts that a graph can send."""
+
+    prompts: list[PromptView]
 
 
 class Started(BaseModel):
@@ -334,13 +382,14 @@ class Health(BaseModel):
     bae: str
 
 
-def row_of(info: RunInfo) -> RunRow:
-    """A run in a list."""
+def row_of(info: RunInfo, preview: str = "") -> RunRow:
+    """A run in a list, with the first words of its start."""
     about = info.summary
     return RunRow(
         run_id=info.run_id,
         graph=info.graph,
         status=info.standing(),
+        preview=preview,
         started=info.started,
         updated=info.updated,
         seconds=info.lasted(),

@@ -225,6 +225,26 @@ export interface ChangedLines {
   "lines": (string)[];
 }
 
+/** A field of a node class. `source` is "given", "code", "lm" or the kind of its source, and `origin` names where its value comes from, where the source alone does not. */
+export interface ClassFieldView {
+  "name": string;
+  "type": string;
+  "source": string;
+  "origin": string;
+  "description": string;
+  "required": boolean;
+}
+
+/** A node class of a graph: whether runs "never" end there, "may" or "always" do, who chooses what follows ("lm", "code" or "certain"), the LM that is pinned to it, and its fields. */
+export interface ClassView {
+  "node": string;
+  "about": string;
+  "ending": string;
+  "chosen_by": string;
+  "lm": string;
+  "fields": (ClassFieldView)[];
+}
+
 /** Two runs by place. `first` is the place of the first difference, in the run `a` if it has one; null if there is none. Times are no difference. `total` counts the nodes to list. */
 export interface ComparisonView {
   "a": RunRow;
@@ -237,6 +257,13 @@ export interface ComparisonView {
 /** The files of a change. `lines` of a hunk have a space, `-` or `+` before them. */
 export interface DiffView {
   "files": (ChangedFile)[];
+}
+
+/** What an agent began last for a task, since when, and the run in the journal that has it. */
+export interface Doing {
+  "text": string;
+  "at": number;
+  "run": string;
 }
 
 /** That one node may lead to another: `chosen_by` the LM ("lm"), the body ("code"), or surely ("certain"). `line` has the points of the arrow, in pixels. */
@@ -262,6 +289,24 @@ export interface EditBody {
   "proof"?: "new-tests" | "named-tests" | "failing-tests" | "none" | null;
   "may"?: "add-tests" | "change-tests" | "change-test-setup" | null;
   "feature"?: string | null;
+}
+
+/** A field that a fork may change: its value now, and the JSON schema of its type, if that can be described. One that is `needed` has no stored value, so that a fork must give it. */
+export interface EditableField {
+  "kept": string;
+  "value": unknown;
+  "text": string | null;
+  "size": number | null;
+  "name": string;
+  "place": string;
+  "source": string;
+  "by": string;
+  "state": string;
+  "seconds": number | null;
+  "error": string;
+  "note": string;
+  "field_schema": Record<string, unknown> | null;
+  "needed": boolean;
 }
 
 /** Events in order. Give `last` as `after` for those behind them. */
@@ -328,6 +373,14 @@ export interface ForkBody {
   "go_on"?: boolean;
 }
 
+/** The fields of the node at a step that `POST /runs/R/forks` may change. */
+export interface ForkFormView {
+  "run_id": string;
+  "at": number;
+  "node": string;
+  "fields": (EditableField)[];
+}
+
 /** Questions of a run, in order, and how many there are. */
 export interface GatePage {
   "gates": (GateView)[];
@@ -373,6 +426,7 @@ export interface GraphView {
   "ends": (string)[];
   "about": string;
   "nodes": (string)[];
+  "classes": (ClassView)[];
   "edges": (EdgeView)[];
   "boxes": (BoxView)[];
   "tools": (ToolView)[];
@@ -393,6 +447,17 @@ export interface InboxPage {
   "gates": (GateView)[];
   "next": number | null;
   "more": Record<string, number>;
+}
+
+/** A graph that ran for a `field` of the node at `step`: its picture is at `path`. `outcome` is empty while it runs. */
+export interface InnerRunView {
+  "path": string;
+  "graph": string;
+  "node": string;
+  "step": number;
+  "field": string;
+  "nodes": number;
+  "outcome": string;
 }
 
 /** One thing that is wrong with a request: where it is, and why. */
@@ -479,13 +544,16 @@ export interface NodePair {
   "fields": (FieldPair)[];
 }
 
-/** The plan: the tasks that wait for approval, those among them that no test proves, which tasks would be worked on at the same time, and the longest chain of tasks. */
+/** The plan: the tasks that wait for approval, those among them that no test proves, which tasks would be worked on at the same time, and the longest chain of tasks. `boxes` and `edges` are a picture of all tasks, each after those that it depends on; `task_schema` is the JSON schema of a task to add. */
 export interface PlanView {
   "unapproved": (string)[];
   "without_tests": (string)[];
   "rounds": ((string)[])[];
   "critical_path": (string)[];
   "left": (LeftTask)[];
+  "boxes": (BoxView)[];
+  "edges": (EdgeView)[];
+  "task_schema": Record<string, unknown>;
 }
 
 /** A task as a plan or a person describes it. `depends_on` names other tasks by their keys. */
@@ -538,6 +606,29 @@ export interface ProblemView {
   "fix": string;
 }
 
+/** A message of a prompt. */
+export interface PromptMessage {
+  "role": string;
+  "text": string;
+}
+
+/** All prompts that a graph can send. */
+export interface PromptPage {
+  "prompts": (PromptView)[];
+}
+
+/** A prompt that a graph can send, with samples for values. The LM fills the node `target`, or chooses among `options`. `by_body` is a prompt of a body that is written in code. Without an `answer_schema` the answer is plain text. */
+export interface PromptView {
+  "source": string | null;
+  "target": string | null;
+  "options": (string)[];
+  "by_body": boolean;
+  "system": string;
+  "messages": (PromptMessage)[];
+  "tools": (string)[];
+  "answer_schema": Record<string, unknown> | null;
+}
+
 /** Why runs can be neither started nor answered, and the command that changes that. */
 export interface ReadOnly {
   "reason": string;
@@ -555,6 +646,13 @@ export interface ReplayView {
   "code": string;
   "why": string;
   "diff": string;
+}
+
+/** What a person asked for that no run has taken yet: of a task, or of the whole run. */
+export interface RequestView {
+  "id": number;
+  "action": "stop" | "kill" | "pause" | "resume" | "retry" | "skip";
+  "task": string | null;
 }
 
 /** `given` has the secrets that no journal stores, as `{"Login.token": "…"}`. */
@@ -591,11 +689,34 @@ export interface RevokeBody {
   "tool": string;
 }
 
+/** A node class in the picture of a run: how often the run has reached it, and whether the run is there now. `ends` says whether a run may end there. */
+export interface RunBoxView {
+  "node": string;
+  "x": number;
+  "y": number;
+  "width": number;
+  "height": number;
+  "visits": number;
+  "is_current": boolean;
+  "is_start": boolean;
+  "ends": boolean;
+  "fields": (RunFieldView)[];
+}
+
+/** How many runs there are, by status and by graph. Without `is_all` these are the newest ones of a longer journal. */
+export interface RunCounts {
+  "total": number;
+  "statuses": Record<string, number>;
+  "graphs": Record<string, number>;
+  "is_all": boolean;
+}
+
 /** A run: its row, what it used, and how it ended. `end` is the class of its last node and `result` that node, for a run that has ended and whose graph is served; `no_result` says why that cannot be read. `forks` are the newest runs that were forked from it. With `in_progress` it is worked on by this server. */
 export interface RunDetails {
   "run_id": string;
   "graph": string;
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
+  "preview": string;
   "started": number;
   "updated": number;
   "seconds": number;
@@ -619,17 +740,51 @@ export interface RunDetails {
   "in_progress": boolean;
 }
 
-/** Runs, the newest first. Give `next` as `before` for those after them. */
+/** An edge in the picture of a run: how often the run has taken it. */
+export interface RunEdgeView {
+  "source": string;
+  "target": string;
+  "chosen_by": string;
+  "line": ([number, number])[];
+  "taken": number;
+}
+
+/** A field of a node class: the kind of its source, and the graph that runs for it, if any. */
+export interface RunFieldView {
+  "name": string;
+  "type": string;
+  "kind": string;
+  "required": boolean;
+  "graph": string | null;
+}
+
+/** The graph at a path of a run, with the way that it took so far. `classes` says where the picture comes from: the types that the run is stored with ("run"), or those of the graph that is served ("served"), for a run that has none. `problems` are known if the graph is served, and its types are those of the run. `inner_total` counts the graphs that ran inside. */
+export interface RunGraphView {
+  "run_id": string;
+  "graph": string;
+  "path": string;
+  "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
+  "classes": string;
+  "boxes": (RunBoxView)[];
+  "edges": (RunEdgeView)[];
+  "problems": (ProblemView)[];
+  "inner": (InnerRunView)[];
+  "inner_total": number;
+}
+
+/** Runs, the newest first. Give `next` as `before` for those after them, and `change` to the feed of runs to hear of what changes later. */
 export interface RunPage {
   "runs": (RunRow)[];
   "next": string | null;
+  "change": number;
 }
 
-/** One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has all of them. A `cost` of null is unknown. `change` numbers its changes: give the greatest to the feed of runs to follow the list. `waiting` has the first five questions of `waiting_count`: `/runs/R/gates` has all of them. */
+/** One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has all of them. A `cost` of null is unknown. `change` numbers its changes: give the greatest to the feed of runs to follow the list. `waiting` has the first five questions of `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start; the feed of runs leaves them out. */
 export interface RunRow {
   "run_id": string;
   "graph": string;
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
+  "preview": string;
   "started": number;
   "updated": number;
   "seconds": number;
@@ -687,13 +842,14 @@ export interface StepView {
   "changed": (string)[];
 }
 
-/** A graph that the page can run. `message` is the field of the start node that takes a message; without one there is no chat with the graph. `files` are its fields for images and documents. */
+/** A graph that the page can run. `message` is the field of the start node that takes a message; without one there is no chat with the graph. `files` are its fields for images and documents. `run_command` starts a run in a terminal, with the fields of the start node behind it. */
 export interface StudioGraph {
   "name": string;
   "start": string;
   "ends": (string)[];
   "about": string;
   "message": string | null;
+  "run_command": string;
   "files": (string)[];
 }
 
@@ -773,7 +929,7 @@ export interface TaskPage {
   "next": number | null;
 }
 
-/** A task in a list. */
+/** A task in a list. `since` is when it got its status, in seconds since 1970, `attempts` how many attempts have ended, `outcomes` how many tests had each outcome when they last ran, and `question` what it asks a person. A task that is `paused` starts when a person resumes it. `doing` is what its agent does now; null where nobody works on the task. */
 export interface TaskRow {
   "id": number;
   "key": string;
@@ -789,12 +945,18 @@ export interface TaskRow {
   "commit": string | null;
   "failures": number;
   "spent": Spent;
+  "since": number;
+  "attempts": number;
+  "outcomes": Record<string, number> | null;
+  "question": string;
+  "paused": boolean;
+  "doing": Doing | null;
 }
 
 /** Where a task is. Completed means merged, with tests that prove it. Merged means merged without such tests, as a person approved. Staged means merged into the branch of its feature, which is not in the team's branch yet. */
 export type TaskStatus = "pending" | "ready" | "in_progress" | "blocked" | "staged" | "completed" | "merged" | "failed" | "cancelled" | "skipped";
 
-/** A team, with its agents. */
+/** A team, with its agents. `goal` is the one that was planned last, `requirements` the document of its planning, `sandbox` what keeps the commands of agents from the rest of this machine, and `requests` what was asked for and not taken yet. Without a run in progress no agent works, whatever its status says. */
 export interface TeamDetails {
   "team": string;
   "branch": string;
@@ -806,6 +968,10 @@ export interface TeamDetails {
   "spent": Spent;
   "last": number;
   "root": string;
+  "goal": string;
+  "sandbox": string;
+  "requirements": string;
+  "requests": (RequestView)[];
   "agents": (AgentInfo)[];
 }
 
