@@ -134,8 +134,9 @@ class StepPage(BaseModel):
 
 class GateView(BaseModel):
     """A question to a person, with what is needed to decide: the JSON schema of the answer, and the
-    values of the node so far or the arguments of the tool call. The kinds "blocker" and "plan" are
-    of a `team`, which has no run."""
+    values of the node so far or the arguments of the tool call. The kind "approval" asks whether a
+    call may be made, and `arguments_schema` describes its arguments. The kinds "blocker" and "plan"
+    are of a `team`, which has no run. `answer` is there for a question that is answered."""
 
     run_id: str
     graph: str
@@ -147,9 +148,12 @@ class GateView(BaseModel):
     deadline: float | None = None
     answered: bool = False
     answered_by: str | None = None
+    answer: Value | None = None
     answer_schema: dict[str, Any] | None = None
+    arguments_schema: dict[str, Any] | None = None
     context: dict[str, Value]
     tool: str | None = None
+    thread: str | None = None
     team: str | None = None
     task: str | None = None
 

@@ -399,7 +399,7 @@ export interface GatePage {
   "total": number;
 }
 
-/** A question to a person, with what is needed to decide: the JSON schema of the answer, and the values of the node so far or the arguments of the tool call. The kinds "blocker" and "plan" are of a `team`, which has no run. */
+/** A question to a person, with what is needed to decide: the JSON schema of the answer, and the values of the node so far or the arguments of the tool call. The kind "approval" asks whether a call may be made, and `arguments_schema` describes its arguments. The kinds "blocker" and "plan" are of a `team`, which has no run. `answer` is there for a question that is answered. */
 export interface GateView {
   "run_id": string;
   "graph": string;
@@ -411,9 +411,12 @@ export interface GateView {
   "deadline": number | null;
   "answered": boolean;
   "answered_by": string | null;
+  "answer": Value | null;
   "answer_schema": Record<string, unknown> | null;
+  "arguments_schema": Record<string, unknown> | null;
   "context": Record<string, Value>;
   "tool": string | null;
+  "thread": string | null;
   "team": string | null;
   "task": string | null;
 }
@@ -855,13 +858,14 @@ export interface StepView {
   "changed": (string)[];
 }
 
-/** A graph that the page can run. `message` is the field of the start node that takes a message; without one there is no chat with the graph. `files` are its fields for images and documents. `run_command` starts a run in a terminal, with the fields of the start node behind it. */
+/** A graph that the page can run. `message` is the field of the start node that takes a message; without one there is no chat with the graph. `files` are its fields for images and documents. `replies` has the text field of each end that has one: the reply of a turn. `run_command` starts a run in a terminal, with the fields of the start node behind it. */
 export interface StudioGraph {
   "name": string;
   "start": string;
   "ends": (string)[];
   "about": string;
   "message": string | null;
+  "replies": Record<string, string>;
   "run_command": string;
   "files": (string)[];
 }
@@ -1055,11 +1059,12 @@ export interface ThreadPage {
   "next": string | null;
 }
 
-/** A thread in a list, with its newest turn. */
+/** A thread in a list, with its newest turn. `text` is the beginning of that turn's message, where the graph is served. */
 export interface ThreadRow {
   "thread": string;
   "graph": string;
   "run_id": string;
+  "text": string;
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
   "updated": number;
 }
@@ -1086,7 +1091,29 @@ export interface ToolView {
   "arguments": Record<string, unknown>;
 }
 
-/** A turn: what the user wrote and what was replied. `is_shown` says whether later turns see it. */
+/** A tool call of a turn, and what came of it. `person` says whether a person "approved" it, or "answered" in its place. */
+export interface TurnCall {
+  "name": string;
+  "arguments": Value;
+  "state": string;
+  "result": Value | null;
+  "error": string;
+  "seconds": number;
+  "place": string;
+  "person": string;
+}
+
+/** What happened in a turn: the fields of its first node and of the node that it ended at, its tool calls, and what the model has thought, where the journal keeps that. */
+export interface TurnDetails {
+  "run_id": string;
+  "start": Record<string, Value>;
+  "end": string | null;
+  "reply": Record<string, Value>;
+  "calls": (TurnCall)[];
+  "thoughts": (string)[];
+}
+
+/** A turn: what the user wrote and what was replied. `is_shown` says whether later turns see it, and `replaces` the turn whose place it takes, as a fork into the thread. */
 export interface TurnView {
   "run_id": string;
   "user": string;
@@ -1095,6 +1122,7 @@ export interface TurnView {
   "started": number;
   "updated": number;
   "is_shown": boolean;
+  "replaces": string | null;
   "waiting": (WaitingGate)[];
   "error": string;
   "metadata": Record<string, unknown>;
