@@ -75,8 +75,10 @@ class CallsQuery(Form):
 
 
 class TimelineQuery(Form):
-    """Bars from the number `start` on."""
+    """Bars from the number `start` on. Of a `place`, as `3` or `2:Report.parts/1`, which is a step
+    of the run or of a graph inside, the number of the first bar is told as `index`."""
 
+    place: Annotated[str, Field(max_length=2_000)] = ""
     start: Number = 0
     limit: Annotated[int, Field(ge=1, le=5_000)] = 500
 
@@ -170,13 +172,17 @@ async def show_call(call: ApiCall) -> CallView:
 async def show_timeline(call: ApiCall) -> TimelineView:
     stored = await call.api.read_texts(call.user, call.path["run"])
     query = call.query
-    return await call.api.fold(_timeline, stored, query.start, query.limit)
+    return await call.api.fold(_timeline, stored, query)
 
 
-def _timeline(stored: StoredRun, start: int, limit: int) -> TimelineView:
+def _timeline(stored: StoredRun, query: TimelineQuery) -> TimelineView:
     now = time()
     ran, path = timeline(stored, now=now), critical_path(stored, now=now)
-    return timeline_of(ran, path, start, limit)
+    view = timeline_of(ran, path, query.start, query.limit)
+    if query.place:
+        places = enumerate(each.place for each in ran.every())
+        view.index = next((n for n, each in places if each.startswith(f"{query.place}:")), None)
+    return view
 
 
 async def report_of(call: ApiCall) -> RunReport:

@@ -101,7 +101,7 @@ function FieldRow({ at, step, field, isChanged, isSelected, onWhy }: FieldRowPro
         <FieldValue at={at} step={step} field={field} growing={growing} />
       </div>
       <span className="field-source small">
-        <Source source={field.source} by={field.by} />
+        {growing && field.state !== "there" ? <Source source="lm" by="" /> : field.state !== "absent" && <Source source={field.source} by={field.by} />}
         {field.seconds !== null && field.seconds >= SHORT && <span className="field-took">{formatSeconds(field.seconds)}</span>}
       </span>
       <button type="button" className="button quiet small field-why" onClick={onWhy} aria-label={`Why ${step.node}.${field.name}`} title="Where this value came from (w)">
@@ -116,7 +116,7 @@ function FieldValue({ at, step, field, growing }: { at: RunAt; step: StepView; f
   if (field.state === "failed") return <span className="fault value text">✗ {field.error || "failed"}</span>;
   if (field.state === "waiting") return <span className="status waiting">? waits for a person</span>;
   if (field.state === "begun") return <span className="muted">in progress…</span>;
-  if (field.state === "absent") return <span className="muted">not there yet</span>;
+  if (field.state === "absent") return <span className="muted">–</span>;
   return (
     <Clamped>
       <WholeValue at={at} step={step} field={field} />

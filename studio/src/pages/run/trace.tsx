@@ -144,7 +144,10 @@ function Steps({ at, details, view, change, onFork, total, get, onRange, isFilte
     if (view.step === null || isFiltered) return;
     rows.scrollToIndex(view.step, { align: "auto" });
     // Its height is known when it is drawn.
-    const frame = requestAnimationFrame(() => box.current?.querySelector(".field.selected, .step.selected")?.scrollIntoView({ block: "nearest" }));
+    const frame = requestAnimationFrame(() => {
+      const step = box.current?.querySelector(".step.selected");
+      (step?.querySelector(".field.selected") ?? step?.querySelector(".step-head"))?.scrollIntoView({ block: "nearest" });
+    });
     return () => cancelAnimationFrame(frame);
   }, [view.step, view.field, isFiltered, rows]);
   return (
