@@ -7,10 +7,12 @@ import type { TaskRow } from "../../api/types.ts";
 import { Age, Empty, Status } from "../../ui/basics.tsx";
 import { AnswerBox } from "./answer-box.tsx";
 import type { Shared } from "./shared.ts";
-import { type Column, columnOf, COLUMNS, countsText, shownStatus } from "./tasks.ts";
+import { attemptOf, type Column, columnOf, COLUMNS, countsText, shownStatus } from "./tasks.ts";
 
 const REST = 1_200;
 const MANY = 100;
+/** What is shown first on a phone, if there is some of it. */
+const FIRST: readonly Column[] = ["needs", "working", "failed", "todo", "done"];
 
 export function Board(props: Shared) {
   const { rows, address, go } = props;
@@ -28,7 +30,7 @@ export function Board(props: Shared) {
       </Empty>
     );
   }
-  const chosen = address.column ?? (COLUMNS.find(([column]) => column === "needs" && columns.get(column)!.length > 0) ?? COLUMNS.find(([column]) => columns.get(column)!.length > 0) ?? COLUMNS[0]!)[0];
+  const chosen = address.column ?? FIRST.find((column) => columns.get(column)!.length > 0) ?? "todo";
   return (
     <>
       <div className="board-filter tabs" role="group" aria-label="Status">
@@ -99,7 +101,7 @@ function Card({ row, team, critical, address, go }: Shared & { row: TaskRow }) {
       <div className="row wrap card-facts small muted">
         <Status status={status} />
         {!row.approved && <span className="tag">to approve</span>}
-        {isAtWork && <span>attempt {row.attempts + 1}</span>}
+        {isAtWork && <span>attempt {attemptOf(row)}</span>}
         {!isAtWork && row.attempts > 0 && (
           <span>
             {row.attempts} {row.attempts === 1 ? "attempt" : "attempts"}

@@ -24,8 +24,10 @@ export function TeamHeader({ team, rows }: Shared) {
   return (
     <header className="team-head">
       <div className="row wrap">
-        <h1 className="truncate">{team.team}</h1>
-        <Status status={status} />
+        <div className="row team-title">
+          <h1 className="truncate">{team.team}</h1>
+          <Status status={status} />
+        </div>
         <span className="grow" />
         <button type="button" className="button" disabled={!may || act.isPending} title={why} onClick={() => act.mutate({ action: hold.action })}>
           {hold.label}
