@@ -365,12 +365,15 @@ class _Teams:
             found = _find_blocker(await _read_blockers(name, team), str(found.id))
         if found.answer != answer:
             who = f" by {found.answered_by}" if found.answered_by else ""
-            raise Refused(
+            refused = Refused(
                 409,
                 "bae-team-transition",
                 f"blocker {found.id} was answered{who}: {headline(found.answer or '')}",
                 "add a note to the task instead: the action note",
             )
+            refused.body.answered_by = found.answered_by
+            refused.body.answer = Value(value=found.answer).model_dump(exclude_none=True)
+            raise refused
         return found
 
     async def list_waiting(self, call: ApiCall) -> list[GateView]:
