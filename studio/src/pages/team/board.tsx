@@ -5,7 +5,8 @@ import { Link } from "wouter";
 
 import type { TaskRow } from "../../api/types.ts";
 import { Age, Empty, Status } from "../../ui/basics.tsx";
-import { AnswerBox } from "./answer-box.tsx";
+import { answerDraft, AnswerBox } from "./answer-box.tsx";
+import { useDraft } from "./drafts.ts";
 import type { Shared } from "./shared.ts";
 import { attemptOf, type Column, columnOf, COLUMNS, countsText, shownStatus } from "./tasks.ts";
 
@@ -85,6 +86,7 @@ const EMPTY: Record<Column, string> = {
 };
 
 function Card({ row, team, critical, address, go }: Shared & { row: TaskRow }) {
+  const [draft] = useDraft(answerDraft(team.team, row.key));
   const isOpen = address.task === row.key;
   const isCritical = critical.has(row.key);
   const column = columnOf(row);
@@ -111,14 +113,9 @@ function Card({ row, team, critical, address, go }: Shared & { row: TaskRow }) {
         {isCritical && <span className="sr-only">on the critical path</span>}
       </div>
       {row.doing !== null && isAtWork && <p className="card-doing mono small">{row.doing.text}</p>}
-      {row.question !== "" ? (
-        <>
-          <p className="card-question">{row.question.length > 280 ? `${row.question.slice(0, 280)}…` : row.question}</p>
-          <AnswerBox team={team.team} task={row.key} compact />
-        </>
-      ) : (
-        row.reason !== "" && column !== "done" && <p className="card-reason small">{row.reason}</p>
-      )}
+      {row.question !== "" && <p className="card-question">{row.question.length > 280 ? `${row.question.slice(0, 280)}…` : row.question}</p>}
+      {(row.question !== "" || draft !== "") && <AnswerBox team={team.team} task={row.key} compact />}
+      {row.question === "" && row.reason !== "" && column !== "done" && <p className="card-reason small">{row.reason}</p>}
       {waits.length > 0 && <p className="small muted truncate">after {waits.join(", ")}</p>}
       {row.outcomes !== null && column !== "todo" && <p className={`small ${(row.outcomes["failed"] ?? 0) > 0 ? "fault" : "muted"}`}>{countsText(row.outcomes)}</p>}
     </article>

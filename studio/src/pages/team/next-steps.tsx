@@ -21,6 +21,14 @@ export function NextSteps({ team, rows, plan, address, go }: Shared) {
       </p>
     );
   }
+  const ready = rows.filter((row) => row.status === "ready" || row.status === "in_progress" || (row.status === "pending" && row.approved)).length;
+  if (!team.running && ready > 0 && address.task === null && address.view !== "plan") {
+    return (
+      <p className="note">
+        {ready === 1 ? "One task is" : `${ready} tasks are`} left to do, and no run is in progress. Start one with Run.
+      </p>
+    );
+  }
   if (address.task === null && rows.every((row) => columnOf(row) === "done")) {
     return (
       <section className="note all-done" aria-label="What next">
