@@ -138,7 +138,7 @@ def studio(
         team=None if team is None else Path(team).resolve(),
         named_lm=None if lm is None else _absolute_lm(lm),
         lm=name,
-        model=cached_lm(name) if name else None,
+        model=cached_lm(name) if name and graphs else None,
         max_iters=max_iters,
         key=key,
         hosts=(host, *(allow_host or ())),
