@@ -147,7 +147,7 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     api = call.api
     stored = await api.read_texts(call.user, run_id)
     usage = (await api.fold(read_history, stored)).usage
-    row = row_of(stored.info, preview_of(stored.lines[0]))
+    row = row_of(stored.info, preview_of(stored.lines))
     view = RunDetails(**row.model_dump(), usage=usage_of(usage))
     if stored.info.status == "failed":
         told = api.owner.failures.of(run_id)
