@@ -189,8 +189,8 @@ async def test_failed_tests_and_their_correction_are_shown_with_the_diff_of_each
         await expect(lines).to_contain_text(right)
 
         await page.get_by_role("tab", name="Log").click()
-        submission = page.get_by_role("listitem").filter(has_text=DONE)
-        await submission.get_by_text(DONE).first.click()
+        submission = page.get_by_role("listitem").filter(has_text=f"submission{DONE}")
+        await submission.locator("summary").click()
         link = submission.get_by_role("link", name="the run of the agent")
         await expect(link).to_have_attribute("href", re.compile(r"^/team/calc/runs/task-1-"))
 

@@ -8,6 +8,7 @@ import { Age, Empty, Status } from "../../ui/basics.tsx";
 import { answerDraft, AnswerBox } from "./answer-box.tsx";
 import { useDraft } from "./drafts.ts";
 import type { Shared } from "./shared.ts";
+import { GoalForm } from "./start-forms.tsx";
 import { attemptOf, type Column, columnOf, COLUMNS, countsText, shownStatus } from "./tasks.ts";
 
 const REST = 1_200;
@@ -28,6 +29,7 @@ export function Board(props: Shared) {
     return (
       <Empty mark="☰" title="No tasks yet">
         <p>Say what you want built. The team reads the repository, asks what is open, and makes a plan that you approve.</p>
+        <GoalForm team={props.team.team} />
       </Empty>
     );
   }
