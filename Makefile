@@ -123,6 +123,10 @@ demo: .venv/.run ## Run the example, examples/ootd.py, on the model that comes w
 team-demo: .venv/.team ## Watch a team build a small program, with a scripted LLM
 	.venv/bin/python examples/team/demo.py
 
+.PHONY: studio-demo
+studio-demo: .venv/.run .venv/.team ## Open a page on runs of the examples, a chat and a team at work
+	.venv/bin/python examples/studio/demo.py
+
 .PHONY: docs-serve
 docs-serve: .venv/.dev ## Show the docs on http://127.0.0.1:8000, rebuilt when a page is saved
 	.venv/bin/mkdocs serve

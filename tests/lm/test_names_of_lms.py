@@ -73,7 +73,9 @@ async def asked(provider: Provider, name: str) -> Any:
 
 @given(
     model=st.from_regex(r"[a-z0-9]([a-z0-9./:_-]*[a-z0-9])?(@[a-z0-9]+)?", fullmatch=True),
-    address=st.sampled_from(["", "http://127.0.0.1:8000/v1", "https://models.example/v1"]),
+    address=st.sampled_from(
+        ["", "http://127.0.0.1:8000/v1", "https://models.example/v1", "HTTP://[::1]:8000/v1"]
+    ),
     options=st.dictionaries(
         st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True),
         st.from_regex(r"[a-z0-9=.,:/@-]{1,8}", fullmatch=True),

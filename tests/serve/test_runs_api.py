@@ -359,6 +359,32 @@ async def test_rows_of_a_list_are_small_and_a_page_of_long_records_ends_early(
         assert found == [*range(len(found))]
 
 
+async def test_a_list_has_the_first_words_of_each_run_finds_runs_by_them_and_counts_them():
+    async with serving() as served:
+        long = {"name": "a  lamp\n" + "x" * 500}
+        held.setdefault(long["name"], asyncio.Event()).set()
+        body = {"start": long, "run_id": "one"}
+        await served.post("/graphs/slow/runs?wait=10", body)
+        await served.start("kettle", 20, run_id="two")
+        page = await served.get("/runs")
+        assert [row["run_id"] for row in page["runs"]] == ["two", "one"]
+        assert page["runs"][0]["preview"] == "kettle"
+        assert page["runs"][1]["preview"].startswith("a lamp xxx")
+        assert len(page["runs"][1]["preview"]) == 120
+        assert page["change"] >= max(row["change"] for row in page["runs"])
+        assert [row["run_id"] for row in (await served.get("/runs?q=KETTLE"))["runs"]] == ["two"]
+        assert (await served.get("/runs?limit=1"))["next"] == "two"
+        assert (await served.get("/runs?limit=1&before=two"))["next"] is None
+        counts = await served.get("/run-counts")
+        assert counts == {
+            "total": 2,
+            "statuses": {"waiting": 1, "ended": 1},
+            "graphs": {"orders": 1, "slow": 1},
+            "is_all": True,
+        }
+        assert (await served.get("/run-counts?q=lamp"))["statuses"] == {"ended": 1}
+
+
 async def test_two_runs_are_compared_by_place():
     async with serving() as served:
         await served.start(count=2, run_id="a")

@@ -67,7 +67,15 @@ async def open_studio(
     prepare(api)
     command = "bae studio app.py --journal runs.db"
     studio = Studio(
-        api, known, StudioPage(), **{"journal": "runs.db", "serve_command": command, **more}
+        api,
+        known,
+        StudioPage(),
+        **{
+            "journal": "runs.db",
+            "serve_command": command,
+            "run_commands": {name: f"bae run app.py:{name}" for name in named},
+            **more,
+        },
     )
     async with listening(api, port=port, app=studio) as url:
         yield OpenedStudio(url, studio)

@@ -94,9 +94,10 @@ async def test_a_file_can_become_a_directory(root: Path):
     (root / "b.txt").unlink()
     write(root, {"b.txt/inside": "x"})
 
-    await repository.commit(repository.checkout, ["b.txt/inside"], "a directory")
+    await repository.commit(repository.checkout, ["b.txt/inside", "b.txt"], "a directory")
 
     assert git(root, "ls-files") == "a.txt\nb.txt/inside"
+    assert await repository.read_files("HEAD", ["b.txt", "b.txt/inside"]) == [None, b"x"]
 
 
 async def test_names_are_taken_literally(root: Path):

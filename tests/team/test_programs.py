@@ -68,6 +68,10 @@ async def activities(bench: Workbench) -> list[str]:
     return [event.text for event in events if isinstance(event, ActivityUpdate)]
 
 
+def has_stored(tmp_path: Path, text: str) -> bool:
+    return any(text in path.read_text() for path in tmp_path.glob("state/programs/**/*.jsonl"))
+
+
 def texts_in(body: Mapping[str, Any]) -> str:
     return json.dumps(body["messages"])
 
@@ -141,6 +145,9 @@ async def test_a_cancelled_claude_code_leaves_no_process_and_continues_with_its_
         )
         working = asyncio.create_task(work(bench, task))
         caller = await line.next()
+        async with asyncio.timeout(BOUND):  # Claude stores its conversation when it likes
+            while not has_stored(tmp_path, "I try something."):  # noqa: ASYNC110 - of the program
+                await asyncio.sleep(0.01)
         working.cancel()
         with pytest.raises(asyncio.CancelledError):
             await working
@@ -275,6 +282,32 @@ write("calc.sh", wrong if number == 1 else sub)
         assert "begins a new conversation: the last one cannot be resumed" in await activities(
             bench
         )
+
+
+async def test_a_program_may_put_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
+    program = stand_in(
+        tmp_path, 'write("calc.sh", sub); os.remove("notes"); write("notes/a.txt", "a")'
+    )
+    async with a_bench(tmp_path, files={**FAILING, "notes": "a"}, worker=program) as made:
+        bench, [task] = made
+        result = await work(bench, task)
+        assert (result.status, result.attempts) == ("completed", 1), result
+        assert result.files == ("calc.sh", "notes", "notes/a.txt")
+        assert left_over(Path(bench.project.root)) == []
+
+
+async def test_files_that_a_failed_program_left_are_kept_also_a_folder_in_the_place_of_a_file(
+    tmp_path: Path,
+) -> None:
+    program = stand_in(
+        tmp_path, 'os.remove("calc.sh"); write("calc.sh/a.txt", "a"); sys.exit(number)'
+    )
+    async with a_bench(tmp_path, files=FAILING, worker=program) as (bench, [task]):
+        assert (await work(bench, task)).status == "failed"
+        root = Path(bench.project.root)
+        kept = git(root, "for-each-ref", "--format=%(refname)", "refs/bae/kept")
+        assert git(root, "show", f"{kept}:calc.sh/a.txt") == "a"
+        assert left_over(root) == []
 
 
 async def test_a_note_reaches_a_program_with_its_next_turn(tmp_path: Path) -> None:

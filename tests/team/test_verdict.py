@@ -75,9 +75,9 @@ async def work(
     workspaces, _ = await open_team(root)
     project = Project(id=1, name="x", root=str(root), branch="team", test_command=command)
     workspace = await workspaces.start("bae/task-1-x")
-    write(workspace.path, {name: text for name, text in edits.items() if text is not None})
     for name in (name for name, text in edits.items() if text is None):
         (workspace.path / name).unlink()
+    write(workspace.path, {name: text for name, text in edits.items() if text is not None})
     await workspace.commit(tuple(edits), "the work")
     before = None
     if has in (FILES, JAVASCRIPT):
@@ -582,6 +582,20 @@ def test_a_fixture_may_be_given_a_cleanup(old: str, new: str, accepted: bool) ->
     edited = change("tests/test_calc.py", TESTS, TESTS.replace(old, new))
     edits = find_edits([edited], [*FILES], "add-tests", report(), command=PYTEST)
     assert (edits.problems == ()) is accepted
+
+
+async def test_a_folder_in_the_place_of_a_file_is_judged_as_other_changes_are(
+    tmp_path: Path,
+) -> None:
+    in_place = {"tests/test_calc.py": None, "tests/test_calc.py/x.txt": "x"}
+    refused = await work(tmp_path / "refused", {**NEW, **in_place})
+    assert not refused.accepted
+    assert "tests/test_calc.py: it was deleted" in refused.text
+
+    has = {**FILES, "sub": "a script"}
+    tested = {"sub": None, "sub/test_sub.py": TEST_SUB, "calc.py": SUB}
+    accepted = await work(tmp_path / "accepted", tested, has)
+    assert accepted.accepted, accepted.text
 
 
 async def test_a_level_lets_a_task_change_tests_or_how_they_are_run(tmp_path: Path) -> None:

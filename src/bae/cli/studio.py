@@ -120,7 +120,7 @@ def studio(
         origins = [checked_origin(each) for each in allow_origin or ()]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--allow-origin'") from error
-    graphs = _load_graphs(modules, journal, team)
+    graphs, named = _load_graphs(modules, journal, team)
     for graph in graphs.values():
         if lm is not None:
             check_lm(graph, lm)
@@ -133,6 +133,7 @@ def studio(
     source = _Source(
         modules=modules or (),
         graphs=graphs,
+        named=named,
         file=file,
         team=None if team is None else Path(team).resolve(),
         lm=name,
@@ -159,8 +160,9 @@ def studio(
 
 def _load_graphs(
     modules: Sequence[str] | None, journal: str | None, team: str | None
-) -> dict[str, Graph[Any, Any]]:
-    """The graphs that are named, by their names; or the one that the project configures."""
+) -> tuple[dict[str, Graph[Any, Any]], dict[str, str]]:
+    """The graphs that are named, by their names, or the one that the project configures; and what
+    the command line calls each."""
     named: list[str | None] = [*(modules or ())]
     if not named and journal is None and team is None and is_configured():
         named = [None]
@@ -175,7 +177,7 @@ def _load_graphs(
                 fix='give one of them another name, Graph(…, name="…"), or serve one of them',
             )
         found[graph.name], first[graph.name] = graph, each or ""
-    return found
+    return found, first
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,8 @@ class _Source:
 
     modules: Sequence[str]
     graphs: dict[str, Graph[Any, Any]]
+    named: dict[str, str]
+    """The graphs as the command line calls them; the one that the project configures is empty."""
     file: str | None
     """The journal; None is that of the team."""
     team: Path | None
@@ -233,6 +237,7 @@ class _Source:
                 page,
                 journal=self.shown_journal,
                 serve_command=self.serve_command,
+                run_commands={name: self.run_command(name) for name in self.graphs},
                 lm=self.lm or None,
                 teams=names,
                 team_runs=runs,
@@ -265,6 +270,11 @@ class _Source:
     def shown_journal(self) -> str:
         """What the page calls the journal."""
         return self.file or f"runs of the team in {self.team}"
+
+    def run_command(self, graph: str) -> str:
+        """The command that starts a run of a graph in a terminal, in the journal that is shown."""
+        words = ["bae", "run", *filter(None, [self.named[graph]])]
+        return shlex.join([*words, "--journal", self.file] if self.file else words)
 
     @property
     def serve_command(self) -> str:

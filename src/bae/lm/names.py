@@ -15,7 +15,7 @@ from bae.lm.http import MASK, is_secret_name, remove_passwords
 API_KEY_ENV: Final = "api_key_env"
 """The option that names the environment variable with the key. A key itself is in no name: names
 are shown and stored."""
-_ADDRESS: Final = re.compile(r"@(?=https?://)")
+_ADDRESS: Final = re.compile(r"@(?=https?://)", re.IGNORECASE)
 """Names of models have an `@` too, as `claude-opus-4-5@20251101` on Google's cloud."""
 _HALF_ADDRESS: Final = re.compile(
     r".@([a-z+]*:?//|localhost\b|[\w.-]+:[0-9]{1,5}(/|$)|([\w-]+\.)+[a-z]{2,}/)", re.IGNORECASE

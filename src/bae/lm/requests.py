@@ -35,6 +35,7 @@ from bae.usage import (
     report,
     sound,
     tell,
+    text_is_followed,
 )
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
     def send_again() -> Awaitable[Answer]:
         return retrying(request, backend.retries, backend.first_wait, is_worth=_is_resent)
 
-    tell(Asking(partial(answer_form, prompt)))
+    if text_is_followed.get():
+        tell(Asking(partial(answer_form, prompt)))
     thoughts: list[str] = []
     counts, told = meter_in_force.get() or (_ignore, None)
     meter = meter_in_force.set((counts, partial(_hear, thoughts, told)))

@@ -54,6 +54,7 @@ from bae.serve.live import FEEDS, OpenFeed, serve_feeds
 from bae.serve.openapi import describe_api
 from bae.serve.owner import RunOwner
 from bae.serve.problems import Refused, failure_of, unknown_run
+from bae.serve.run_rows import Previews
 from bae.serve.starts import Starts
 from bae.serve.table import TABLE
 from bae.serve.views import GateView, dump
@@ -103,6 +104,7 @@ class API:
         self.graphs = dict(graphs)
         self.journal = journal
         self.feeds = Feeds(journal)
+        self.previews = Previews(journal)
         self.starts = {name: Starts(name, graph) for name, graph in graphs.items()}
         self.owner = RunOwner(self.graphs, journal, lm, max_iters, at_once)
         self.endpoints: tuple[Endpoint, ...] = TABLE

@@ -16,6 +16,7 @@ from bae.journal.report import report_run
 from bae.journal.stored_runs import StoredRun
 from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut
 from bae.serve.problems import Refused
+from bae.serve.run_rows import preview_of
 from bae.serve.views import CUT, SHORT, FieldView, RunRow, field_of, fitting, row_of, size_of
 
 REPLAY_SECONDS: Final = 60.0
@@ -98,8 +99,8 @@ def _compare(a: StoredRun, b: StoredRun, query: CompareQuery) -> ComparisonView:
     first = next((each for each in nodes if each.state != "same"), None)
     pairs = (_view(each, query.cut) for each in listed[query.start : query.start + query.limit])
     return ComparisonView(
-        a=row_of(a.info),
-        b=row_of(b.info),
+        a=row_of(a.info, preview_of(a.lines[0])),
+        b=row_of(b.info, preview_of(b.lines[0])),
         first=None if first is None else first.a or first.b,
         nodes=fitting(pairs, _size),
         total=len(listed),

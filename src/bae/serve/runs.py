@@ -1,4 +1,4 @@
-"""Endpoints about runs as a whole: start, list, show, cancel, resume, fork and delete them."""
+"""Endpoints about runs as a whole: start, show, cancel, resume, fork and delete them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bae.journal.decoder import read_history
 from bae.journal.resume import result_of
 from bae.journal.run_checks import check_names, check_thread
 from bae.journal.run_writer import encoder_for
-from bae.journal.stored_runs import Listed, RunInfo, StoredRun
+from bae.journal.stored_runs import StoredRun
 from bae.node import Node
 from bae.prompts.values import seen_of
 from bae.records import RunStarted
@@ -26,11 +26,10 @@ from bae.serve.endpoints import ApiCall, Endpoint, Form
 from bae.serve.files import files_named
 from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused, refusal_of
+from bae.serve.run_rows import preview_of
 from bae.serve.threads import thread_of
-from bae.serve.views import RunPage, RunRow, UsageView, row_of, usage_of
+from bae.serve.views import RunRow, UsageView, row_of, usage_of
 
-_PAGE: Final = 200
-"""How many runs of a journal are looked through at once."""
 BUSY_SECONDS: Final = 25.0
 """How long a turn waits for the turn before it."""
 CANCEL_SECONDS: Final = 5.0
@@ -87,21 +86,6 @@ class StartBody(Form):
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
-class ListQuery(Form):
-    """Which runs to list: `meta.KEY=VALUE` finds them by a text in their metadata. `q` is looked
-    for in ids, graphs, errors, threads, metadata and last nodes; `before` is the id of the last run
-    of the page before."""
-
-    status: Listed | None = None
-    graph: str | None = None
-    thread: str | None = None
-    q: Annotated[str, Field(max_length=200)] | None = None
-    meta: dict[str, str] = Field(default_factory=dict[str, str])
-    since: float | None = None
-    before: str | None = None
-    limit: Annotated[int, Field(ge=1, le=200)] = 50
-
-
 class ResumeBody(Form):
     """`given` has the secrets that no journal stores, as `{"Login.token": "…"}`."""
 
@@ -152,36 +136,6 @@ async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
     return status, await view_run(call, run_id)
 
 
-async def list_runs(call: ApiCall) -> RunPage:
-    query, api = call.query, call.api
-    found: list[RunInfo] = []
-    before, more = query.before, True
-    if before is not None:
-        await api.info(call.user, before)
-    while more and len(found) < query.limit:
-        page = await api.journal.runs(
-            status=query.status,
-            graph=query.graph,
-            thread=query.thread,
-            metadata={**query.meta, **(api.only(call.user) or {})},
-            limit=_PAGE,
-            before=before,
-        )
-        for info in page:
-            before = info.run_id
-            if query.since is not None and info.started < query.since:
-                more = False
-                break
-            if api.may_see(call.user, info) and _is_meant(info, query.q, query.status):
-                found.append(info)
-                if len(found) == query.limit:
-                    break
-        else:
-            more = len(page) == _PAGE
-    rows = [row_of(info) for info in found]
-    return RunPage(runs=rows, next=rows[-1].run_id if rows and more else None)
-
-
 async def show_run(call: ApiCall) -> RunDetails:
     return await view_run(call, call.path["run"])
 
@@ -191,7 +145,8 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     api = call.api
     stored = await api.read_texts(call.user, run_id)
     usage = (await api.fold(read_history, stored)).usage
-    view = RunDetails(**row_of(stored.info).model_dump(), usage=usage_of(usage))
+    row = row_of(stored.info, preview_of(stored.lines[0]))
+    view = RunDetails(**row.model_dump(), usage=usage_of(usage))
     view.in_progress = run_id in api.owner.run_ids
     view.error, view.metadata = stored.info.error, stored.info.metadata
     forks = await api.journal.forks(run_id)
@@ -327,17 +282,6 @@ def _taken(run_id: str) -> Refused:
     )
 
 
-def _is_meant(info: RunInfo, q: str | None, status: Listed | None) -> bool:
-    if status is not None and info.standing() != status:
-        return False
-    if not q:
-        return True
-    node = "" if info.summary is None else info.summary.node
-    labels = (str(value) for value in info.metadata.values())
-    texts = (info.run_id, info.graph, info.error, node, info.thread or "", *labels)
-    return any(q.casefold() in text.casefold() for text in texts)
-
-
 ENDPOINTS: Final = (
     Endpoint(
         "POST",
@@ -349,16 +293,6 @@ ENDPOINTS: Final = (
         StartQuery,
         StartBody,
         (400, 404, 409, 413, 415, 422, 429, 503),
-    ),
-    Endpoint(
-        "GET",
-        "/runs",
-        "read",
-        "List runs, the newest first.",
-        list_runs,
-        {200: RunPage},
-        ListQuery,
-        refusals=(404, 422),
     ),
     Endpoint(
         "GET", "/runs/{run}", "read", "Show a run.", show_run, {200: RunDetails}, refusals=(404,)

@@ -32,9 +32,11 @@ _log = logging.getLogger("bae")
 
 class StudioGraph(GraphRow):
     """A graph that the page can run. `message` is the field of the start node that takes a message;
-    without one there is no chat with the graph. `files` are its fields for images and documents."""
+    without one there is no chat with the graph. `files` are its fields for images and documents.
+    `run_command` starts a run in a terminal, with the fields of the start node behind it."""
 
     message: str | None = None
+    run_command: str = ""
     files: list[str] = Field(default_factory=list[str])
 
 
@@ -105,6 +107,8 @@ class Studio:
     serve_command: str
     lm: str | None = None
     teams: Sequence[str] = ()
+    run_commands: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By the names of graphs."""
     team_runs: Mapping[str, API] = field(default_factory=dict[str, API])
 
     def __post_init__(self) -> None:
@@ -177,7 +181,10 @@ class Studio:
             user=call.user.name,
             can=sorted(call.user.can),
             journal=self.journal,
-            graphs=[_view_graph(each) for each in self.api.starts.values()],
+            graphs=[
+                _view_graph(each, self.run_commands.get(each.name, ""))
+                for each in self.api.starts.values()
+            ],
             teams=[StudioTeam(name=each, runs=quote(self._runs_of(each))) for each in self.teams],
             lm=self.lm,
             serve_command=self.serve_command,
@@ -195,7 +202,7 @@ class Studio:
         return LogoutView()
 
 
-def _view_graph(found: Starts) -> StudioGraph:
+def _view_graph(found: Starts, run_command: str) -> StudioGraph:
     graph = found.graph
     try:
         message = message_field(graph.start)
@@ -207,6 +214,7 @@ def _view_graph(found: Starts) -> StudioGraph:
         ends=[cls.__name__ for cls in graph.terminal_nodes],
         about=found.about,
         message=message,
+        run_command=run_command,
         files=file_fields(graph.start),
     )
 

@@ -12,6 +12,7 @@ from bae.serve import (
     graphs,
     records,
     run_graphs,
+    run_rows,
     runs,
     steps,
     threads,
@@ -20,6 +21,7 @@ from bae.serve.endpoints import Endpoint
 
 TABLE: Final[tuple[Endpoint, ...]] = (
     *graphs.ENDPOINTS,
+    *run_rows.ENDPOINTS,
     *runs.ENDPOINTS,
     *steps.ENDPOINTS,
     *run_graphs.ENDPOINTS,

@@ -49,11 +49,13 @@ class RunRow(BaseModel):
     """One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has
     all of them. A `cost` of null is unknown. `change` numbers its changes: give the
     greatest to the feed of runs to follow the list. `waiting` has the first five questions of
-    `waiting_count`: `/runs/R/gates` has all of them."""
+    `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start;
+    the feed of runs leaves them out."""
 
     run_id: str
     graph: str
     status: Listed
+    preview: str = ""
     started: float
     updated: float
     seconds: float
@@ -69,13 +71,6 @@ class RunRow(BaseModel):
     tokens: int | None = None
     cost: float | None = None
     change: int
-
-
-class RunPage(BaseModel):
-    """Runs, the newest first. Give `next` as `before` for those after them."""
-
-    runs: list[RunRow]
-    next: str | None = None
 
 
 class UsageView(BaseModel):
@@ -334,13 +329,14 @@ class Health(BaseModel):
     bae: str
 
 
-def row_of(info: RunInfo) -> RunRow:
-    """A run in a list."""
+def row_of(info: RunInfo, preview: str = "") -> RunRow:
+    """A run in a list, with the first words of its start."""
     about = info.summary
     return RunRow(
         run_id=info.run_id,
         graph=info.graph,
         status=info.standing(),
+        preview=preview,
         started=info.started,
         updated=info.updated,
         seconds=info.lasted(),

@@ -29,7 +29,7 @@ from bae.team.edit_format import (
     refusal,
 )
 from bae.team.files import INCLUDE
-from bae.team.git import GitError, named_path
+from bae.team.git import GitError, find_folders, named_path
 from bae.team.syntax import find_syntax_error
 from bae.team.unified_diffs import Hunk
 
@@ -76,10 +76,7 @@ def plan_changes(
         if edit.path in refused:
             continue
         try:
-            path = _check_path(root, edit.path)
-            for each in submodules:
-                if f"{path}/".startswith(f"{each}/"):
-                    raise _Refused(f"{path} is in the submodule {each}, another repository")
+            path = _check_path(root, edit.path, submodules)
             if path not in files:
                 files[path] = _File(path, _read(root / path, path))
             files[path].apply(edit)
@@ -107,12 +104,12 @@ def find_refused(root: Path, names: Sequence[str], submodules: Sequence[str] = (
     problems: list[str] = []
     if len(names) > _MOST_FILES:
         return [f"{len(names)} files are changed, and at most {_MOST_FILES} are taken at once"]
+    folders = find_folders(names)
     for name in names:
+        if name in folders and not (root / name).is_symlink():
+            continue  # a file that a folder has replaced
         try:
-            path = _check_path(root, name)
-            for each in submodules:
-                if f"{path}/".startswith(f"{each}/"):
-                    raise _Refused(f"{path} is in the submodule {each}, another repository")
+            path = _check_path(root, name, submodules)
             _File(path, _read(root / path, path))
         except _Refused as reason:
             problems.append(str(reason))
@@ -164,7 +161,7 @@ class _Miss(_Refused):
     """Lines to replace that are not in the file."""
 
 
-def _check_path(root: Path, path: str) -> str:
+def _check_path(root: Path, path: str, submodules: Sequence[str] = ()) -> str:
     """The path of a file that an edit may touch, as git names it."""
     if not path:
         raise _Refused("a block has no path: name the file in its first line")
@@ -198,6 +195,9 @@ def _check_path(root: Path, path: str) -> str:
             raise _Refused(f"{name} cannot be written: {'/'.join(parts[:number])} is a file")
         if number == len(parts) and not stat.S_ISREG(mode):
             raise _Refused(f"{name} is not a file that can be edited")
+    for each in submodules:
+        if f"{name}/".startswith(f"{each}/"):
+            raise _Refused(f"{name} is in the submodule {each}, another repository")
     return name
 
 

@@ -419,7 +419,8 @@ class Repository:
     ) -> str:
         """The tree of an index after the named files are put into it."""
         if names:
-            paths = b"".join(os.fsencode(name) + b"\0" for name in names)
+            # A file before the files of a folder that has replaced it.
+            paths = b"".join(os.fsencode(name) + b"\0" for name in sorted(names))
             args = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
             await self.git(*args, at=at, stdin=paths, index=index)
         return await self.git("write-tree", at=at, index=index)
@@ -442,7 +443,8 @@ class Repository:
         return split_paths(output)
 
     async def read_files(self, commit: str, paths: Sequence[str]) -> list[bytes | None]:
-        """The contents of files at a commit, or in a tree; None for a file that is not there."""
+        """The contents of files at a commit, or in a tree; None for a file that is not there, also
+        where a folder has its name."""
         if not paths:
             return []
         names = [os.fsencode(f"{commit}:{path}") for path in paths]
@@ -459,9 +461,10 @@ class Repository:
                 at += len(missing)
                 continue
             start = output.index(b"\n", at) + 1
-            size = int(output[at:start].split()[-1])
-            contents.append(output[start : start + size])
-            at = start + size + 1
+            kind, size = output[at:start].split()[-2:]
+            end = start + int(size)
+            contents.append(output[start:end] if kind == b"blob" else None)
+            at = end + 1
         return contents
 
     async def find_commit(self, text: str, within: str) -> str | None:
@@ -572,12 +575,18 @@ def remove_stale(locks: Iterable[Path], since: float = 0.0, until: float = float
                 lock.unlink()
 
 
+def find_folders(names: Iterable[str]) -> set[str]:
+    """The folders that files are in."""
+    return {str(folder) for name in names for folder in PurePosixPath(name).parents}
+
+
 def _refuse_links(root: Path, names: Iterable[str]) -> None:
+    replaced = find_folders(names)
     for name in names:
         path = root / name
         if path.is_symlink():
             raise GitError(f"{name!r} is a symbolic link", fix="name files only")
-        if path.is_dir():
+        if path.is_dir() and name not in replaced:
             raise GitError(f"{name!r} is a directory", fix="name the files in it")
 
 

@@ -17,6 +17,7 @@ from bae.team import sandbox
 from bae.team.acceptance import find_acceptance_problems
 from bae.team.doctests import add_examples, is_added
 from bae.team.edits import FileChange
+from bae.team.files import delete_folder
 from bae.team.flaky_tests import run_again
 from bae.team.git import Repository, split_paths
 from bae.team.models import May, PlannedTask, Project, TestCase, TestReport
@@ -190,17 +191,24 @@ async def read_changes(repository: Repository, base: str, head: str) -> tuple[Fi
 
 
 def _write(root: Path, changes: Sequence[FileChange], *, undo: bool = False) -> None:
-    """Write files as a change leaves them, or as they were before it."""
+    """Write files as a change leaves them, or as they were before it. What is in their way, as a
+    folder with the name of a file, is removed."""
     place = root.resolve()
     for each in changes:
         path, content = root / each.path, each.before if undo else each.after
         if not path.parent.resolve().is_relative_to(place) or path.is_symlink():
             continue  # a link of the repository leads elsewhere
         if content is None:
-            path.unlink(missing_ok=True)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+            if path.is_file():
+                path.unlink()
+            continue
+        for parent in path.parents:
+            if parent.is_file():
+                parent.unlink()
+        if path.is_dir():
+            delete_folder(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 # --- reports compared -----------------------------------------------------------------------------

@@ -1,0 +1,194 @@
+"""Endpoints that list runs: rows with the first words of each run, and how many runs there are."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, Field
+from pydantic_core import from_json
+
+from bae.exceptions import JournalError
+from bae.journal.store import Journal
+from bae.journal.stored_runs import Line, Listed, RunInfo
+from bae.serve.endpoints import ApiCall, Endpoint, Form
+from bae.serve.views import RunRow, row_of
+
+_PAGE: Final = 200
+"""How many runs of a journal are looked through at once."""
+_COUNTED: Final = 20_000
+"""How many runs are looked through to count them."""
+_PREVIEW: Final = 120
+"""Characters of a preview."""
+_KEPT: Final = 20_000
+"""How many previews are kept in memory."""
+
+
+class RunPage(BaseModel):
+    """Runs, the newest first. Give `next` as `before` for those after them, and `change` to the
+    feed of runs to hear of what changes later."""
+
+    runs: list[RunRow]
+    next: str | None = None
+    change: int = 0
+
+
+class RunCounts(BaseModel):
+    """How many runs there are, by status and by graph. Without `is_all` these are the newest ones
+    of a longer journal."""
+
+    total: int
+    statuses: dict[Listed, int]
+    graphs: dict[str, int]
+    is_all: bool
+
+
+class CountQuery(Form):
+    """Which runs to count: `meta.KEY=VALUE` finds them by a text in their metadata. `q` is looked
+    for in ids, graphs, errors, threads, metadata, last nodes and previews."""
+
+    graph: str | None = None
+    thread: str | None = None
+    q: Annotated[str, Field(max_length=200)] | None = None
+    meta: dict[str, str] = Field(default_factory=dict[str, str])
+    since: float | None = None
+
+
+class ListQuery(CountQuery):
+    """Which runs to list: `meta.KEY=VALUE` finds them by a text in their metadata. `q` is looked
+    for in ids, graphs, errors, threads, metadata, last nodes and previews; `before` is the id of
+    the last run of the page before."""
+
+    status: Listed | None = None
+    before: str | None = None
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+
+
+class Previews:
+    """The first words of what runs were started with, read from their first lines and kept in
+    memory. A run that was replaced is read again: its change is another one."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._kept: OrderedDict[tuple[str, int], str] = OrderedDict()
+
+    async def of(self, info: RunInfo) -> str:
+        """The first words of a run; empty where they cannot be read."""
+        key = info.run_id, info.change
+        found = self._kept.get(key)
+        if found is None:
+            try:
+                lines = (await self._journal.lines(info.run_id, limit=1)).lines
+            except JournalError:  # it was deleted meanwhile, or is damaged
+                return ""
+            found = self._kept[key] = preview_of(lines[0]) if lines else ""
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return found
+
+
+def preview_of(line: Line) -> str:
+    """The first words of the start node in the first line of a run: its texts, or else its other
+    plain values with their names. Secrets are not in the line."""
+    try:
+        fields: dict[str, Any] = from_json(line.data)["node"]["fields"]
+        plain = {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in fields.items()
+            if isinstance(value, str | int | float)
+        }
+        texts = [value for value in fields.values() if isinstance(value, str) and value.strip()]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return ""
+    found = " · ".join(texts or [f"{name}={value}" for name, value in plain.items()])
+    found = " ".join(found[: 4 * _PREVIEW].split())
+    return found if len(found) <= _PREVIEW else f"{found[: _PREVIEW - 1]}…"
+
+
+async def list_runs(call: ApiCall) -> RunPage:
+    query, api = call.query, call.api
+    if query.before is not None:
+        await api.info(call.user, query.before)
+    change = await api.journal.last_change()
+    rows: list[RunRow] = []
+    more = False
+    async for info in _matching(call, query.status, query.before):
+        if len(rows) == query.limit:
+            more = True
+            break
+        rows.append(row_of(info, await api.previews.of(info)))
+    return RunPage(runs=rows, next=rows[-1].run_id if more else None, change=change)
+
+
+async def count_runs(call: ApiCall) -> RunCounts:
+    statuses: Counter[Listed] = Counter()
+    graphs: Counter[str] = Counter()
+    async for info in _matching(call, None, None):
+        if statuses.total() == _COUNTED:
+            return RunCounts(total=_COUNTED, statuses=statuses, graphs=graphs, is_all=False)
+        statuses[info.standing()] += 1
+        graphs[info.graph] += 1
+    return RunCounts(total=statuses.total(), statuses=statuses, graphs=graphs, is_all=True)
+
+
+async def _matching(
+    call: ApiCall, status: Listed | None, before: str | None
+) -> AsyncGenerator[RunInfo]:
+    """The runs that a query means and the user may see, the newest first."""
+    query, api, more = call.query, call.api, True
+    while more:
+        page = await api.journal.runs(
+            status=status,
+            graph=query.graph,
+            thread=query.thread,
+            metadata={**query.meta, **(api.only(call.user) or {})},
+            limit=_PAGE,
+            before=before,
+        )
+        more = len(page) == _PAGE
+        for info in page:
+            before = info.run_id
+            if query.since is not None and info.started < query.since:
+                return
+            if not api.may_see(call.user, info) or status not in (None, info.standing()):
+                continue
+            if await _has_text(query.q, info, api.previews):
+                yield info
+
+
+async def _has_text(q: str | None, info: RunInfo, previews: Previews) -> bool:
+    if not q:
+        return True
+    wanted = q.casefold()
+    node = "" if info.summary is None else info.summary.node
+    labels = (str(value) for value in info.metadata.values())
+    texts = (info.run_id, info.graph, info.error, node, info.thread or "", *labels)
+    if any(wanted in text.casefold() for text in texts):
+        return True
+    return wanted in (await previews.of(info)).casefold()
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        "/runs",
+        "read",
+        "List runs, the newest first.",
+        list_runs,
+        {200: RunPage},
+        ListQuery,
+        refusals=(404, 422),
+    ),
+    Endpoint(
+        "GET",
+        "/run-counts",
+        "read",
+        "Count runs by status and graph.",
+        count_runs,
+        {200: RunCounts},
+        CountQuery,
+        refusals=(422,),
+    ),
+)
