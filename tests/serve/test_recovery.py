@@ -31,5 +31,5 @@ async def test_a_run_is_recovered_once_its_journal_is_not_locked_any_more(
                 while "is locked" not in caplog.text:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 other.execute("rollback")
-                while (await served.get("/runs/one"))["status"] != "ended":
+                while (await served.get("/runs/one"))["status"] != "ended":  # noqa: ASYNC110
                     await asyncio.sleep(0.01)

@@ -88,8 +88,8 @@ class ApprovalPage(BaseModel):
 async def list_gates(call: ApiCall) -> GatePage:
     """The questions of a run."""
     query = call.query
-    stored = await call.api.read_texts(call.user, call.path["run"])
-    gates, total = await call.api.fold(_read_gates, call, stored, query.start, query.limit, True)
+    run_id, page = call.path["run"], (query.start, query.limit)
+    gates, total = await call.api.fold_run(call.user, run_id, _read_gates, call, *page, True)
     return GatePage(gates=gates, total=total)
 
 
@@ -116,8 +116,8 @@ async def show_inbox(call: ApiCall) -> InboxPage:
             found.append(each)
             continue
         try:
-            stored = await api.read_texts(call.user, each.run_id)
-            gates, total = await api.fold(_read_gates, call, stored, 0, _OF_RUN, False)
+            shown = call, 0, _OF_RUN, False
+            gates, total = await api.fold_run(call.user, each.run_id, _read_gates, *shown)
         except JournalError:
             continue  # it was deleted, or is damaged, which /runs shows
         found += gates
@@ -241,7 +241,7 @@ async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: 
 
 
 def _read_gates(
-    call: ApiCall, stored: StoredRun, start: int, limit: int, answered: bool
+    stored: StoredRun, call: ApiCall, start: int, limit: int, answered: bool
 ) -> tuple[list[GateView], int]:
     """Some questions of a run, and how many there are, with those that are answered or without."""
     gates = [each for each in open_gates(stored) if answered or each.address not in stored.answers]
