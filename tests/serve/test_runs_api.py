@@ -436,6 +436,21 @@ async def test_a_graph_is_shown_with_a_layout_and_its_tools():
         [tool] = found["tools"]
         assert (tool["node"], tool["name"]) == ("Advice", "get_price")
         assert [*tool["arguments"]["properties"]] == ["sku"]
+        wish, advice = found["classes"]
+        assert (wish["node"], wish["ending"], wish["fields"][0]["source"]) == (
+            "Wish",
+            "never",
+            "given",
+        )
+        assert {each["source"] for each in advice["fields"]} >= {"tools"}
+        [prompt] = (await served.get("/graphs/shop/prompts"))["prompts"]
+        assert (prompt["source"], prompt["target"], prompt["tools"]) == (
+            "Wish",
+            "Advice",
+            ["get_price"],
+        )
+        assert prompt["system"]
+        assert "sample Wish" in prompt["messages"][0]["text"]
 
 
 class HouseModel(Backend):

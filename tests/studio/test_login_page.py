@@ -21,10 +21,10 @@ async def test_a_link_opens_the_page_once_and_the_browser_stays_logged_in(page: 
     async with open_studio(hello) as opened:
         link = f"{opened.url}/#token={opened.studio.logins.make_link_token()}"
         await page.goto(link)
-        await page.get_by_role("heading", name="Runs").wait_for()
+        await page.get_by_role("heading", name="Runs", exact=True).wait_for()
         assert "token" not in page.url
         await page.reload()
-        await page.get_by_role("heading", name="Runs").wait_for()
+        await page.get_by_role("heading", name="Runs", exact=True).wait_for()
 
         other = await browser.new_context()
         stranger = await other.new_page()

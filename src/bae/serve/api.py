@@ -53,7 +53,7 @@ from bae.serve.files import Uploads
 from bae.serve.live import FEEDS, OpenFeed, serve_feeds
 from bae.serve.openapi import describe_api
 from bae.serve.owner import RunOwner
-from bae.serve.problems import Refused, failure_of, unknown_run
+from bae.serve.problems import Refused, told_of, unknown_run
 from bae.serve.run_rows import Previews
 from bae.serve.starts import Starts
 from bae.serve.table import TABLE
@@ -283,7 +283,7 @@ class API:
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except Exception as error:
-            return failure_of(error, request.url.path).response()
+            return told_of(error, request.url.path).response()
 
     async def _answer(self, request: Request) -> Response:
         self._gatekeeper.check(request, request.method)

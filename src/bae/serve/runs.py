@@ -23,6 +23,7 @@ from bae.prompts.values import seen_of
 from bae.records import RunStarted
 from bae.serve.access import STARTED_BY
 from bae.serve.endpoints import ApiCall, Endpoint, Form
+from bae.serve.failures import FailureView, ToldFailure, failure_of
 from bae.serve.files import files_named
 from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused, refusal_of
@@ -58,13 +59,14 @@ ThreadId = Annotated[_Id, _check(check_thread)]
 class RunDetails(RunRow):
     """A run: its row, what it used, and how it ended. `end` is the class of its last node and
     `result` that node, for a run that has ended and whose graph is served; `no_result` says why
-    that cannot be read. `forks` are the newest runs that were forked from it. With `in_progress` it
-    is worked on by this server."""
+    that cannot be read. `failure` is why it failed. `forks` are the newest runs that were forked
+    from it. With `in_progress` it is worked on by this server."""
 
     usage: UsageView | None = None
     end: str | None = None
     result: Any = None
     no_result: str = ""
+    failure: FailureView | None = None
     forks: list[str] = Field(default_factory=list[str])
     in_progress: bool = False
 
@@ -144,8 +146,10 @@ async def show_run(call: ApiCall) -> RunDetails:
 async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     """All about a run but its steps."""
     api = call.api
-    info, preview, usage = await api.fold_run(call.user, run_id, _sum_up)
-    view = RunDetails(**row_of(info, preview).model_dump(), usage=usage_of(usage))
+    told = api.owner.failures.of(run_id)
+    info, preview, usage, failure = await api.fold_run(call.user, run_id, _sum_up, told)
+    row = row_of(info, preview)
+    view = RunDetails(**row.model_dump(), usage=usage_of(usage), failure=failure)
     view.in_progress = run_id in api.owner.run_ids
     view.error, view.metadata = info.error, info.metadata
     forks = await api.journal.forks(run_id)
@@ -165,8 +169,12 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     return view
 
 
-def _sum_up(stored: StoredRun) -> tuple[RunInfo, str, Usage]:
-    return stored.info, preview_of(stored.lines[0]), read_history(stored).usage
+def _sum_up(
+    stored: StoredRun, told: ToldFailure | None
+) -> tuple[RunInfo, str, Usage, FailureView | None]:
+    info, usage = stored.info, read_history(stored).usage
+    failure = failure_of(stored, told) if info.status == "failed" else None
+    return info, preview_of(stored.lines[0]), usage, failure
 
 
 async def cancel_run(call: ApiCall) -> tuple[int, RunDetails]:

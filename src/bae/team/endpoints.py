@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final
@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from bae.journal import FeedItem, Journal
+from bae.pictures.layout import Size, arrange
+from bae.pictures.svg import SPACING
 from bae.serve import (
     API,
     ApiCall,
@@ -29,9 +31,11 @@ from bae.serve import (
     Value,
     Verb,
 )
+from bae.serve.views import BoxView, EdgeView
 from bae.team.budgets import Spent, read_spent, read_spent_by_task
 from bae.team.delivery import diff_attempt, diff_task
 from bae.team.endpoint_views import (
+    CUT,
     ActionBody,
     ActionView,
     AddBody,
@@ -55,6 +59,7 @@ from bae.team.endpoint_views import (
     LogQuery,
     LogView,
     PlanView,
+    RequestView,
     ReviewPage,
     TaskDetails,
     TaskPage,
@@ -71,21 +76,28 @@ from bae.team.events import BlockerCreated, StoredEvent
 from bae.team.git import Repository
 from bae.team.models import (
     Blocker,
+    PlannedTask,
     Project,
     Task,
     TaskAttempt,
+    TaskStatus,
     TeamError,
     headline,
 )
+from bae.team.planning import planning
+from bae.team.sandbox import protection
 from bae.team.schedule import plan_dry_run
+from bae.team.standing import Doing, Standing, read_doing, read_standings
 from bae.team.steering import change_task, check_files, find_task, steer
 from bae.team.store import Store
 from bae.team.task_log import read_task_log
-from bae.team.team_run import is_running, read_held, read_paused
+from bae.team.team_run import is_running, open_requests, read_held, read_paused
 from bae.team.unified_diffs import ChangedFile, read_changed_files
 
 LINES_OF_ALL: Final = 20_000
 """Lines of a diff that are sent in one response, of all files together."""
+BOX: Final = Size(200, 64)
+"""The size of a task in a picture, in pixels."""
 _STATUS: Final = {
     "bae-team-unknown": 404,
     "bae-team-transition": 409,
@@ -129,6 +141,8 @@ class _Teams:
     ) -> None:
         self._teams = teams
         self._visible = visible
+        self._goals: dict[str, tuple[str, str]] = {}
+        """The goal of each team, with the run that planned it."""
 
     # Finding what a request names
 
@@ -169,11 +183,25 @@ class _Teams:
         name = call.path["team"]
         team = self._team(call.user, name)
         agents = await team.store.agents(team.project.id)
+        project = await team.store.project(team.project.id)  # planning has changed it
         return TeamDetails(
             **await _sum_up(name, team),
             root=team.project.root,
+            goal=await self._find_goal(name, team),
+            sandbox=await protection(),
+            requests=await _read_requests(team),
+            requirements=cut_text(project.requirements, CUT),
             agents=[each for each in agents if each.status != "retired"],
         )
+
+    async def _find_goal(self, name: str, team: ServedTeam) -> str:
+        """The goal that was planned last; nothing where it is not in the journal any more."""
+        for info in await team.journal.runs(graph=planning.name, limit=1):
+            if self._goals.get(name, ("",))[0] != info.run_id:
+                why = await team.journal.why(info.run_id, "Goal.goal")
+                self._goals[name] = info.run_id, cut_text(str(why.value), CUT)
+            return self._goals[name][1]
+        return ""
 
     async def list_events(self, call: ApiCall) -> EventPage:
         team, query = self._team(call.user, call.path["team"]), call.query
@@ -196,7 +224,7 @@ class _Teams:
             for task in await team.store.tasks(team.project.id)
             if task.id > query.after and query.status in (None, task.status)
         ]
-        rows = [_row(task, spent) for task in found[: query.limit]]
+        rows = await _make_rows(team, found[: query.limit], spent)
         return TaskPage(tasks=rows, next=rows[-1].id if len(found) > len(rows) else None)
 
     async def add_tasks(self, call: ApiCall) -> tuple[int, TaskPage]:
@@ -212,7 +240,7 @@ class _Teams:
         added = await team.store.add_tasks(
             team.project.id, body.tasks, approved=body.approve, by=call.user.name
         )
-        return 201, TaskPage(tasks=[_row(task, {}) for task in added])
+        return 201, TaskPage(tasks=await _make_rows(team, added, {}))
 
     async def edit_task(self, call: ApiCall) -> TaskDetails:
         team, task = await self._task(call)
@@ -230,7 +258,7 @@ class _Teams:
         return Response(status_code=204)
 
     async def show_plan(self, call: ApiCall) -> PlanView:
-        return await _read_plan(self._team(call.user, call.path["team"]))
+        return await _read_plan(call.api, self._team(call.user, call.path["team"]))
 
     async def approve(self, call: ApiCall) -> ApprovedView:
         team, body = self._team(call.user, call.path["team"]), call.body
@@ -242,7 +270,7 @@ class _Teams:
         count = await approve(ids, by=by)
         if body.without_tests:
             count += await approve(ids, without_tests=True, by=by)
-        return ApprovedView(approved=count, plan=await _read_plan(team))
+        return ApprovedView(approved=count, plan=await _read_plan(call.api, team))
 
     async def act(self, call: ApiCall) -> tuple[int, ActionView]:
         team, body = self._team(call.user, call.path["team"]), call.body
@@ -337,12 +365,15 @@ class _Teams:
             found = _find_blocker(await _read_blockers(name, team), str(found.id))
         if found.answer != answer:
             who = f" by {found.answered_by}" if found.answered_by else ""
-            raise Refused(
+            refused = Refused(
                 409,
                 "bae-team-transition",
                 f"blocker {found.id} was answered{who}: {headline(found.answer or '')}",
                 "add a note to the task instead: the action note",
             )
+            refused.body.answered_by = found.answered_by
+            refused.body.answer = Value(value=found.answer).model_dump(exclude_none=True)
+            raise refused
         return found
 
     async def list_waiting(self, call: ApiCall) -> list[GateView]:
@@ -517,10 +548,42 @@ async def _sum_up(name: str, team: ServedTeam) -> dict[str, Any]:
     }
 
 
-def _row(task: Task, spent: Mapping[int, Spent]) -> TaskRow:
-    values = {name: getattr(task, name) for name in TaskRow.model_fields if name != "spent"}
-    values["reason"] = headline(task.reason)
-    return TaskRow(**values, spent=spent.get(task.id, Spent()))
+async def _make_rows(
+    team: ServedTeam, tasks: Sequence[Task], spent: Mapping[int, Spent]
+) -> list[TaskRow]:
+    paused = await read_paused(team.store, team.project.id)
+    standings = await read_standings(team.store, team.project.id)
+    doing: dict[int, Doing] = {}
+    working = {task.id for task in tasks if task.status is TaskStatus.IN_PROGRESS}
+    if working and await is_running(team.repository):
+        doing = await read_doing(team.journal, working)
+        for number in working:
+            told = standings.get(number, Standing()).activity
+            if told is not None and (number not in doing or told.at > doing[number].at):
+                run = doing[number].run if number in doing else ""
+                doing[number] = told.model_copy(update={"run": run})
+    names = {*TaskRow.model_fields} & {*Task.model_fields} - {"reason"}
+    return [
+        TaskRow(
+            **task.model_dump(include=names),
+            reason=headline(task.reason),
+            spent=spent.get(task.id, Spent()),
+            paused=task.id in paused,
+            doing=doing.get(task.id),
+            **standings.get(task.id, Standing()).model_dump(exclude={"activity"}),
+        )
+        for task in tasks
+    ]
+
+
+async def _read_requests(team: ServedTeam) -> list[RequestView]:
+    found = await open_requests(team.store, team.project.id)
+    keys = {task.id: task.key for task in await team.store.tasks(team.project.id)} if found else {}
+    return [
+        RequestView(id=each.id, action=each.action, task=keys.get(each.task_id or 0))
+        for each in found
+        if each.action not in ("pause", "resume")  # which hold until a person says otherwise
+    ]
 
 
 async def _details(team: ServedTeam, task: Task) -> TaskDetails:
@@ -535,12 +598,13 @@ async def _details(team: ServedTeam, task: Task) -> TaskDetails:
     )
 
 
-async def _read_plan(team: ServedTeam) -> PlanView:
+async def _read_plan(api: API, team: ServedTeam) -> PlanView:
     tasks = await team.store.tasks(team.project.id)
     unapproved = [task for task in tasks if not task.approved]
     held = await read_held(team.store, team.project.id)
     approved = [task.model_copy(update={"approved": True}) for task in tasks]
     plan = plan_dry_run(approved, held=held, max_agents=max(1, len(tasks)))
+    laid = await api.fold(_draw_tasks, tasks)
     return PlanView(
         unapproved=[task.key for task in unapproved],
         without_tests=[task.key for task in unapproved if task.proof == "none"],
@@ -550,7 +614,26 @@ async def _read_plan(team: ServedTeam) -> PlanView:
             LeftTask(task=task.key, reason=headline(task.reason) or task.status.label)
             for task in plan.left
         ],
+        **laid,
+        task_schema=PlannedTask.model_json_schema(),
     )
+
+
+def _draw_tasks(tasks: Sequence[Task]) -> dict[str, Any]:
+    """Where tasks are in a picture, from left to right."""
+    at = {task.key: place for place, task in enumerate(tasks)}
+    links = [(at[key], at[task.key]) for task in tasks for key in task.depends_on if key in at]
+    laid = arrange([BOX] * len(tasks), links, SPACING, across=True)
+    return {
+        "boxes": [
+            BoxView(node=task.key, x=x, y=y, width=size.width, height=size.height)
+            for task, (x, y), size in zip(tasks, laid.corners, laid.sizes, strict=True)
+        ],
+        "edges": [
+            EdgeView(source=tasks[a].key, target=tasks[b].key, chosen_by="certain", line=[*line])
+            for (a, b), line in zip(links, laid.lines, strict=True)
+        ],
+    }
 
 
 async def _read_blockers(

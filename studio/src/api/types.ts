@@ -190,7 +190,7 @@ export interface CallPage {
   "total": number;
 }
 
-/** What an LM was asked, with its answers, their verdicts and the rounds of tool calls. */
+/** What an LM was asked, with its answers, their verdicts and the rounds of tool calls. `asked` is the text that a conversation with tools begins with; each answer has the text of its own. */
 export interface CallView {
   "number": number;
   "by": string;
@@ -200,6 +200,7 @@ export interface CallView {
   "outcome": string;
   "error": string;
   "usage": UsageView;
+  "asked": string;
   "answers": (Record<string, unknown>)[] | null;
   "rounds": (Record<string, unknown>)[] | null;
 }
@@ -225,6 +226,26 @@ export interface ChangedLines {
   "lines": (string)[];
 }
 
+/** A field of a node class. `source` is "given", "code", "lm" or the kind of its source, and `origin` names where its value comes from, where the source alone does not. */
+export interface ClassFieldView {
+  "name": string;
+  "type": string;
+  "source": string;
+  "origin": string;
+  "description": string;
+  "required": boolean;
+}
+
+/** A node class of a graph: whether runs "never" end there, "may" or "always" do, who chooses what follows ("lm", "code" or "certain"), the LM that is pinned to it, and its fields. */
+export interface ClassView {
+  "node": string;
+  "about": string;
+  "ending": string;
+  "chosen_by": string;
+  "lm": string;
+  "fields": (ClassFieldView)[];
+}
+
 /** Two runs by place. `first` is the place of the first difference, in the run `a` if it has one; null if there is none. Times are no difference. `total` counts the nodes to list. */
 export interface ComparisonView {
   "a": RunRow;
@@ -237,6 +258,13 @@ export interface ComparisonView {
 /** The files of a change. `lines` of a hunk have a space, `-` or `+` before them. */
 export interface DiffView {
   "files": (ChangedFile)[];
+}
+
+/** What an agent began last for a task, since when, and the run in the journal that has it. */
+export interface Doing {
+  "text": string;
+  "at": number;
+  "run": string;
 }
 
 /** That one node may lead to another: `chosen_by` the LM ("lm"), the body ("code"), or surely ("certain"). `line` has the points of the arrow, in pixels. */
@@ -286,6 +314,17 @@ export interface EditableField {
 export interface EventPage {
   "events": (Record<string, unknown>)[];
   "last": number;
+}
+
+/** Why a run failed. `place` is the field or node that failed, and `error` what was wrong with that, as its cause. `path` says which function was called for which, and `fix` what to do: both are known until the server that ran the run stops. */
+export interface FailureView {
+  "type": string;
+  "code": string | null;
+  "message": string;
+  "place": string;
+  "error": string;
+  "path": string | null;
+  "fix": string | null;
 }
 
 /** A field that differs; null in a run that has no such field there. */
@@ -360,7 +399,7 @@ export interface GatePage {
   "total": number;
 }
 
-/** A question to a person, with what is needed to decide: the JSON schema of the answer, and the values of the node so far or the arguments of the tool call. The kinds "blocker" and "plan" are of a `team`, which has no run. */
+/** A question to a person, with what is needed to decide: the JSON schema of the answer, and the values of the node so far or the arguments of the tool call. The kind "approval" asks whether a call may be made, and `arguments_schema` describes its arguments. The kinds "blocker" and "plan" are of a `team`, which has no run. `answer` is there for a question that is answered. */
 export interface GateView {
   "run_id": string;
   "graph": string;
@@ -372,9 +411,12 @@ export interface GateView {
   "deadline": number | null;
   "answered": boolean;
   "answered_by": string | null;
+  "answer": Value | null;
   "answer_schema": Record<string, unknown> | null;
+  "arguments_schema": Record<string, unknown> | null;
   "context": Record<string, Value>;
   "tool": string | null;
+  "thread": string | null;
   "team": string | null;
   "task": string | null;
 }
@@ -399,6 +441,7 @@ export interface GraphView {
   "ends": (string)[];
   "about": string;
   "nodes": (string)[];
+  "classes": (ClassView)[];
   "edges": (EdgeView)[];
   "boxes": (BoxView)[];
   "tools": (ToolView)[];
@@ -516,13 +559,16 @@ export interface NodePair {
   "fields": (FieldPair)[];
 }
 
-/** The plan: the tasks that wait for approval, those among them that no test proves, which tasks would be worked on at the same time, and the longest chain of tasks. */
+/** The plan: the tasks that wait for approval, those among them that no test proves, which tasks would be worked on at the same time, and the longest chain of tasks. `boxes` and `edges` are a picture of all tasks, each after those that it depends on; `task_schema` is the JSON schema of a task to add. */
 export interface PlanView {
   "unapproved": (string)[];
   "without_tests": (string)[];
   "rounds": ((string)[])[];
   "critical_path": (string)[];
   "left": (LeftTask)[];
+  "boxes": (BoxView)[];
+  "edges": (EdgeView)[];
+  "task_schema": Record<string, unknown>;
 }
 
 /** A task as a plan or a person describes it. `depends_on` names other tasks by their keys. */
@@ -575,6 +621,29 @@ export interface ProblemView {
   "fix": string;
 }
 
+/** A message of a prompt. */
+export interface PromptMessage {
+  "role": string;
+  "text": string;
+}
+
+/** All prompts that a graph can send. */
+export interface PromptPage {
+  "prompts": (PromptView)[];
+}
+
+/** A prompt that a graph can send, with samples for values. The LM fills the node `target`, or chooses among `options`. `by_body` is a prompt of a body that is written in code. Without an `answer_schema` the answer is plain text. */
+export interface PromptView {
+  "source": string | null;
+  "target": string | null;
+  "options": (string)[];
+  "by_body": boolean;
+  "system": string;
+  "messages": (PromptMessage)[];
+  "tools": (string)[];
+  "answer_schema": Record<string, unknown> | null;
+}
+
 /** Why runs can be neither started nor answered, and the command that changes that. */
 export interface ReadOnly {
   "reason": string;
@@ -592,6 +661,13 @@ export interface ReplayView {
   "code": string;
   "why": string;
   "diff": string;
+}
+
+/** What a person asked for that no run has taken yet: of a task, or of the whole run. */
+export interface RequestView {
+  "id": number;
+  "action": "stop" | "kill" | "pause" | "resume" | "retry" | "skip";
+  "task": string | null;
 }
 
 /** `given` has the secrets that no journal stores, as `{"Login.token": "…"}`. */
@@ -650,7 +726,7 @@ export interface RunCounts {
   "is_all": boolean;
 }
 
-/** A run: its row, what it used, and how it ended. `end` is the class of its last node and `result` that node, for a run that has ended and whose graph is served; `no_result` says why that cannot be read. `forks` are the newest runs that were forked from it. With `in_progress` it is worked on by this server. */
+/** A run: its row, what it used, and how it ended. `end` is the class of its last node and `result` that node, for a run that has ended and whose graph is served; `no_result` says why that cannot be read. `failure` is why it failed. `forks` are the newest runs that were forked from it. With `in_progress` it is worked on by this server. */
 export interface RunDetails {
   "run_id": string;
   "graph": string;
@@ -675,6 +751,7 @@ export interface RunDetails {
   "end": string | null;
   "result": unknown;
   "no_result": string;
+  "failure": FailureView | null;
   "forks": (string)[];
   "in_progress": boolean;
 }
@@ -781,13 +858,14 @@ export interface StepView {
   "changed": (string)[];
 }
 
-/** A graph that the page can run. `message` is the field of the start node that takes a message; without one there is no chat with the graph. `files` are its fields for images and documents. `run_command` starts a run in a terminal, with the fields of the start node behind it. */
+/** A graph that the page can run. `message` is the field of the start node that takes a message; without one there is no chat with the graph. `files` are its fields for images and documents. `replies` has the text field of each end that has one: the reply of a turn. `run_command` starts a run in a terminal, with the fields of the start node behind it. */
 export interface StudioGraph {
   "name": string;
   "start": string;
   "ends": (string)[];
   "about": string;
   "message": string | null;
+  "replies": Record<string, string>;
   "run_command": string;
   "files": (string)[];
 }
@@ -868,7 +946,7 @@ export interface TaskPage {
   "next": number | null;
 }
 
-/** A task in a list. */
+/** A task in a list. `since` is when it got its status, in seconds since 1970, `attempts` how many attempts have ended, `outcomes` how many tests had each outcome when they last ran, and `question` what it asks a person. A task that is `paused` starts when a person resumes it. `doing` is what its agent does now; null where nobody works on the task. */
 export interface TaskRow {
   "id": number;
   "key": string;
@@ -884,12 +962,18 @@ export interface TaskRow {
   "commit": string | null;
   "failures": number;
   "spent": Spent;
+  "since": number;
+  "attempts": number;
+  "outcomes": Record<string, number> | null;
+  "question": string;
+  "paused": boolean;
+  "doing": Doing | null;
 }
 
 /** Where a task is. Completed means merged, with tests that prove it. Merged means merged without such tests, as a person approved. Staged means merged into the branch of its feature, which is not in the team's branch yet. */
 export type TaskStatus = "pending" | "ready" | "in_progress" | "blocked" | "staged" | "completed" | "merged" | "failed" | "cancelled" | "skipped";
 
-/** A team, with its agents. */
+/** A team, with its agents. `goal` is the one that was planned last, `requirements` the document of its planning, `sandbox` what keeps the commands of agents from the rest of this machine, and `requests` what was asked for and not taken yet. Without a run in progress no agent works, whatever its status says. */
 export interface TeamDetails {
   "team": string;
   "branch": string;
@@ -901,6 +985,10 @@ export interface TeamDetails {
   "spent": Spent;
   "last": number;
   "root": string;
+  "goal": string;
+  "sandbox": string;
+  "requirements": string;
+  "requests": (RequestView)[];
   "agents": (AgentInfo)[];
 }
 
@@ -971,11 +1059,12 @@ export interface ThreadPage {
   "next": string | null;
 }
 
-/** A thread in a list, with its newest turn. */
+/** A thread in a list, with its newest turn. `text` is the beginning of that turn's message, where the graph is served. */
 export interface ThreadRow {
   "thread": string;
   "graph": string;
   "run_id": string;
+  "text": string;
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
   "updated": number;
 }
@@ -1002,7 +1091,29 @@ export interface ToolView {
   "arguments": Record<string, unknown>;
 }
 
-/** A turn: what the user wrote and what was replied. `is_shown` says whether later turns see it. */
+/** A tool call of a turn, and what came of it. `person` says whether a person "approved" it, or "answered" in its place. */
+export interface TurnCall {
+  "name": string;
+  "arguments": Value;
+  "state": string;
+  "result": Value | null;
+  "error": string;
+  "seconds": number;
+  "place": string;
+  "person": string;
+}
+
+/** What happened in a turn: the fields of its first node and of the node that it ended at, its tool calls, and what the model has thought, where the journal keeps that. */
+export interface TurnDetails {
+  "run_id": string;
+  "start": Record<string, Value>;
+  "end": string | null;
+  "reply": Record<string, Value>;
+  "calls": (TurnCall)[];
+  "thoughts": (string)[];
+}
+
+/** A turn: what the user wrote and what was replied. `is_shown` says whether later turns see it, and `replaces` the turn whose place it takes, as a fork into the thread. */
 export interface TurnView {
   "run_id": string;
   "user": string;
@@ -1011,6 +1122,7 @@ export interface TurnView {
   "started": number;
   "updated": number;
   "is_shown": boolean;
+  "replaces": string | null;
   "waiting": (WaitingGate)[];
   "error": string;
   "metadata": Record<string, unknown>;
