@@ -174,7 +174,7 @@ def _sum_up(
 ) -> tuple[RunInfo, str, Usage, FailureView | None]:
     info, usage = stored.info, read_history(stored).usage
     failure = failure_of(stored, told) if info.status == "failed" else None
-    return info, preview_of(stored.lines[0]), usage, failure
+    return info, preview_of(stored.lines), usage, failure
 
 
 async def cancel_run(call: ApiCall) -> tuple[int, RunDetails]:
