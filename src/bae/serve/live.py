@@ -19,7 +19,7 @@ from bae.journal.feeds import Feed, FeedItem, Subscriber, subscribe
 from bae.journal.stored_runs import RunInfo
 from bae.serve.access import User
 from bae.serve.endpoints import raw_path
-from bae.serve.problems import Refused, failure_of, wrong_input
+from bae.serve.problems import Refused, told_of, wrong_input
 from bae.serve.records import (
     HEARTBEAT,
     SEND_SECONDS,
@@ -121,7 +121,7 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
         except Refused as refused:
             await connection.close(_REFUSED, refused.body.detail)
         except Exception as error:  # of the hook
-            await connection.close(_FAILED, failure_of(error, path).body.detail)
+            await connection.close(_FAILED, told_of(error, path).body.detail)
 
 
 class _Connection:
@@ -251,7 +251,7 @@ class _Connection:
         except ClientGone:
             return
         except Exception as error:
-            told = failure_of(error, f"the feed {frame.feed[:200]!r}").body
+            told = told_of(error, f"the feed {frame.feed[:200]!r}").body
             sent = {"sub": number, "end": "refused", **told.model_dump(exclude_defaults=True)}
             with suppress(ClientGone):
                 await self._send(json.dumps(sent))
