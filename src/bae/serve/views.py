@@ -49,8 +49,8 @@ class RunRow(BaseModel):
     """One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has
     all of them. A `cost` of null is unknown. `change` numbers its changes: give the
     greatest to the feed of runs to follow the list. `waiting` has the first five questions of
-    `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start;
-    the feed of runs leaves them out."""
+    `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start, or
+    of a fork what was changed; the feed of runs leaves it out."""
 
     run_id: str
     graph: str
