@@ -19,6 +19,8 @@ const KEYS: [keys: string, what: string][] = [
   ["/", "Search"],
   ["j k", "Next and previous row"],
   ["Enter", "Open"],
+  ["x", "Select a run"],
+  ["c", "Compare two selected runs"],
   ["Esc", "Close"],
   ["[ ]", "Previous and next step of a run"],
   ["w", "Where a value came from"],
