@@ -21,6 +21,8 @@ const KEYS: [keys: string, what: string][] = [
   ["/", "Search"],
   ["j k", "Next and previous row"],
   ["Enter", "Open"],
+  ["x", "Select a run"],
+  ["c", "Compare two selected runs"],
   ["Esc", "Close"],
   ["[ ]", "Previous and next step of a run"],
   ["w", "Where a value came from"],
@@ -105,6 +107,7 @@ function Connected() {
 function Banners() {
   const studio = useStudio();
   const connection = useConnection();
+  const [location] = useLocation();
   return (
     <>
       {connection === "lost" && (
@@ -112,7 +115,7 @@ function Banners() {
           Reconnecting. The page shows what was there before the connection was lost.
         </div>
       )}
-      {studio.read_only !== null && (
+      {studio.read_only !== null && !location.startsWith("/team") && (
         <div className="banner quiet">
           Read-only: {studio.read_only.reason} <code>{studio.read_only.command}</code>
         </div>

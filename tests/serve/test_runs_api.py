@@ -372,6 +372,11 @@ async def test_a_list_has_the_first_words_of_each_run_finds_runs_by_them_and_cou
         assert page["runs"][1]["preview"].startswith("a lamp xxx")
         assert len(page["runs"][1]["preview"]) == 120
         assert page["change"] >= max(row["change"] for row in page["runs"])
+        fork = {"at": 0, "changed": {"count": 30}, "run_id": "three", "go_on": False}
+        await served.post("/runs/two/forks", fork)
+        assert (await served.get("/runs/three"))["preview"] == "fork at 0: count=30"
+        assert (await served.get("/runs?limit=1"))["runs"][0]["preview"] == "fork at 0: count=30"
+        await served.client.delete("/runs/three")
         assert [row["run_id"] for row in (await served.get("/runs?q=KETTLE"))["runs"]] == ["two"]
         assert (await served.get("/runs?limit=1"))["next"] == "two"
         assert (await served.get("/runs?limit=1&before=two"))["next"] is None

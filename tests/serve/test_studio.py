@@ -293,6 +293,26 @@ async def test_a_socket_takes_the_token_of_a_login_and_no_other(tmp_path: Path):
                     assert socket.close_code == 4401
 
 
+async def test_the_socket_of_a_browser_that_logged_out_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("bae.serve.live.HEARTBEAT", 0.01)
+    async with open_studio(tmp_path) as studio, asyncio.timeout(20):
+        one, other = [await studio.headers() for _ in range(2)]
+        tokens = [each["authorization"].removeprefix("Bearer ") for each in (one, other)]
+        async with connect(studio.ws) as gone, connect(studio.ws) as stays:
+            for socket, token in zip((gone, stays), tokens, strict=True):
+                await socket.send(json.dumps({"token": token}))
+                assert json.loads(await socket.recv())["ping"] == 1
+            await studio.client.post("/api/logout", json={}, headers=one)
+            await gone.wait_closed()
+            assert gone.close_code == 4401
+            last = 0
+            for _ in range(3):
+                last = json.loads(await stays.recv())["ping"]
+            assert last > 2
+
+
 def test_a_file_of_logins_that_is_damaged_says_what_to_do(tmp_path: Path):
     file = tmp_path / "studio.db"
     file.write_text("no database\n" * 100)
@@ -358,3 +378,14 @@ async def test_without_graphs_runs_are_shown_and_nothing_can_be_done_to_them(tmp
             assert (refused.status_code, refused.json()["type"]) == (403, "bae-serve-verb"), path
         gone = await studio.client.delete("/api/runs/small", headers=headers)
         assert gone.status_code == 403
+
+
+async def test_the_openapi_document_has_the_endpoints_of_the_studio(tmp_path: Path):
+    async with open_studio(tmp_path) as studio:
+        document = await studio.get("/api/openapi.json")
+    assert document["servers"] == [{"url": "/api"}]
+    login = document["paths"]["/login"]["post"]
+    assert login["security"] == []
+    assert {"200", "401", "429"} <= login["responses"].keys()
+    assert document["paths"]["/studio"]["get"]["x-bae-verb"] == "read"
+    assert "/logout" in document["paths"]

@@ -77,10 +77,7 @@ class ApprovalPage(BaseModel):
 
 async def list_gates(call: ApiCall) -> GatePage:
     """The questions of a run."""
-    query = call.query
-    stored = await call.api.read_texts(call.user, call.path["run"])
-    found = await call.api.fold(_list_gates, stored, query.past)
-    gates, total = await call.api.fold(view_gates, call, stored, found, query.start, query.limit)
+    gates, total = await call.api.fold_run(call.user, call.path["run"], _listed, call)
     return GatePage(gates=gates, total=total)
 
 
@@ -197,8 +194,10 @@ async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: 
     raise error
 
 
-def _list_gates(stored: StoredRun, past: bool) -> list[OpenGate]:
-    return [gate for gate, taken in all_gates(stored) if past or not taken]
+def _listed(stored: StoredRun, call: ApiCall) -> tuple[list[GateView], int]:
+    query = call.query
+    gates = [gate for gate, taken in all_gates(stored) if query.past or not taken]
+    return view_gates(call, stored, gates, query.start, query.limit)
 
 
 def view_gates(

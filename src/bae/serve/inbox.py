@@ -11,7 +11,6 @@ from pydantic import Field
 from bae.exceptions import JournalError
 from bae.journal.gates import open_gates
 from bae.journal.stored_runs import RunInfo, StoredRun
-from bae.markers import OpenGate
 from bae.serve import views
 from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut
 from bae.serve.gates import view_gates
@@ -46,6 +45,7 @@ async def show_inbox(call: ApiCall) -> InboxPage:
     waiting: list[tuple[float, str, RunInfo | GateView]] = []
     async for info in api.journal.every_run(status="waiting", metadata=api.only(call.user)):
         is_open = any(not gate.answered for gate in info.waiting)
+        is_open = is_open and info.graph not in api.asked_elsewhere
         if is_open and api.may_see(call.user, info):
             waiting.append((info.updated, info.run_id, info))
     for source in api.inbox_sources:
@@ -79,18 +79,16 @@ async def _questions_of(call: ApiCall, info: RunInfo) -> _Questions:
     key = info.run_id, call.query.cut
     found = known.get(key)
     if found is None or found[0] != info.change:
-        stored = await call.api.read_texts(call.user, info.run_id)
-        waits = await call.api.fold(_unanswered, stored)
-        read = await call.api.fold(view_gates, call, stored, waits, 0, _OF_RUN)
-        found = known[key] = stored.info.change, read
+        found = known[key] = await call.api.fold_run(call.user, info.run_id, _read, call)
         while len(known) > _KEPT:
             known.popitem(last=False)
     known.move_to_end(key)
     return found[1]
 
 
-def _unanswered(stored: StoredRun) -> list[OpenGate]:
-    return [each for each in open_gates(stored) if each.address not in stored.answers]
+def _read(stored: StoredRun, call: ApiCall) -> tuple[int, _Questions]:
+    gates = [each for each in open_gates(stored) if each.address not in stored.answers]
+    return stored.info.change, view_gates(call, stored, gates, 0, _OF_RUN)
 
 
 ENDPOINTS: Final = (

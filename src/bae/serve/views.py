@@ -49,8 +49,8 @@ class RunRow(BaseModel):
     """One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has
     all of them. A `cost` of null is unknown. `change` numbers its changes: give the
     greatest to the feed of runs to follow the list. `waiting` has the first five questions of
-    `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start;
-    the feed of runs leaves them out."""
+    `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start, or
+    of a fork what was changed; the feed of runs leaves it out."""
 
     run_id: str
     graph: str
@@ -239,7 +239,8 @@ class BarView(BaseModel):
 class TimelineView(BaseModel):
     """What ran when. `lives` are the times in which a process worked on the run; in between nothing
     did. `critical_seconds` is how long the run waited for the work on the critical path, without
-    waiting for people, and `longest` the places that took most of that."""
+    waiting for people, and `longest` the places that took most of that. `index` is the number of
+    the first bar of the place that was asked for."""
 
     status: Listed
     start: float
@@ -251,6 +252,7 @@ class TimelineView(BaseModel):
     critical_seconds: float
     longest: list[str]
     is_exact: bool
+    index: int | None = None
 
 
 class GraphRow(BaseModel):

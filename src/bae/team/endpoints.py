@@ -129,13 +129,15 @@ def add_teams(
     """Serve teams, by names, with an API: endpoints below `/teams`, the feed `team/NAME` of the
     WebSocket, and rows of the inbox. `visible` says which teams a user may see; the `visible` of
     the API says which of their runs."""
-    served = _Teams(dict(teams), visible)
+    served = ServedTeams(dict(teams), visible)
     api.endpoints += served.rows()
     api.feed_kinds["team"] = served.open_feed
     api.inbox_sources.append(served.list_waiting)
 
 
-class _Teams:
+class ServedTeams:
+    """The teams that an API serves, and which of them a user sees."""
+
     def __init__(
         self, teams: dict[str, ServedTeam], visible: Callable[[User, Project], bool] | None
     ) -> None:
@@ -146,15 +148,17 @@ class _Teams:
 
     # Finding what a request names
 
-    def _seen(self, user: User) -> dict[str, ServedTeam]:
+    def seen(self, user: User) -> dict[str, ServedTeam]:
+        """The teams that a user sees, by their names."""
         return {
             name: team
             for name, team in self._teams.items()
             if self._visible is None or self._visible(user, team.project)
         }
 
-    def _team(self, user: User, name: str) -> ServedTeam:
-        team = self._seen(user).get(name)
+    def find(self, user: User, name: str) -> ServedTeam:
+        """A team that a user sees. Raises `Refused` for any other."""
+        team = self.seen(user).get(name)
         if team is None:
             raise Refused(
                 404, "bae-team-unknown", f"there is no team {name[:100]!r}", "list them: /teams"
@@ -162,7 +166,7 @@ class _Teams:
         return team
 
     async def _task(self, call: ApiCall) -> tuple[ServedTeam, Task]:
-        team = self._team(call.user, call.path["team"])
+        team = self.find(call.user, call.path["team"])
         return team, await find_task(team.store, team.project.id, call.path["task"])
 
     async def _attempt(self, call: ApiCall) -> tuple[ServedTeam, Task, TaskAttempt]:
@@ -176,12 +180,12 @@ class _Teams:
     # Teams
 
     async def list_teams(self, call: ApiCall) -> TeamPage:
-        seen = self._seen(call.user)
+        seen = self.seen(call.user)
         return TeamPage(teams=[TeamRow(**await _sum_up(n, team)) for n, team in seen.items()])
 
     async def show_team(self, call: ApiCall) -> TeamDetails:
         name = call.path["team"]
-        team = self._team(call.user, name)
+        team = self.find(call.user, name)
         agents = await team.store.agents(team.project.id)
         project = await team.store.project(team.project.id)  # planning has changed it
         return TeamDetails(
@@ -204,20 +208,20 @@ class _Teams:
         return ""
 
     async def list_events(self, call: ApiCall) -> EventPage:
-        team, query = self._team(call.user, call.path["team"]), call.query
+        team, query = self.find(call.user, call.path["team"]), call.query
         found = await team.store.events(team.project.id, query.after, most=query.limit)
         last = found[-1].number if found else max(query.after, 0)
         return EventPage(events=[each.to_message() for each in found], last=last)
 
     async def open_feed(self, api: API, user: User, rest: str) -> ServedFeed:
         """The feed of a team, by its name."""
-        team = self._team(user, rest)
+        team = self.find(user, rest)
         return ServedFeed(team.store.feed(team.project.id), encode_event)
 
     # The plan
 
     async def list_tasks(self, call: ApiCall) -> TaskPage:
-        team, query = self._team(call.user, call.path["team"]), call.query
+        team, query = self.find(call.user, call.path["team"]), call.query
         spent = await read_spent_by_task(team.store, team.project.id)
         found = [
             task
@@ -228,7 +232,7 @@ class _Teams:
         return TaskPage(tasks=rows, next=rows[-1].id if len(found) > len(rows) else None)
 
     async def add_tasks(self, call: ApiCall) -> tuple[int, TaskPage]:
-        team, body = self._team(call.user, call.path["team"]), call.body
+        team, body = self.find(call.user, call.path["team"]), call.body
         if body.approve and "answer" not in call.user.can:
             raise Refused(
                 403,
@@ -258,10 +262,10 @@ class _Teams:
         return Response(status_code=204)
 
     async def show_plan(self, call: ApiCall) -> PlanView:
-        return await _read_plan(call.api, self._team(call.user, call.path["team"]))
+        return await _read_plan(call.api, self.find(call.user, call.path["team"]))
 
     async def approve(self, call: ApiCall) -> ApprovedView:
-        team, body = self._team(call.user, call.path["team"]), call.body
+        team, body = self.find(call.user, call.path["team"]), call.body
         if body.tasks is None:
             ids = [task.id for task in await team.store.tasks(team.project.id)]
         else:
@@ -273,7 +277,7 @@ class _Teams:
         return ApprovedView(approved=count, plan=await _read_plan(call.api, team))
 
     async def act(self, call: ApiCall) -> tuple[int, ActionView]:
-        team, body = self._team(call.user, call.path["team"]), call.body
+        team, body = self.find(call.user, call.path["team"]), call.body
         here = team.store, team.repository, team.project.id
         about = {"text": body.text, "by": call.user.name}
         asked = await steer(*here, body.action, body.task, **about)
@@ -344,7 +348,7 @@ class _Teams:
 
     async def list_blockers(self, call: ApiCall) -> BlockerPage:
         name, query = call.path["team"], call.query
-        team = self._team(call.user, name)
+        team = self.find(call.user, name)
         found = await _read_blockers(name, team, open_only=not query.all)
         cut = [
             each.model_copy(update={"question": cut_text(each.question, query.cut)})
@@ -354,7 +358,7 @@ class _Teams:
 
     async def answer_blocker(self, call: ApiCall) -> BlockerView:
         name, answer = call.path["team"], call.body.answer
-        team = self._team(call.user, name)
+        team = self.find(call.user, name)
         found = _find_blocker(await _read_blockers(name, team), call.path["blocker"])
         if found.answer is None:
             try:
@@ -379,19 +383,19 @@ class _Teams:
     async def list_waiting(self, call: ApiCall) -> list[GateView]:
         """The blockers and plans that wait for a person, as rows of the inbox."""
         waiting: list[GateView] = []
-        for name, team in self._seen(call.user).items():
+        for name, team in self.seen(call.user).items():
             tasks = await team.store.tasks(team.project.id)
             known = {task.id: task for task in tasks}
             for each in await _read_blockers(name, team, open_only=True):
                 address = f"blockers/{each.id}"
-                row = _wait_row(name, address, "blocker", each.question, each.since, call)
+                row = wait_row(name, address, "blocker", each.question, each.since, call)
                 context = _describe_task(known.get(each.task_id), call.query.cut)
                 waiting.append(row.model_copy(update={"task": each.task, "context": context}))
             unapproved = [task for task in tasks if not task.approved]
             if unapproved:
                 since = await team.store.unapproved_since(team.project.id)
                 count = f"{len(unapproved)} task{'' if len(unapproved) == 1 else 's'}"
-                row = _wait_row(name, "approve", "plan", f"Approve {count}?", since, call)
+                row = wait_row(name, "approve", "plan", f"Approve {count}?", since, call)
                 titles = {task.key: Value(value=task.title) for task in unapproved[:100]}
                 waiting.append(row.model_copy(update={"context": titles}))
         return waiting
@@ -403,11 +407,11 @@ class _Teams:
         team, task = "/teams/{team}", "/teams/{team}/tasks/{task}"
         attempt = f"{task}/attempts/{{attempt}}"
         return (
-            _get("/teams", "List teams.", self.list_teams, TeamPage),
-            _get(team, "Show a team.", self.show_team, TeamDetails),
-            _get(f"{team}/events", "List events.", self.list_events, EventPage, EventsQuery),
-            _get(f"{team}/plan", "Show what waits for approval.", self.show_plan, PlanView),
-            _put(
+            get_row("/teams", "List teams.", self.list_teams, TeamPage),
+            get_row(team, "Show a team.", self.show_team, TeamDetails),
+            get_row(f"{team}/events", "List events.", self.list_events, EventPage, EventsQuery),
+            get_row(f"{team}/plan", "Show what waits for approval.", self.show_plan, PlanView),
+            put_row(
                 f"{team}/approve",
                 "answer",
                 "Approve tasks.",
@@ -415,7 +419,7 @@ class _Teams:
                 ApproveBody,
                 {200: ApprovedView},
             ),
-            _put(
+            put_row(
                 f"{team}/actions",
                 "run",
                 "Ask the team to do something.",
@@ -423,10 +427,12 @@ class _Teams:
                 ActionBody,
                 {202: ActionView},
             ),
-            _get(f"{team}/tasks", "List tasks.", self.list_tasks, TaskPage, TasksQuery),
-            _put(f"{team}/tasks", "edit", "Add tasks.", self.add_tasks, AddBody, {201: TaskPage}),
-            _get(task, "Show a task.", self.show_task, TaskDetails),
-            _put(
+            get_row(f"{team}/tasks", "List tasks.", self.list_tasks, TaskPage, TasksQuery),
+            put_row(
+                f"{team}/tasks", "edit", "Add tasks.", self.add_tasks, AddBody, {201: TaskPage}
+            ),
+            get_row(task, "Show a task.", self.show_task, TaskDetails),
+            put_row(
                 task,
                 "edit",
                 "Edit a task.",
@@ -444,27 +450,29 @@ class _Teams:
                 {204: ""},
                 refusals=(404, 409, 503),
             ),
-            _get(f"{task}/log", "Show what was done.", self.show_log, LogPage, LogQuery),
-            _get(f"{task}/diff", "Show the change.", self.show_task_diff, DiffView, DiffQuery),
-            _get(f"{task}/tests", "Show test results.", self.show_tests, TestsView, CutQuery),
-            _get(f"{task}/reviews", "List reviews.", self.list_reviews, ReviewPage),
-            _get(f"{task}/attempts", "List attempts.", self.list_attempts, AttemptPage, CutQuery),
-            _get(attempt, "Show an attempt.", self.show_attempt, AttemptView, CutQuery),
-            _get(
+            get_row(f"{task}/log", "Show what was done.", self.show_log, LogPage, LogQuery),
+            get_row(f"{task}/diff", "Show the change.", self.show_task_diff, DiffView, DiffQuery),
+            get_row(f"{task}/tests", "Show test results.", self.show_tests, TestsView, CutQuery),
+            get_row(f"{task}/reviews", "List reviews.", self.list_reviews, ReviewPage),
+            get_row(
+                f"{task}/attempts", "List attempts.", self.list_attempts, AttemptPage, CutQuery
+            ),
+            get_row(attempt, "Show an attempt.", self.show_attempt, AttemptView, CutQuery),
+            get_row(
                 f"{attempt}/diff",
                 "Show the change of an attempt.",
                 self.show_attempt_diff,
                 DiffView,
                 DiffQuery,
             ),
-            _get(
+            get_row(
                 f"{team}/blockers",
                 "List questions.",
                 self.list_blockers,
                 BlockerPage,
                 BlockersQuery,
             ),
-            _put(
+            put_row(
                 f"{team}/blockers/{{blocker}}",
                 "answer",
                 "Answer a question.",
@@ -478,16 +486,17 @@ class _Teams:
 _Handle = Callable[[ApiCall], Awaitable[Any]]
 
 
-def _get(
+def get_row(
     path: str, about: str, handler: _Handle, answer: type[BaseModel], query: type[Form] = Form
 ) -> Endpoint:
+    """A row of the table that reads."""
     refusals = (409, *_READ) if path.endswith("/diff") else _READ
     return Endpoint(
         "GET", path, "read", about, _refusing(handler), {200: answer}, query, refusals=refusals
     )
 
 
-def _put(
+def put_row(
     path: str,
     verb: Verb,
     about: str,
@@ -497,6 +506,7 @@ def _put(
     *,
     method: str = "POST",
 ) -> Endpoint:
+    """A row of the table that changes something."""
     return Endpoint(
         method, path, verb, about, _refusing(handler), answers, body=body, refusals=_WRITE
     )
@@ -666,9 +676,10 @@ def _find_blocker(blockers: list[BlockerView], number: str) -> BlockerView:
     raise Refused(404, "bae-team-unknown", f"there is no blocker {number[:20]!r}")
 
 
-def _wait_row(
+def wait_row(
     team: str, address: str, kind: str, question: str, since: float, call: ApiCall
 ) -> GateView:
+    """A row of the inbox. `address` is the path below the team that takes the answer."""
     return GateView(
         run_id="",
         graph="",
@@ -677,7 +688,7 @@ def _wait_row(
         question=cut_text(question, call.query.cut),
         kind=kind,
         since=since,
-        answer_schema={"type": "string"} if kind == "blocker" else None,
+        answer_schema=None if kind == "plan" else {"type": "string"},
         context={},
         team=team,
     )

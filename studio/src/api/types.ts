@@ -56,6 +56,15 @@ export interface AnswerBody {
   "scope"?: "call" | "run" | "thread";
 }
 
+/** The same after an answer. It `continues` if that was the last one. While another goal is planned it does not: `POST /plans` with the goal has it continue. */
+export interface AnsweredView {
+  "plan": string;
+  "goal": string;
+  "since": number;
+  "questions": (PlanningQuestion)[];
+  "continues": boolean;
+}
+
 /** A message that the client knows. Of the last one the content is read. */
 export interface AnyMessage {
   "id": string;
@@ -393,6 +402,10 @@ export interface ForkFormView {
   "fields": (EditableField)[];
 }
 
+/** What a request may have: nothing that is not named. */
+export interface Form {
+}
+
 /** Questions of a run, in order, and how many there are. */
 export interface GatePage {
   "gates": (GateView)[];
@@ -419,6 +432,14 @@ export interface GateView {
   "thread": string | null;
   "team": string | null;
   "task": string | null;
+}
+
+/** A goal to plan. With `decide` the LLM asks nothing, and notes what it assumes; with `acceptance` features begin with acceptance tests. The same goal again continues its planning, if that waits or was interrupted. */
+export interface GoalBody {
+  "goal": string;
+  "decide"?: boolean;
+  "acceptance"?: boolean;
+  "lm"?: string | null;
 }
 
 /** The graphs that are served. */
@@ -479,6 +500,25 @@ export interface InnerRunView {
 export interface InputFault {
   "loc": (string | number)[];
   "msg": string;
+}
+
+/** The newest job of each kind. Give `change` as `after` to wait for the next change. */
+export interface JobPage {
+  "jobs": (JobView)[];
+  "change": number;
+}
+
+/** Planning or a run that was started here: the newest of its kind. `command` is what was started, `output` the end of what it said, `reason` how a run says that it ended. "waiting" is for answers; a job that was "stopped" continues when it is started again. */
+export interface JobView {
+  "kind": "plan" | "run";
+  "status": "running" | "done" | "waiting" | "failed" | "stopped";
+  "command": string;
+  "by": string;
+  "started": number;
+  "ended": number | null;
+  "exit_code": number | null;
+  "reason": string;
+  "output": string;
 }
 
 /** A task that would not be started, and why. */
@@ -598,6 +638,26 @@ export interface PlannedTask {
   "feature"?: string;
 }
 
+/** Planning that waits for answers, the newest first. */
+export interface PlanningPage {
+  "plans": (PlanningView)[];
+}
+
+/** A question about a goal. `answered` is an answer that planning has not used yet. */
+export interface PlanningQuestion {
+  "number": number;
+  "question": string;
+  "answered": boolean;
+}
+
+/** Planning that waits for answers: the goal and the questions. The run has the same id in the journal of the agents' runs. */
+export interface PlanningView {
+  "plan": string;
+  "goal": string;
+  "since": number;
+  "questions": (PlanningQuestion)[];
+}
+
 /** Why a request was refused. `type` is the code of the error, which `docs/errors.md` explains; `place` is the field of a run, `fix` what to do. */
 export interface ProblemDetails {
   "type": string;
@@ -642,6 +702,12 @@ export interface PromptView {
   "messages": (PromptMessage)[];
   "tools": (string)[];
   "answer_schema": Record<string, unknown> | null;
+}
+
+/** The `answer` to a question, or `decide`: the LLM decides, and notes what it assumes. */
+export interface QuestionBody {
+  "answer"?: string | null;
+  "decide"?: boolean;
 }
 
 /** Why runs can be neither started nor answered, and the command that changes that. */
@@ -795,7 +861,7 @@ export interface RunPage {
   "change": number;
 }
 
-/** One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has all of them. A `cost` of null is unknown. `change` numbers its changes: give the greatest to the feed of runs to follow the list. `waiting` has the first five questions of `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start; the feed of runs leaves them out. */
+/** One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has all of them. A `cost` of null is unknown. `change` numbers its changes: give the greatest to the feed of runs to follow the list. `waiting` has the first five questions of `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start, or of a fork what was changed; the feed of runs leaves it out. */
 export interface RunRow {
   "run_id": string;
   "graph": string;
@@ -819,6 +885,13 @@ export interface RunRow {
 }
 
 export type Span = [number, number];
+
+/** What may be spent; `cost` is in US dollars. */
+export interface SpendingLimits {
+  "calls"?: number | null;
+  "tokens"?: number | null;
+  "cost"?: number | null;
+}
 
 /** What was spent, with what is reserved for calls in progress and for those that a killed process never finished. A `cost` of None is unknown; with `unpriced` calls, whose cost is unknown, it is the least. */
 export interface Spent {
@@ -946,7 +1019,7 @@ export interface TaskPage {
   "next": number | null;
 }
 
-/** A task in a list. `since` is when it got its status, in seconds since 1970, `attempts` how many attempts have ended, `outcomes` how many tests had each outcome when they last ran, and `question` what it asks a person. A task that is `paused` starts when a person resumes it. `doing` is what its agent does now; null where nobody works on the task. */
+/** A task in a list. `since` is when it got its status, in seconds since 1970. `attempts` is how many attempts have ended, and `outcome` how the last did. `outcomes` is how many tests had each outcome when they last ran, `question` what the task asks a person. A task that is `paused` starts when a person resumes it. `doing` is what its agent does now; null where nobody works on the task. */
 export interface TaskRow {
   "id": number;
   "key": string;
@@ -964,6 +1037,7 @@ export interface TaskRow {
   "spent": Spent;
   "since": number;
   "attempts": number;
+  "outcome": string;
   "outcomes": Record<string, number> | null;
   "question": string;
   "paused": boolean;
@@ -1008,6 +1082,20 @@ export interface TeamRow {
   "unapproved": number;
   "spent": Spent;
   "last": number;
+}
+
+/** How to run the approved tasks, as the options of `bae team run`. With `wait` the run stays while tasks wait for answers. `claude-code` and `codex` are programs of this machine, which need `allow_network`. */
+export interface TeamRunBody {
+  "max_agents"?: number;
+  "budget"?: SpendingLimits | null;
+  "task_budget"?: SpendingLimits | null;
+  "worker"?: "auto" | "loop" | "oneshot" | "claude-code" | "codex";
+  "allow_network"?: boolean;
+  "review"?: "advise" | "require" | "off";
+  "retries"?: number;
+  "timeout"?: number | null;
+  "wait"?: boolean;
+  "lm"?: string | null;
 }
 
 /** One test of a run of tests. */
@@ -1069,7 +1157,7 @@ export interface ThreadRow {
   "updated": number;
 }
 
-/** What ran when. `lives` are the times in which a process worked on the run; in between nothing did. `critical_seconds` is how long the run waited for the work on the critical path, without waiting for people, and `longest` the places that took most of that. */
+/** What ran when. `lives` are the times in which a process worked on the run; in between nothing did. `critical_seconds` is how long the run waited for the work on the critical path, without waiting for people, and `longest` the places that took most of that. `index` is the number of the first bar of the place that was asked for. */
 export interface TimelineView {
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
   "start": number;
@@ -1081,6 +1169,7 @@ export interface TimelineView {
   "critical_seconds": number;
   "longest": (string)[];
   "is_exact": boolean;
+  "index": number | null;
 }
 
 /** A tool that the LM may call before it fills a node. */
