@@ -1,7 +1,7 @@
 // The frame around every page: navigation, connection, keys.
 
 import { useQuery } from "@tanstack/react-query";
-import { type ReactNode, useEffect, useState } from "react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 
 import { useConnection, useFeed } from "./api/feed.ts";
@@ -38,6 +38,7 @@ export function Shell({ children }: { children: ReactNode }) {
   const [location, navigate] = useLocation();
   const [showsKeys, setShowsKeys] = useState(false);
   const waiting = useInboxCount();
+  useReconnected();
   useKeys(navigate, () => setShowsKeys(true));
   useTitle(waiting);
   const links: [IconName, string, string][] = [
@@ -122,6 +123,16 @@ function Banners() {
       )}
     </>
   );
+}
+
+/** What changed while the connection was lost is read when it is there again. */
+function useReconnected(): void {
+  const connection = useConnection();
+  const wasLost = useRef(false);
+  useEffect(() => {
+    if (connection === "open" && wasLost.current) void client.invalidateQueries();
+    wasLost.current = connection === "lost" || (wasLost.current && connection !== "open");
+  }, [connection]);
 }
 
 /** How many questions wait. They are read again when a run begins or ends to wait. */

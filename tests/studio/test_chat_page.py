@@ -99,12 +99,24 @@ async def test_a_turn_grows_calls_tools_and_asks_before_one_of_them(page: Any) -
         await folded.click()
         await expect(turns.get_by_text("A-17 is cancelled")).to_be_visible()
 
-        # The conversation is in the journal: another server and another page have all of it.
+        # The conversation is in the journal: after a reload all of it is there.
         address = page.url
         await page.reload()
         assert page.url == address
         await expect(turns.get_by_text("Cancel my order A-17.")).to_be_attached()
         await expect(turns.get_by_text("Paragraph 89 ")).to_be_in_viewport()
+        port, logins = int(opened.url.rsplit(":", 1)[1]), opened.studio.logins
+
+    # Another server goes on in its place: what was typed meanwhile is sent to that.
+    await expect(page.get_by_text("Reconnecting.")).to_be_visible()
+    await page.get_by_label("Message").fill("Thanks!")
+    more = ScriptedLM({Reply: [{"text": "You are welcome."}]})
+    again = {"journal": opened.journal, "lm": more, "port": port, "logins": logins}
+    async with open_studio(support, **again):
+        await expect(page.get_by_text("Reconnecting.")).to_be_hidden(timeout=15_000)
+        await page.get_by_label("Message").press("Enter")
+        await expect(turns.get_by_text("You are welcome.")).to_be_visible()
+        assert len(more.prompts[-1].conversation) == 3
 
 
 async def test_a_turn_is_stopped_tried_again_and_sent_with_another_text(page: Any) -> None:

@@ -193,7 +193,7 @@ function Begin({ graph }: { graph: StudioGraph }) {
   return (
     <div className="chat-begin">
       <h2>Chat with {graph.name}</h2>
-      <p className="muted">{graph.about || "Each message is a run of the graph. The journal keeps the conversation."}</p>
+      <p className="muted">{graph.about && graph.about !== graph.start ? graph.about : "Each message is a run of the graph. The journal keeps the conversation."}</p>
     </div>
   );
 }
