@@ -30,7 +30,8 @@ interface ConversationProps {
 }
 
 export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted }: ConversationProps) {
-  const talk = useThread(thread);
+  const [isStored, setStored] = useState(!isNew);
+  const talk = useThread(thread, isStored);
   const { data: about } = useQuery(graphQuery(graph.name));
   const schema = (about?.start_schema ?? {}) as Schema;
   const elsewhere = [graph.message ?? "", ...graph.files];
@@ -69,6 +70,7 @@ export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted 
     onSuccess: async () => {
       attempt.current = null;
       setEdited(null);
+      setStored(true);
       await client.invalidateQueries({ queryKey: ["thread", thread] });
       void client.invalidateQueries({ queryKey: ["threads"] });
     },
@@ -114,7 +116,7 @@ export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted 
             </button>
           )}
           {talk.error !== null && talk.error !== undefined && <Problem error={talk.error} />}
-          {talk.isPending && !isNew && <Loading />}
+          {talk.isPending && turns.length === 0 && <Loading />}
           {turns.length === 0 && !talk.isPending && <Begin graph={graph} />}
           {turns.map((turn) => (
             <Turn
@@ -226,9 +228,9 @@ function Head({ graph, thread, isNew, onBack, onDeleted, last, fields, showsFiel
           ‹ Back
         </button>
       )}
-      <h2 className="grow truncate">
+      <h1 className="grow truncate chat-title">
         {graph.name} <span className="muted chat-thread">{isNew ? "new conversation" : thread}</span>
-      </h2>
+      </h1>
       {fields && (
         <button type="button" className="button quiet" aria-expanded={showsFields} onClick={fields}>
           Fields

@@ -31,7 +31,7 @@ export function ThreadList({ graph, chats, thread, onNew }: { graph: StudioGraph
             ))}
           </select>
         ) : (
-          <h1 className="grow truncate">Chat</h1>
+          <h2 className="grow truncate">Chat</h2>
         )}
         <button type="button" className="button" onClick={onNew}>
           + New

@@ -75,6 +75,7 @@ export default function InboxPage() {
   const showsDetail = selected !== undefined;
   return (
     <div className="page inbox">
+      {isNarrow && showsDetail && <h1 className="sr-only">Waiting for you</h1>}
       {(!isNarrow || !showsDetail) && (
         <header className="page-head">
           <h1>
