@@ -91,7 +91,7 @@ export function useRuns(filter: Filter) {
     first === undefined ? null : "runs",
     first?.change,
     (message) => {
-      if (message.end === "gap") void restart();
+      if (message.end === "gap" || message.end === "reset") void restart();
       const items = message.items as RunRow[];
       if (items.length === 0) return;
       for (const row of items) changed.current.rows.set(row.run_id, row);
