@@ -23,7 +23,8 @@ export function Diff({ team, details, address, go }: TabProps) {
   const { task, attempts } = details;
   const shown = attempts.filter((each) => each.commit !== "");
   const state = address.attempt === null ? `${task.commit ?? ""} ${task.status} ${shown.at(-1)?.commit ?? ""}` : (shown.find((each) => each.number === address.attempt)?.commit ?? "");
-  const { data, error, isFetching } = useQuery(diffQuery(team, task.key, address.attempt, state));
+  const isStarted = task.commit !== null || task.base !== null || attempts.length > 0;
+  const { data, error, isFetching } = useQuery({ ...diffQuery(team, task.key, address.attempt, state), enabled: isStarted });
   const [full, setFull] = useState<readonly string[]>([]);
   const whole = useQueries({ queries: full.map((path) => diffQuery(team, task.key, address.attempt, state, { path, lines: 0 })) });
   useEffect(() => setFull([]), [state, address.attempt]);
@@ -52,7 +53,11 @@ export function Diff({ team, details, address, go }: TabProps) {
         </span>
       </div>
       {whole.map((each, index) => each.error && <Problem key={full[index]} error={each.error} />)}
-      {files === undefined ? (
+      {!isStarted ? (
+        <Empty mark="±" title="No change yet">
+          <p>The agent has written nothing. Its change appears here, by file and line.</p>
+        </Empty>
+      ) : files === undefined ? (
         error ? (
           error instanceof ApiProblem && (error.status === 404 || error.status === 409) ? (
             <Empty mark="±" title="No change yet">
