@@ -1157,7 +1157,7 @@ export interface ThreadRow {
   "updated": number;
 }
 
-/** What ran when. `lives` are the times in which a process worked on the run; in between nothing did. `critical_seconds` is how long the run waited for the work on the critical path, without waiting for people, and `longest` the places that took most of that. */
+/** What ran when. `lives` are the times in which a process worked on the run; in between nothing did. `critical_seconds` is how long the run waited for the work on the critical path, without waiting for people, and `longest` the places that took most of that. `index` is the number of the first bar of the place that was asked for. */
 export interface TimelineView {
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
   "start": number;
@@ -1169,6 +1169,7 @@ export interface TimelineView {
   "critical_seconds": number;
   "longest": (string)[];
   "is_exact": boolean;
+  "index": number | null;
 }
 
 /** A tool that the LM may call before it fills a node. */

@@ -7,7 +7,6 @@ import type { RunDetails } from "../../api/types.ts";
 import { useServes, useStudio } from "../../studio.tsx";
 import { Age, Copy, Status } from "../../ui/basics.tsx";
 import { formatCost, formatCount, formatSeconds } from "../../ui/format.ts";
-import { PlainValue } from "../../ui/value.tsx";
 import { RunActions } from "./run-actions.tsx";
 import { addressOf, type ChangeView } from "./run-view.ts";
 import { plural } from "./sources.tsx";
@@ -24,7 +23,8 @@ interface HeaderProps {
 
 export function RunHeader({ at, details, worked, isElsewhere, change, onFork }: HeaderProps) {
   const { usage } = details;
-  const facts = [worked === null ? "" : `${formatSeconds(worked)} of work`, plural(usage?.calls ?? 0, "call")];
+  const isRunning = details.status === "running";
+  const facts = [worked === null || isRunning ? "" : `${formatSeconds(worked)} of work`, plural(usage?.calls ?? 0, "call")];
   if (usage !== null && usage.calls > 0) {
     const tokens = usage.input_tokens + usage.output_tokens;
     facts.push(`${formatCount(tokens)} tokens${usage.cached_tokens > 0 ? `, ${formatCount(usage.cached_tokens)} of them cached` : ""}`);
@@ -47,6 +47,14 @@ export function RunHeader({ at, details, worked, isElsewhere, change, onFork }: 
         {facts.filter(Boolean).map((fact) => (
           <span key={fact}> · {fact}</span>
         ))}
+        {details.status === "ended" && details.end !== null && (
+          <span title={details.no_result}>
+            {" · ended at "}
+            <button type="button" className="link strong" onClick={() => change({ step: Math.max(0, (details.steps ?? 1) - 1), path: "", field: "", node: "", filter: "", tab: "trace" })}>
+              {details.end}
+            </button>
+          </span>
+        )}
         {usage !== null && usage.models.length > 0 && <span> · {usage.models.join(", ")}</span>}
       </p>
       <Relations at={at} details={details} />
@@ -141,23 +149,4 @@ function Waiting({ details, change }: { details: RunDetails; change: ChangeView 
       {details.waiting_count > open.length && <li className="small muted">and {details.waiting_count - open.length} more</li>}
     </ul>
   );
-}
-
-/** How a run has ended. */
-export function RunResult({ details }: { details: RunDetails }) {
-  if (details.status !== "ended") return null;
-  if (details.result === null && !details.no_result) return null;
-  return (
-    <details className="run-result">
-      <summary>
-        <span className="muted">result</span> <span className="strong">{details.end}</span> <span className="muted small">{preview(details.result)}</span>
-      </summary>
-      {details.no_result ? <p className="muted">{details.no_result}</p> : <PlainValue value={details.result} />}
-    </details>
-  );
-}
-
-function preview(result: unknown): string {
-  const text = JSON.stringify(result) ?? "";
-  return text.length > 90 ? `${text.slice(0, 90)}…` : text;
 }

@@ -29,7 +29,6 @@ export const RunLine = memo(function RunLine({ row, depth, index, top, height, i
       className={`run-line${isSelected ? " selected" : ""}${isCursor ? " at" : ""}`}
       role="row"
       aria-rowindex={index}
-      aria-selected={isSelected}
       style={{ height, transform: `translateY(${top}px)` }}
     >
       <span role="cell" className="run-check">

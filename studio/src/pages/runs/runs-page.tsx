@@ -162,7 +162,7 @@ function SelectionBar({ selected, onCompare, onDelete, onClear }: SelectionProps
   useEffect(() => setCopied(false), [links]);
   const two = selected.length === 2;
   return (
-    <span className="row wrap selection-bar" role="toolbar" aria-label="Selected runs">
+    <span className="row selection-bar" role="toolbar" aria-label="Selected runs">
       <span className="strong">{formatCount(selected.length)} selected</span>
       <button type="button" className="button small" disabled={!two} title={two ? "" : "Select two runs to compare them"} onClick={onCompare}>
         Compare
