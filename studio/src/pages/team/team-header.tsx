@@ -1,6 +1,8 @@
 import { useState } from "react";
+import { useLocation } from "wouter";
 
-import { useMay } from "../../studio.tsx";
+import { pathOf } from "../../api/client.ts";
+import { useMay, useStudio } from "../../studio.tsx";
 import { Problem, Status } from "../../ui/basics.tsx";
 import { formatCost, formatCount } from "../../ui/format.ts";
 import { Dialog } from "../../ui/overlays.tsx";
@@ -15,6 +17,8 @@ const KILL: Offer = { action: "kill", label: "Kill", warning: "The run ends now,
 
 export function TeamHeader({ team, rows }: Shared) {
   const { may, why } = useMay("run");
+  const studio = useStudio();
+  const [, navigate] = useLocation();
   const act = useAct(team.team);
   const [asking, setAsking] = useState<Offer | null>(null);
   const [shows, setShows] = useState<"run" | "goal" | null>(null);
@@ -32,6 +36,13 @@ export function TeamHeader({ team, rows }: Shared) {
         <div className="row team-title">
           <h1 className="truncate">{team.team}</h1>
           <Status status={status} {...(job && { title: job.command })} />
+          {studio.teams.length > 1 && (
+            <select className="select team-choice" aria-label="Team" value={team.team} onChange={(event) => navigate(pathOf`/team/${event.target.value}`)}>
+              {studio.teams.map((each) => (
+                <option key={each.name}>{each.name}</option>
+              ))}
+            </select>
+          )}
           <PlanningNow team={team.team} />
         </div>
         <span className="grow" />
