@@ -21,6 +21,8 @@ const KEYS: [keys: string, what: string][] = [
   ["/", "Search"],
   ["j k", "Next and previous row"],
   ["Enter", "Open"],
+  ["a r", "Yes or no, in the inbox"],
+  ["Ctrl Enter", "Send an answer"],
   ["x", "Select a run"],
   ["c", "Compare two selected runs"],
   ["Esc", "Close"],
