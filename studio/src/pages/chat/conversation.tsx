@@ -35,9 +35,9 @@ export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted 
   const { data: about } = useQuery(graphQuery(graph.name));
   const schema = (about?.start_schema ?? {}) as Schema;
   const elsewhere = [graph.message ?? "", ...graph.files];
-  const others = Object.keys(schema.properties ?? {}).filter((name) => !elsewhere.includes(name));
+  const others = namesOf(schema, elsewhere);
   const [given, setGiven] = useDraft<Json | null>(`fields ${graph.name}`, () => null);
-  const fields = given ?? (about === undefined ? {} : (initialOf(schema, schema) as Json));
+  const fields = given ?? (initialOf(schema, schema) as Json | undefined) ?? {};
   const [showsFields, setShowsFields] = useState(false);
   const [sent, setSent] = useState<TurnView | null>(null);
   const [edited, setEdited] = useState<{ turn: TurnView; text: string } | null>(null);
@@ -53,17 +53,20 @@ export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted 
 
   const send = useMutation({
     mutationFn: async ({ message, instead }: { message: Message; instead: TurnView | null }) => {
-      const key = JSON.stringify([message, instead?.run_id, fields]);
+      const key = JSON.stringify([message, instead?.run_id, given]);
       // The same message again is the same run: a lost answer makes no second one.
       if (attempt.current?.key !== key) attempt.current = { key, run: crypto.randomUUID() };
       const run = attempt.current.run;
       setSent(newTurn(run, message.text, instead));
       follow.jump();
       onBegun();
-      const { fields: files } = placeFiles(message.files, graph.files, schema);
+      const known = (await client.ensureQueryData(graphQuery(graph.name))).start_schema as Schema;
+      const { fields: files } = placeFiles(message.files, graph.files, known);
       const own: Json = { [graph.message ?? ""]: message.text, ...files };
       if (instead === null || !(await replace(thread, instead, run, message.isAsItWas ? {} : own))) {
-        const start = Object.fromEntries(Object.entries({ ...fields, ...own }).filter(([name]) => name in own || others.includes(name)));
+        const kept = given ?? (initialOf(known, known) as Json);
+        const names = [...namesOf(known, elsewhere), ...Object.keys(own)];
+        const start = Object.fromEntries(Object.entries({ ...kept, ...own }).filter(([name]) => names.includes(name)));
         await api(pathOf`/graphs/${graph.name}/runs`, { method: "POST", body: { run_id: run, thread, start, busy: "refuse", metadata: {} } });
       }
     },
@@ -144,7 +147,6 @@ export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted 
       <Composer
         key={edited?.turn.run_id ?? ""}
         graph={graph}
-        schema={schema}
         thread={thread}
         edited={edited}
         onCancelEdit={() => setEdited(null)}
@@ -156,6 +158,11 @@ export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted 
       />
     </section>
   );
+}
+
+/** The fields of a start node, but for those that are given by other means. */
+function namesOf(schema: Schema, without: string[]): string[] {
+  return Object.keys(schema.properties ?? {}).filter((name) => !without.includes(name));
 }
 
 /** A turn that is on its way to the server. */
