@@ -221,14 +221,17 @@ async def test_hostile_ids_metadata_and_errors_are_text(page: Any, expect: Any):
                 thread=thread,
                 metadata={HOSTILE: HOSTILE},
             )
-        await order(opened, "../../etc?x#y", "javascript:alert(1)")
+        await order(opened, "../../etc?x#y 100%", "javascript:alert(1)")
         await opened.show(page, "/runs")
         await expect(rows(page)).to_have_count(2)
-        assert await ids(page) == ["../../etc?x#y", HOSTILE]
+        assert await ids(page) == ["../../etc?x#y 100%", HOSTILE]
         await expect(page.get_by_title("RuntimeError").first).to_contain_text("<img src=x")
         await page.get_by_label("Thread").select_option(thread)
         await expect(rows(page)).to_have_count(1)
         assert await page.locator("main img, main script, main svg").count() == 0
         await page.get_by_label("Thread").select_option("")
-        await page.get_by_role("link", name="../../etc?x#y").click()
-        await page.wait_for_url("**/runs/..%2F..%2Fetc%3Fx%23y")
+        await page.get_by_role("link", name="../../etc?x#y 100%").click()
+        await page.wait_for_url("**/runs/..%2F..%2Fetc%3Fx%23y%20100%25")
+        await page.reload()
+        heading = page.get_by_role("heading", name="../../etc?x#y 100%")
+        await expect(heading).to_be_visible()

@@ -7,6 +7,7 @@ import type { RunDetails } from "../../api/types.ts";
 import { useServes, useStudio } from "../../studio.tsx";
 import { Age, Copy, Status } from "../../ui/basics.tsx";
 import { formatCost, formatCount, formatSeconds } from "../../ui/format.ts";
+import { parsePlace } from "./places.ts";
 import { RunActions } from "./run-actions.tsx";
 import { addressOf, type ChangeView } from "./run-view.ts";
 import { plural } from "./sources.tsx";
@@ -38,6 +39,12 @@ export function RunHeader({ at, details, worked, isElsewhere, change, onFork }: 
         </h1>
         <Copy text={details.run_id} label="Copy id" />
         <Status status={details.status} />
+        <Waiting details={details} change={change} />
+        {isElsewhere && (
+          <span className="tag" role="status" title="Its records appear here as they are stored. Text in progress is known in that process alone.">
+            written by another process
+          </span>
+        )}
         <div className="grow" />
         <RunActions at={at} details={details} onFork={onFork} />
       </div>
@@ -58,12 +65,6 @@ export function RunHeader({ at, details, worked, isElsewhere, change, onFork }: 
         {usage !== null && usage.models.length > 0 && <span> · {usage.models.join(", ")}</span>}
       </p>
       <Relations at={at} details={details} />
-      {isElsewhere && (
-        <p className="note small" role="status">
-          Another process works on this run. Its records appear here as they are stored; text in progress is known there alone.
-        </p>
-      )}
-      <Waiting details={details} change={change} />
     </header>
   );
 }
@@ -119,34 +120,24 @@ function Relations({ at, details }: { at: RunAt; details: RunDetails }) {
   );
 }
 
-/** The questions that the run waits for. */
+/** What the run waits for. It stands in the row of the title, so that nothing moves when it is
+ *  answered. */
 function Waiting({ details, change }: { details: RunDetails; change: ChangeView }) {
   const open = details.waiting.filter((gate) => !gate.answered);
-  if (open.length === 0 || details.status !== "waiting") return null;
+  const gate = open[0];
+  if (gate === undefined || details.status !== "waiting") return null;
+  const show = () => {
+    const place = parsePlace(gate.gate);
+    if (place !== null) change({ step: place.step, path: place.path, field: place.field, node: "", filter: "", tab: "trace" });
+  };
+  const until = gate.deadline === null ? "" : ` until ${new Date(gate.deadline * 1000).toLocaleString()}`;
   return (
-    <ul className="run-waiting">
-      {open.map((gate) => (
-        <li key={gate.gate} className="row wrap">
-          <Status status="waiting" />
-          <span className="strong">{gate.question}</span>
-          <button
-            type="button"
-            className="link small"
-            onClick={() => {
-              const step = /^(\d+):[^.]*\.([^.([]+)/.exec(gate.gate);
-              if (step !== null) change({ step: Number(step[1]), path: "", field: step[2]!, node: "", filter: "", tab: "trace" });
-            }}
-          >
-            {gate.place}
-          </button>
-          {gate.deadline !== null && (
-            <span className="small muted">
-              until <time>{new Date(gate.deadline * 1000).toLocaleString()}</time>
-            </span>
-          )}
-        </li>
-      ))}
-      {details.waiting_count > open.length && <li className="small muted">and {details.waiting_count - open.length} more</li>}
-    </ul>
+    <>
+      <button type="button" className="run-question strong truncate" title={`${gate.place}${until}: ${gate.question}`} onClick={show}>
+        {gate.question}
+      </button>
+      {details.waiting_count > 1 && <span className="small muted">and {details.waiting_count - 1} more</span>}
+      {gate.deadline !== null && <span className="small muted">{until}</span>}
+    </>
   );
 }

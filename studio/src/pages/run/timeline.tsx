@@ -18,6 +18,8 @@ import { workOf } from "./sources.tsx";
 
 const BLOCK = 1000;
 const TICK = 250;
+/** Percent of a lane that the label of a cut needs. */
+const LABEL = 9;
 
 interface TimelineProps {
   at: RunAt;
@@ -130,10 +132,13 @@ function keyOf(bar: BarView | undefined, index: number): string {
 
 function Ruler({ axis, zoom, selected }: { axis: Axis; zoom: Zoom; selected: readonly [number, number] | null }) {
   const cuts = axis.pieces.filter((piece) => piece.isCut);
+  const labels = cuts.map((cut) => toLane(axis, [cut.from, cut.to], zoom));
+  // The label of what is cut out needs its room.
+  const isFree = (left: number) => !labels.some((label) => label !== null && left > label.left - LABEL && left < label.left + Math.max(label.width, LABEL));
   return (
     <div className="tl-ruler" aria-hidden="true">
       <div className="tl-lane">
-        {ticksOf(axis, zoom).map((tick) => (
+        {ticksOf(axis, zoom).filter((tick) => isFree(tick.left)).map((tick) => (
           <span key={tick.left} className="tl-tick" style={{ left: `${tick.left}%` }}>
             {tick.seconds === 0 ? "0" : formatSeconds(tick.seconds)}
           </span>

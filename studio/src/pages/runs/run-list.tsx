@@ -84,7 +84,8 @@ export function RunList({ rows, total, isStale, selected, onSelect, onCompare, c
       const current = found.rows[found.at]?.row;
       const move = { j: 1, k: -1 }[event.key];
       if (move !== undefined) {
-        const next = found.at < 0 ? 0 : Math.min(found.rows.length - 1, Math.max(0, found.at + move));
+        const inView = Math.ceil((scrollY + covered - margin) / size);
+        const next = found.at < 0 ? Math.min(found.rows.length - 1, Math.max(0, inView)) : Math.min(found.rows.length - 1, Math.max(0, found.at + move));
         const id = found.rows[next]!.row.run_id;
         onCursor(id);
         virtual.scrollToIndex(next, { align: "auto" });
