@@ -1,0 +1,1 @@
+"""A journal in Postgres, which processes of many machines share."""
