@@ -34,8 +34,8 @@ help: ## List the targets
 test: pythons ## Run lint, types and tests, on every Python found
 	$(MAKE) --no-print-directory -j .ag-ui-client/.made \
 		$$(tools/pythons.sh | sed -n '2,$$ s|\(3[^ ]*\) .*|.venv-\1/.test|p')
-	$(MAKE) --no-print-directory lint
-	$(MAKE) --no-print-directory -j --output-sync=target types tools page
+	$(MAKE) --no-print-directory lint page
+	$(MAKE) --no-print-directory -j --output-sync=target types tools
 	$(MAKE) --no-print-directory -j pytest pytest-others
 
 .PHONY: lint

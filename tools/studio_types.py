@@ -17,7 +17,7 @@ from bae.serve import API, public, router
 from bae.serve.studio import Studio
 from bae.serve.studio_login import Logins
 from bae.serve.studio_page import StudioPage
-from bae.team import add_teams
+from bae.team import TeamJobs, add_team_jobs, add_teams
 
 TARGET: Final = Path(__file__).parent.parent / "studio" / "src" / "api" / "types.ts"
 HEAD: Final = "// Written by tools/studio_types.py from the OpenAPI document. Do not edit.\n"
@@ -114,6 +114,7 @@ def make_api() -> API:
     """An API with everything that the page uses, and without graphs."""
     api = router({}, journal=MemoryJournal(), auth=public())
     add_teams(api, {})
+    add_team_jobs(api, {}, TeamJobs())
     with Logins(None) as logins, tempfile.TemporaryDirectory() as folder:
         Path(folder, "index.html").touch()
         Studio(api, logins, StudioPage(Path(folder)), journal="", serve_command="")

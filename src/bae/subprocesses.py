@@ -28,7 +28,7 @@ class EndedProgram:
     """A program that has ended.
 
     - `status`: its exit status, or the negative number of the signal that ended it.
-    - `out`, `err`: its output, and the last 2,048 bytes of its stderr.
+    - `out`, `err`: its output, and the last bytes of its stderr: 2,048, or as many as `kept` says.
     - `bound`: why `run_program` ended it: "timeout", or "stdout" or "stderr" for too much output.
       None if it ended by itself.
     """
@@ -50,6 +50,7 @@ async def run_program(
     grace: float = 1.0,
     pass_fds: Sequence[int] = (),
     on_output: Callable[[bytes], None] | None = None,
+    kept: int = KEPT,
 ) -> EndedProgram:
     """Run a program with `given` on its stdin, and wait for its end. It has the environment of this
     process unless `env` replaces it, and inherits the open files `pass_fds`. No shell is used.
@@ -63,7 +64,7 @@ async def run_program(
     after others learns from that when it has to end them, also if this process dies. With
     `on_output`, every piece of stdout goes to that function when it arrives, and `out` is empty.
     """
-    child = _Child(limit, on_output)
+    child = _Child(limit, on_output, kept)
     try:
         await child.start(command, cwd=cwd, env=env, pass_fds=pass_fds)
         if given is not None:
@@ -152,9 +153,12 @@ class ProcessGroup(asyncio.SubprocessProtocol):
 class _Child(ProcessGroup):
     """A running program: what it has printed, and how to end it."""
 
-    def __init__(self, limit: int, on_output: Callable[[bytes], None] | None = None) -> None:
+    def __init__(
+        self, limit: int, on_output: Callable[[bytes], None] | None = None, kept: int = KEPT
+    ) -> None:
         super().__init__()
         self.limit = limit
+        self.kept = kept
         self.on_output = on_output
         self.out = bytearray()
         self.err = bytearray()
@@ -198,7 +202,7 @@ class _Child(ProcessGroup):
             set_done(self.over)
         if fd == 2:
             self.err += data
-            del self.err[:-KEPT]
+            del self.err[: -self.kept]
         elif self.on_output is not None:
             self.on_output(data)
         elif self.bound is None:

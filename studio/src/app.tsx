@@ -15,6 +15,7 @@ const ComparePage = lazy(() => import("./pages/run/compare-page.tsx"));
 const GraphsPage = lazy(() => import("./pages/graphs/graphs-page.tsx"));
 const ChatPage = lazy(() => import("./pages/chat/chat-page.tsx"));
 const TeamPage = lazy(() => import("./pages/team/team-page.tsx"));
+const AgentRunPage = lazy(() => import("./pages/team/agent-run-page.tsx"));
 
 export function App() {
   return (
@@ -38,7 +39,10 @@ export function App() {
               <Route path="/chat/:graph?/:thread?">
                 {({ graph, thread }) => <ChatPage graph={graph ? decodeURIComponent(graph) : null} thread={thread ? decodeURIComponent(thread) : null} />}
               </Route>
-              <Route path="/team/:team?/:rest*">{({ team }) => <TeamPage team={team ? decodeURIComponent(team) : null} />}</Route>
+              <Route path="/team/:team/runs/:run">
+                {({ team, run }) => <AgentRunPage key={run} team={decodeURIComponent(team)} run={decodeURIComponent(run)} />}
+              </Route>
+              <Route path="/team/:team?/*?">{({ team }) => <TeamPage team={team ? decodeURIComponent(team) : null} />}</Route>
               <Route>
                 <Empty mark="?" title="There is no such page" />
               </Route>

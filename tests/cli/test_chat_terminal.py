@@ -310,6 +310,24 @@ def test_a_turn_that_was_killed_is_offered_and_continues_or_is_dropped(tmp_path:
         chat.says("and then?", "1 turns before this. The second half")
 
 
+def test_a_turn_that_another_chat_has_left_is_offered_before_a_message_is_sent(tmp_path: Path):
+    (tmp_path / "half").touch()
+    with Chat(tmp_path, "-t", "ana") as other, Chat(tmp_path, "-t", "ana") as chat:
+        chat.waits_for_prompt()
+        other.says("hello", "0 turns before this. The")
+        os.kill(other.process.pid, signal.SIGKILL)
+        other.ends()
+        (tmp_path / "half").unlink()
+        chat.types("and now?\r")
+        chat.shows("> hello", "(interrupted)", "resume it or drop it? (r/d):")
+        chat.types("r\r")
+        chat.shows("0 turns before this. The second half")
+        chat.waits_for_prompt("> and now?")  # it was not sent
+        chat.types("\r")
+        chat.shows("1 turns before this. The second half")
+        chat.leaves()
+
+
 def test_a_second_ctrl_c_ends_a_chat_whose_turn_does_not_stop(tmp_path: Path):
     with Chat(tmp_path, "-t", "ana") as chat:
         chat.says("hello", "0 turns before this. The second half")

@@ -153,6 +153,59 @@ async def test_steps_come_in_pages_around_a_number_and_values_are_cut_in_lists()
             assert unknown.status_code == 404, missing
 
 
+async def test_steps_are_found_by_their_class_and_by_a_text_in_them():
+    async with serving() as served:
+        await served.start("blue kettle", 12, run_id="one")
+
+        async def found(query: str) -> list[str]:
+            page = await served.get(f"/runs/one/steps?{query}")
+            assert page["total"] == len(page["steps"])
+            return [f"{each['step']}:{each['node']}" for each in page["steps"]]
+
+        assert await found("") == ["0:Order", "1:Approval"]
+        assert await found("node=Approval") == ["1:Approval"]
+        assert await found("q=KETTLE") == ["0:Order"]
+        assert await found("q=stock") == ["1:Approval"]
+        assert await found("node=Approval&q=kettle") == []
+
+
+class Trip(Node):
+    city: str
+
+    async def __call__(self) -> "Forecast":
+        return Forecast(city=self.city)
+
+
+async def find_weather(city: str) -> str:
+    raise TimeoutError(f"nothing about {city} in 10 s")
+
+
+class Forecast(Node):
+    city: str
+    weather: Annotated[str, Dep(find_weather, city="city")]
+
+    async def __call__(self) -> None: ...
+
+
+trips = Graph(start=Trip, end=Forecast, name="trips")
+
+
+async def test_a_failed_run_says_what_failed_where_why_and_what_to_do(tmp_path):
+    async with SQLiteJournal(tmp_path / "runs.db") as journal:
+        async with serving(journal, graphs={"trips": trips}) as served:
+            start = {"start": {"city": "Ghent"}, "run_id": "one"}
+            run = await served.post("/graphs/trips/runs?wait=10", start)
+            told = run["failure"]
+            assert (told["type"], told["code"]) == ("DepError", "bae-dep-failed")
+            assert told["place"] == "1:Forecast.weather"
+            assert told["error"] == "TimeoutError: nothing about Ghent in 10 s"
+            assert told["path"] == "Forecast.weather <- find_weather()"
+            assert "find_weather" in told["fix"]
+        async with serving(journal, graphs={"trips": trips}) as served:
+            kept = (await served.get("/runs/one"))["failure"]  # by another server
+            assert kept == {**told, "path": None, "fix": None}
+
+
 async def test_a_run_is_deleted_unless_others_were_forked_from_it(tmp_path):
     async with SQLiteJournal(tmp_path / "runs.db") as journal, serving(journal) as served:
         await served.start(run_id="old")

@@ -110,6 +110,7 @@ def test_the_document_has_every_endpoint_and_the_classes_of_each_graph():
         assert described >= {(endpoint.method, path) for path in paths}
     schemas = DOCUMENT["components"]["schemas"]
     assert schemas["orders_start"]["properties"]["count"]["maximum"] == 100
+    assert schemas["orders_start"]["properties"]["count"]["default"] == 1
     assert schemas["orders_Price"]["properties"]["euros"]["type"] == "integer"
     assert Price.__name__ in schemas["orders_result"]["properties"]["end"]["enum"]
 

@@ -372,6 +372,11 @@ async def test_a_list_has_the_first_words_of_each_run_finds_runs_by_them_and_cou
         assert page["runs"][1]["preview"].startswith("a lamp xxx")
         assert len(page["runs"][1]["preview"]) == 120
         assert page["change"] >= max(row["change"] for row in page["runs"])
+        fork = {"at": 0, "changed": {"count": 30}, "run_id": "three", "go_on": False}
+        await served.post("/runs/two/forks", fork)
+        assert (await served.get("/runs/three"))["preview"] == "fork at 0: count=30"
+        assert (await served.get("/runs?limit=1"))["runs"][0]["preview"] == "fork at 0: count=30"
+        await served.client.delete("/runs/three")
         assert [row["run_id"] for row in (await served.get("/runs?q=KETTLE"))["runs"]] == ["two"]
         assert (await served.get("/runs?limit=1"))["next"] == "two"
         assert (await served.get("/runs?limit=1&before=two"))["next"] is None
@@ -436,6 +441,21 @@ async def test_a_graph_is_shown_with_a_layout_and_its_tools():
         [tool] = found["tools"]
         assert (tool["node"], tool["name"]) == ("Advice", "get_price")
         assert [*tool["arguments"]["properties"]] == ["sku"]
+        wish, advice = found["classes"]
+        assert (wish["node"], wish["ending"], wish["fields"][0]["source"]) == (
+            "Wish",
+            "never",
+            "given",
+        )
+        assert {each["source"] for each in advice["fields"]} >= {"tools"}
+        [prompt] = (await served.get("/graphs/shop/prompts"))["prompts"]
+        assert (prompt["source"], prompt["target"], prompt["tools"]) == (
+            "Wish",
+            "Advice",
+            ["get_price"],
+        )
+        assert prompt["system"]
+        assert "sample Wish" in prompt["messages"][0]["text"]
 
 
 class HouseModel(Backend):

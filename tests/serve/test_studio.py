@@ -358,3 +358,14 @@ async def test_without_graphs_runs_are_shown_and_nothing_can_be_done_to_them(tmp
             assert (refused.status_code, refused.json()["type"]) == (403, "bae-serve-verb"), path
         gone = await studio.client.delete("/api/runs/small", headers=headers)
         assert gone.status_code == 403
+
+
+async def test_the_openapi_document_has_the_endpoints_of_the_studio(tmp_path: Path):
+    async with open_studio(tmp_path) as studio:
+        document = await studio.get("/api/openapi.json")
+    assert document["servers"] == [{"url": "/api"}]
+    login = document["paths"]["/login"]["post"]
+    assert login["security"] == []
+    assert {"200", "401", "429"} <= login["responses"].keys()
+    assert document["paths"]["/studio"]["get"]["x-bae-verb"] == "read"
+    assert "/logout" in document["paths"]

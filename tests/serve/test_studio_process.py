@@ -248,3 +248,26 @@ def test_a_module_that_cannot_run_is_refused_before_anything_is_served(folder: P
     assert refused.returncode == 1
     assert "neither `graph` nor" in " ".join(refused.stderr.split())
     assert not refused.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+def test_at_a_terminal_enter_prints_another_link(folder: Path):
+    pytest.importorskip("pyte")
+    terminal = pytest.importorskip("terminal_session")
+    program = ("-c", PROGRAM.format(page=str(folder / "page")))
+    environment = {"XDG_STATE_HOME": str(folder / "state")}
+    arguments = ("studio", "app.py", "--port", "0")
+    with terminal.Session(folder, *arguments, env=environment, program=program) as session:
+        [first] = re.findall(r"http://\S+", session.shows("Enter prints another"))
+        session.types("\r")
+        session.waits(lambda: len(links_in(session)) > 1, "no other link")
+        link = links_in(session)[-1]
+        assert link != first
+        assert log_in({"url": link.partition("/#")[0], "link": link})
+        session.types(terminal.CTRL_C)
+        assert session.ends() == 130
+        assert session.is_as_it_was
+
+
+def links_in(session: Any) -> list[str]:
+    return re.findall(r"http://\S+", session.screen)

@@ -38,7 +38,7 @@ async def test_the_first_view_is_small_and_asks_no_other_host(page: Any):
     page.on("request", lambda request: asked.append(request.url))
     async with open_studio(hello) as opened:
         await opened.show(page, "/runs")
-        await page.get_by_role("heading", name="Runs").wait_for()
+        await page.get_by_role("heading", name="Runs", exact=True).wait_for()
         sizes = dict(await page.evaluate(SIZES))
         assert sum(sizes.values()) <= FIRST_VIEW, sizes
         assert all(url.startswith((opened.url, "blob:", "data:")) for url in asked)

@@ -141,6 +141,7 @@ def test_one_bad_edit_among_many_changes_nothing(files: list[tuple[str, tuple[st
             ".WorktreeInclude",
             "sub/.GIT/config",
         ),
+        *(".git\u200c/config", ".gitattributes.", ".git\u200dmodules", ".worktreeinclude "),
         *(".git", ".git./x", "..", "~/x", "~root/x", "C:\\x", "C:/x", "a\\..\\b", "link/x", "link"),
         *(
             "file_link",
@@ -285,6 +286,16 @@ def test_later_blocks_see_what_earlier_ones_wrote_and_deletions_remove(tmp_path:
 
     assert applied(tmp_path, answer) == {"a.py": "x\nz\n", "b.py": None}
     assert contents(tmp_path) == {"a.py": b"x\nz\n"}
+
+
+def test_a_file_may_have_the_name_of_a_folder_whose_files_are_removed(tmp_path: Path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "c.txt").write_text("c\n")
+
+    applied(tmp_path, "<<<<<<< DELETE a/b/c.txt")
+    applied(tmp_path, render_answer([WholeFile("a", ("a file",))]))
+
+    assert (tmp_path / "a").read_text() == "a file\n"
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,10 @@ async def activities(bench: Workbench) -> list[str]:
     return [event.text for event in events if isinstance(event, ActivityUpdate)]
 
 
+def has_stored(tmp_path: Path, text: str) -> bool:
+    return any(text in path.read_text() for path in tmp_path.glob("state/programs/**/*.jsonl"))
+
+
 def texts_in(body: Mapping[str, Any]) -> str:
     return json.dumps(body["messages"])
 
@@ -141,6 +145,9 @@ async def test_a_cancelled_claude_code_leaves_no_process_and_continues_with_its_
         )
         working = asyncio.create_task(work(bench, task))
         caller = await line.next()
+        async with asyncio.timeout(BOUND):  # Claude stores its conversation when it likes
+            while not has_stored(tmp_path, "I try something."):  # noqa: ASYNC110 - of the program
+                await asyncio.sleep(0.01)
         working.cancel()
         with pytest.raises(asyncio.CancelledError):
             await working

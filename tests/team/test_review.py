@@ -196,14 +196,23 @@ async def test_a_reviewer_that_fails_loses_no_work(tmp_path: Path, answers: list
         assert review.headline.startswith("review failed: ")
 
 
-async def test_a_required_review_that_fails_asks_a_person(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("gone", "why"),
+    [
+        (BaeLMError("the model is gone"), "the model is gone"),
+        (RuntimeError("a bug"), "RuntimeError: a bug"),
+    ],
+    ids=["an LM that is gone", "a bug"],
+)
+async def test_a_required_review_that_fails_asks_a_person(
+    tmp_path: Path, gone: Exception, why: str
+) -> None:
     async with a_bench(tmp_path, review="require") as (bench, [task]):
-        gone = BaeLMError("the model is gone")
         lm = ScriptedLM({WorkerAnswer: [RIGHT], WorkReview: [gone, GOOD]})
         result = await work(bench, task, lm)
         assert result.status == "blocked"
         assert result.question is not None
-        assert "cannot be reviewed: the model is gone" in result.question
+        assert f"cannot be reviewed: {why}." in result.question
         asked = await bench.store.add_blocker(task.id, result.question, digest=result.digest)
         await bench.store.answer_blocker(asked.id, "it works again")
         assert (await work(bench, task, lm)).status == "completed"

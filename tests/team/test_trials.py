@@ -181,6 +181,13 @@ async def test_a_name_that_no_test_has_is_answered_with_the_nearest_ones(tmp_pat
     assert third == "no test is named -x."
 
 
+async def test_a_test_that_is_named_without_its_file_is_answered_with_its_name(tmp_path: Path):
+    async with at_work(tmp_path, {}, files=TESTS, command=PYTEST) as trial:
+        text = await check_tests(*trial, ["test_add"])
+
+    assert "no test is named test_add. The nearest names: tests/test_calc.py::test_add" in text
+
+
 async def test_a_misspelled_test_file_is_answered_with_the_new_file_of_the_task(tmp_path: Path):
     new = {"tests/test_more.py": MORE}
     async with at_work(tmp_path, new, files=TESTS, command=PYTEST) as trial:

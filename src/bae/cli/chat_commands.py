@@ -130,6 +130,9 @@ class ChatCommands:
         if replaces:
             await self._talk.check_newest()
             return await self._talk.send_again(message), ""
+        if await self._talk.is_left_behind():
+            self._show_turns((await self._talk.read())[-1:])
+            return await self._settle(), message
         if self._talk.last.standing in UNFINISHED:
             note("the last turn is not finished: /resume continues it, /drop drops it")
             return exits.DONE, message

@@ -151,6 +151,11 @@ class ChatSession:
             self.last = LastTurn(newest.run_id, text, newest.status)
         return turns
 
+    async def is_left_behind(self) -> bool:
+        """Whether another process has begun a turn since, and died."""
+        left = await self.journal.runs(thread=self.thread, status="interrupted", limit=1)
+        return bool(left) and self.last.standing != "interrupted"
+
     async def _typed_text(self, run_id: str) -> str | None:
         """The message of a stored turn as it was typed: what a later turn reads may be a mask, or
         begin with the placeholder of an image."""

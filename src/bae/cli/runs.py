@@ -457,7 +457,8 @@ def prune(
     """Delete old runs.
 
     Runs that wait or are in progress stay, unless --status names them; so does a run that another
-    one was forked from. At a terminal it asks first.
+    one was forked from. The runs of a conversation stay as long as one of them does. At a terminal
+    it asks first.
     """
     chosen = set(cast("Sequence[Listed]", status or ("ended", "failed", "cancelled")))
     if "running" in chosen:

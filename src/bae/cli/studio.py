@@ -136,8 +136,9 @@ def studio(
         named=named,
         file=file,
         team=None if team is None else Path(team).resolve(),
+        named_lm=None if lm is None else _absolute_lm(lm),
         lm=name,
-        model=cached_lm(name) if name else None,
+        model=cached_lm(name) if name and graphs else None,
         max_iters=max_iters,
         key=key,
         hosts=(host, *(allow_host or ())),
@@ -156,6 +157,15 @@ def studio(
             note("this studio is running already")
             return
         run_until_signal(_serve(source, logins, host, port, serves, opens=opens, as_json=as_json))
+
+
+def _absolute_lm(name: str) -> str:
+    """The name of an LM for a process in another folder."""
+    kind, _, rest = name.partition(":")
+    file, colon, more = rest.partition(":")
+    if kind in ("python", "scripted", "local") and os.path.isfile(file):
+        return f"{kind}:{os.path.abspath(file)}{colon}{more}"
+    return name
 
 
 def _load_graphs(
@@ -191,6 +201,7 @@ class _Source:
     file: str | None
     """The journal; None is that of the team."""
     team: Path | None
+    named_lm: str | None
     lm: str
     model: LM | None
     max_iters: int
@@ -222,11 +233,13 @@ class _Source:
             runs: dict[str, API] = {}
             names: list[str] = []
             if team is not None and agents is not None:
-                from bae.team.endpoints import ServedTeam, add_teams
+                from bae.team import ServedTeam, TeamJobs, add_team_jobs, add_teams
 
                 name = team.project.name
-                served = ServedTeam(team.store, team.project, team.repository, agents)
-                add_teams(api, {name: served})
+                teams = {name: ServedTeam(team.store, team.project, team.repository, agents)}
+                add_teams(api, teams)
+                jobs = await stack.enter_async_context(TeamJobs(self.named_lm))
+                add_team_jobs(api, teams, jobs)
                 names.append(name)
                 if kept is not agents:
                     runs[name] = self._make_api(agents, {}, logins, reads_only=True)

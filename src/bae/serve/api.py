@@ -115,6 +115,8 @@ class API:
         """Other WebSockets, by their paths. Each accepts its own connections."""
         self.inbox_sources: list[Callable[[ApiCall], Awaitable[list[GateView]]]] = []
         """What else waits for people, besides runs."""
+        self.asked_elsewhere: set[str] = set()
+        """The graphs whose questions come from these sources, and not from their runs."""
         self.uploads = Uploads()
         """The files that users have sent for runs to come."""
         self._streams: set[Subscriber[Any]] = set()

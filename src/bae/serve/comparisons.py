@@ -99,8 +99,8 @@ def _compare(a: StoredRun, b: StoredRun, query: CompareQuery) -> ComparisonView:
     first = next((each for each in nodes if each.state != "same"), None)
     pairs = (_view(each, query.cut) for each in listed[query.start : query.start + query.limit])
     return ComparisonView(
-        a=row_of(a.info, preview_of(a.lines[0])),
-        b=row_of(b.info, preview_of(b.lines[0])),
+        a=row_of(a.info, preview_of(a.lines)),
+        b=row_of(b.info, preview_of(b.lines)),
         first=None if first is None else first.a or first.b,
         nodes=fitting(pairs, _size),
         total=len(listed),

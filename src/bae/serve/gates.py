@@ -4,7 +4,7 @@ of them, and answers."""
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 from pydantic_core import from_json
@@ -27,15 +27,18 @@ from bae.serve.problems import InputFault, Refused, refusal_of, wrong_input
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.starts import answer_schema
 from bae.serve.views import SHORT, GatePage, GateView, InboxPage, Value, fitting, size_of, value_of
+from bae.tool_plan import AskPlan
 
 _OF_RUN: Final = 20
 """How many questions of one run are in the inbox."""
 
 
 class GatesQuery(Form):
-    """Questions from the number `start` on. Longer values are cut after `cut` characters; 0 is
-    none. A page of long values has fewer than `limit`: go on after the last that you have."""
+    """Questions from the number `start` on; with `past` also those whose answer the run has taken.
+    Longer values are cut after `cut` characters; 0 is none. A page of long values has fewer than
+    `limit`: go on after the last that you have."""
 
+    past: bool = False
     start: Annotated[int, Field(ge=0, le=1 << 31)] = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 100
     cut: CutAt = SHORT
@@ -89,7 +92,8 @@ async def list_gates(call: ApiCall) -> GatePage:
     """The questions of a run."""
     query = call.query
     stored = await call.api.read_texts(call.user, call.path["run"])
-    gates, total = await call.api.fold(_read_gates, call, stored, query.start, query.limit, True)
+    found = await call.api.fold(_list_gates, stored, query.past)
+    gates, total = await call.api.fold(_view_gates, call, stored, found, query.start, query.limit)
     return GatePage(gates=gates, total=total)
 
 
@@ -99,6 +103,7 @@ async def show_inbox(call: ApiCall) -> InboxPage:
     waiting: list[tuple[float, str, RunInfo | GateView]] = []
     async for info in api.journal.every_run(status="waiting", metadata=api.only(call.user)):
         is_open = any(not gate.answered for gate in info.waiting)
+        is_open = is_open and info.graph not in api.asked_elsewhere
         if is_open and api.may_see(call.user, info):
             waiting.append((info.updated, info.run_id, info))
     for source in api.inbox_sources:
@@ -117,7 +122,8 @@ async def show_inbox(call: ApiCall) -> InboxPage:
             continue
         try:
             stored = await api.read_texts(call.user, each.run_id)
-            gates, total = await api.fold(_read_gates, call, stored, 0, _OF_RUN, False)
+            waits = await api.fold(_unanswered, stored)
+            gates, total = await api.fold(_view_gates, call, stored, waits, 0, _OF_RUN)
         except JournalError:
             continue  # it was deleted, or is damaged, which /runs shows
         found += gates
@@ -240,11 +246,18 @@ async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: 
     raise error
 
 
-def _read_gates(
-    call: ApiCall, stored: StoredRun, start: int, limit: int, answered: bool
+def _list_gates(stored: StoredRun, past: bool) -> list[OpenGate]:
+    return [gate for gate, taken in all_gates(stored) if past or not taken]
+
+
+def _unanswered(stored: StoredRun) -> list[OpenGate]:
+    return [each for each in open_gates(stored) if each.address not in stored.answers]
+
+
+def _view_gates(
+    call: ApiCall, stored: StoredRun, gates: list[OpenGate], start: int, limit: int
 ) -> tuple[list[GateView], int]:
-    """Some questions of a run, and how many there are, with those that are answered or without."""
-    gates = [each for each in open_gates(stored) if answered or each.address not in stored.answers]
+    """Some questions of a run, and how many there are."""
     if not gates:
         return [], 0
     report = report_run(stored)
@@ -265,40 +278,59 @@ def _view(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunReport) -
             if each.state == "there" and each.field != gate.field_name
         }
     context: dict[str, Value] = shown
+    asked = _asked(call, info, gate)
+    answer = stored.answers.get(gate.address)
     return GateView(
         run_id=info.run_id,
         graph=info.graph,
         gate=gate.address,
         place=gate.place,
         question=gate.question,
-        kind="gate" if gate.call is None else "approval",
+        kind="gate" if gate.call is None or asked.is_question else "approval",
         since=info.updated,
         deadline=gate.deadline,
-        answered=gate.address in stored.answers,
+        answered=answer is not None,
         answered_by=stored.answered_by.get(gate.address),
-        answer_schema=_schema_of(call, info, gate),
+        answer=None if answer is None else value_of(from_json(answer), call.query.cut),
+        answer_schema=asked.answer,
+        arguments_schema=asked.arguments,
         context=context,
         tool=None if gate.call is None else gate.call.name,
+        thread=info.thread,
     )
 
 
-def _schema_of(call: ApiCall, info: RunInfo, gate: OpenGate) -> dict[str, Any] | None:
-    """The schema of the answer, where the graph is served."""
+class _Asked(NamedTuple):
+    """What is asked, as the code of the graph has it: the schemas of the answer and of the
+    arguments of a tool call, and whether the call is itself a question to a person."""
+
+    answer: dict[str, Any] | None = None
+    arguments: dict[str, Any] | None = None
+    is_question: bool = False
+
+
+def _asked(call: ApiCall, info: RunInfo, gate: OpenGate) -> _Asked:
+    """What is asked, where the graph is served."""
     graph = next((g for g in call.api.graphs.values() if g.name == info.graph), None)
     if graph is None:
-        return None
+        return _Asked()
     try:
         plans = graph_at(graph, gate.path).plans
     except JournalError:
-        return None  # its classes have changed
+        return _Asked()  # its classes have changed
     cls = next((each for each in plans if each.__name__ == gate.node_type.__name__), None)
     field = None if cls is None else plan_of(cls).fields.get(gate.field_name)
     if cls is None or field is None:
-        return None
+        return _Asked()
     if gate.call is None:  # with the bounds that the field has
         bounds = cls.model_fields[gate.field_name].metadata
-        return answer_schema(Annotated[(field.annotation, *bounds)])
-    return answer_schema(field.answer_type(gate.call.name, gate.parameter.count("(")))
+        return _Asked(answer_schema(Annotated[(field.annotation, *bounds)]))
+    answer = answer_schema(field.answer_type(gate.call.name, gate.parameter.count("(")))
+    name = gate.call.name
+    tool = next((each for each in getattr(field, "planned", ()) if each.name == name), None)
+    if isinstance(tool, AskPlan):
+        return _Asked(answer, is_question=True)
+    return _Asked(answer, None if tool is None else tool.spec.schema)
 
 
 _WRITE: Final = (400, 404, 409, 413, 415, 422, 429, 503)

@@ -12,18 +12,26 @@ from bae import __version__
 from bae.graph import Graph
 from bae.pictures import picture_of
 from bae.pictures.layout import Arranged, Size, arrange
+from bae.pictures.picture import Box
 from bae.pictures.svg import SPACING
+from bae.plan import plan_of
+from bae.prompts.messages import Prompt
 from bae.serve.endpoints import ApiCall, Endpoint
 from bae.serve.problems import Refused
 from bae.serve.starts import Starts
 from bae.serve.views import (
     BoxView,
+    ClassFieldView,
+    ClassView,
     EdgeView,
     GraphList,
     GraphRow,
     GraphView,
     Health,
     ProblemView,
+    PromptMessage,
+    PromptPage,
+    PromptView,
     ToolView,
 )
 
@@ -61,6 +69,7 @@ def _view_graph(found: Starts) -> GraphView:
     return GraphView(
         **_row(found).model_dump(),
         nodes=[cls.__name__ for cls in graph.nodes],
+        classes=[_view_class(box) for box in picture.boxes],
         edges=[
             EdgeView(
                 source=names[arrow.tail],
@@ -88,6 +97,49 @@ def _view_graph(found: Starts) -> GraphView:
         start_schema=found.schema,
         end_schemas=found.ends,
         mermaid=graph.to_mermaid(fields=True),
+    )
+
+
+def _view_class(box: Box) -> ClassView:
+    return ClassView(
+        node=box.name,
+        about=box.doc,
+        ending=box.ending,
+        chosen_by=box.chooser,
+        lm=box.lm,
+        fields=[
+            ClassFieldView(
+                name=each.name,
+                type=each.type,
+                source=each.source,
+                origin=each.origin,
+                description=each.description,
+                required=each.required,
+            )
+            for each in box.fields
+        ],
+    )
+
+
+async def list_prompts(call: ApiCall) -> PromptPage:
+    """The prompts of a graph."""
+    found = starts_of(call)
+    prompts = await call.api.fold(found.graph.prompts)
+    return PromptPage(prompts=[_view_prompt(each) for each in prompts])
+
+
+def _view_prompt(prompt: Prompt) -> PromptView:
+    question = prompt.question
+    source = question.source
+    return PromptView(
+        source=None if source is None else type(source).__name__,
+        target=question.target.__name__ if question.target else None,
+        options=[cls.__name__ for cls in question.types],
+        by_body=source is not None and plan_of(type(source)).written,
+        system=prompt.system,
+        messages=[PromptMessage(role=each.role, text=each.text) for each in prompt.conversation],
+        tools=[tool.name for tool in prompt.tools],
+        answer_schema=None if prompt.schema is None else {**prompt.schema},
     )
 
 
@@ -138,6 +190,15 @@ ENDPOINTS: Final = (
         "Show a graph: nodes, edges, problems and schemas.",
         show_graph,
         {200: GraphView},
+        refusals=(404,),
+    ),
+    Endpoint(
+        "GET",
+        "/graphs/{graph}/prompts",
+        "read",
+        "Show the prompts that a graph can send, with samples for values.",
+        list_prompts,
+        {200: PromptPage},
         refusals=(404,),
     ),
     Endpoint("GET", "/health", None, "Tell that the server answers.", show_health, {200: Health}),

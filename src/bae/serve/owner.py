@@ -15,6 +15,7 @@ from bae.journal.live_texts import LiveTexts
 from bae.journal.resume import recoverable
 from bae.observers import observing
 from bae.run import HandedOver
+from bae.serve.failures import Failures
 from bae.serve.problems import Refused
 from bae.tasks import explained, gone
 
@@ -50,6 +51,8 @@ class RunOwner:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.texts = LiveTexts()
         """The text in progress of the runs here."""
+        self.failures = Failures()
+        """What runs here failed with."""
         self.closing = asyncio.Event()
         """Set when the server stops."""
 
@@ -184,6 +187,7 @@ class RunOwner:
             del self._tasks[run_id]
         error = None if task.cancelled() else task.exception()
         if error is not None:  # it is stored with the run, unless the store is what failed
+            self.failures.add(run_id, error)
             level = logging.INFO if isinstance(error, BaeError) else logging.WARNING
             _log.log(level, "the run %s failed: %s", run_id, describe(error))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
@@ -13,6 +13,7 @@ from pydantic_core import from_json
 from bae.exceptions import JournalError
 from bae.journal.store import Journal
 from bae.journal.stored_runs import Line, Listed, RunInfo
+from bae.records import RunForked
 from bae.serve.endpoints import ApiCall, Endpoint, Form
 from bae.serve.views import RunRow, row_of
 
@@ -22,6 +23,8 @@ _COUNTED: Final = 20_000
 """How many runs are looked through to count them."""
 _PREVIEW: Final = 120
 """Characters of a preview."""
+_FORK: Final = 500
+"""How many lines of a fork are read to find what was changed."""
 _KEPT: Final = 20_000
 """How many previews are kept in memory."""
 
@@ -79,30 +82,42 @@ class Previews:
         key = info.run_id, info.change
         found = self._kept.get(key)
         if found is None:
+            limit = 1 if info.parent is None else _FORK
             try:
-                lines = (await self._journal.lines(info.run_id, limit=1)).lines
+                lines = (await self._journal.lines(info.run_id, limit=limit)).lines
             except JournalError:  # it was deleted meanwhile, or is damaged
                 return ""
-            found = self._kept[key] = preview_of(lines[0]) if lines else ""
+            found = self._kept[key] = preview_of(lines)
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         return found
 
 
-def preview_of(line: Line) -> str:
-    """The first words of the start node in the first line of a run: its texts, or else its other
-    plain values with their names. Secrets are not in the line."""
+def preview_of(lines: Sequence[Line]) -> str:
+    """The first words of what a run was started with: the texts of its start node, or else the
+    other plain values with their names. Of a fork, the step and what was changed there. Secrets
+    are not in the lines."""
+    if not lines:
+        return ""
+    forked = next((line for line in reversed(lines) if line.kind == RunForked.__name__), None)
+    line = forked or lines[0]
     try:
-        fields: dict[str, Any] = from_json(line.data)["node"]["fields"]
-        plain = {
-            name: value if isinstance(value, str) else json.dumps(value)
+        data: dict[str, Any] = from_json(line.data)
+        fields: dict[str, Any] = data["node"]["fields"]
+        if forked is not None:
+            fields = {name: fields[name] for name in data["changed"] if name in fields}
+        parts = [
+            f"{name}={value if isinstance(value, str) else json.dumps(value)}"
             for name, value in fields.items()
             if isinstance(value, str | int | float)
-        }
+        ]
         texts = [value for value in fields.values() if isinstance(value, str) and value.strip()]
     except (ValueError, LookupError, TypeError, AttributeError):
         return ""
-    found = " · ".join(texts or [f"{name}={value}" for name, value in plain.items()])
+    if forked is not None:
+        found = f"fork at {forked.step}: {' · '.join(parts)}" if parts else f"fork at {forked.step}"
+    else:
+        found = " · ".join(texts or parts)
     found = " ".join(found[: 4 * _PREVIEW].split())
     return found if len(found) <= _PREVIEW else f"{found[: _PREVIEW - 1]}…"
 

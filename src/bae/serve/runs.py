@@ -23,6 +23,7 @@ from bae.prompts.values import seen_of
 from bae.records import RunStarted
 from bae.serve.access import STARTED_BY
 from bae.serve.endpoints import ApiCall, Endpoint, Form
+from bae.serve.failures import FailureView, failure_of
 from bae.serve.files import files_named
 from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused, refusal_of
@@ -57,13 +58,14 @@ ThreadId = Annotated[_Id, _check(check_thread)]
 class RunDetails(RunRow):
     """A run: its row, what it used, and how it ended. `end` is the class of its last node and
     `result` that node, for a run that has ended and whose graph is served; `no_result` says why
-    that cannot be read. `forks` are the newest runs that were forked from it. With `in_progress` it
-    is worked on by this server."""
+    that cannot be read. `failure` is why it failed. `forks` are the newest runs that were forked
+    from it. With `in_progress` it is worked on by this server."""
 
     usage: UsageView | None = None
     end: str | None = None
     result: Any = None
     no_result: str = ""
+    failure: FailureView | None = None
     forks: list[str] = Field(default_factory=list[str])
     in_progress: bool = False
 
@@ -145,8 +147,11 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     api = call.api
     stored = await api.read_texts(call.user, run_id)
     usage = (await api.fold(read_history, stored)).usage
-    row = row_of(stored.info, preview_of(stored.lines[0]))
+    row = row_of(stored.info, preview_of(stored.lines))
     view = RunDetails(**row.model_dump(), usage=usage_of(usage))
+    if stored.info.status == "failed":
+        told = api.owner.failures.of(run_id)
+        view.failure = await api.fold(failure_of, stored, told)
     view.in_progress = run_id in api.owner.run_ids
     view.error, view.metadata = stored.info.error, stored.info.metadata
     forks = await api.journal.forks(run_id)

@@ -3,11 +3,13 @@ own classes, and the schemas of its ends and gates."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from bae.hints import NOWHERE
 from bae.prompts.values import shown_fields
@@ -43,8 +45,18 @@ class Starts:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the fields that the caller gives."""
-        return {**self._plan.spec.schema, "title": self.graph.start.__name__}
+        """The JSON schema of the fields that the caller gives, with their defaults: a form begins
+        with them."""
+        start = self.graph.start
+        schema: dict[str, Any] = {**self._plan.spec.schema, "title": start.__name__}
+        shown, properties = shown_fields(start), {**schema.get("properties", {})}
+        for name in properties.keys() & shown:
+            default = start.model_fields[name].get_default()
+            with suppress(ValueError):  # of a type that JSON does not have
+                if default is not None and default is not PydanticUndefined:
+                    plain = to_jsonable_python(default)
+                    properties[name] = {"default": plain, **properties[name]}
+        return {**schema, "properties": properties}
 
     @cached_property
     def ends(self) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,8 @@ asked, and what ran when."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Sequence
 from time import time
 from typing import Annotated, Any, Final
 
@@ -11,7 +13,7 @@ from pydantic import BaseModel, Field
 from bae.exceptions import JournalError
 from bae.journal.critical_paths import critical_path
 from bae.journal.questions import AskedQuestion, list_questions
-from bae.journal.report import RunReport, report_run, timeline
+from bae.journal.report import NodeReport, RunReport, report_run, timeline
 from bae.journal.stored_runs import StoredRun
 from bae.journal.why import why
 from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
@@ -36,11 +38,14 @@ Number = Annotated[int, Field(ge=0, le=1 << 31)]
 
 
 class StepsQuery(Form):
-    """Nodes of the graph at `path`, from the number `start` on, or around a number. Longer values
-    are cut after `cut` characters: a step by itself has all of them. A page of long values has
-    fewer than `limit`: go on after the last step that you have."""
+    """Nodes of the graph at `path`, from the number `start` on, or around a number. `node` lists
+    those of one class alone, and `q` those with the text in their class, a name of a field or a
+    value. Longer values are cut after `cut` characters: a step by itself has all of them. A page of
+    long values has fewer than `limit`: go on after the last step that you have."""
 
     path: str = ""
+    node: Annotated[str, Field(max_length=1_000)] = ""
+    q: Annotated[str, Field(max_length=200)] = ""
     start: Number = 0
     around: Number | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 100
@@ -95,7 +100,7 @@ async def list_steps(call: ApiCall) -> StepPage:
 
 def _step_page(stored: StoredRun, query: StepsQuery) -> StepPage:
     report = report_run(stored)
-    nodes = _nodes_at(report, query.path)
+    nodes = [each for each in _nodes_at(report, query.path) if _is_meant(each, query)]
     start = query.start if query.around is None else max(0, query.around - query.limit // 2)
     steps = (step_of(query.path, each, query.cut) for each in nodes[start : start + query.limit])
     return StepPage(
@@ -103,6 +108,24 @@ def _step_page(stored: StoredRun, query: StepsQuery) -> StepPage:
         total=len(nodes),
         paths=[graph.path for graph in report.graphs if graph.path][:1_000],
     )
+
+
+def _is_meant(node: NodeReport, query: StepsQuery) -> bool:
+    if query.node and node.name != query.node:
+        return False
+    if not query.q:
+        return True
+    sought = query.q.casefold()
+    return any(sought in text.casefold() for text in _texts_of(node))
+
+
+def _texts_of(node: NodeReport) -> Iterator[str]:
+    yield node.name
+    for field in node.fields:
+        yield field.field
+        yield field.by
+        value = field.value
+        yield value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 async def show_step(call: ApiCall) -> StepView:
@@ -174,7 +197,7 @@ def _report(stored: StoredRun) -> RunReport:
     return report_run(stored)
 
 
-def _nodes_at(report: RunReport, path: str) -> Any:
+def _nodes_at(report: RunReport, path: str) -> Sequence[NodeReport]:
     for graph in report.graphs:
         if graph.path == path:
             return graph.nodes
@@ -209,6 +232,7 @@ def _call_of(number: int, asked: AskedQuestion, cut: int | None) -> CallView:
         usage=usage_of(asked.usage),
     )
     if cut is not None:
+        view.asked = data_of(asked.asked, cut)
         view.answers = [data_of(each, cut) for each in asked.answers]
         view.rounds = [data_of(each, cut) for each in asked.rounds]
     return view

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from bae import __version__
 from bae.exceptions import describe
+from bae.plan import plan_of
 from bae.serve.access import Verb
 from bae.serve.ag_ui_input import file_fields, message_field
 from bae.serve.api import API, HEADERS
@@ -33,9 +34,11 @@ _log = logging.getLogger("bae")
 class StudioGraph(GraphRow):
     """A graph that the page can run. `message` is the field of the start node that takes a message;
     without one there is no chat with the graph. `files` are its fields for images and documents.
-    `run_command` starts a run in a terminal, with the fields of the start node behind it."""
+    `replies` has the text field of each end that has one: the reply of a turn. `run_command` starts
+    a run in a terminal, with the fields of the start node behind it."""
 
     message: str | None = None
+    replies: dict[str, str] = Field(default_factory=dict[str, str])
     run_command: str = ""
     files: list[str] = Field(default_factory=list[str])
 
@@ -214,6 +217,7 @@ def _view_graph(found: Starts, run_command: str) -> StudioGraph:
         ends=[cls.__name__ for cls in graph.terminal_nodes],
         about=found.about,
         message=message,
+        replies={cls.__name__: name for cls in graph.terminal_nodes if (name := plan_of(cls).text)},
         run_command=run_command,
         files=file_fields(graph.start),
     )

@@ -3,33 +3,45 @@ with the id of its thread."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from bae.journal.stored_runs import Listed, RunInfo
+from bae.exceptions import JournalError
+from bae.journal.earlier_turns import known_turn
+from bae.journal.provenance import MadeCall
+from bae.journal.report import NodeReport, report_run
+from bae.journal.stored_runs import Listed, RunInfo, StoredRun
 from bae.journal.stored_thread import ThreadTurn
-from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
 from bae.serve.problems import Refused, unknown_run
 from bae.serve.views import (
     CUT,
     SHORT,
+    Value,
     WaitingGate,
     data_of,
     fitting,
     labels_of,
+    value_of,
     waiting_gates,
 )
 
 _PAGE: Final = 200
+_PREVIEW: Final = 120
+"""Characters of a message in the list of threads."""
 
 
 class ThreadsQuery(Form):
     """Threads whose newest turn began before that of the run `before`: the `next` of the page
-    before."""
+    before. `graph` and `q` limit them to a graph, and to ids that have a text in them."""
 
     before: str | None = None
+    graph: str | None = None
+    q: Annotated[str, Field(max_length=200)] = ""
     limit: Annotated[int, Field(ge=1, le=200)] = 50
 
 
@@ -43,12 +55,20 @@ class TurnsQuery(Form):
     cut: ListCut = CUT
 
 
+class TurnQuery(Form):
+    """Longer values are cut after `cut` characters; 0 is none."""
+
+    cut: CutAt = SHORT * 4
+
+
 class ThreadRow(BaseModel):
-    """A thread in a list, with its newest turn."""
+    """A thread in a list, with its newest turn. `text` is the beginning of that turn's message,
+    where the graph is served."""
 
     thread: str
     graph: str
     run_id: str
+    text: str = ""
     status: Listed
     updated: float
 
@@ -62,7 +82,7 @@ class ThreadPage(BaseModel):
 
 class TurnView(BaseModel):
     """A turn: what the user wrote and what was replied. `is_shown` says whether later turns see
-    it."""
+    it, and `replaces` the turn whose place it takes, as a fork into the thread."""
 
     run_id: str
     user: str
@@ -71,9 +91,36 @@ class TurnView(BaseModel):
     started: float
     updated: float
     is_shown: bool
+    replaces: str | None = None
     waiting: list[WaitingGate] = Field(default_factory=list[WaitingGate])
     error: str = ""
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class TurnCall(BaseModel):
+    """A tool call of a turn, and what came of it. `person` says whether a person "approved" it, or
+    "answered" in its place."""
+
+    name: str
+    arguments: Value
+    state: str
+    result: Value | None = None
+    error: str = ""
+    seconds: float
+    place: str
+    person: str = ""
+
+
+class TurnDetails(BaseModel):
+    """What happened in a turn: the fields of its first node and of the node that it ended at, its
+    tool calls, and what the model has thought, where the journal keeps that."""
+
+    run_id: str
+    start: dict[str, Value]
+    end: str | None = None
+    reply: dict[str, Value] = Field(default_factory=dict[str, Value])
+    calls: list[TurnCall]
+    thoughts: list[str]
 
 
 class ThreadDetails(BaseModel):
@@ -94,18 +141,20 @@ async def list_threads(call: ApiCall) -> ThreadPage:
     if before is not None:
         await api.info(call.user, before)
     while more and len(found) < query.limit:
-        page = await api.journal.runs(limit=_PAGE, before=before, metadata=api.only(call.user))
+        page = await api.journal.runs(
+            limit=_PAGE, before=before, graph=query.graph, metadata=api.only(call.user)
+        )
         more = len(page) == _PAGE
         for info in page:
             before = info.run_id
             if info.thread is None or not api.may_see(call.user, info):
                 continue
-            if info.thread in looked_at:
+            if info.thread in looked_at or query.q.lower() not in info.thread.lower():
                 continue
             looked_at.add(info.thread)
             newest = await api.journal.runs(thread=info.thread, limit=1)
             if newest and newest[0].run_id == info.run_id:
-                found.append(_row(info, info.thread))
+                found.append(await _row(call, info, info.thread))
                 if len(found) == query.limit:
                     more = True
                     break
@@ -123,12 +172,63 @@ async def show_thread(call: ApiCall) -> ThreadDetails:
         if end < 0:
             raise unknown_run(query.before)
     newest = turns[max(0, end - query.limit) : end][::-1]
-    page = fitting((_turn(each, query.cut) for each in newest), _size)
+    parents = {info.run_id: info.parent for info in infos}
+    page = fitting((_turn(each, parents, query.cut) for each in newest), _size)
     return ThreadDetails(thread=thread, graph=graph.name, total=total, turns=page[::-1])
 
 
-def _turn(turn: ThreadTurn, cut: int) -> TurnView:
+async def show_turn(call: ApiCall) -> TurnDetails:
+    """What happened in a turn."""
+    run_id = call.path["run"]
+    stored = await call.api.read_texts(call.user, run_id)
+    if stored.info.thread != call.path["thread"]:
+        raise unknown_run(run_id)
+    return await call.api.fold(_details, stored, call.query.cut)
+
+
+def _details(stored: StoredRun, cut: int) -> TurnDetails:
+    report = report_run(stored)
+    nodes: Sequence[NodeReport] = report.graphs[0].nodes if report.graphs else ()
+    all_nodes = [node for graph in report.graphs for node in graph.nodes]
+    rounds = sorted((r for node in all_nodes for r in node.rounds), key=lambda each: each.at)
+    answers = sorted((c for node in all_nodes for c in node.calls), key=lambda each: each.at)
+    has_ended = bool(report.ended_at)
+    return TurnDetails(
+        run_id=stored.info.run_id,
+        start=_fields(nodes[0], cut) if nodes else {},
+        end=report.ended_at or None,
+        reply=_fields(nodes[-1], cut) if nodes and has_ended else {},
+        calls=[_call(each, cut) for done in rounds for each in done.calls],
+        thoughts=[data_of(each.thinking, cut) for each in answers if each.thinking],
+    )
+
+
+def _fields(node: NodeReport, cut: int) -> dict[str, Value]:
+    """The fields that a node has, but for earlier turns and tool calls."""
+    return {
+        each.field: value_of(each.value, cut, each.kept)
+        for each in node.fields
+        if each.state == "there" and each.source not in ("thread", "tools")
+    }
+
+
+def _call(made: MadeCall, cut: int) -> TurnCall:
+    return TurnCall(
+        name=made.name,
+        arguments=value_of(made.arguments, cut),
+        state=made.state,
+        result=value_of(made.result, cut) if made.state == "done" else None,
+        error=(made.error or "")[:SHORT],
+        seconds=made.seconds,
+        place=made.place,
+        person=made.person,
+    )
+
+
+def _turn(turn: ThreadTurn, parents: Mapping[str, str | None], cut: int) -> TurnView:
+    parent = parents.get(turn.run_id)
     return TurnView(
+        replaces=parent if parent in parents else None,
         run_id=turn.run_id,
         user=data_of(turn.user, cut),
         reply=data_of(turn.reply, cut),
@@ -176,11 +276,18 @@ def _unknown_thread(thread: str) -> Refused:
     return Refused(404, "bae-serve-path", detail, "list them: GET /threads; or give another id")
 
 
-def _row(info: RunInfo, thread: str) -> ThreadRow:
+async def _row(call: ApiCall, info: RunInfo, thread: str) -> ThreadRow:
+    graph = next((each for each in call.api.graphs.values() if each.name == info.graph), None)
+    text = ""
+    if graph is not None:
+        with suppress(JournalError):  # it is damaged, which /runs shows, or deleted
+            turn, _, _ = await known_turn(call.api.journal, graph, info.run_id, info.change)
+            text = turn.user[:_PREVIEW]
     return ThreadRow(
         thread=thread,
         graph=info.graph,
         run_id=info.run_id,
+        text=text,
         status=info.standing(),
         updated=info.updated,
     )
@@ -205,6 +312,16 @@ ENDPOINTS: Final = (
         show_thread,
         {200: ThreadDetails},
         TurnsQuery,
+        refusals=(404, 409, 422),
+    ),
+    Endpoint(
+        "GET",
+        "/threads/{thread}/turns/{run}",
+        "read",
+        "Show what happened in a turn: its fields, tool calls and thoughts.",
+        show_turn,
+        {200: TurnDetails},
+        TurnQuery,
         refusals=(404, 409, 422),
     ),
     Endpoint(

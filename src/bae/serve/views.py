@@ -49,8 +49,8 @@ class RunRow(BaseModel):
     """One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has
     all of them. A `cost` of null is unknown. `change` numbers its changes: give the
     greatest to the feed of runs to follow the list. `waiting` has the first five questions of
-    `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start;
-    the feed of runs leaves them out."""
+    `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start, or
+    of a fork what was changed; the feed of runs leaves it out."""
 
     run_id: str
     graph: str
@@ -134,8 +134,9 @@ class StepPage(BaseModel):
 
 class GateView(BaseModel):
     """A question to a person, with what is needed to decide: the JSON schema of the answer, and the
-    values of the node so far or the arguments of the tool call. The kinds "blocker" and "plan" are
-    of a `team`, which has no run."""
+    values of the node so far or the arguments of the tool call. The kind "approval" asks whether a
+    call may be made, and `arguments_schema` describes its arguments. The kinds "blocker" and "plan"
+    are of a `team`, which has no run. `answer` is there for a question that is answered."""
 
     run_id: str
     graph: str
@@ -147,9 +148,12 @@ class GateView(BaseModel):
     deadline: float | None = None
     answered: bool = False
     answered_by: str | None = None
+    answer: Value | None = None
     answer_schema: dict[str, Any] | None = None
+    arguments_schema: dict[str, Any] | None = None
     context: dict[str, Value]
     tool: str | None = None
+    thread: str | None = None
     team: str | None = None
     task: str | None = None
 
@@ -190,7 +194,8 @@ class LinePage(BaseModel):
 
 
 class CallView(BaseModel):
-    """What an LM was asked, with its answers, their verdicts and the rounds of tool calls."""
+    """What an LM was asked, with its answers, their verdicts and the rounds of tool calls. `asked`
+    is the text that a conversation with tools begins with; each answer has the text of its own."""
 
     number: int
     by: str
@@ -200,6 +205,7 @@ class CallView(BaseModel):
     outcome: str
     error: str
     usage: UsageView
+    asked: str = ""
     answers: list[dict[str, Any]] | None = None
     rounds: list[dict[str, Any]] | None = None
 
@@ -302,11 +308,36 @@ class ProblemView(BaseModel):
     fix: str
 
 
+class ClassFieldView(BaseModel):
+    """A field of a node class. `source` is "given", "code", "lm" or the kind of its source, and
+    `origin` names where its value comes from, where the source alone does not."""
+
+    name: str
+    type: str
+    source: str
+    origin: str
+    description: str
+    required: bool
+
+
+class ClassView(BaseModel):
+    """A node class of a graph: whether runs "never" end there, "may" or "always" do, who chooses
+    what follows ("lm", "code" or "certain"), the LM that is pinned to it, and its fields."""
+
+    node: str
+    about: str
+    ending: str
+    chosen_by: str
+    lm: str
+    fields: list[ClassFieldView]
+
+
 class GraphView(GraphRow):
     """A graph: its nodes and edges with a layout, its tools and problems, and the schemas of its
     start and ends."""
 
     nodes: list[str]
+    classes: list[ClassView]
     edges: list[EdgeView]
     boxes: list[BoxView]
     tools: list[ToolView]
@@ -314,6 +345,34 @@ class GraphView(GraphRow):
     start_schema: dict[str, Any]
     end_schemas: dict[str, dict[str, Any]]
     mermaid: str
+
+
+class PromptMessage(BaseModel):
+    """A message of a prompt."""
+
+    role: str
+    text: str
+
+
+class PromptView(BaseModel):
+    """A prompt that a graph can send, with samples for values. The LM fills the node `target`, or
+    chooses among `options`. `by_body` is a prompt of a body that is written in code. Without an
+    `answer_schema` the answer is plain text."""
+
+    source: str | None
+    target: str | None
+    options: list[str]
+    by_body: bool
+    system: str
+    messages: list[PromptMessage]
+    tools: list[str]
+    answer_schema: dict[str, Any] | None
+
+
+class PromptPage(BaseModel):
+    """All prompts that a graph can send."""
+
+    prompts: list[PromptView]
 
 
 class Started(BaseModel):

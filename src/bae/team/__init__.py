@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     )
     from bae.team.feed import TeamFeed
     from bae.team.git import GitError, Repository
+    from bae.team.job_endpoints import add_team_jobs
+    from bae.team.jobs import TeamJobs
     from bae.team.known_programs import ClaudeCode, Codex
     from bae.team.lead import LeadAgent, TeamSummary
     from bae.team.models import (
@@ -160,6 +162,7 @@ __all__ = [
     "TaskUnblocked",
     "TeamError",
     "TeamFeed",
+    "TeamJobs",
     "TeamSummary",
     "TestCase",
     "TestReport",
@@ -170,6 +173,7 @@ __all__ = [
     "WorkerAgent",
     "WorkspaceError",
     "add_request",
+    "add_team_jobs",
     "add_teams",
     "broadcast",
     "broadcast_action_requested",
@@ -220,6 +224,8 @@ __getattr__, __dir__ = export_lazily(
         ),
         "team.edit_format": "EditError",
         "team.endpoints": "ServedTeam add_teams",
+        "team.job_endpoints": "add_team_jobs",
+        "team.jobs": "TeamJobs",
         "team.events": (
             "ActionRequested ActivityUpdate AgentCreated AgentRetired AgentStatusChanged "
             "BlockerCreated BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event "

@@ -96,7 +96,6 @@ class Budgets:
         *,
         per_run: Budget | None = None,
         per_task: Budget | None = None,
-        answer_tokens: int = ANSWER_TOKENS,
     ) -> None:
         for budget in (per_run, per_task):
             if budget is not None and budget.seconds is not None:
@@ -105,7 +104,6 @@ class Budgets:
         self.run = run
         self.per_run = per_run or _NOTHING
         self.per_task = per_task or _NOTHING
-        self.answer_tokens = answer_tokens
         self.refused: dict[int, BudgetScope] = {}
         """The tasks of which a call was refused, and whose budget that was."""
         self._in_progress = 0
@@ -124,7 +122,7 @@ class Budgets:
         while isinstance(innermost, Policy):
             innermost = innermost.inner
         longest: object = getattr(innermost, "max_tokens", None)
-        longest = longest if isinstance(longest, int) else self.answer_tokens
+        longest = longest if isinstance(longest, int) else ANSWER_TOKENS
         cost = backend.least_cost(Usage(1, asked, longest))
         if cost is None:
             for budget in (self.per_run, self.per_task):

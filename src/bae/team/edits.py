@@ -29,7 +29,7 @@ from bae.team.edit_format import (
     refusal,
 )
 from bae.team.files import INCLUDE
-from bae.team.git import GitError, find_folders, named_path
+from bae.team.git import GitError, find_folders, fold_name, named_path
 from bae.team.syntax import find_syntax_error
 from bae.team.unified_diffs import Hunk
 
@@ -76,10 +76,7 @@ def plan_changes(
         if edit.path in refused:
             continue
         try:
-            path = _check_path(root, edit.path)
-            for each in submodules:
-                if f"{path}/".startswith(f"{each}/"):
-                    raise _Refused(f"{path} is in the submodule {each}, another repository")
+            path = _check_path(root, edit.path, submodules)
             if path not in files:
                 files[path] = _File(path, _read(root / path, path))
             files[path].apply(edit)
@@ -112,10 +109,7 @@ def find_refused(root: Path, names: Sequence[str], submodules: Sequence[str] = (
         if name in folders and not (root / name).is_symlink():
             continue  # a file that a folder has replaced
         try:
-            path = _check_path(root, name)
-            for each in submodules:
-                if f"{path}/".startswith(f"{each}/"):
-                    raise _Refused(f"{path} is in the submodule {each}, another repository")
+            path = _check_path(root, name, submodules)
             _File(path, _read(root / path, path))
         except _Refused as reason:
             problems.append(str(reason))
@@ -143,6 +137,9 @@ def write_changes(root: Path, changes: Sequence[FileChange]) -> None:
             with suppress(OSError):
                 folder.rmdir()
         raise refusal([f"{at} cannot be written: {error}"]) from error
+    for change in changes:
+        if change.after is None:
+            _remove_empty_folders(root, root / change.path)
 
 
 _ELIDED: Final = re.compile(
@@ -167,7 +164,7 @@ class _Miss(_Refused):
     """Lines to replace that are not in the file."""
 
 
-def _check_path(root: Path, path: str) -> str:
+def _check_path(root: Path, path: str, submodules: Sequence[str] = ()) -> str:
     """The path of a file that an edit may touch, as git names it."""
     if not path:
         raise _Refused("a block has no path: name the file in its first line")
@@ -178,9 +175,9 @@ def _check_path(root: Path, path: str) -> str:
     except GitError as error:
         raise _Refused(error.message) from error
     parts = name.split("/")
-    if name.casefold() == INCLUDE:
+    if fold_name(name) == INCLUDE:
         raise _Refused(f"{name} says what a worktree gets: only the user changes it")
-    if parts[-1].casefold() in (".gitattributes", ".gitmodules"):
+    if fold_name(parts[-1]) in (".gitattributes", ".gitmodules"):
         raise _Refused(f"{name} says how git treats files: only the user changes it")
     if _ODD_PATH.search(name):
         raise _Refused(f"{path!r} is not a plain path inside the repository")
@@ -201,6 +198,9 @@ def _check_path(root: Path, path: str) -> str:
             raise _Refused(f"{name} cannot be written: {'/'.join(parts[:number])} is a file")
         if number == len(parts) and not stat.S_ISREG(mode):
             raise _Refused(f"{name} is not a file that can be edited")
+    for each in submodules:
+        if f"{name}/".startswith(f"{each}/"):
+            raise _Refused(f"{name} is in the submodule {each}, another repository")
     return name
 
 
@@ -222,6 +222,15 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
         _make_folders(folder.parent, made)
         folder.mkdir()
         made.append(folder)
+
+
+def _remove_empty_folders(root: Path, path: Path) -> None:
+    """Remove the empty folders of a file that is gone, as git does: a file may have their name."""
+    with suppress(OSError):
+        for folder in path.parents:
+            if folder == root:
+                break
+            folder.rmdir()
 
 
 def _write(path: Path, content: bytes | None, mode: int | None) -> None:

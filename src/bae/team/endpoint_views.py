@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from bae import Usage
 from bae.serve import Form
+from bae.serve.views import BoxView, EdgeView
 from bae.team.budgets import Spent
 from bae.team.models import (
     Action,
@@ -24,6 +25,7 @@ from bae.team.models import (
     TestReport,
     bounded,
 )
+from bae.team.standing import Doing
 from bae.team.task_log import LogEntry
 from bae.team.unified_diffs import ChangedFile
 
@@ -163,15 +165,34 @@ class TeamPage(BaseModel):
     teams: list[TeamRow]
 
 
+class RequestView(BaseModel):
+    """What a person asked for that no run has taken yet: of a task, or of the whole run."""
+
+    id: int
+    action: Action
+    task: str | None
+
+
 class TeamDetails(TeamRow):
-    """A team, with its agents."""
+    """A team, with its agents. `goal` is the one that was planned last, `requirements` the document
+    of its planning, `sandbox` what keeps the commands of agents from the rest of this machine, and
+    `requests` what was asked for and not taken yet. Without a run in progress no agent works,
+    whatever its status says."""
 
     root: str
+    goal: str
+    sandbox: str
+    requirements: str
+    requests: list[RequestView]
     agents: list[AgentInfo]
 
 
 class TaskRow(BaseModel):
-    """A task in a list."""
+    """A task in a list. `since` is when it got its status, in seconds since 1970, `attempts` how
+    many attempts have ended, `outcomes` how many tests had each outcome when they last ran, and
+    `question` what it asks a person. A task that is `paused` starts when a person resumes it.
+    `doing` is what its agent does now; null where nobody works
+    on the task."""
 
     id: int
     key: str
@@ -187,6 +208,12 @@ class TaskRow(BaseModel):
     commit: str | None
     failures: int
     spent: Spent
+    since: float
+    attempts: int
+    outcomes: dict[str, int] | None
+    question: str
+    paused: bool
+    doing: Doing | None
 
 
 class TaskPage(BaseModel):
@@ -320,13 +347,18 @@ class LeftTask(BaseModel):
 
 class PlanView(BaseModel):
     """The plan: the tasks that wait for approval, those among them that no test proves, which tasks
-    would be worked on at the same time, and the longest chain of tasks."""
+    would be worked on at the same time, and the longest chain of tasks. `boxes` and `edges` are a
+    picture of all tasks, each after those that it depends on; `task_schema` is the JSON schema of
+    a task to add."""
 
     unapproved: list[str]
     without_tests: list[str]
     rounds: list[list[str]]
     critical_path: list[str]
     left: list[LeftTask]
+    boxes: list[BoxView]
+    edges: list[EdgeView]
+    task_schema: dict[str, Any]
 
 
 class ApprovedView(BaseModel):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final
@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from bae.journal import FeedItem, Journal
+from bae.pictures.layout import Size, arrange
+from bae.pictures.svg import SPACING
 from bae.serve import (
     API,
     ApiCall,
@@ -29,9 +31,11 @@ from bae.serve import (
     Value,
     Verb,
 )
+from bae.serve.views import BoxView, EdgeView
 from bae.team.budgets import Spent, read_spent, read_spent_by_task
 from bae.team.delivery import diff_attempt, diff_task
 from bae.team.endpoint_views import (
+    CUT,
     ActionBody,
     ActionView,
     AddBody,
@@ -55,6 +59,7 @@ from bae.team.endpoint_views import (
     LogQuery,
     LogView,
     PlanView,
+    RequestView,
     ReviewPage,
     TaskDetails,
     TaskPage,
@@ -71,21 +76,28 @@ from bae.team.events import BlockerCreated, StoredEvent
 from bae.team.git import Repository
 from bae.team.models import (
     Blocker,
+    PlannedTask,
     Project,
     Task,
     TaskAttempt,
+    TaskStatus,
     TeamError,
     headline,
 )
+from bae.team.planning import planning
+from bae.team.sandbox import protection
 from bae.team.schedule import plan_dry_run
+from bae.team.standing import Doing, Standing, read_doing, read_standings
 from bae.team.steering import change_task, check_files, find_task, steer
 from bae.team.store import Store
 from bae.team.task_log import read_task_log
-from bae.team.team_run import is_running, read_held, read_paused
+from bae.team.team_run import is_running, open_requests, read_held, read_paused
 from bae.team.unified_diffs import ChangedFile, read_changed_files
 
 LINES_OF_ALL: Final = 20_000
 """Lines of a diff that are sent in one response, of all files together."""
+BOX: Final = Size(200, 64)
+"""The size of a task in a picture, in pixels."""
 _STATUS: Final = {
     "bae-team-unknown": 404,
     "bae-team-transition": 409,
@@ -117,30 +129,36 @@ def add_teams(
     """Serve teams, by names, with an API: endpoints below `/teams`, the feed `team/NAME` of the
     WebSocket, and rows of the inbox. `visible` says which teams a user may see; the `visible` of
     the API says which of their runs."""
-    served = _Teams(dict(teams), visible)
+    served = ServedTeams(dict(teams), visible)
     api.endpoints += served.rows()
     api.feed_kinds["team"] = served.open_feed
     api.inbox_sources.append(served.list_waiting)
 
 
-class _Teams:
+class ServedTeams:
+    """The teams that an API serves, and which of them a user sees."""
+
     def __init__(
         self, teams: dict[str, ServedTeam], visible: Callable[[User, Project], bool] | None
     ) -> None:
         self._teams = teams
         self._visible = visible
+        self._goals: dict[str, tuple[str, str]] = {}
+        """The goal of each team, with the run that planned it."""
 
     # Finding what a request names
 
-    def _seen(self, user: User) -> dict[str, ServedTeam]:
+    def seen(self, user: User) -> dict[str, ServedTeam]:
+        """The teams that a user sees, by their names."""
         return {
             name: team
             for name, team in self._teams.items()
             if self._visible is None or self._visible(user, team.project)
         }
 
-    def _team(self, user: User, name: str) -> ServedTeam:
-        team = self._seen(user).get(name)
+    def find(self, user: User, name: str) -> ServedTeam:
+        """A team that a user sees. Raises `Refused` for any other."""
+        team = self.seen(user).get(name)
         if team is None:
             raise Refused(
                 404, "bae-team-unknown", f"there is no team {name[:100]!r}", "list them: /teams"
@@ -148,7 +166,7 @@ class _Teams:
         return team
 
     async def _task(self, call: ApiCall) -> tuple[ServedTeam, Task]:
-        team = self._team(call.user, call.path["team"])
+        team = self.find(call.user, call.path["team"])
         return team, await find_task(team.store, team.project.id, call.path["task"])
 
     async def _attempt(self, call: ApiCall) -> tuple[ServedTeam, Task, TaskAttempt]:
@@ -162,45 +180,59 @@ class _Teams:
     # Teams
 
     async def list_teams(self, call: ApiCall) -> TeamPage:
-        seen = self._seen(call.user)
+        seen = self.seen(call.user)
         return TeamPage(teams=[TeamRow(**await _sum_up(n, team)) for n, team in seen.items()])
 
     async def show_team(self, call: ApiCall) -> TeamDetails:
         name = call.path["team"]
-        team = self._team(call.user, name)
+        team = self.find(call.user, name)
         agents = await team.store.agents(team.project.id)
+        project = await team.store.project(team.project.id)  # planning has changed it
         return TeamDetails(
             **await _sum_up(name, team),
             root=team.project.root,
+            goal=await self._find_goal(name, team),
+            sandbox=await protection(),
+            requests=await _read_requests(team),
+            requirements=cut_text(project.requirements, CUT),
             agents=[each for each in agents if each.status != "retired"],
         )
 
+    async def _find_goal(self, name: str, team: ServedTeam) -> str:
+        """The goal that was planned last; nothing where it is not in the journal any more."""
+        for info in await team.journal.runs(graph=planning.name, limit=1):
+            if self._goals.get(name, ("",))[0] != info.run_id:
+                why = await team.journal.why(info.run_id, "Goal.goal")
+                self._goals[name] = info.run_id, cut_text(str(why.value), CUT)
+            return self._goals[name][1]
+        return ""
+
     async def list_events(self, call: ApiCall) -> EventPage:
-        team, query = self._team(call.user, call.path["team"]), call.query
+        team, query = self.find(call.user, call.path["team"]), call.query
         found = await team.store.events(team.project.id, query.after, most=query.limit)
         last = found[-1].number if found else max(query.after, 0)
         return EventPage(events=[each.to_message() for each in found], last=last)
 
     async def open_feed(self, api: API, user: User, rest: str) -> ServedFeed:
         """The feed of a team, by its name."""
-        team = self._team(user, rest)
+        team = self.find(user, rest)
         return ServedFeed(team.store.feed(team.project.id), encode_event)
 
     # The plan
 
     async def list_tasks(self, call: ApiCall) -> TaskPage:
-        team, query = self._team(call.user, call.path["team"]), call.query
+        team, query = self.find(call.user, call.path["team"]), call.query
         spent = await read_spent_by_task(team.store, team.project.id)
         found = [
             task
             for task in await team.store.tasks(team.project.id)
             if task.id > query.after and query.status in (None, task.status)
         ]
-        rows = [_row(task, spent) for task in found[: query.limit]]
+        rows = await _make_rows(team, found[: query.limit], spent)
         return TaskPage(tasks=rows, next=rows[-1].id if len(found) > len(rows) else None)
 
     async def add_tasks(self, call: ApiCall) -> tuple[int, TaskPage]:
-        team, body = self._team(call.user, call.path["team"]), call.body
+        team, body = self.find(call.user, call.path["team"]), call.body
         if body.approve and "answer" not in call.user.can:
             raise Refused(
                 403,
@@ -212,7 +244,7 @@ class _Teams:
         added = await team.store.add_tasks(
             team.project.id, body.tasks, approved=body.approve, by=call.user.name
         )
-        return 201, TaskPage(tasks=[_row(task, {}) for task in added])
+        return 201, TaskPage(tasks=await _make_rows(team, added, {}))
 
     async def edit_task(self, call: ApiCall) -> TaskDetails:
         team, task = await self._task(call)
@@ -230,10 +262,10 @@ class _Teams:
         return Response(status_code=204)
 
     async def show_plan(self, call: ApiCall) -> PlanView:
-        return await _read_plan(self._team(call.user, call.path["team"]))
+        return await _read_plan(call.api, self.find(call.user, call.path["team"]))
 
     async def approve(self, call: ApiCall) -> ApprovedView:
-        team, body = self._team(call.user, call.path["team"]), call.body
+        team, body = self.find(call.user, call.path["team"]), call.body
         if body.tasks is None:
             ids = [task.id for task in await team.store.tasks(team.project.id)]
         else:
@@ -242,10 +274,10 @@ class _Teams:
         count = await approve(ids, by=by)
         if body.without_tests:
             count += await approve(ids, without_tests=True, by=by)
-        return ApprovedView(approved=count, plan=await _read_plan(team))
+        return ApprovedView(approved=count, plan=await _read_plan(call.api, team))
 
     async def act(self, call: ApiCall) -> tuple[int, ActionView]:
-        team, body = self._team(call.user, call.path["team"]), call.body
+        team, body = self.find(call.user, call.path["team"]), call.body
         here = team.store, team.repository, team.project.id
         about = {"text": body.text, "by": call.user.name}
         asked = await steer(*here, body.action, body.task, **about)
@@ -316,7 +348,7 @@ class _Teams:
 
     async def list_blockers(self, call: ApiCall) -> BlockerPage:
         name, query = call.path["team"], call.query
-        team = self._team(call.user, name)
+        team = self.find(call.user, name)
         found = await _read_blockers(name, team, open_only=not query.all)
         cut = [
             each.model_copy(update={"question": cut_text(each.question, query.cut)})
@@ -326,7 +358,7 @@ class _Teams:
 
     async def answer_blocker(self, call: ApiCall) -> BlockerView:
         name, answer = call.path["team"], call.body.answer
-        team = self._team(call.user, name)
+        team = self.find(call.user, name)
         found = _find_blocker(await _read_blockers(name, team), call.path["blocker"])
         if found.answer is None:
             try:
@@ -337,30 +369,33 @@ class _Teams:
             found = _find_blocker(await _read_blockers(name, team), str(found.id))
         if found.answer != answer:
             who = f" by {found.answered_by}" if found.answered_by else ""
-            raise Refused(
+            refused = Refused(
                 409,
                 "bae-team-transition",
                 f"blocker {found.id} was answered{who}: {headline(found.answer or '')}",
                 "add a note to the task instead: the action note",
             )
+            refused.body.answered_by = found.answered_by
+            refused.body.answer = Value(value=found.answer).model_dump(exclude_none=True)
+            raise refused
         return found
 
     async def list_waiting(self, call: ApiCall) -> list[GateView]:
         """The blockers and plans that wait for a person, as rows of the inbox."""
         waiting: list[GateView] = []
-        for name, team in self._seen(call.user).items():
+        for name, team in self.seen(call.user).items():
             tasks = await team.store.tasks(team.project.id)
             known = {task.id: task for task in tasks}
             for each in await _read_blockers(name, team, open_only=True):
                 address = f"blockers/{each.id}"
-                row = _wait_row(name, address, "blocker", each.question, each.since, call)
+                row = wait_row(name, address, "blocker", each.question, each.since, call)
                 context = _describe_task(known.get(each.task_id), call.query.cut)
                 waiting.append(row.model_copy(update={"task": each.task, "context": context}))
             unapproved = [task for task in tasks if not task.approved]
             if unapproved:
                 since = await team.store.unapproved_since(team.project.id)
                 count = f"{len(unapproved)} task{'' if len(unapproved) == 1 else 's'}"
-                row = _wait_row(name, "approve", "plan", f"Approve {count}?", since, call)
+                row = wait_row(name, "approve", "plan", f"Approve {count}?", since, call)
                 titles = {task.key: Value(value=task.title) for task in unapproved[:100]}
                 waiting.append(row.model_copy(update={"context": titles}))
         return waiting
@@ -372,11 +407,11 @@ class _Teams:
         team, task = "/teams/{team}", "/teams/{team}/tasks/{task}"
         attempt = f"{task}/attempts/{{attempt}}"
         return (
-            _get("/teams", "List teams.", self.list_teams, TeamPage),
-            _get(team, "Show a team.", self.show_team, TeamDetails),
-            _get(f"{team}/events", "List events.", self.list_events, EventPage, EventsQuery),
-            _get(f"{team}/plan", "Show what waits for approval.", self.show_plan, PlanView),
-            _put(
+            get_row("/teams", "List teams.", self.list_teams, TeamPage),
+            get_row(team, "Show a team.", self.show_team, TeamDetails),
+            get_row(f"{team}/events", "List events.", self.list_events, EventPage, EventsQuery),
+            get_row(f"{team}/plan", "Show what waits for approval.", self.show_plan, PlanView),
+            put_row(
                 f"{team}/approve",
                 "answer",
                 "Approve tasks.",
@@ -384,7 +419,7 @@ class _Teams:
                 ApproveBody,
                 {200: ApprovedView},
             ),
-            _put(
+            put_row(
                 f"{team}/actions",
                 "run",
                 "Ask the team to do something.",
@@ -392,10 +427,12 @@ class _Teams:
                 ActionBody,
                 {202: ActionView},
             ),
-            _get(f"{team}/tasks", "List tasks.", self.list_tasks, TaskPage, TasksQuery),
-            _put(f"{team}/tasks", "edit", "Add tasks.", self.add_tasks, AddBody, {201: TaskPage}),
-            _get(task, "Show a task.", self.show_task, TaskDetails),
-            _put(
+            get_row(f"{team}/tasks", "List tasks.", self.list_tasks, TaskPage, TasksQuery),
+            put_row(
+                f"{team}/tasks", "edit", "Add tasks.", self.add_tasks, AddBody, {201: TaskPage}
+            ),
+            get_row(task, "Show a task.", self.show_task, TaskDetails),
+            put_row(
                 task,
                 "edit",
                 "Edit a task.",
@@ -413,27 +450,29 @@ class _Teams:
                 {204: ""},
                 refusals=(404, 409, 503),
             ),
-            _get(f"{task}/log", "Show what was done.", self.show_log, LogPage, LogQuery),
-            _get(f"{task}/diff", "Show the change.", self.show_task_diff, DiffView, DiffQuery),
-            _get(f"{task}/tests", "Show test results.", self.show_tests, TestsView, CutQuery),
-            _get(f"{task}/reviews", "List reviews.", self.list_reviews, ReviewPage),
-            _get(f"{task}/attempts", "List attempts.", self.list_attempts, AttemptPage, CutQuery),
-            _get(attempt, "Show an attempt.", self.show_attempt, AttemptView, CutQuery),
-            _get(
+            get_row(f"{task}/log", "Show what was done.", self.show_log, LogPage, LogQuery),
+            get_row(f"{task}/diff", "Show the change.", self.show_task_diff, DiffView, DiffQuery),
+            get_row(f"{task}/tests", "Show test results.", self.show_tests, TestsView, CutQuery),
+            get_row(f"{task}/reviews", "List reviews.", self.list_reviews, ReviewPage),
+            get_row(
+                f"{task}/attempts", "List attempts.", self.list_attempts, AttemptPage, CutQuery
+            ),
+            get_row(attempt, "Show an attempt.", self.show_attempt, AttemptView, CutQuery),
+            get_row(
                 f"{attempt}/diff",
                 "Show the change of an attempt.",
                 self.show_attempt_diff,
                 DiffView,
                 DiffQuery,
             ),
-            _get(
+            get_row(
                 f"{team}/blockers",
                 "List questions.",
                 self.list_blockers,
                 BlockerPage,
                 BlockersQuery,
             ),
-            _put(
+            put_row(
                 f"{team}/blockers/{{blocker}}",
                 "answer",
                 "Answer a question.",
@@ -447,16 +486,17 @@ class _Teams:
 _Handle = Callable[[ApiCall], Awaitable[Any]]
 
 
-def _get(
+def get_row(
     path: str, about: str, handler: _Handle, answer: type[BaseModel], query: type[Form] = Form
 ) -> Endpoint:
+    """A row of the table that reads."""
     refusals = (409, *_READ) if path.endswith("/diff") else _READ
     return Endpoint(
         "GET", path, "read", about, _refusing(handler), {200: answer}, query, refusals=refusals
     )
 
 
-def _put(
+def put_row(
     path: str,
     verb: Verb,
     about: str,
@@ -466,6 +506,7 @@ def _put(
     *,
     method: str = "POST",
 ) -> Endpoint:
+    """A row of the table that changes something."""
     return Endpoint(
         method, path, verb, about, _refusing(handler), answers, body=body, refusals=_WRITE
     )
@@ -517,10 +558,42 @@ async def _sum_up(name: str, team: ServedTeam) -> dict[str, Any]:
     }
 
 
-def _row(task: Task, spent: Mapping[int, Spent]) -> TaskRow:
-    values = {name: getattr(task, name) for name in TaskRow.model_fields if name != "spent"}
-    values["reason"] = headline(task.reason)
-    return TaskRow(**values, spent=spent.get(task.id, Spent()))
+async def _make_rows(
+    team: ServedTeam, tasks: Sequence[Task], spent: Mapping[int, Spent]
+) -> list[TaskRow]:
+    paused = await read_paused(team.store, team.project.id)
+    standings = await read_standings(team.store, team.project.id)
+    doing: dict[int, Doing] = {}
+    working = {task.id for task in tasks if task.status is TaskStatus.IN_PROGRESS}
+    if working and await is_running(team.repository):
+        doing = await read_doing(team.journal, working)
+        for number in working:
+            told = standings.get(number, Standing()).activity
+            if told is not None and (number not in doing or told.at > doing[number].at):
+                run = doing[number].run if number in doing else ""
+                doing[number] = told.model_copy(update={"run": run})
+    names = {*TaskRow.model_fields} & {*Task.model_fields} - {"reason"}
+    return [
+        TaskRow(
+            **task.model_dump(include=names),
+            reason=headline(task.reason),
+            spent=spent.get(task.id, Spent()),
+            paused=task.id in paused,
+            doing=doing.get(task.id),
+            **standings.get(task.id, Standing()).model_dump(exclude={"activity"}),
+        )
+        for task in tasks
+    ]
+
+
+async def _read_requests(team: ServedTeam) -> list[RequestView]:
+    found = await open_requests(team.store, team.project.id)
+    keys = {task.id: task.key for task in await team.store.tasks(team.project.id)} if found else {}
+    return [
+        RequestView(id=each.id, action=each.action, task=keys.get(each.task_id or 0))
+        for each in found
+        if each.action not in ("pause", "resume")  # which hold until a person says otherwise
+    ]
 
 
 async def _details(team: ServedTeam, task: Task) -> TaskDetails:
@@ -535,12 +608,13 @@ async def _details(team: ServedTeam, task: Task) -> TaskDetails:
     )
 
 
-async def _read_plan(team: ServedTeam) -> PlanView:
+async def _read_plan(api: API, team: ServedTeam) -> PlanView:
     tasks = await team.store.tasks(team.project.id)
     unapproved = [task for task in tasks if not task.approved]
     held = await read_held(team.store, team.project.id)
     approved = [task.model_copy(update={"approved": True}) for task in tasks]
     plan = plan_dry_run(approved, held=held, max_agents=max(1, len(tasks)))
+    laid = await api.fold(_draw_tasks, tasks)
     return PlanView(
         unapproved=[task.key for task in unapproved],
         without_tests=[task.key for task in unapproved if task.proof == "none"],
@@ -550,7 +624,26 @@ async def _read_plan(team: ServedTeam) -> PlanView:
             LeftTask(task=task.key, reason=headline(task.reason) or task.status.label)
             for task in plan.left
         ],
+        **laid,
+        task_schema=PlannedTask.model_json_schema(),
     )
+
+
+def _draw_tasks(tasks: Sequence[Task]) -> dict[str, Any]:
+    """Where tasks are in a picture, from left to right."""
+    at = {task.key: place for place, task in enumerate(tasks)}
+    links = [(at[key], at[task.key]) for task in tasks for key in task.depends_on if key in at]
+    laid = arrange([BOX] * len(tasks), links, SPACING, across=True)
+    return {
+        "boxes": [
+            BoxView(node=task.key, x=x, y=y, width=size.width, height=size.height)
+            for task, (x, y), size in zip(tasks, laid.corners, laid.sizes, strict=True)
+        ],
+        "edges": [
+            EdgeView(source=tasks[a].key, target=tasks[b].key, chosen_by="certain", line=[*line])
+            for (a, b), line in zip(links, laid.lines, strict=True)
+        ],
+    }
 
 
 async def _read_blockers(
@@ -583,9 +676,10 @@ def _find_blocker(blockers: list[BlockerView], number: str) -> BlockerView:
     raise Refused(404, "bae-team-unknown", f"there is no blocker {number[:20]!r}")
 
 
-def _wait_row(
+def wait_row(
     team: str, address: str, kind: str, question: str, since: float, call: ApiCall
 ) -> GateView:
+    """A row of the inbox. `address` is the path below the team that takes the answer."""
     return GateView(
         run_id="",
         graph="",
@@ -594,7 +688,7 @@ def _wait_row(
         question=cut_text(question, call.query.cut),
         kind=kind,
         since=since,
-        answer_schema={"type": "string"} if kind == "blocker" else None,
+        answer_schema=None if kind == "plan" else {"type": "string"},
         context={},
         team=team,
     )

@@ -552,9 +552,14 @@ def named_path(path: str) -> str:
         inside = False
     if not inside:
         raise GitError(f"{path!r} is not a path inside the repository")
-    if any(part.casefold().rstrip(". ") in (".git", "git~1") for part in parts):
+    if any(fold_name(part) in (".git", "git~1") for part in parts):
         raise GitError(f"{path!r} belongs to git itself")
     return "/".join(parts)
+
+
+def fold_name(name: str) -> str:
+    """The name of a file as macOS and Windows compare it."""
+    return _IGNORED.sub("", name).casefold().rstrip(". ")
 
 
 def shown_path(path: str) -> str:
@@ -597,6 +602,8 @@ def _name_tree(commit: str) -> tuple[str, ...]:
 _CHECKED: Final = set[str]()
 """The values of PATH that lead to a git which is new enough."""
 _PLAIN: Final = re.compile(rf"{BRANCHES}[\w./-]+")
+_IGNORED: Final = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
+"""Characters that names on macOS may have and that do not count."""
 _MOST_ANSWERS: Final = 500
 _LARGEST_ANSWER: Final = 2**16
 _PROGRAMS: Final = (

@@ -60,7 +60,6 @@ async def plan_tasks(
     store: Store,
     lm: LM | str | None = None,
     *,
-    repository: Repository | None = None,
     journal: Journal | None = None,
     answer: GateAnswerer | None = None,
     kinds: Sequence[str] = KINDS,
@@ -70,7 +69,7 @@ async def plan_tasks(
     `answer` leaves them so, `questions` has them and nothing is stored; with a `journal`, the same
     goal again continues there, as it does after a crash. Planning that a version of bae with other
     node classes began is deleted, and begins again, with a warning in the log."""
-    repository = repository or await Repository.open(Path(project.root))
+    repository = await Repository.open(Path(project.root))
     before = await store.tasks(project.id)
     tree = CodeTree(CodeReader(repository))
     code = await tree.read()

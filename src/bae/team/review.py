@@ -25,6 +25,7 @@ from bae import (
     ToolCallError,
     Tools,
 )
+from bae.exceptions import describe
 from bae.lm import Backend, Policy
 from bae.team.delivery import read_diff
 from bae.team.events import ActivityUpdate, WorkReviewed
@@ -181,7 +182,10 @@ async def _ask(
     except (BaeLMError, FillError, ToolCallError, BudgetError, NodeError) as error:
         if isinstance(error, BudgetError) and bench.review == "require":
             raise
-        return Review(commit=commit, digest=digest, error=bounded(error.message, 1000))
+        why = error.message
+        if isinstance(error, NodeError) and error.cause is not None:  # what the LM has raised
+            why = describe(error.cause)
+        return Review(commit=commit, digest=digest, error=bounded(why, 1000))
     found = tuple(written.findings)
     return Review(commit=commit, digest=digest, summary=written.summary, findings=found)
 

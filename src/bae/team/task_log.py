@@ -262,7 +262,7 @@ async def follow_agents(
         async with subscribe(feeds.run(run_id), places.get(run_id, -1)) as lines:
             async for batch in lines:
                 new = [item.value for item in batch.items if past or item.value.at >= began]
-                told = [(each.at, _describe_line(each, is_review=is_review)) for each in new]
+                told = [(each.at, describe_line(each, is_review=is_review)) for each in new]
                 if steps := [AgentStep(at, int(run[1]), text) for at, text in told if text]:
                     await show(steps)
         places[run_id] = lines.number
@@ -294,8 +294,8 @@ async def follow_agents(
         raise errors.exceptions[0] from None
 
 
-def _describe_line(line: Line, *, is_review: bool) -> str:
-    """What an agent begins with a line of its run; nothing for most lines."""
+def describe_line(line: Line, *, is_review: bool) -> str:
+    """What an agent begins with a line of its run, in words; nothing for most lines."""
     if line.kind == "ToolStarted":
         data = json.loads(line.data)
         return _describe_step(data["name"], data.get("arguments") or {})

@@ -20,6 +20,8 @@ from bae.team.endpoints import ServedTeam, add_teams
 from bae.team.events import StoredEvent
 from bae.team.feed import unknown_event
 from bae.team.git import Repository
+from bae.team.job_endpoints import add_team_jobs
+from bae.team.jobs import TeamJobs
 from bae.team.store import Store
 
 SEND_SECONDS: Final = 10.0
@@ -67,7 +69,9 @@ async def serving(
         names = (*LOOPBACK, host, *hosts)
         api = router({}, journal=journal, auth=bearer(key), hosts=names, recover=False)
         repository = await Repository.open(Path(project.root))
-        add_teams(api, {project.name: ServedTeam(store, project, repository, journal)})
+        teams = {project.name: ServedTeam(store, project, repository, journal)}
+        add_teams(api, teams)
+        add_team_jobs(api, teams, await stack.enter_async_context(TeamJobs()))
         _add_events(api, store, project.id, key)
         url = await stack.enter_async_context(listening(api, host, port))
         yield Address(url, key)

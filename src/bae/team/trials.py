@@ -212,7 +212,9 @@ def _describe_missing(
     known = dict.fromkeys((*ids, *(id.partition("::")[0] for id in ids), *files))
     lines: list[str] = []
     for name in missing:
-        near = get_close_matches(name, known, n=5, cutoff=0.5)
+        inside = [each for each in known if name in each]  # as a function without its file
+        near = [*inside, *get_close_matches(name, known, n=5, cutoff=0.5)]
+        near = list(dict.fromkeys(near))[:5]
         shown = f" The nearest names: {', '.join(near)}" if near else ""
         lines.append(f"no test is named {name}.{shown}")
     return lines

@@ -56,6 +56,15 @@ export interface AnswerBody {
   "scope"?: "call" | "run" | "thread";
 }
 
+/** The same after an answer. It `continues` if that was the last one. While another goal is planned it does not: `POST /plans` with the goal has it continue. */
+export interface AnsweredView {
+  "plan": string;
+  "goal": string;
+  "since": number;
+  "questions": (PlanningQuestion)[];
+  "continues": boolean;
+}
+
 /** A message that the client knows. Of the last one the content is read. */
 export interface AnyMessage {
   "id": string;
@@ -190,7 +199,7 @@ export interface CallPage {
   "total": number;
 }
 
-/** What an LM was asked, with its answers, their verdicts and the rounds of tool calls. */
+/** What an LM was asked, with its answers, their verdicts and the rounds of tool calls. `asked` is the text that a conversation with tools begins with; each answer has the text of its own. */
 export interface CallView {
   "number": number;
   "by": string;
@@ -200,6 +209,7 @@ export interface CallView {
   "outcome": string;
   "error": string;
   "usage": UsageView;
+  "asked": string;
   "answers": (Record<string, unknown>)[] | null;
   "rounds": (Record<string, unknown>)[] | null;
 }
@@ -225,6 +235,26 @@ export interface ChangedLines {
   "lines": (string)[];
 }
 
+/** A field of a node class. `source` is "given", "code", "lm" or the kind of its source, and `origin` names where its value comes from, where the source alone does not. */
+export interface ClassFieldView {
+  "name": string;
+  "type": string;
+  "source": string;
+  "origin": string;
+  "description": string;
+  "required": boolean;
+}
+
+/** A node class of a graph: whether runs "never" end there, "may" or "always" do, who chooses what follows ("lm", "code" or "certain"), the LM that is pinned to it, and its fields. */
+export interface ClassView {
+  "node": string;
+  "about": string;
+  "ending": string;
+  "chosen_by": string;
+  "lm": string;
+  "fields": (ClassFieldView)[];
+}
+
 /** Two runs by place. `first` is the place of the first difference, in the run `a` if it has one; null if there is none. Times are no difference. `total` counts the nodes to list. */
 export interface ComparisonView {
   "a": RunRow;
@@ -237,6 +267,13 @@ export interface ComparisonView {
 /** The files of a change. `lines` of a hunk have a space, `-` or `+` before them. */
 export interface DiffView {
   "files": (ChangedFile)[];
+}
+
+/** What an agent began last for a task, since when, and the run in the journal that has it. */
+export interface Doing {
+  "text": string;
+  "at": number;
+  "run": string;
 }
 
 /** That one node may lead to another: `chosen_by` the LM ("lm"), the body ("code"), or surely ("certain"). `line` has the points of the arrow, in pixels. */
@@ -286,6 +323,17 @@ export interface EditableField {
 export interface EventPage {
   "events": (Record<string, unknown>)[];
   "last": number;
+}
+
+/** Why a run failed. `place` is the field or node that failed, and `error` what was wrong with that, as its cause. `path` says which function was called for which, and `fix` what to do: both are known until the server that ran the run stops. */
+export interface FailureView {
+  "type": string;
+  "code": string | null;
+  "message": string;
+  "place": string;
+  "error": string;
+  "path": string | null;
+  "fix": string | null;
 }
 
 /** A field that differs; null in a run that has no such field there. */
@@ -354,13 +402,17 @@ export interface ForkFormView {
   "fields": (EditableField)[];
 }
 
+/** What a request may have: nothing that is not named. */
+export interface Form {
+}
+
 /** Questions of a run, in order, and how many there are. */
 export interface GatePage {
   "gates": (GateView)[];
   "total": number;
 }
 
-/** A question to a person, with what is needed to decide: the JSON schema of the answer, and the values of the node so far or the arguments of the tool call. The kinds "blocker" and "plan" are of a `team`, which has no run. */
+/** A question to a person, with what is needed to decide: the JSON schema of the answer, and the values of the node so far or the arguments of the tool call. The kind "approval" asks whether a call may be made, and `arguments_schema` describes its arguments. The kinds "blocker" and "plan" are of a `team`, which has no run. `answer` is there for a question that is answered. */
 export interface GateView {
   "run_id": string;
   "graph": string;
@@ -372,11 +424,22 @@ export interface GateView {
   "deadline": number | null;
   "answered": boolean;
   "answered_by": string | null;
+  "answer": Value | null;
   "answer_schema": Record<string, unknown> | null;
+  "arguments_schema": Record<string, unknown> | null;
   "context": Record<string, Value>;
   "tool": string | null;
+  "thread": string | null;
   "team": string | null;
   "task": string | null;
+}
+
+/** A goal to plan. With `decide` the LLM asks nothing, and notes what it assumes; with `acceptance` features begin with acceptance tests. The same goal again continues its planning, if that waits or was interrupted. */
+export interface GoalBody {
+  "goal": string;
+  "decide"?: boolean;
+  "acceptance"?: boolean;
+  "lm"?: string | null;
 }
 
 /** The graphs that are served. */
@@ -399,6 +462,7 @@ export interface GraphView {
   "ends": (string)[];
   "about": string;
   "nodes": (string)[];
+  "classes": (ClassView)[];
   "edges": (EdgeView)[];
   "boxes": (BoxView)[];
   "tools": (ToolView)[];
@@ -436,6 +500,25 @@ export interface InnerRunView {
 export interface InputFault {
   "loc": (string | number)[];
   "msg": string;
+}
+
+/** The newest job of each kind. Give `change` as `after` to wait for the next change. */
+export interface JobPage {
+  "jobs": (JobView)[];
+  "change": number;
+}
+
+/** Planning or a run that was started here: the newest of its kind. `command` is what was started, `output` the end of what it said, `reason` how a run says that it ended. "waiting" is for answers; a job that was "stopped" continues when it is started again. */
+export interface JobView {
+  "kind": "plan" | "run";
+  "status": "running" | "done" | "waiting" | "failed" | "stopped";
+  "command": string;
+  "by": string;
+  "started": number;
+  "ended": number | null;
+  "exit_code": number | null;
+  "reason": string;
+  "output": string;
 }
 
 /** A task that would not be started, and why. */
@@ -516,13 +599,16 @@ export interface NodePair {
   "fields": (FieldPair)[];
 }
 
-/** The plan: the tasks that wait for approval, those among them that no test proves, which tasks would be worked on at the same time, and the longest chain of tasks. */
+/** The plan: the tasks that wait for approval, those among them that no test proves, which tasks would be worked on at the same time, and the longest chain of tasks. `boxes` and `edges` are a picture of all tasks, each after those that it depends on; `task_schema` is the JSON schema of a task to add. */
 export interface PlanView {
   "unapproved": (string)[];
   "without_tests": (string)[];
   "rounds": ((string)[])[];
   "critical_path": (string)[];
   "left": (LeftTask)[];
+  "boxes": (BoxView)[];
+  "edges": (EdgeView)[];
+  "task_schema": Record<string, unknown>;
 }
 
 /** A task as a plan or a person describes it. `depends_on` names other tasks by their keys. */
@@ -552,6 +638,26 @@ export interface PlannedTask {
   "feature"?: string;
 }
 
+/** Planning that waits for answers, the newest first. */
+export interface PlanningPage {
+  "plans": (PlanningView)[];
+}
+
+/** A question about a goal. `answered` is an answer that planning has not used yet. */
+export interface PlanningQuestion {
+  "number": number;
+  "question": string;
+  "answered": boolean;
+}
+
+/** Planning that waits for answers: the goal and the questions. The run has the same id in the journal of the agents' runs. */
+export interface PlanningView {
+  "plan": string;
+  "goal": string;
+  "since": number;
+  "questions": (PlanningQuestion)[];
+}
+
 /** Why a request was refused. `type` is the code of the error, which `docs/errors.md` explains; `place` is the field of a run, `fix` what to do. */
 export interface ProblemDetails {
   "type": string;
@@ -575,6 +681,35 @@ export interface ProblemView {
   "fix": string;
 }
 
+/** A message of a prompt. */
+export interface PromptMessage {
+  "role": string;
+  "text": string;
+}
+
+/** All prompts that a graph can send. */
+export interface PromptPage {
+  "prompts": (PromptView)[];
+}
+
+/** A prompt that a graph can send, with samples for values. The LM fills the node `target`, or chooses among `options`. `by_body` is a prompt of a body that is written in code. Without an `answer_schema` the answer is plain text. */
+export interface PromptView {
+  "source": string | null;
+  "target": string | null;
+  "options": (string)[];
+  "by_body": boolean;
+  "system": string;
+  "messages": (PromptMessage)[];
+  "tools": (string)[];
+  "answer_schema": Record<string, unknown> | null;
+}
+
+/** The `answer` to a question, or `decide`: the LLM decides, and notes what it assumes. */
+export interface QuestionBody {
+  "answer"?: string | null;
+  "decide"?: boolean;
+}
+
 /** Why runs can be neither started nor answered, and the command that changes that. */
 export interface ReadOnly {
   "reason": string;
@@ -592,6 +727,13 @@ export interface ReplayView {
   "code": string;
   "why": string;
   "diff": string;
+}
+
+/** What a person asked for that no run has taken yet: of a task, or of the whole run. */
+export interface RequestView {
+  "id": number;
+  "action": "stop" | "kill" | "pause" | "resume" | "retry" | "skip";
+  "task": string | null;
 }
 
 /** `given` has the secrets that no journal stores, as `{"Login.token": "…"}`. */
@@ -650,7 +792,7 @@ export interface RunCounts {
   "is_all": boolean;
 }
 
-/** A run: its row, what it used, and how it ended. `end` is the class of its last node and `result` that node, for a run that has ended and whose graph is served; `no_result` says why that cannot be read. `forks` are the newest runs that were forked from it. With `in_progress` it is worked on by this server. */
+/** A run: its row, what it used, and how it ended. `end` is the class of its last node and `result` that node, for a run that has ended and whose graph is served; `no_result` says why that cannot be read. `failure` is why it failed. `forks` are the newest runs that were forked from it. With `in_progress` it is worked on by this server. */
 export interface RunDetails {
   "run_id": string;
   "graph": string;
@@ -675,6 +817,7 @@ export interface RunDetails {
   "end": string | null;
   "result": unknown;
   "no_result": string;
+  "failure": FailureView | null;
   "forks": (string)[];
   "in_progress": boolean;
 }
@@ -718,7 +861,7 @@ export interface RunPage {
   "change": number;
 }
 
-/** One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has all of them. A `cost` of null is unknown. `change` numbers its changes: give the greatest to the feed of runs to follow the list. `waiting` has the first five questions of `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start; the feed of runs leaves them out. */
+/** One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has all of them. A `cost` of null is unknown. `change` numbers its changes: give the greatest to the feed of runs to follow the list. `waiting` has the first five questions of `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start, or of a fork what was changed; the feed of runs leaves it out. */
 export interface RunRow {
   "run_id": string;
   "graph": string;
@@ -742,6 +885,13 @@ export interface RunRow {
 }
 
 export type Span = [number, number];
+
+/** What may be spent; `cost` is in US dollars. */
+export interface SpendingLimits {
+  "calls"?: number | null;
+  "tokens"?: number | null;
+  "cost"?: number | null;
+}
 
 /** What was spent, with what is reserved for calls in progress and for those that a killed process never finished. A `cost` of None is unknown; with `unpriced` calls, whose cost is unknown, it is the least. */
 export interface Spent {
@@ -781,13 +931,14 @@ export interface StepView {
   "changed": (string)[];
 }
 
-/** A graph that the page can run. `message` is the field of the start node that takes a message; without one there is no chat with the graph. `files` are its fields for images and documents. `run_command` starts a run in a terminal, with the fields of the start node behind it. */
+/** A graph that the page can run. `message` is the field of the start node that takes a message; without one there is no chat with the graph. `files` are its fields for images and documents. `replies` has the text field of each end that has one: the reply of a turn. `run_command` starts a run in a terminal, with the fields of the start node behind it. */
 export interface StudioGraph {
   "name": string;
   "start": string;
   "ends": (string)[];
   "about": string;
   "message": string | null;
+  "replies": Record<string, string>;
   "run_command": string;
   "files": (string)[];
 }
@@ -868,7 +1019,7 @@ export interface TaskPage {
   "next": number | null;
 }
 
-/** A task in a list. */
+/** A task in a list. `since` is when it got its status, in seconds since 1970, `attempts` how many attempts have ended, `outcomes` how many tests had each outcome when they last ran, and `question` what it asks a person. A task that is `paused` starts when a person resumes it. `doing` is what its agent does now; null where nobody works on the task. */
 export interface TaskRow {
   "id": number;
   "key": string;
@@ -884,12 +1035,18 @@ export interface TaskRow {
   "commit": string | null;
   "failures": number;
   "spent": Spent;
+  "since": number;
+  "attempts": number;
+  "outcomes": Record<string, number> | null;
+  "question": string;
+  "paused": boolean;
+  "doing": Doing | null;
 }
 
 /** Where a task is. Completed means merged, with tests that prove it. Merged means merged without such tests, as a person approved. Staged means merged into the branch of its feature, which is not in the team's branch yet. */
 export type TaskStatus = "pending" | "ready" | "in_progress" | "blocked" | "staged" | "completed" | "merged" | "failed" | "cancelled" | "skipped";
 
-/** A team, with its agents. */
+/** A team, with its agents. `goal` is the one that was planned last, `requirements` the document of its planning, `sandbox` what keeps the commands of agents from the rest of this machine, and `requests` what was asked for and not taken yet. Without a run in progress no agent works, whatever its status says. */
 export interface TeamDetails {
   "team": string;
   "branch": string;
@@ -901,6 +1058,10 @@ export interface TeamDetails {
   "spent": Spent;
   "last": number;
   "root": string;
+  "goal": string;
+  "sandbox": string;
+  "requirements": string;
+  "requests": (RequestView)[];
   "agents": (AgentInfo)[];
 }
 
@@ -920,6 +1081,20 @@ export interface TeamRow {
   "unapproved": number;
   "spent": Spent;
   "last": number;
+}
+
+/** How to run the approved tasks, as the options of `bae team run`. With `wait` the run stays while tasks wait for answers. `claude-code` and `codex` are programs of this machine, which need `allow_network`. */
+export interface TeamRunBody {
+  "max_agents"?: number;
+  "budget"?: SpendingLimits | null;
+  "task_budget"?: SpendingLimits | null;
+  "worker"?: "auto" | "loop" | "oneshot" | "claude-code" | "codex";
+  "allow_network"?: boolean;
+  "review"?: "advise" | "require" | "off";
+  "retries"?: number;
+  "timeout"?: number | null;
+  "wait"?: boolean;
+  "lm"?: string | null;
 }
 
 /** One test of a run of tests. */
@@ -971,11 +1146,12 @@ export interface ThreadPage {
   "next": string | null;
 }
 
-/** A thread in a list, with its newest turn. */
+/** A thread in a list, with its newest turn. `text` is the beginning of that turn's message, where the graph is served. */
 export interface ThreadRow {
   "thread": string;
   "graph": string;
   "run_id": string;
+  "text": string;
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
   "updated": number;
 }
@@ -1002,7 +1178,29 @@ export interface ToolView {
   "arguments": Record<string, unknown>;
 }
 
-/** A turn: what the user wrote and what was replied. `is_shown` says whether later turns see it. */
+/** A tool call of a turn, and what came of it. `person` says whether a person "approved" it, or "answered" in its place. */
+export interface TurnCall {
+  "name": string;
+  "arguments": Value;
+  "state": string;
+  "result": Value | null;
+  "error": string;
+  "seconds": number;
+  "place": string;
+  "person": string;
+}
+
+/** What happened in a turn: the fields of its first node and of the node that it ended at, its tool calls, and what the model has thought, where the journal keeps that. */
+export interface TurnDetails {
+  "run_id": string;
+  "start": Record<string, Value>;
+  "end": string | null;
+  "reply": Record<string, Value>;
+  "calls": (TurnCall)[];
+  "thoughts": (string)[];
+}
+
+/** A turn: what the user wrote and what was replied. `is_shown` says whether later turns see it, and `replaces` the turn whose place it takes, as a fork into the thread. */
 export interface TurnView {
   "run_id": string;
   "user": string;
@@ -1011,6 +1209,7 @@ export interface TurnView {
   "started": number;
   "updated": number;
   "is_shown": boolean;
+  "replaces": string | null;
   "waiting": (WaitingGate)[];
   "error": string;
   "metadata": Record<string, unknown>;

@@ -2,9 +2,8 @@
 
 import { type ReactNode, useId, useState } from "react";
 
-import { upload } from "../api/client.ts";
-import type { FileView } from "../api/types.ts";
-import { type Fault, faultsAt, initialOf, type Json, kindOf, nameOf, optionOf, resolve, type Schema } from "./schema.ts";
+import { asText, Choice, FileInput, JsonInput, LineInput, NumberInput, YesNo } from "./inputs.tsx";
+import { type Fault, faultsAt, initialOf, isFixed, isObject, type Json, kindOf, nameOf, optionOf, resolve, type Schema } from "./schema.ts";
 
 export interface FormProps {
   schema: Schema;
@@ -12,11 +11,27 @@ export interface FormProps {
   onChange: (value: unknown) => void;
   /** What the server found wrong, by place inside the value. */
   faults?: readonly Fault[];
+  /** Names the value. Without it the form shows the fields alone. */
+  label?: string;
+  /** Fields of a model that are given elsewhere. */
+  without?: readonly string[];
 }
 
 /** The fields of a schema. `value` is JSON, and undefined where nothing is given. */
-export function SchemaForm({ schema, value, onChange, faults = [] }: FormProps) {
-  return <Input schema={schema} root={schema} value={value} onChange={onChange} faults={faults} label="Value" hidesLabel required />;
+export function SchemaForm({ schema, value, onChange, faults = [], label, without = [] }: FormProps) {
+  return (
+    <Input
+      schema={schema}
+      root={schema}
+      value={value}
+      onChange={onChange}
+      faults={faults}
+      label={label ?? "Value"}
+      hidesLabel={label === undefined}
+      without={without}
+      required
+    />
+  );
 }
 
 interface InputProps {
@@ -28,15 +43,16 @@ interface InputProps {
   label: string;
   required: boolean;
   hidesLabel?: boolean;
+  none?: boolean;
+  without?: readonly string[];
 }
 
 function Input(props: InputProps) {
-  const { schema: given, root, value, onChange, faults, label, required, hidesLabel = false } = props;
+  const { schema: given, root, value, onChange, faults, label, required, hidesLabel = false, none = false } = props;
   const id = useId();
   const schema = resolve(given, root);
   const kind = kindOf(schema, root);
-  const own = faults.filter((fault) => fault.loc.length === 0);
-  const about = { id, "aria-invalid": own.length > 0, "aria-describedby": `${id}-about` };
+  const about = { id, "aria-invalid": faults.length > 0, "aria-describedby": `${id}-about` };
   const wrap = (input: ReactNode) => (
     <div className="form-field">
       <label htmlFor={id} className={hidesLabel ? "sr-only" : "form-label"}>
@@ -46,165 +62,72 @@ function Input(props: InputProps) {
       {input}
       <div id={`${id}-about`}>
         {schema.description && <p className="small muted">{schema.description}</p>}
-        <Faults faults={own} />
+        <Faults faults={faults} />
       </div>
     </div>
   );
+  /** An empty text is none where none may be given. */
+  const change = (part: unknown) => onChange(none && (part === "" || part === undefined) ? null : part);
   switch (kind.kind) {
     case "text":
-      if (kind.long) {
-        return wrap(<textarea {...about} className="textarea" rows={2} value={asText(value)} onChange={(event) => onChange(event.target.value)} />);
-      }
-      return wrap(
-        <input
-          {...about}
-          className="input"
-          type={kind.secret ? "password" : kind.format === "date" ? "date" : kind.format === "time" ? "time" : "text"}
-          value={asText(value)}
-          onChange={(event) => onChange(event.target.value === "" && !required ? undefined : event.target.value)}
-        />,
-      );
+      if (!kind.long) return wrap(<LineInput {...about} format={kind.format} secret={kind.secret} value={value} onChange={change} />);
+      return wrap(<textarea {...about} className="textarea" rows={2} value={asText(value)} onChange={(event) => change(event.target.value)} />);
     case "number":
-      return wrap(<NumberInput {...about} whole={kind.whole} value={value} onChange={onChange} />);
+      return wrap(<NumberInput {...about} whole={kind.whole} value={value} onChange={change} />);
     case "yes-no":
-      return wrap(
-        <div id={id} role="radiogroup" aria-label={label} className="row">
-          {[true, false].map((each) => (
-            <label key={String(each)} className="row choice">
-              <input type="radio" name={id} checked={value === each} onChange={() => onChange(each)} />
-              {each ? "yes" : "no"}
-            </label>
-          ))}
-        </div>,
-      );
+      if (none) return wrap(<Choice {...about} options={[true, false]} none value={value} onChange={onChange} />);
+      return wrap(<YesNo id={id} label={label} value={value} onChange={onChange} />);
     case "choice":
-      return wrap(
-        <select {...about} className="select" value={kind.options.indexOf(value)} onChange={(event) => onChange(kind.options[Number(event.target.value)])}>
-          <option value={-1} disabled>
-            Choose…
-          </option>
-          {kind.options.map((option, index) => (
-            <option key={index} value={index}>
-              {String(option)}
-            </option>
-          ))}
-        </select>,
-      );
+      return wrap(<Choice {...about} options={kind.options} none={none} value={value} onChange={onChange} />);
     case "none":
-      return wrap(<span id={id} className="muted">none</span>);
+      return wrap(
+        <span id={id} className="muted">
+          none
+        </span>,
+      );
     case "list":
-      return <ListInput {...props} item={kind.item} own={own} />;
+      return <ListInput {...props} item={kind.item} />;
     case "model":
-      return <ModelInput {...props} fields={kind.fields} own={own} />;
+      return <ModelInput {...props} fields={kind.fields} description={schema.description ?? ""} />;
+    case "optional":
+      return <OptionalInput {...props} description={schema.description ?? ""} of={kind.of} />;
     case "union":
       return <UnionInput {...props} options={kind.options} />;
     case "file":
-      return wrap(<FileInput id={id} value={value} onChange={onChange} />);
+      return wrap(<FileInput {...about} of={kind.of} value={value} onChange={onChange} />);
     case "json":
-      return wrap(<JsonInput {...about} value={value} onChange={onChange} />);
+      return wrap(<JsonInput {...about} value={value} onChange={change} />);
   }
 }
 
 function Faults({ faults }: { faults: readonly Fault[] }) {
   return faults.map((fault) => (
-    <p key={fault.msg} className="small fault" role="alert">
+    <p key={fault.loc.join(".") + fault.msg} className="small fault" role="alert">
       {[...fault.loc, fault.msg].join(": ")}
     </p>
   ));
 }
 
-function asText(value: unknown): string {
-  return typeof value === "string" ? value : value === undefined || value === null ? "" : String(value);
+interface ModelProps extends InputProps {
+  fields: [string, Schema, boolean][];
+  description: string;
 }
 
-interface About {
-  id: string;
-  "aria-invalid": boolean;
-  "aria-describedby": string;
-}
-
-/** Keeps what is typed, so that "1." or "-" can become a number. */
-function NumberInput({ whole, value, onChange, ...about }: About & { whole: boolean; value: unknown; onChange: (value: unknown) => void }) {
-  const [typed, setTyped] = useState<string | null>(null);
-  return (
-    <input
-      {...about}
-      className="input"
-      inputMode={whole ? "numeric" : "decimal"}
-      value={typed ?? asText(value)}
-      onBlur={() => setTyped(null)}
-      onChange={(event) => {
-        const text = event.target.value;
-        setTyped(text);
-        const number = Number(text);
-        onChange(text.trim() === "" ? undefined : Number.isFinite(number) ? number : text);
-      }}
-    />
-  );
-}
-
-function JsonInput({ value, onChange, ...about }: About & { value: unknown; onChange: (value: unknown) => void }) {
-  const [typed, setTyped] = useState<string | null>(null);
-  const [wrong, setWrong] = useState("");
-  return (
-    <>
-      <textarea
-        {...about}
-        className="textarea mono"
-        rows={3}
-        spellCheck={false}
-        placeholder="JSON"
-        value={typed ?? (value === undefined ? "" : JSON.stringify(value, null, 2))}
-        onChange={(event) => {
-          const text = event.target.value;
-          setTyped(text);
-          try {
-            onChange(text.trim() === "" ? undefined : JSON.parse(text));
-            setWrong("");
-          } catch (error) {
-            setWrong(String((error as Error).message));
-          }
-        }}
-      />
-      {wrong && <p className="small fault">This is no JSON yet: {wrong}</p>}
-    </>
-  );
-}
-
-function FileInput({ id, value, onChange }: { id: string; value: unknown; onChange: (value: unknown) => void }) {
-  const [state, setState] = useState("");
-  const name = typeof value === "object" && value !== null ? String((value as Json).name ?? (value as Json).type ?? "") : "";
-  const take = (file: File | undefined) => {
-    if (file === undefined) return;
-    setState(`Sending ${file.name}…`);
-    upload<FileView>("/files", file).then(
-      (found) => {
-        setState("");
-        onChange(found);
-      },
-      (error: unknown) => setState(error instanceof Error ? error.message : String(error)),
-    );
-  };
-  return (
-    <div className="row wrap">
-      <input id={id} type="file" accept="image/jpeg,image/png,image/gif,image/webp,application/pdf,text/plain" onChange={(event) => take(event.target.files?.[0])} />
-      {(state || name) && <span className="small muted">{state || name}</span>}
-    </div>
-  );
-}
-
-function ModelInput({ root, value, onChange, faults, label, hidesLabel, fields, own }: InputProps & { fields: [string, Schema, boolean][]; own: Fault[] }) {
-  const given = (typeof value === "object" && value !== null && !Array.isArray(value) ? value : {}) as Json;
+function ModelInput({ root, value, onChange, faults, label, hidesLabel, fields, description, without = [] }: ModelProps) {
+  const given = isObject(value) ? value : {};
   const change = (name: string, part: unknown) => {
-    const next = { ...given };
+    const next: Json = { ...given };
     if (part === undefined) delete next[name];
     else next[name] = part;
     onChange(next);
   };
+  const shown = fields.filter(([name, schema]) => !isFixed(schema, root) && !without.includes(name));
+  const elsewhere = faults.filter((fault) => !shown.some(([name]) => name === fault.loc[0]));
   return (
     <fieldset className={hidesLabel ? "form-group plain" : "form-group"}>
       <legend className={hidesLabel ? "sr-only" : "form-label"}>{label}</legend>
-      {fields.map(([name, schema, required]) => (
+      {!hidesLabel && description && <p className="small muted">{description}</p>}
+      {shown.map(([name, schema, required]) => (
         <Input
           key={name}
           schema={schema}
@@ -217,13 +140,14 @@ function ModelInput({ root, value, onChange, faults, label, hidesLabel, fields, 
         />
       ))}
       {fields.length === 0 && <p className="muted">Nothing is asked for.</p>}
-      <Faults faults={[...own, ...faults.filter((fault) => fault.loc.length > 0 && !fields.some(([name]) => name === fault.loc[0]))]} />
+      <Faults faults={elsewhere} />
     </fieldset>
   );
 }
 
-function ListInput({ root, value, onChange, faults, label, hidesLabel, item, own, required }: InputProps & { item: Schema; own: Fault[] }) {
+function ListInput({ root, value, onChange, faults, label, hidesLabel, item, required }: InputProps & { item: Schema }) {
   const items: unknown[] = Array.isArray(value) ? value : [];
+  const own = faults.filter((fault) => typeof fault.loc[0] !== "number" || fault.loc[0] >= items.length);
   return (
     <fieldset className="form-group">
       <legend className={hidesLabel ? "sr-only" : "form-label"}>
@@ -237,49 +161,70 @@ function ListInput({ root, value, onChange, faults, label, hidesLabel, item, own
               schema={item}
               root={root}
               value={each}
-              onChange={(part) => onChange(items.with(index, part))}
+              onChange={(part) => onChange(items.with(index, part === undefined ? null : part))}
               faults={faultsAt(faults, index)}
-              label={`${index + 1}`}
+              label={`${label} ${index + 1}`}
+              hidesLabel
               required
             />
           </div>
-          <button type="button" className="button quiet small" aria-label={`Remove item ${index + 1}`} onClick={() => onChange(items.toSpliced(index, 1))}>
+          <button type="button" className="button quiet small" aria-label={`Remove item ${index + 1} of ${label}`} onClick={() => onChange(items.toSpliced(index, 1))}>
             ✕
           </button>
         </div>
       ))}
-      <button type="button" className="button small" onClick={() => onChange([...items, initialOf(item, root)])}>
-        Add
+      <button type="button" className="button small form-add" onClick={() => onChange([...items, initialOf(item, root) ?? (kindOf(item, root).kind === "text" ? "" : null)])}>
+        Add<span className="sr-only"> to {label}</span>
       </button>
       <Faults faults={own} />
     </fieldset>
   );
 }
 
-function UnionInput({ options, ...props }: InputProps & { options: Schema[] }) {
-  const { root, value, onChange, label, required, hidesLabel } = props;
-  const [asked, setAsked] = useState(-1);
-  const found = optionOf(value, options, root);
-  const chosen = asked >= 0 ? asked : found;
-  const option = options[chosen];
-  const id = useId();
-  const rest = options.filter((each) => each.type !== "null");
-  if (rest.length === 1 && options.length === 2) {
-    // A value or none: the input of the value, and a button that takes it away.
+const LARGE = new Set(["model", "list", "union", "json"]);
+
+/** A value or none. A large input is shown once a value is wanted. */
+function OptionalInput({ of, description, ...props }: InputProps & { of: Schema; description: string }) {
+  const { root, value, onChange, label, hidesLabel } = props;
+  const schema = { ...of, ...(description && !of.description ? { description } : {}) };
+  if (!LARGE.has(kindOf(schema, root).kind)) return <Input {...props} schema={schema} none />;
+  if (value === null || value === undefined) {
     return (
-      <div className="form-optional">
-        <Input {...props} schema={{ ...rest[0], ...(props.schema.description ? { description: props.schema.description } : {}) }} value={value ?? undefined} required={required} />
-        {value !== null && (
-          <button type="button" className="button quiet small" onClick={() => onChange(null)}>
-            None
-          </button>
-        )}
+      <div className="form-field">
+        <span className={hidesLabel ? "sr-only" : "form-label"}>
+          {label} <span className="muted">none</span>
+        </span>
+        <button type="button" className="button small form-add" onClick={() => onChange(initialOf(of, root) ?? {})}>
+          Add<span className="sr-only"> {label}</span>
+        </button>
       </div>
     );
   }
   return (
+    <div className="form-optional">
+      <Input {...props} schema={schema} />
+      <button type="button" className="button quiet small" onClick={() => onChange(null)}>
+        None<span className="sr-only"> for {label}</span>
+      </button>
+    </div>
+  );
+}
+
+function UnionInput({ options, ...props }: InputProps & { options: Schema[] }) {
+  const { root, value, onChange, faults, label, required, hidesLabel } = props;
+  const [asked, setAsked] = useState(-1);
+  const found = optionOf(value, options, root);
+  const chosen = asked >= 0 && (found < 0 || found === asked || value === undefined) ? asked : found >= 0 ? found : asked;
+  const option = options[chosen];
+  const id = useId();
+  // The place of a fault may name the option before the field.
+  const inside = option === undefined ? [] : faults.flatMap((fault) => (fault.loc[0] === option.title ? faultsAt([fault], option.title!) : [fault]));
+  return (
     <fieldset className="form-group">
-      <legend className={hidesLabel ? "sr-only" : "form-label"}>{label}</legend>
+      <legend className={hidesLabel ? "sr-only" : "form-label"}>
+        {label}
+        {!required && <span className="muted"> optional</span>}
+      </legend>
       <label htmlFor={id} className="sr-only">
         Kind of {label}
       </label>
@@ -302,7 +247,7 @@ function UnionInput({ options, ...props }: InputProps & { options: Schema[] }) {
           </option>
         ))}
       </select>
-      {option && <Input {...props} schema={option} hidesLabel />}
+      {option ? <Input {...props} faults={inside} schema={option} hidesLabel /> : <Faults faults={faults} />}
     </fieldset>
   );
 }

@@ -29,6 +29,8 @@ export interface GraphPictureProps {
   selected?: string | null;
   /** Makes the nodes buttons. */
   onSelect?: (node: string) => void;
+  /** What a node shows in place of its name, and what a screen reader says. */
+  describe?: (node: string) => { content: ReactNode; label: string; className: string };
   /** What the picture says below itself besides the kinds of its edges. */
   children?: ReactNode;
 }
@@ -121,7 +123,7 @@ function Line({ edge, isTaken: wasTaken }: { edge: EdgeView; isTaken: boolean })
   );
 }
 
-function GraphNode({ box, start, ends, problems, visits, current, status = "running", selected, onSelect }: GraphPictureProps & { box: BoxView }) {
+function GraphNode({ box, start, ends, problems, visits, current, status = "running", selected, onSelect, describe }: GraphPictureProps & { box: BoxView }) {
   const count = visits?.get(box.node) ?? 0;
   const found = problems?.filter((problem) => nodeOfPlace(problem.place) === box.node) ?? [];
   const isError = found.some((problem) => problem.severity === "error");
@@ -134,6 +136,7 @@ function GraphNode({ box, start, ends, problems, visits, current, status = "runn
     isCurrent && `current, ${status}`,
     found.length > 0 && `${found.length} ${found.length === 1 ? "problem" : "problems"}`,
   ].filter((word) => word !== false);
+  const described = describe?.(box.node);
   const className = [
     "graph-node",
     box.node === start && "start",
@@ -141,18 +144,19 @@ function GraphNode({ box, start, ends, problems, visits, current, status = "runn
     visits !== undefined && (count > 0 || isCurrent ? "visited" : "unvisited"),
     isCurrent && `current ${status}`,
     selected === box.node && "selected",
+    described?.className,
   ]
     .filter(Boolean)
     .join(" ");
   const style = { left: box.x + PAD, top: box.y + PAD, width: box.width, height: box.height };
-  const content = (
+  const content = described?.content ?? (
     <>
       <span className="truncate">{box.node}</span>
       {count > 1 && <span className="graph-count">×{count}</span>}
       {found.length > 0 && <span className={`graph-problem${isError ? " error" : ""}`}>!</span>}
     </>
   );
-  const label = [box.node, ...words].join(", ");
+  const label = described?.label ?? [box.node, ...words].join(", ");
   if (onSelect === undefined) {
     return (
       <div className={className} style={style} title={label}>

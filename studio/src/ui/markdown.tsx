@@ -1,48 +1,78 @@
 // Markdown as elements of React, made from the tokens of a lexer. Nothing becomes HTML: raw HTML is
 // shown as text, pictures of other sites are links, and links go to the web or to a mail program.
 
-import { lexer, type Token, type Tokens } from "marked";
-import { Component, Fragment, memo, type ReactNode } from "react";
+import type { Token, Tokens } from "marked";
+import { Component, Fragment, memo, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
 
-const LONGEST = 100_000;
+import { safeAddress, tokensOf, unescaped } from "./markdown-tokens.ts";
+
 const DEEPEST = 20;
+/** Milliseconds between two readings of a text that grows. */
+const SLOWLY = 100;
+const SLOWEST = 5_000;
 
-class Boundary extends Component<{ text: string; children: ReactNode }, { failed: string | null }> {
-  override state = { failed: null as string | null };
+interface BoundaryProps {
+  text: string;
+  children: ReactNode;
+}
 
-  static getDerivedStateFromError(): null {
-    return null;
+/** Shows a text as it is where its elements cannot be rendered. The next text is tried again. */
+class Boundary extends Component<BoundaryProps, { failed: boolean; of: string }> {
+  override state = { failed: false, of: this.props.text };
+
+  static getDerivedStateFromError(): { failed: boolean } {
+    return { failed: true };
   }
 
-  override componentDidCatch(): void {
-    this.setState({ failed: this.props.text });
+  static getDerivedStateFromProps({ text }: BoundaryProps, { of }: { of: string }): { failed: boolean; of: string } | null {
+    return text === of ? null : { failed: false, of: text };
   }
 
   override render(): ReactNode {
-    if (this.state.failed === this.props.text) return <div className="value text">{this.props.text}</div>;
-    return this.props.children;
+    return this.state.failed ? <Plain text={this.props.text} /> : this.props.children;
   }
 }
 
-/** How deep quotes and lists of a text are inside each other, at most: a cheap look before the lexer. */
-function isTooDeep(text: string): boolean {
-  return /^(?:[ \t]*(?:>|[-*+]|\d{1,9}[.)])[ \t]*){20}/m.test(text) || /^[ \t]{60,}[-*+>]/m.test(text) || /[[(*_~`]{200}/.test(text);
+function Plain({ text }: { text: string }) {
+  return <div className="value text">{text}</div>;
 }
 
 export const Markdown = memo(function Markdown({ text }: { text: string }) {
-  if (text.length > LONGEST || isTooDeep(text)) return <div className="value text">{text}</div>;
-  let tokens: Token[];
-  try {
-    tokens = lexer(text, { gfm: true, breaks: true });
-  } catch {
-    return <div className="value text">{text}</div>;
-  }
+  const cost = useRef(0);
+  const slow = useSlowly(text, cost);
+  const tokens = useMemo(() => {
+    const start = performance.now();
+    const found = tokensOf(slow);
+    cost.current = performance.now() - start;
+    return found;
+  }, [slow]);
+  if (tokens === null) return <Plain text={text} />;
   return (
-    <Boundary text={text}>
+    <Boundary text={slow}>
       <div className="markdown">{show(tokens, 0)}</div>
     </Boundary>
   );
 });
+
+/** A text that grows, at most ten times a second, and less often where reading it takes long. */
+function useSlowly(text: string, cost: { readonly current: number }): string {
+  const [shown, setShown] = useState(text);
+  const last = useRef(0);
+  const grows = text.startsWith(shown) && shown !== "";
+  useEffect(() => {
+    if (text === shown) return;
+    const wait = grows ? Math.min(SLOWEST, Math.max(SLOWLY, cost.current * 10)) : 0;
+    const timer = setTimeout(
+      () => {
+        last.current = performance.now();
+        setShown(text);
+      },
+      Math.max(0, last.current + wait - performance.now()),
+    );
+    return () => clearTimeout(timer);
+  }, [text, shown, grows, cost]);
+  return grows ? shown : text;
+}
 
 function show(tokens: Token[] | undefined, depth: number): ReactNode {
   if (tokens === undefined) return null;
@@ -64,6 +94,8 @@ function one(token: Token, depth: number): ReactNode {
       return (token as Tokens.Text).tokens ? inner() : unescaped((token as Tokens.Text).text);
     case "escape":
       return (token as Tokens.Escape).text;
+    case "checkbox":
+      return (token as Tokens.Checkbox).checked ? "☑ " : "☐ ";
     case "strong":
       return <strong>{inner()}</strong>;
     case "em":
@@ -89,29 +121,8 @@ function one(token: Token, depth: number): ReactNode {
       const items = list.items.map((item, index) => <li key={index}>{show(item.tokens, depth + 1)}</li>);
       return list.ordered ? <ol start={Number(list.start) || 1}>{items}</ol> : <ul>{items}</ul>;
     }
-    case "table": {
-      const table = token as Tokens.Table;
-      return (
-        <table>
-          <thead>
-            <tr>
-              {table.header.map((cell, index) => (
-                <th key={index}>{show(cell.tokens, depth + 1)}</th>
-              ))}
-            </tr>
-          </thead>
-          <tbody>
-            {table.rows.map((row, index) => (
-              <tr key={index}>
-                {row.map((cell, at) => (
-                  <td key={at}>{show(cell.tokens, depth + 1)}</td>
-                ))}
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      );
-    }
+    case "table":
+      return <Table table={token as Tokens.Table} depth={depth} />;
     case "link":
       return <SafeLink href={(token as Tokens.Link).href}>{inner()}</SafeLink>;
     case "image": {
@@ -123,21 +134,34 @@ function one(token: Token, depth: number): ReactNode {
   }
 }
 
-/** The lexer keeps entities; React escapes again. */
-function unescaped(text: string): string {
-  return text.replace(/&(amp|lt|gt|quot|#39);/g, (_, name: string) => ({ amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'" })[name] ?? "");
+function Table({ table, depth }: { table: Tokens.Table; depth: number }) {
+  return (
+    <table>
+      <thead>
+        <tr>
+          {table.header.map((cell, index) => (
+            <th key={index}>{show(cell.tokens, depth + 1)}</th>
+          ))}
+        </tr>
+      </thead>
+      <tbody>
+        {table.rows.map((row, index) => (
+          <tr key={index}>
+            {row.map((cell, at) => (
+              <td key={at}>{show(cell.tokens, depth + 1)}</td>
+            ))}
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
 }
 
 function SafeLink({ href, children }: { href: string; children: ReactNode }) {
-  let safe: URL | null = null;
-  try {
-    safe = new URL(href);
-  } catch {
-    // It is relative, or no address: its text is shown.
-  }
-  if (safe === null || !["http:", "https:", "mailto:"].includes(safe.protocol)) return <>{children}</>;
+  const address = safeAddress(href);
+  if (address === null) return <>{children}</>;
   return (
-    <a href={safe.href} target="_blank" rel="noopener noreferrer" title={safe.href}>
+    <a href={address} target="_blank" rel="noopener noreferrer" title={address}>
       {children}
     </a>
   );

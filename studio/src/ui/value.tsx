@@ -4,7 +4,9 @@
 import { useState } from "react";
 
 import type { Value } from "../api/types.ts";
+import { FileValue, isFile } from "./file-value.tsx";
 import { formatCount } from "./format.ts";
+import { readCut } from "./cut-text.ts";
 
 const LONG = 600;
 const MANY = 30;
@@ -15,7 +17,7 @@ export function ShownValue({ value, onAll }: { value: Value; onAll?: () => void 
   if (value.kept === "cut") {
     return (
       <div className="value text">
-        {value.text}…{" "}
+        {readCut(value.text ?? "")}…{" "}
         {onAll && (
           <button type="button" className="button quiet small" onClick={onAll}>
             Show all {formatCount(value.size ?? 0)} characters
@@ -88,6 +90,7 @@ export function PlainValue({ value, depth = 0 }: PlainProps) {
       </div>
     );
   }
+  if (isFile(value)) return <FileValue file={value} />;
   const entries = Object.entries(value as Record<string, unknown>);
   if (entries.length === 0) return <span className="value muted">empty</span>;
   return (

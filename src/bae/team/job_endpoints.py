@@ -1,0 +1,355 @@
+"""Endpoints that start work of a team: `add_team_jobs` has goals planned, tasks run, and the
+questions of planning answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import quote
+
+from pydantic import BaseModel, Field, model_validator
+
+from bae import GateError
+from bae.journal import Journal, RunInfo
+from bae.lm.registry import name_error
+from bae.serve import API, ApiCall, Endpoint, Form, GateView, InputFault, Refused, User, Value
+from bae.team.endpoints import ServedTeam, ServedTeams, get_row, put_row, wait_row
+from bae.team.jobs import JobKind, JobStatus, TeamJob, TeamJobs
+from bae.team.models import Project
+from bae.team.planning import DECIDE, planning
+
+_OTHER_CODE: Final = ("python", "scripted")
+"""LMs that are files of code or answers."""
+
+
+class SpendingLimits(Form):
+    """What may be spent; `cost` is in US dollars."""
+
+    calls: Annotated[int, Field(ge=1, le=1 << 40)] | None = None
+    tokens: Annotated[int, Field(ge=1, le=1 << 50)] | None = None
+    cost: Annotated[float, Field(gt=0, le=1e9)] | None = None
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Self:
+        if self.calls is None and self.tokens is None and self.cost is None:
+            raise ValueError("give calls, tokens or cost")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The limits as `bae team run` takes them."""
+        given = self.model_dump(exclude_none=True).items()
+        return ",".join(f"{name}={value:.15g}" for name, value in given)
+
+
+class GoalBody(Form):
+    """A goal to plan. With `decide` the LLM asks nothing, and notes what it assumes; with
+    `acceptance` features begin with acceptance tests. The same goal again continues its planning,
+    if that waits or was interrupted."""
+
+    goal: Annotated[str, Field(max_length=200_000, pattern=r"\S")]
+    decide: bool = False
+    acceptance: bool = True
+    lm: Annotated[str, Field(max_length=500)] | None = None
+
+
+class TeamRunBody(Form):
+    """How to run the approved tasks, as the options of `bae team run`. With `wait` the run stays
+    while tasks wait for answers. `claude-code` and `codex` are programs of this machine, which need
+    `allow_network`."""
+
+    max_agents: Annotated[int, Field(ge=1, le=100)] = 5
+    budget: SpendingLimits | None = None
+    task_budget: SpendingLimits | None = None
+    worker: Literal["auto", "loop", "oneshot", "claude-code", "codex"] = "auto"
+    allow_network: bool = False
+    review: Literal["advise", "require", "off"] = "advise"
+    retries: Annotated[int, Field(ge=0, le=100)] = 1
+    timeout: Annotated[float, Field(ge=1, le=1e7)] | None = None
+    wait: bool = True
+    lm: Annotated[str, Field(max_length=500)] | None = None
+
+
+class QuestionBody(Form):
+    """The `answer` to a question, or `decide`: the LLM decides, and notes what it assumes."""
+
+    answer: Annotated[str, Field(max_length=20_000, pattern=r"\S")] | None = None
+    decide: bool = False
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.answer is None) != self.decide:
+            raise ValueError("give an answer, or decide")
+        return self
+
+
+class JobsQuery(Form):
+    """Wait up to `wait` seconds for a change after the change `after`."""
+
+    after: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
+    wait: Annotated[float, Field(ge=0, le=60)] = 0
+
+
+class JobView(BaseModel):
+    """Planning or a run that was started here: the newest of its kind. `command` is what was
+    started, `output` the end of what it said, `reason` how a run says that it ended. "waiting" is
+    for answers; a job that was "stopped" continues when it is started again."""
+
+    kind: JobKind
+    status: JobStatus
+    command: str
+    by: str
+    started: float
+    ended: float | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    output: str = ""
+
+
+class JobPage(BaseModel):
+    """The newest job of each kind. Give `change` as `after` to wait for the next change."""
+
+    jobs: list[JobView]
+    change: int
+
+
+class PlanningQuestion(BaseModel):
+    """A question about a goal. `answered` is an answer that planning has not used yet."""
+
+    number: int
+    question: str
+    answered: bool
+
+
+class PlanningView(BaseModel):
+    """Planning that waits for answers: the goal and the questions. The run has the same id in the
+    journal of the agents' runs."""
+
+    plan: str
+    goal: str
+    since: float
+    questions: list[PlanningQuestion]
+
+
+class PlanningPage(BaseModel):
+    """Planning that waits for answers, the newest first."""
+
+    plans: list[PlanningView]
+
+
+class AnsweredView(PlanningView):
+    """The same after an answer. It `continues` if that was the last one. While another goal is
+    planned it does not: `POST /plans` with the goal has it continue."""
+
+    continues: bool
+
+
+def add_team_jobs(
+    api: API,
+    teams: Mapping[str, ServedTeam],
+    jobs: TeamJobs,
+    *,
+    visible: Callable[[User, Project], bool] | None = None,
+) -> None:
+    """Serve endpoints that plan goals and run tasks of teams that `add_teams` serves with an API.
+    The open `jobs` are processes of this machine, with the rights of the server."""
+    served = _TeamWork(ServedTeams(dict(teams), visible), jobs)
+    api.endpoints += served.rows()
+    api.inbox_sources.append(served.list_waiting)
+    if any(team.journal is api.journal for team in teams.values()):
+        api.asked_elsewhere.add(planning.name)
+
+
+class _TeamWork:
+    def __init__(self, teams: ServedTeams, jobs: TeamJobs) -> None:
+        self._teams, self._jobs = teams, jobs
+
+    async def list_jobs(self, call: ApiCall) -> JobPage:
+        name, query = call.path["team"], call.query
+        self._teams.find(call.user, name)
+        if query.wait:
+            first = asyncio.FIRST_COMPLETED
+            tasks = [
+                asyncio.create_task(each)
+                for each in (self._jobs.wait(query.after), call.api.owner.closing.wait())
+            ]
+            try:
+                await asyncio.wait(tasks, timeout=query.wait, return_when=first)
+            finally:
+                for task in tasks:
+                    task.cancel()
+        jobs = [_view(each) for each in self._jobs.jobs_of(name)]
+        return JobPage(jobs=jobs, change=self._jobs.change)
+
+    async def plan_goal(self, call: ApiCall) -> tuple[int, JobView]:
+        body: GoalBody = call.body
+        options = [*(["--decide"] if body.decide else [])]
+        options += [] if body.acceptance else ["--no-acceptance"]
+        return 202, await self._plan(call, body.goal.strip(), [*options, *self._lm(body.lm)])
+
+    async def _plan(self, call: ApiCall, goal: str, options: list[str]) -> JobView:
+        name = call.path["team"]
+        team = self._teams.find(call.user, name)
+        fixed = ["--file", "-", "--json", "--no-ask"]
+        job = await self._jobs.start(
+            name, team, "plan", [*fixed, *options], by=call.user.name, given=goal
+        )
+        return _view(job)
+
+    async def run_tasks(self, call: ApiCall) -> tuple[int, JobView]:
+        name, body = call.path["team"], call.body
+        team = self._teams.find(call.user, name)
+        options = _run_options(body) + self._lm(body.lm)
+        job = await self._jobs.start(name, team, "run", options, by=call.user.name)
+        return 202, _view(job)
+
+    async def stop_job(self, call: ApiCall) -> tuple[int, JobView]:
+        name, kind = call.path["team"], call.path["kind"]
+        self._teams.find(call.user, name)
+        job = self._jobs.stop(name, kind) if kind in ("plan", "run") else None
+        if job is None:
+            raise Refused(
+                404, "bae-team-unknown", f"there is no job {kind[:20]!r}", "list them: /jobs"
+            )
+        return 202, _view(job)
+
+    async def list_plans(self, call: ApiCall) -> PlanningPage:
+        team = self._teams.find(call.user, call.path["team"])
+        return PlanningPage(plans=await _read_plans(team.journal))
+
+    async def answer_question(self, call: ApiCall) -> AnsweredView:
+        name, plan, body = call.path["team"], call.path["plan"], call.body
+        journal = self._teams.find(call.user, name).journal
+        waiting = {each.run_id: each.waiting for each in await _waiting(journal)}
+        gates = {str(n): each.address for n, each in enumerate(waiting.get(plan, ()))}
+        gate, answer = gates.get(call.path["question"]), DECIDE if body.decide else body.answer
+        if gate is None:
+            raise Refused(404, "bae-team-unknown", "no planning asks this", "list them: /plans")
+        try:
+            await planning.answer(
+                plan, gate, answer, journal=journal, go_on=False, by=call.user.name
+            )
+        except GateError as error:
+            stored = await journal.read_texts(plan)
+            before = json.loads(stored.answers.get(gate, "null"))
+            if error.code != "bae-gate-answered" or before != answer:
+                raise
+        found = await _read_plan(journal, plan)
+        continues = all(each.answered for each in found.questions)
+        if continues:
+            try:
+                await self._plan(call, found.goal, self._lm(None))
+            except Refused:  # another goal is being planned: this one continues when it is asked to
+                continues = False
+        return AnsweredView(**found.model_dump(), continues=continues)
+
+    async def list_waiting(self, call: ApiCall) -> list[GateView]:
+        """The questions of planning, as rows of the inbox."""
+        rows: list[GateView] = []
+        for name, team in self._teams.seen(call.user).items():
+            for plan in await _read_plans(team.journal):
+                for each in plan.questions:
+                    if not each.answered:
+                        address = f"plans/{quote(plan.plan, safe='')}/questions/{each.number}"
+                        row = wait_row(name, address, "question", each.question, plan.since, call)
+                        context = {"goal": Value(value=plan.goal[: call.query.cut])}
+                        rows.append(row.model_copy(update={"context": context}))
+        return rows
+
+    def _lm(self, named: str | None) -> list[str]:
+        """The option for the LM. Code and addresses that a request names are refused: who runs the
+        server chooses them."""
+        if named is None:
+            return [] if self._jobs.lm is None else ["--lm", self._jobs.lm]
+        kind = named.strip().partition(":")[0]
+        error = name_error(named)
+        problem = None if error is None else error.message
+        if named != self._jobs.lm and (kind in _OTHER_CODE or "@" in named or "://" in named):
+            problem = "code, files and addresses are named where the server is started: --lm"
+        if problem is not None:
+            fault = InputFault(loc=["body", "lm"], msg=problem)
+            raise Refused(422, "bae-lm-unknown-name", problem, "bae lm list", errors=[fault])
+        return ["--lm", named]
+
+    def rows(self) -> tuple[Endpoint, ...]:
+        """The endpoints."""
+        team = "/teams/{team}"
+        return (
+            get_row(f"{team}/jobs", "List what was started.", self.list_jobs, JobPage, JobsQuery),
+            put_row(
+                f"{team}/jobs/{{kind}}/stop",
+                "run",
+                "Stop planning or a run that was started here.",
+                self.stop_job,
+                Form,
+                {202: JobView},
+            ),
+            put_row(
+                f"{team}/runs",
+                "run",
+                "Run the approved tasks.",
+                self.run_tasks,
+                TeamRunBody,
+                {202: JobView},
+            ),
+            get_row(f"{team}/plans", "List open planning.", self.list_plans, PlanningPage),
+            put_row(
+                f"{team}/plans", "run", "Plan a goal.", self.plan_goal, GoalBody, {202: JobView}
+            ),
+            put_row(
+                f"{team}/plans/{{plan}}/questions/{{question}}",
+                "answer",
+                "Answer a question about a goal.",
+                self.answer_question,
+                QuestionBody,
+                {200: AnsweredView},
+            ),
+        )
+
+
+def _run_options(body: TeamRunBody) -> list[str]:
+    options = ["--json", "--max-agents", str(body.max_agents), "--worker", body.worker]
+    options += ["--retries", str(body.retries), "--wait" if body.wait else "--no-wait"]
+    options += ["--allow-network"] if body.allow_network else []
+    options += [] if body.budget is None else ["--budget", body.budget.text]
+    options += [] if body.task_budget is None else ["--task-budget", body.task_budget.text]
+    options += [] if body.timeout is None else ["--timeout", f"{body.timeout:.15g}"]
+    review = {"require": ["--require-review"], "off": ["--no-review"], "advise": list[str]()}
+    return options + review[body.review]
+
+
+def _view(job: TeamJob) -> JobView:
+    return JobView(
+        kind=job.kind,
+        status=job.status,
+        command=job.line,
+        by=job.by,
+        started=job.started,
+        ended=job.ended,
+        exit_code=job.exit_code,
+        reason=job.reason,
+        output=job.output,
+    )
+
+
+async def _waiting(journal: Journal) -> list[RunInfo]:
+    return [*await journal.runs(status="waiting", graph=planning.name)]
+
+
+async def _read_plans(journal: Journal) -> list[PlanningView]:
+    return [await _read_plan(journal, info.run_id) for info in await _waiting(journal)]
+
+
+async def _read_plan(journal: Journal, plan: str) -> PlanningView:
+    info = (await journal.lines(plan, limit=0)).info
+    questions: list[PlanningQuestion] = []
+    for number, gate in enumerate(info.waiting):
+        place = gate.address.removesuffix(".answer")
+        asked: Any = (await journal.why(plan, f"{place}.question")).value
+        questions.append(
+            PlanningQuestion(number=number, question=str(asked), answered=gate.answered)
+        )
+    goal: Any = (await journal.why(plan, "Goal.goal")).value
+    return PlanningView(plan=plan, goal=str(goal), since=info.updated, questions=questions)

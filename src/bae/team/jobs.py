@@ -1,0 +1,193 @@
+"""What a server starts for a team: planning and runs, each as a `bae team` command in a process of
+its own, which ends with the server and continues where it stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import time
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+
+from bae.exceptions import describe
+from bae.serve import Refused
+from bae.subprocesses import run_program
+from bae.tasks import gone
+from bae.team.team_run import is_running
+
+if TYPE_CHECKING:
+    from bae.team.endpoints import ServedTeam
+
+_log = logging.getLogger("bae.team")
+JobKind = Literal["plan", "run"]
+JobStatus = Literal["running", "done", "waiting", "failed", "stopped"]
+GRACE: Final = 30.0
+"""Seconds that a process has to end after SIGTERM: it writes down what was done."""
+KEPT: Final = 16_384
+"""Bytes of what it says on stderr that are kept: the last."""
+_TOKENS: Final = ("BAE_STUDIO_TOKEN", "BAE_TEAM_TOKEN", "BAE_SERVE_TOKEN")
+"""What the environment of an agent must not have."""
+_WAITING: Final = 3
+_ENDED_BY_SIGNAL: Final = (130, 143)
+_STOPPED: Final = ("stopped", "killed", "paused")
+
+
+@dataclass(eq=False)
+class TeamJob:
+    """A command that was started for a team, by a user. `reason` is how a run says that it ended,
+    `output` the end of what the command said."""
+
+    team: str
+    kind: JobKind
+    command: tuple[str, ...]
+    by: str
+    change: int
+    started: float = field(default_factory=time)
+    ended: float | None = None
+    status: JobStatus = "running"
+    exit_code: int | None = None
+    reason: str = ""
+    output: str = ""
+    stopping: bool = False
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def line(self) -> str:
+        """The command, to be typed in the repository."""
+        return shlex.join(("bae", "team", *self.command))
+
+
+class TeamJobs:
+    """Starts the commands, one of each kind at a time for a team, and ends them with its block.
+    They use the language model `lm`, or the one that they find."""
+
+    def __init__(self, lm: str | None = None) -> None:
+        self.lm = lm
+        self.change = 0
+        """The number of the last change of any job."""
+        self._jobs: dict[tuple[str, JobKind], TeamJob] = {}
+        self._changed = asyncio.Event()
+        self._is_closing = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_closing = True
+        for name, kind in [*self._jobs]:
+            self.stop(name, kind)
+        await gone([job.task for job in self._jobs.values() if job.task is not None])
+
+    def jobs_of(self, team: str) -> list[TeamJob]:
+        """The newest job of each kind, the newest first."""
+        found = [job for job in self._jobs.values() if job.team == team]
+        return sorted(found, key=lambda job: -job.started)
+
+    async def wait(self, after: int) -> None:
+        """Wait until a job has changed after the change `after`."""
+        while self.change <= after:
+            await self._changed.wait()
+
+    async def start(
+        self,
+        name: str,
+        team: ServedTeam,
+        kind: JobKind,
+        options: Sequence[str],
+        *,
+        by: str,
+        given: str = "",
+    ) -> TeamJob:
+        """Start `bae team plan` or `run` with options, and with `given` on its stdin. Raises
+        `Refused` if that is in progress already, also in another process."""
+        is_busy = kind == "run" and await is_running(team.repository)
+        before = self._jobs.get((name, kind))  # no await from here on: of two requests one starts
+        if is_busy or (before is not None and before.status == "running"):
+            raise Refused(
+                409,
+                "bae-team-busy",
+                "the team is being planned" if kind == "plan" else "a run is in progress",
+                "wait for its end, or stop it",
+            )
+        if self._is_closing:
+            raise Refused(
+                503,
+                "bae-serve-closing",
+                "the server stops, and starts nothing",
+                "try again: another process answers soon",
+                headers={"retry-after": "2"},
+            )
+        self.change += 1
+        job = TeamJob(name, kind, (kind, *options), by, self.change)
+        self._jobs[name, kind] = job
+        job.task = asyncio.create_task(self._work(job, team.project.root, given))
+        job.task.add_done_callback(lambda task: self._end(job, task))
+        self._notify(job)
+        return job
+
+    def stop(self, name: str, kind: JobKind) -> TeamJob | None:
+        """Have a job that is in progress end; None if there is no such job."""
+        job = self._jobs.get((name, kind))
+        if job is not None and job.task is not None and not job.stopping:
+            job.stopping = True  # a second cancellation would not let it write down what was done
+            job.task.cancel()
+        return job
+
+    async def _work(self, job: TeamJob, root: str, given: str) -> None:
+        """Run the command of a job until it ends, or until this is cancelled."""
+        environment = {name: text for name, text in os.environ.items() if name not in _TOKENS}
+        try:
+            ended = await run_program(
+                [sys.executable, "-m", "bae", "team", *job.command],
+                given=given.encode("utf-8", "replace"),
+                cwd=root,
+                env=environment,
+                timeout=None,
+                grace=GRACE,
+                kept=KEPT,
+            )
+            job.output = ended.err.decode(errors="replace").strip()
+            job.reason = _reason_of(ended.out)
+            job.exit_code = ended.status
+            job.status = _status_of(ended.status, job.reason)
+        except OSError as error:
+            job.status, job.output = "failed", f"the command cannot be started: {error}"
+
+    def _end(self, job: TeamJob, task: asyncio.Task[None]) -> None:
+        job.ended = time()
+        if task.cancelled():
+            job.status, job.output = "stopped", "it was stopped; what was done is kept"
+        elif error := task.exception():
+            job.status, job.output = "failed", describe(error)
+            _log.error("%s failed", job.line, exc_info=error)
+        self._notify(job)
+
+    def _notify(self, job: TeamJob) -> None:
+        self.change += 1
+        job.change = self.change
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _reason_of(out: bytes) -> str:
+    """How a run says that it ended, in the JSON that it prints; empty where it says nothing."""
+    try:
+        printed: object = json.loads(out)
+    except ValueError:
+        return ""
+    summary = cast("dict[str, Any]", printed if isinstance(printed, dict) else {})
+    return str(summary.get("ended", ""))
+
+
+def _status_of(code: int, reason: str) -> JobStatus:
+    if code == 0:
+        return "done"
+    if code == _WAITING:
+        return "waiting"
+    is_stopped = code < 0 or code in _ENDED_BY_SIGNAL or reason in _STOPPED
+    return "stopped" if is_stopped else "failed"

@@ -1,0 +1,101 @@
+"""Where the tasks of a team are at a glance: since when, after how many attempts, what their tests
+have shown last, what they ask, and what their agents do now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel
+
+from bae.journal import Journal, RunInfo
+from bae.team import tables
+from bae.team.models import headline
+from bae.team.tables import sa
+from bae.team.task_log import describe_line
+
+if TYPE_CHECKING:
+    from bae.team.store import Store
+
+_RUN: Final = re.compile(r"task-(\d+)-(review-)?")
+_LAST_LINES: Final = 60
+
+
+class Standing(BaseModel):
+    """Where a task is. `since` is when it got its status, in seconds since 1970, `attempts` the
+    number of attempts that have ended, `outcomes` how many tests had each outcome when they last
+    ran, and `question` what it asks a person. `activity` is what was told last about its work."""
+
+    since: float = 0.0
+    attempts: int = 0
+    outcomes: dict[str, int] | None = None
+    question: str = ""
+    activity: Doing | None = None
+
+
+class Doing(BaseModel):
+    """What an agent began last for a task, since when, and the run in the journal that has it."""
+
+    text: str
+    at: float
+    run: str = ""
+
+
+async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
+    """Where each task of a project is, by the numbers of tasks, in one transaction."""
+    event, attempt = tables.events.c, tables.attempts.c
+    task_id = event.data["task_id"].as_integer()
+    attempts = sa.select(attempt.task_id, sa.func.max(attempt.number)).join(tables.tasks)
+    attempts = attempts.where(tables.tasks.c.project_id == project_id).group_by(attempt.task_id)
+    asked = sa.select(tables.blockers.c.task_id, tables.blockers.c.question).join(tables.tasks)
+    asked = asked.where(tables.tasks.c.project_id == project_id, tables.blockers.c.answer.is_(None))
+
+    def read(db: sa.Connection) -> dict[int, Standing]:
+        found: dict[int, Standing] = {}
+
+        def of(number: int) -> Standing:
+            return found.setdefault(number, Standing())
+
+        def last(kind: str) -> list[tuple[int, float, dict[str, Any]]]:
+            newest = sa.select(sa.func.max(event.id)).filter_by(project_id=project_id)
+            newest = newest.where(event.data["type"].as_string() == kind).group_by(task_id)
+            rows = tables.rows(db, sa.select(tables.events).where(event.id.in_(newest)))
+            named = [row for row in rows if row["data"].get("task_id") is not None]
+            return [(row["data"]["task_id"], row["at"], row["data"]) for row in named]
+
+        for number, at, _ in last("task_status_changed"):
+            of(number).since = at
+        for number, _, data in last("test_result"):
+            of(number).outcomes = data["counts"]
+        for number, at, data in last("activity_update"):
+            of(number).activity = Doing(text=headline(data["text"]), at=at)
+        for number, count in db.execute(attempts):
+            of(number).attempts = count
+        for number, question in db.execute(asked.order_by(tables.blockers.c.id.desc())):
+            of(number).question = question
+        return found
+
+    return await store.read(read)
+
+
+async def read_doing(journal: Journal, tasks: Collection[int]) -> dict[int, Doing]:
+    """What agents do now for tasks, by the numbers of tasks: from the run of each that a process
+    works on. Tasks that nobody works on are left out."""
+    newest: dict[int, tuple[RunInfo, bool]] = {}
+    async for info in journal.every_run(status="running"):
+        run = _RUN.match(info.run_id)
+        is_alive = info.standing() == "running"  # its lease decides
+        if run and is_alive and int(run[1]) in tasks and int(run[1]) not in newest:
+            newest[int(run[1])] = info, bool(run[2])
+    found: dict[int, Doing] = {}
+    for task, (info, is_review) in newest.items():
+        total = (await journal.lines(info.run_id, limit=0)).total
+        after = max(-1, total - 1 - _LAST_LINES)
+        lines = (await journal.lines(info.run_id, after=after, limit=_LAST_LINES)).lines
+        text, at = "reviews the work" if is_review else "thinks", info.started
+        for line in lines:
+            if said := describe_line(line, is_review=is_review):
+                text, at = said, line.at
+        found[task] = Doing(text=text, at=at, run=info.run_id)
+    return found

@@ -1,0 +1,139 @@
+// What can be done with a run. What cannot says why.
+
+import { useState } from "react";
+import { Link, useLocation } from "wouter";
+
+import { api, pathOf } from "../../api/client.ts";
+import { refreshRun, type RunAt } from "../../api/queries.ts";
+import type { LinePage, ReplayView, RunDetails } from "../../api/types.ts";
+import { useMay, useServes } from "../../studio.tsx";
+import { Problem } from "../../ui/basics.tsx";
+import { saveBlob } from "../../ui/file-value.tsx";
+import { Dialog, Menu, type MenuAction } from "../../ui/overlays.tsx";
+import { CompareDialog, DeleteDialog, ReplayDialog } from "./run-dialogs.tsx";
+
+const OVER = new Set(["ended", "failed", "cancelled"]);
+
+type Open = "" | "compare" | "delete" | "replay";
+
+export function RunActions({ at, details, onFork }: { at: RunAt; details: RunDetails; onFork: () => void }) {
+  const [open, setOpen] = useState<Open>("");
+  const [busy, setBusy] = useState("");
+  const [error, setError] = useState<unknown>(null);
+  const [replay, setReplay] = useState<ReplayView | null>(null);
+  const [, navigate] = useLocation();
+  const can = useCan(at, details);
+  const post = async <T,>(what: string, after: (found: T) => void = () => {}) => {
+    setBusy(what);
+    setError(null);
+    try {
+      after(await api<T>(at.base + pathOf`/runs/${at.run}/` + what, { method: "POST" }));
+      refreshRun(at);
+    } catch (problem) {
+      setError(problem);
+    } finally {
+      setBusy("");
+    }
+  };
+  const isOver = OVER.has(details.status);
+  const gate = details.waiting.find((each) => !each.answered);
+  const doReplay = () => {
+    setReplay(null);
+    setOpen("replay");
+    void post<ReplayView>("replay", setReplay);
+  };
+  return (
+    <>
+      <div className="row wrap run-actions">
+        {gate !== undefined && details.status === "waiting" && at.base === "" && (
+          <Link href={`/inbox?run=${encodeURIComponent(details.run_id)}&gate=${encodeURIComponent(gate.gate)}`} className="button primary">
+            Answer…
+          </Link>
+        )}
+        {(details.status === "failed" || details.status === "interrupted" || details.status === "cancelled") && (
+          <button type="button" className="button primary" disabled={can.resume !== "" || busy !== ""} title={can.resume || "Go on where it stopped"} onClick={() => void post("resume")}>
+            {busy === "resume" ? "Resuming…" : "Resume"}
+          </button>
+        )}
+        <button type="button" className="button" disabled={can.fork !== ""} title={can.fork || "A new run from one of its steps, with other values"} onClick={onFork}>
+          Fork…
+        </button>
+        <button type="button" className="button" disabled={at.base !== ""} title={at.base === "" ? "What differs from another run" : "Runs of a team are compared in its own pages"} onClick={() => setOpen("compare")}>
+          Compare…
+        </button>
+        {!isOver && (
+          <button type="button" className="button danger" disabled={can.cancel !== "" || busy !== ""} title={can.cancel || "Stop it for good"} onClick={() => void post("cancel")}>
+            {busy === "cancel" ? "Cancelling…" : "Cancel"}
+          </button>
+        )}
+        <Menu
+          label={
+            <>
+              <span aria-hidden="true">⋯</span>
+              <span className="sr-only">More actions</span>
+            </>
+          }
+          actions={[
+            { label: "Replay", onSelect: doReplay, disabled: can.replay !== "", hint: can.replay || "Whether the code of now goes the same way with the recorded values" },
+            ...copies(details),
+            { label: "Save records as JSON lines", onSelect: () => void saveRecords(at).catch(setError) },
+            { label: "Delete…", onSelect: () => setOpen("delete"), disabled: can.delete !== "", hint: can.delete },
+          ]}
+        />
+      </div>
+      {error !== null && open === "" && (
+        <div className="run-problem">
+          <Problem error={error}>
+            <button type="button" className="button quiet small" onClick={() => setError(null)}>
+              Close
+            </button>
+          </Problem>
+        </div>
+      )}
+      {open === "compare" && <CompareDialog details={details} onClose={() => setOpen("")} />}
+      {open === "replay" && (
+        <Dialog title={`Replay of ${details.run_id}`} onClose={() => setOpen("")}>
+          <ReplayDialog replay={replay} error={error} />
+        </Dialog>
+      )}
+      {open === "delete" && <DeleteDialog at={at} details={details} onClose={() => setOpen("")} onDeleted={() => navigate("/runs", { replace: true })} />}
+    </>
+  );
+}
+
+/** Why each action is not possible; empty where it is. */
+function useCan({ base }: RunAt, details: RunDetails) {
+  const [run, edit, admin] = [useMay("run"), useMay("edit"), useMay("admin")];
+  const served = useServes(details.graph);
+  const ofTeam = base === "" ? "" : "Runs of a team's agents can only be read here";
+  const isBusy = details.status === "running" || details.status === "queued";
+  return {
+    resume: ofTeam || run.why || served.why,
+    fork: ofTeam || edit.why || served.why,
+    cancel: ofTeam || run.why,
+    replay: ofTeam || run.why || served.why || (isBusy ? "It is still in progress" : ""),
+    delete: ofTeam || admin.why || (isBusy ? "It is in progress: cancel it first" : details.forks.length > 0 ? "Delete its forks first" : ""),
+  };
+}
+
+function copies(details: RunDetails): MenuAction[] {
+  const id = /^[\w.-]+$/.test(details.run_id) ? details.run_id : `'${details.run_id.replaceAll("'", "'\\''")}'`;
+  const copy = (text: string) => () => void navigator.clipboard.writeText(text);
+  return [
+    { label: "Copy link", onSelect: () => copy(location.href)() },
+    ...["show", "timeline", "export", "test"].map((verb) => ({ label: `Copy: bae runs ${verb}`, onSelect: copy(`bae runs ${verb} ${id}`) })),
+  ];
+}
+
+/** All records of a run as a file. */
+async function saveRecords({ base, run }: RunAt): Promise<void> {
+  const lines: string[] = [];
+  for (let after = -1; ; ) {
+    const page = await api<LinePage>(base + pathOf`/runs/${run}/records`, { query: { after, limit: 1000 } });
+    lines.push(...page.records.map((record) => JSON.stringify(record)));
+    const last = page.records.at(-1);
+    if (last === undefined || last.n >= page.last) break;
+    after = last.n;
+  }
+  saveBlob(new Blob([lines.join("\n"), "\n"], { type: "application/x-ndjson" }), `${run.replaceAll("/", "_")}.jsonl`);
+}

@@ -1,0 +1,37 @@
+// What a person may do next: approve, answer, start, and take the work.
+
+import { Command } from "../../ui/basics.tsx";
+import type { Shared } from "./shared.ts";
+import { columnOf } from "./tasks.ts";
+
+export function NextSteps({ team, rows, plan, address, go }: Shared) {
+  if (rows.length === 0) {
+    return address.view === "board" ? null : <p className="note">There are no tasks yet.</p>;
+  }
+  const waiting = plan.unapproved.length;
+  if (waiting > 0 && address.view !== "plan") {
+    return (
+      <p className="note row wrap">
+        <span className="grow">
+          {waiting === 1 ? "One task waits" : `${waiting} tasks wait`} for your approval. Nothing of {waiting === 1 ? "it" : "them"} is started before.
+        </span>
+        <button type="button" className="button primary small" onClick={() => go({ view: "plan" })}>
+          Look at the plan
+        </button>
+      </p>
+    );
+  }
+  if (address.task === null && rows.every((row) => columnOf(row) === "done")) {
+    return (
+      <section className="note all-done" aria-label="What next">
+        <p className="strong">✓ All tasks are done. The work is on {team.branch}; your own branch is as it was.</p>
+        <div className="row wrap">
+          <Command text="bae team merge" />
+          <Command text={`git diff HEAD...${team.branch}`} />
+          <Command text="bae team patch > team.patch" />
+        </div>
+      </section>
+    );
+  }
+  return null;
+}

@@ -1,0 +1,143 @@
+// What a person asks of a task or of the run, and what became of it.
+
+import { useMutation } from "@tanstack/react-query";
+import { type FormEvent, useEffect, useId, useRef, useState } from "react";
+
+import { api, pathOf } from "../../api/client.ts";
+import type { ActionBody, ActionView, TaskRow } from "../../api/types.ts";
+import { useMay } from "../../studio.tsx";
+import { Problem } from "../../ui/basics.tsx";
+import { Dialog } from "../../ui/overlays.tsx";
+import { useDraft } from "./drafts.ts";
+import { refreshTeam } from "./queries.ts";
+import { type Offer, offersOf } from "./tasks.ts";
+
+/** Asks the team for something. */
+export function useAct(team: string) {
+  return useMutation({
+    mutationFn: (body: ActionBody) => api<ActionView>(pathOf`/teams/${team}/actions`, { method: "POST", body }),
+    onSettled: () => refreshTeam(team),
+  });
+}
+
+const WHAT: Record<string, string> = { note: "The note", stop: "Stop", kill: "Kill", pause: "Pause", resume: "Resume", retry: "Retry", skip: "Skip" };
+
+/** What became of what was asked for. */
+export function Asked({ asked }: { asked: ActionView | undefined }) {
+  return (
+    <span className="small muted" aria-live="polite">
+      {asked && `${WHAT[asked.action] ?? asked.action}: ${asked.running ? "the run takes it now." : "the next run takes it; none is in progress."}`}
+    </span>
+  );
+}
+
+/** A question before something that cannot be taken back. */
+export function Confirm({ offer, name, onYes, onClose }: { offer: Offer; name: string; onYes: () => void; onClose: () => void }) {
+  return (
+    <Dialog
+      title={`${offer.label} ${name}?`}
+      onClose={onClose}
+      foot={
+        <>
+          <button type="button" className="button" onClick={onClose}>
+            Cancel
+          </button>
+          <button type="button" className="button primary" onClick={onYes}>
+            {offer.label}
+          </button>
+        </>
+      }
+    >
+      <p>{offer.warning}</p>
+    </Dialog>
+  );
+}
+
+/** The buttons for what may be asked of a task, and the box for a note to its agent. */
+export function Steering({ team, row, isRunning }: { team: string; row: TaskRow; isRunning: boolean }) {
+  const { may, why } = useMay("run");
+  const act = useAct(team);
+  const [asking, setAsking] = useState<Offer | null>(null);
+  const ask = (offer: Offer) => act.mutate({ action: offer.action, task: row.key });
+  const offers = offersOf(row);
+  return (
+    <section className="steering" aria-label="Steer">
+      {offers.length > 0 ? (
+        <NoteBox team={team} task={row.key} act={act} isAtWork={isRunning && row.status === "in_progress"} />
+      ) : (
+        <p className="small muted">Its work is in the team's branch. What is to be changed is a task of its own: add it in the plan.</p>
+      )}
+      <div className="row wrap">
+        {offers.map((offer) => (
+          <button
+            key={offer.action}
+            type="button"
+            className={`button small${offer.warning === undefined ? "" : " danger"}`}
+            disabled={!may || act.isPending}
+            title={why}
+            onClick={() => (offer.warning === undefined ? ask(offer) : setAsking(offer))}
+          >
+            {offer.label}
+          </button>
+        ))}
+        <Asked asked={act.data} />
+      </div>
+      {act.error !== null && <Problem error={act.error} />}
+      {asking !== null && (
+        <Confirm
+          offer={asking}
+          name={row.key}
+          onClose={() => setAsking(null)}
+          onYes={() => {
+            setAsking(null);
+            ask(asking);
+          }}
+        />
+      )}
+    </section>
+  );
+}
+
+export const noteDraft = (team: string, task: string) => `note/${team}/${task}`;
+export const noteBox = "team-note";
+
+function NoteBox({ team, task, act, isAtWork }: { team: string; task: string; act: ReturnType<typeof useAct>; isAtWork: boolean }) {
+  const { may, why } = useMay("run");
+  const label = useId();
+  const box = useRef<HTMLTextAreaElement>(null);
+  const [draft, setDraft, forget] = useDraft(noteDraft(team, task));
+  useEffect(() => {
+    // A note from a line of a diff goes on behind the line that it names.
+    const element = box.current;
+    if (element !== null && document.activeElement === element) element.setSelectionRange(element.value.length, element.value.length);
+  }, []);
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    if (draft.trim() === "" || act.isPending) return;
+    act.mutate({ action: "note", task, text: draft }, { onSuccess: forget });
+  };
+  return (
+    <form className="row note-form" onSubmit={submit}>
+      <label id={label} htmlFor={noteBox} className="sr-only">
+        Note to the agent
+      </label>
+      <textarea
+        ref={box}
+        id={noteBox}
+        className="textarea grow"
+        rows={1}
+        placeholder={isAtWork ? "Note to the agent: it reads it before its next question…" : "Note for the next attempt…"}
+        value={draft}
+        disabled={!may}
+        maxLength={20_000}
+        onChange={(event) => setDraft(event.target.value)}
+        onKeyDown={(event) => {
+          if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(event);
+        }}
+      />
+      <button type="submit" className="button primary" disabled={!may || draft.trim() === "" || act.isPending} title={why || "Ctrl+Enter"}>
+        Send
+      </button>
+    </form>
+  );
+}

@@ -1,0 +1,97 @@
+"""`bae studio --team`: a team with its agents' runs, alone and beside graphs, as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("starlette")
+pytest.importorskip("httpx")
+pytest.importorskip("websockets")
+pytest.importorskip("typer")
+
+from websockets.asyncio.client import connect
+
+from bae.cli import main
+from git_repositories import make_repository
+from studio_pages import write_page
+from team_parts import JEST, RUN_SHELL
+from test_studio_process import APP, client_of, run_studio, studio
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
+SCRIPT = """
+from bae.testing import ScriptedLM
+
+def make():
+    return ScriptedLM({"OpenQuestions": {"questions": ["Which currency?"]}})
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a page, a graph, and the repository of a team whose planning asks something."""
+    write_page(tmp_path)
+    (tmp_path / "app.py").write_text(APP.format(name="app"))
+    (tmp_path / "lm.py").write_text(SCRIPT)
+    monkeypatch.chdir(make_repository(tmp_path / "shop", {**JEST, "readme.txt": "A shop\n"}))
+    assert main(["team", "init", "--test", " ".join(RUN_SHELL)]) == 0
+    assert main(["team", "plan", "a shop", "--lm", "python:../lm.py:make"]) == 3
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_team_alone_has_the_runs_of_its_agents_and_can_be_steered(folder: Path):
+    with studio(folder, "--team", "shop", "--port", "0") as (told, _), client_of(told) as client:
+        seen = client.get("/api/studio").json()
+        assert seen["teams"] == [{"name": "shop", "runs": "/api"}]
+        assert "answer" in seen["can"]
+        assert seen["read_only"]["command"] == "bae studio MODULE --team shop"
+        [run] = client.get("/api/runs").json()["runs"]
+        assert run["status"] == "waiting"
+        assert client.get(f"/api/runs/{run['run_id']}/graph").json()["graph"] == "Goal"
+        [row] = client.get("/api/inbox").json()["gates"]  # once, though its run waits too
+        assert (row["kind"], row["question"]) == ("question", "Which currency?")
+        tasks = {"tasks": [{"key": "prices", "title": "Prices"}]}
+        assert client.post("/api/teams/shop/tasks", json=tasks).status_code == 201
+        assert client.post("/api/teams/shop/approve", json={}).json()["approved"] == 1
+        assert client.get("/api/teams/shop").json()["counts"] == {"pending": 1}
+
+
+def test_beside_graphs_the_runs_of_agents_have_an_api_that_only_reads(folder: Path):
+    with studio(folder, "app.py", "--team", "shop", "--port", "0") as (told, _):
+        with client_of(told) as client:
+            [team] = client.get("/api/studio").json()["teams"]
+            base = team["runs"]
+            assert base == "/api/teams/shop/agents"
+            assert client.get("/api/runs").json()["runs"] == []
+            [run] = client.get(f"{base}/runs").json()["runs"]
+            path = f"{base}/runs/{run['run_id']}"
+            assert client.get(f"{path}/steps").json()["total"] > 1
+            assert client.post(f"{path}/cancel", json={}).status_code == 403
+            assert client.get("/api/inbox").json()["gates"][0]["question"] == "Which currency?"
+            del client.headers["authorization"]
+            assert client.get(f"{base}/runs").status_code == 401
+            headers = {"sec-fetch-site": "same-site"}
+            assert client.get(f"{base}/runs", headers=headers).status_code == 403
+
+        async def follow() -> None:
+            url = f"{told['url'].replace('http', 'ws', 1)}{base}/feed"
+            async with asyncio.timeout(20), connect(url) as socket:
+                for message in ({"token": told["token"]}, {"sub": 1, "feed": "runs"}):
+                    await socket.send(json.dumps(message))
+                while not (message := json.loads(await socket.recv())).get("items"):
+                    pass
+                assert message["items"][0]["run_id"] == run["run_id"]
+
+        asyncio.run(follow())
+
+
+def test_a_folder_without_a_team_says_how_to_make_it(folder: Path):
+    refused = run_studio(folder, "--team", "page")
+    assert refused.returncode == 1
+    assert "bae team init" in refused.stderr
