@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -150,10 +151,11 @@ def studio(
         "journal": file and os.path.abspath(file),
         "team": source.team and str(source.team),
         "options": [lm, max_iters, host, port, *source.hosts, *origins],
+        "token": token and sha256(token.encode()).hexdigest(),
     }
     with _open_logins() as logins:
-        if token is None and (url := _find_running(logins, serves)):
-            _print_links(url, logins, None, source, opens=opens, as_json=as_json)
+        if url := _find_running(logins, serves):
+            _print_links(url, logins, token, source, opens=opens, as_json=as_json)
             note("this studio is running already")
             return
         run_until_signal(_serve(source, logins, host, port, serves, opens=opens, as_json=as_json))
