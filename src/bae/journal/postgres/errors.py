@@ -26,7 +26,11 @@ _HERE: Final = {
 
 
 def error_of(
-    code: str, name: str, run_id: str | None = None, cause: BaseException | None = None, **words: Any
+    code: str,
+    name: str,
+    run_id: str | None = None,
+    cause: BaseException | None = None,
+    **words: Any,
 ) -> JournalError:
     """The error of a code, about the journal of that name."""
     if code not in _HERE:
@@ -36,13 +40,13 @@ def error_of(
     return JournalError(text, code=code, run_id=run_id, cause=cause, fix=fix)
 
 
-def refusal(result: dict[str, Any], name: str, run_id: str, thread: str | None) -> JournalError:
+def refusal(result: dict[str, Any], name: str, run_id: str) -> JournalError:
     """The error of what the functions of the database have refused."""
     code = result["code"]
     if code == "bae-thread-busy":
-        return thread_busy(result.get("thread") or thread or "", result["busy"])
+        return thread_busy(result["thread"], result["busy"])
     return error_of(
-        code, name, run_id, owner=result.get("owner", ""), left=max(result.get("left", 0.0), 0.0)
+        code, name, run_id, owner=result.get("owner", ""), left=max(result.get("left") or 0.0, 0.0)
     )
 
 
