@@ -6,10 +6,12 @@ import { Link, useLocation } from "wouter";
 
 import { useConnection, useFeed } from "./api/feed.ts";
 import { client, inboxQuery } from "./api/queries.ts";
+import type { RunRow } from "./api/types.ts";
 import { useStudio } from "./studio.tsx";
 import { toggleTheme } from "./theme.ts";
 import { Icon, type IconName } from "./ui/icons.tsx";
 import { Dialog } from "./ui/overlays.tsx";
+import { useSoon } from "./ui/soon.ts";
 
 const KEYS: [keys: string, what: string][] = [
   ["g i", "Inbox"],
@@ -19,6 +21,8 @@ const KEYS: [keys: string, what: string][] = [
   ["/", "Search"],
   ["j k", "Next and previous row"],
   ["Enter", "Open"],
+  ["x", "Select a run"],
+  ["c", "Compare two selected runs"],
   ["Esc", "Close"],
   ["[ ]", "Previous and next step of a run"],
   ["w", "Where a value came from"],
@@ -103,6 +107,7 @@ function Connected() {
 function Banners() {
   const studio = useStudio();
   const connection = useConnection();
+  const [location] = useLocation();
   return (
     <>
       {connection === "lost" && (
@@ -110,7 +115,7 @@ function Banners() {
           Reconnecting. The page shows what was there before the connection was lost.
         </div>
       )}
-      {studio.read_only !== null && (
+      {studio.read_only !== null && !location.startsWith("/team") && (
         <div className="banner quiet">
           Read-only: {studio.read_only.reason} <code>{studio.read_only.command}</code>
         </div>
@@ -119,12 +124,15 @@ function Banners() {
   );
 }
 
-/** How many questions wait. The list of runs changes whenever one begins or ends to wait. */
+/** How many questions wait. They are read again when a run begins or ends to wait. */
 function useInboxCount(): number {
   const studio = useStudio();
   const { data } = useQuery(inboxQuery());
-  const refresh = () => void client.invalidateQueries({ queryKey: ["inbox"] });
-  useFeed("runs", "now", (message) => message.items.length > 0 && refresh());
+  const refresh = useSoon(() => void client.invalidateQueries({ queryKey: ["inbox"] }), 500);
+  useFeed("runs", "now", (message) => {
+    const waited = new Set(data?.gates.map((gate) => gate.run_id));
+    if ((message.items as RunRow[]).some((row) => row.status === "waiting" || waited.has(row.run_id))) refresh();
+  });
   const team = studio.teams[0];
   useFeed(team === undefined ? null : `team/${encodeURIComponent(team.name)}`, "now", (message) => message.items.length > 0 && refresh());
   if (data === undefined) return 0;
@@ -132,9 +140,12 @@ function useInboxCount(): number {
   return data.gates.filter((gate) => !gate.answered).length + more;
 }
 
+/** The title and the icon of the tab say that something waits. */
 function useTitle(waiting: number): void {
   useEffect(() => {
     document.title = waiting > 0 ? `(${waiting}) bae studio` : "bae studio";
+    const icon = document.querySelector<HTMLLinkElement>("link[rel=icon]");
+    if (icon !== null) icon.href = waiting > 0 ? "/icon-waiting.svg" : "/icon.svg";
   }, [waiting]);
 }
 

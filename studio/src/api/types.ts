@@ -1019,7 +1019,7 @@ export interface TaskPage {
   "next": number | null;
 }
 
-/** A task in a list. `since` is when it got its status, in seconds since 1970, `attempts` how many attempts have ended, `outcomes` how many tests had each outcome when they last ran, and `question` what it asks a person. A task that is `paused` starts when a person resumes it. `doing` is what its agent does now; null where nobody works on the task. */
+/** A task in a list. `since` is when it got its status, in seconds since 1970. `attempts` is how many attempts have ended, and `outcome` how the last did. `outcomes` is how many tests had each outcome when they last ran, `question` what the task asks a person. A task that is `paused` starts when a person resumes it. `doing` is what its agent does now; null where nobody works on the task. */
 export interface TaskRow {
   "id": number;
   "key": string;
@@ -1037,6 +1037,7 @@ export interface TaskRow {
   "spent": Spent;
   "since": number;
   "attempts": number;
+  "outcome": string;
   "outcomes": Record<string, number> | null;
   "question": string;
   "paused": boolean;
@@ -1156,7 +1157,7 @@ export interface ThreadRow {
   "updated": number;
 }
 
-/** What ran when. `lives` are the times in which a process worked on the run; in between nothing did. `critical_seconds` is how long the run waited for the work on the critical path, without waiting for people, and `longest` the places that took most of that. */
+/** What ran when. `lives` are the times in which a process worked on the run; in between nothing did. `critical_seconds` is how long the run waited for the work on the critical path, without waiting for people, and `longest` the places that took most of that. `index` is the number of the first bar of the place that was asked for. */
 export interface TimelineView {
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
   "start": number;
@@ -1168,6 +1169,7 @@ export interface TimelineView {
   "critical_seconds": number;
   "longest": (string)[];
   "is_exact": boolean;
+  "index": number | null;
 }
 
 /** A tool that the LM may call before it fills a node. */

@@ -15,9 +15,10 @@ const DEEP = 8;
 /** A value of the API, which may be cut or hidden. `onAll` fetches all of a value that is cut. */
 export function ShownValue({ value, onAll }: { value: Value; onAll?: () => void }) {
   if (value.kept === "cut") {
+    const read = readCut(value.text ?? "");
     return (
-      <div className="value text">
-        {readCut(value.text ?? "")}…{" "}
+      <div className="value">
+        {read === undefined ? <div className="value text">{value.text}…</div> : <PlainValue value={read} />}
         {onAll && (
           <button type="button" className="button quiet small" onClick={onAll}>
             Show all {formatCount(value.size ?? 0)} characters
@@ -91,6 +92,14 @@ export function PlainValue({ value, depth = 0 }: PlainProps) {
     );
   }
   if (isFile(value)) return <FileValue file={value} />;
+  if (isNode(value)) {
+    return (
+      <div className="value">
+        <span className="tag">{value.type}</span>
+        <PlainValue value={value.fields} depth={depth + 1} />
+      </div>
+    );
+  }
   const entries = Object.entries(value as Record<string, unknown>);
   if (entries.length === 0) return <span className="value muted">empty</span>;
   return (
@@ -105,6 +114,12 @@ export function PlainValue({ value, depth = 0 }: PlainProps) {
       )}
     </dl>
   );
+}
+
+/** Whether a value is a node, as the journal has it. */
+function isNode(value: unknown): value is { type: string; fields: Record<string, unknown> } {
+  const { type, fields, withheld: _w, unset: _u, bare: _b, ...more } = value as Record<string, unknown>;
+  return typeof type === "string" && typeof fields === "object" && fields !== null && Object.keys(more).length === 0;
 }
 
 function FieldOfValue({ name, value, depth }: { name: string; value: unknown; depth: number }) {

@@ -58,6 +58,7 @@ export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted 
       const run = attempt.current.run;
       setSent(newTurn(run, message.text, instead));
       follow.jump();
+      onBegun();
       const { fields: files } = placeFiles(message.files, graph.files, schema);
       const own: Json = { [graph.message ?? ""]: message.text, ...files };
       if (instead === null || !(await replace(thread, instead, run, message.isAsItWas ? {} : own))) {
@@ -68,7 +69,6 @@ export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted 
     onSuccess: async () => {
       attempt.current = null;
       setEdited(null);
-      onBegun();
       await client.invalidateQueries({ queryKey: ["thread", thread] });
       void client.invalidateQueries({ queryKey: ["threads"] });
     },

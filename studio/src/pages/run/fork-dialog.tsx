@@ -132,9 +132,9 @@ function ForkField({ field, isChanged, value, faults, onChange, onUndo }: ForkFi
   const schema: Schema = (field.field_schema ?? {}) as Schema;
   const now = isChanged ? value : field.kept === "value" ? field.value : undefined;
   return (
-    <fieldset className={`fork-field${isChanged ? " changed" : ""}`}>
-      <legend className="row">
-        <span className="strong">{field.name}</span>
+    <div className={`fork-field${isChanged ? " changed" : ""}`}>
+      <SchemaForm label={field.name} schema={schema} value={now} onChange={onChange} faults={faults} />
+      <p className="row">
         {field.needed && !isChanged && <span className="fault small">needed: no value of it is stored</span>}
         {isChanged && (
           <>
@@ -144,9 +144,8 @@ function ForkField({ field, isChanged, value, faults, onChange, onUndo }: ForkFi
             </button>
           </>
         )}
-      </legend>
-      <SchemaForm schema={schema} value={now} onChange={onChange} faults={faults} />
-    </fieldset>
+      </p>
+    </div>
   );
 }
 

@@ -141,8 +141,15 @@ function Steps({ at, details, view, change, onFork, total, get, onRange, isFilte
   const [first, last] = [shown[0]?.index ?? 0, shown.at(-1)?.index ?? 0];
   useEffect(() => onRange([first, last]), [onRange, first, last]);
   useEffect(() => {
-    if (view.step !== null && !isFiltered) rows.scrollToIndex(view.step, { align: "auto" });
-  }, [view.step, isFiltered, rows]);
+    if (view.step === null || isFiltered) return;
+    rows.scrollToIndex(view.step, { align: "auto" });
+    // Its height is known when it is drawn.
+    const frame = requestAnimationFrame(() => {
+      const step = box.current?.querySelector(".step.selected");
+      (step?.querySelector(".field.selected") ?? step?.querySelector(".step-head"))?.scrollIntoView({ block: "nearest" });
+    });
+    return () => cancelAnimationFrame(frame);
+  }, [view.step, view.field, isFiltered, rows]);
   return (
     <div ref={box} className="trace-scroll" tabIndex={-1}>
       <ol style={{ height: rows.getTotalSize() }} className="trace-body">
