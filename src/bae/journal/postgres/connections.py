@@ -8,13 +8,13 @@ import random
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from importlib import import_module
 from time import monotonic, time
 from typing import Any, Final, TypeVar
 
 from bae.exceptions import JournalError
 from bae.journal.postgres.errors import error_of, failed
 from bae.journal.postgres.tables import VERSION
-from bae.lm.extras import need
 
 T = TypeVar("T")
 
@@ -36,7 +36,12 @@ from {s}.versions"""
 
 def driver() -> Any:
     """The package asyncpg."""
-    return need("asyncpg", extra="postgres", by="PostgresJournal")
+    try:
+        return import_module("asyncpg")
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise  # it is installed, and lacks something itself
+        raise error_of("bae-journal-extra-missing", "PostgresJournal", cause=error) from error
 
 
 class Connections:

@@ -17,6 +17,10 @@ _HERE: Final = {
         "{name} has {what}",
         "run `bae db upgrade` with its address; it changes nothing else in the database",
     ),
+    "bae-journal-extra-missing": (
+        "{name} needs the package asyncpg, which is not installed",
+        "pip install '.[postgres]' in a clone of bae",
+    ),
     "bae-journal-lost-lines": (
         "{name} has fewer lines of run {run_id!r} than it had acknowledged: the database was "
         "replaced by a copy that is older",
