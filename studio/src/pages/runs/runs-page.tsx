@@ -106,7 +106,13 @@ export default function RunsPage() {
         </RunList>
       )}
       {isPending && <Loading lines={8} />}
-      {error && runs.rows.length === 0 && <Problem error={error} />}
+      {error && runs.rows.length === 0 && (
+        <Problem error={error}>
+          <button type="button" className="button small" onClick={() => void runs.query.refetch()}>
+            Try again
+          </button>
+        </Problem>
+      )}
       {isEmpty && !error && (
         <EmptyRuns
           isFiltered={isFiltered(filter)}
