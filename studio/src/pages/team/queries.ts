@@ -11,10 +11,17 @@ import type { AttemptPage, AttemptView, BlockerPage, DiffView, LogPage, PlanView
 const PAGE = 500;
 const PAUSE = 400;
 const LONG_PAUSE = 1_500;
+const LOOK = 4_000;
 
 const get = <T>(path: string, query: Query = {}) => ({ signal }: { signal: AbortSignal }) => api<T>(path, { query, signal });
 
-export const teamQuery = (team: string) => queryOptions({ queryKey: ["team", team, "state"], queryFn: get<TeamDetails>(pathOf`/teams/${team}`) });
+/** The state of a team. A run that was killed says nothing: it is looked at now and then. */
+export const teamQuery = (team: string) =>
+  queryOptions({
+    queryKey: ["team", team, "state"],
+    queryFn: get<TeamDetails>(pathOf`/teams/${team}`),
+    refetchInterval: ({ state }) => (state.data?.running ? LOOK : false),
+  });
 
 export const tasksQuery = (team: string) =>
   queryOptions({

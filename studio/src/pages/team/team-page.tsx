@@ -69,7 +69,7 @@ function OneTeam({ team }: { team: string }) {
         <FollowAgent key={run} team={team} base={base} run={run!} />
       ))}
       <TeamHeader {...shared} />
-      <Jobs team={team} />
+      <Jobs team={team} isRunning={state.data.running} />
       {error !== null && <Problem error={error} />}
       <div className="team-columns">
         <div className="team-main">
