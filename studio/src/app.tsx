@@ -1,13 +1,14 @@
 import { useQuery } from "@tanstack/react-query";
-import { lazy, Suspense } from "react";
-import { Redirect, Route, Switch } from "wouter";
+import { lazy, type ReactNode, Suspense } from "react";
+import { Redirect, Route, Switch, useLocation } from "wouter";
 
 import { inboxQuery } from "./api/queries.ts";
 import { Login } from "./login.tsx";
 import { pathPart } from "./path.ts";
 import { Shell } from "./shell.tsx";
 import { Studio } from "./studio.tsx";
-import { Empty, Loading } from "./ui/basics.tsx";
+import { Empty, Loading, Problem } from "./ui/basics.tsx";
+import { Guard } from "./ui/guard.tsx";
 
 const InboxPage = lazy(() => import("./pages/inbox/inbox-page.tsx"));
 const RunsPage = lazy(() => import("./pages/runs/runs-page.tsx"));
@@ -23,35 +24,60 @@ export function App() {
     <Login>
       <Studio>
         <Shell>
-          <Suspense
-            fallback={
-              <div className="page">
-                <Loading />
-              </div>
-            }
-          >
-            <Switch>
-              <Route path="/" component={Front} />
-              <Route path="/inbox" component={InboxPage} />
-              <Route path="/runs" component={RunsPage} />
-              <Route path="/runs/:run/vs/:other">{() => <ComparePage a={pathPart(1)!} b={pathPart(3)!} />}</Route>
-              <Route path="/runs/:run">{({ run }) => <RunPage key={run} base="" run={pathPart(1)!} />}</Route>
-              <Route path="/graphs/:graph?">{() => <GraphsPage graph={pathPart(1)} />}</Route>
-              <Route path="/chat/:graph?/:thread?">
-                {() => <ChatPage graph={pathPart(1)} thread={pathPart(2)} />}
-              </Route>
-              <Route path="/team/:team/runs/:run">
-                {({ run }) => <AgentRunPage key={run} team={pathPart(1)!} run={pathPart(3)!} />}
-              </Route>
-              <Route path="/team/:team?/*?">{() => <TeamPage team={pathPart(1)} />}</Route>
-              <Route>
-                <Empty mark="?" title="There is no such page" />
-              </Route>
-            </Switch>
-          </Suspense>
+          <Page>
+            <Suspense
+              fallback={
+                <div className="page">
+                  <Loading />
+                </div>
+              }
+            >
+              <Switch>
+                <Route path="/" component={Front} />
+                <Route path="/inbox" component={InboxPage} />
+                <Route path="/runs" component={RunsPage} />
+                <Route path="/runs/:run/vs/:other">{() => <ComparePage a={pathPart(1)!} b={pathPart(3)!} />}</Route>
+                <Route path="/runs/:run">{({ run }) => <RunPage key={run} base="" run={pathPart(1)!} />}</Route>
+                <Route path="/graphs/:graph?">{() => <GraphsPage graph={pathPart(1)} />}</Route>
+                <Route path="/chat/:graph?/:thread?">
+                  {() => <ChatPage graph={pathPart(1)} thread={pathPart(2)} />}
+                </Route>
+                <Route path="/team/:team/runs/:run">
+                  {({ run }) => <AgentRunPage key={run} team={pathPart(1)!} run={pathPart(3)!} />}
+                </Route>
+                <Route path="/team/:team?/*?">{() => <TeamPage team={pathPart(1)} />}</Route>
+                <Route>
+                  <Empty mark="?" title="There is no such page" />
+                </Route>
+              </Switch>
+            </Suspense>
+          </Page>
         </Shell>
       </Studio>
     </Login>
+  );
+}
+
+/** A page that fails says so; the frame around it leads on. */
+function Page({ children }: { children: ReactNode }) {
+  const [path] = useLocation();
+  return (
+    <Guard of={path} instead={(error) => <FailedPage error={error} />}>
+      {children}
+    </Guard>
+  );
+}
+
+function FailedPage({ error }: { error: unknown }) {
+  return (
+    <div className="page">
+      <Problem error={error}>
+        <p className="fix">This page could not be shown. If the studio was started anew, it may have another page: load it again.</p>
+        <button type="button" className="button" onClick={() => location.reload()}>
+          Load again
+        </button>
+      </Problem>
+    </div>
   );
 }
 

@@ -1,6 +1,6 @@
 // The page without a token: it exchanges the one of the link, or asks for a new link.
 
-import { type ReactNode, useEffect, useState, useSyncExternalStore } from "react";
+import { Activity, type ReactNode, useEffect, useRef, useState, useSyncExternalStore } from "react";
 
 import { api, ApiProblem } from "./api/client.ts";
 import { getToken, onToken, setToken, takeLinkToken } from "./api/session.ts";
@@ -20,7 +20,7 @@ export function Login({ children }: { children: ReactNode }) {
   useEffect(() => {
     if (given === null) return;
     const stop = new AbortController();
-    api<{ token: string }>("/login", { method: "POST", body: { token: given }, signal: stop.signal })
+    api<{ token: string }>("/login", { method: "POST", body: { token: given }, signal: stop.signal, isLogin: true })
       .then((found) => {
         client.clear();
         setToken(found.token);
@@ -34,8 +34,19 @@ export function Login({ children }: { children: ReactNode }) {
       });
     return () => stop.abort();
   }, [given]);
+  const wasOpen = useRef(false);
   if (isAsking) return <div className="page">{<Loading />}</div>;
-  if (token !== null) return <>{children}</>;
+  if (token !== null) wasOpen.current = true;
+  return (
+    <>
+      {token === null && <NoToken error={error} />}
+      {/* What is typed stays until there is a token again: another tab may get it. */}
+      {wasOpen.current && <Activity mode={token === null ? "hidden" : "visible"}>{children}</Activity>}
+    </>
+  );
+}
+
+function NoToken({ error }: { error: unknown }) {
   return (
     <Empty mark="🔑" title="Open the link that the studio printed">
       {error instanceof ApiProblem && <Problem error={error} />}

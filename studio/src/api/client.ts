@@ -1,4 +1,5 @@
-import { getToken, setToken } from "./session.ts";
+import { readJson } from "./json.ts";
+import { getToken, refuseToken } from "./session.ts";
 import type { InputFault, ProblemDetails } from "./types.ts";
 
 const BASE = "/api";
@@ -28,6 +29,8 @@ export interface Options {
   query?: Query;
   body?: unknown;
   signal?: AbortSignal;
+  /** It exchanges a token, instead of using the one that the browser has. */
+  isLogin?: boolean;
 }
 
 /** A path below the API; parts are encoded, so that an id may have a slash. */
@@ -45,7 +48,7 @@ function address(path: string, query: Query = {}): string {
 }
 
 async function send(path: string, options: Options, headers: Record<string, string>, body: BodyInit | null): Promise<Response> {
-  const token = getToken();
+  const token = options.isLogin === true ? null : getToken();
   if (token !== null) headers["authorization"] = `Bearer ${token}`;
   let response: Response;
   try {
@@ -63,11 +66,12 @@ async function send(path: string, options: Options, headers: Record<string, stri
   if (response.ok) return response;
   let details: Record<string, unknown> = {};
   try {
-    details = (await response.json()) as Record<string, unknown>;
+    details = readJson(await response.text()) as Record<string, unknown>;
   } catch {
     details = { detail: `${response.status} ${response.statusText}` };
   }
-  if (response.status === 401) setToken(null);
+  // The token of a link that is refused says nothing about the one that this browser has.
+  if (response.status === 401 && options.isLogin !== true) refuseToken(token);
   throw new ApiProblem(response.status, details);
 }
 
@@ -80,14 +84,14 @@ export async function api<T>(path: string, options: Options = {}): Promise<T> {
     body = JSON.stringify(options.body ?? {});
   }
   const response = await send(path, options, headers, body);
-  return (response.status === 204 ? undefined : await response.json()) as T;
+  return (response.status === 204 ? undefined : readJson(await response.text())) as T;
 }
 
 /** Send the bytes of a file. */
 export async function upload<T>(path: string, file: File): Promise<T> {
   const options: Options = { method: "POST", query: { name: file.name } };
   const response = await send(path, options, { "content-type": "application/octet-stream" }, file);
-  return (await response.json()) as T;
+  return readJson(await response.text()) as T;
 }
 
 /** The bytes of a file, which a page shows as a blob: an address could not have a token. */

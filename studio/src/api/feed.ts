@@ -3,7 +3,8 @@
 
 import { useEffect, useRef, useSyncExternalStore } from "react";
 
-import { getToken, onToken, setToken } from "./session.ts";
+import { readJson } from "./json.ts";
+import { getToken, onToken, refuseToken } from "./session.ts";
 
 /** A piece of text in progress: the place of the field, how many characters come before, the text. */
 export type TextPiece = [place: string, start: number, delta: string];
@@ -28,6 +29,9 @@ export type Connection = "connecting" | "open" | "lost";
 
 const FIRST_DELAY = 500;
 const LONGEST_DELAY = 10_000;
+/** Milliseconds without a message, or the beat of the server every 15 s, after which a connection is
+ *  lost: after a sleep of the machine nothing else tells. */
+const SILENCE = 40_000;
 
 class Feeds {
   readonly #base: string;
@@ -36,6 +40,8 @@ class Feeds {
   #next = 1;
   #delay = FIRST_DELAY;
   #timer: ReturnType<typeof setTimeout> | null = null;
+  #silence: ReturnType<typeof setTimeout> | null = null;
+  #heard = 0;
   #state: Connection = "connecting";
   #listeners = new Set<() => void>();
 
@@ -43,9 +49,9 @@ class Feeds {
     this.#base = base;
     onToken(() => this.#restart());
     document.addEventListener("visibilitychange", () => {
-      if (!document.hidden && this.#socket === null) this.#connect();
+      if (!document.hidden) this.#look();
     });
-    window.addEventListener("online", () => this.#connect());
+    window.addEventListener("online", () => this.#look());
   }
 
   readonly state = (): Connection => this.#state;
@@ -75,6 +81,29 @@ class Feeds {
     this.#connect();
   }
 
+  /** Connect again if there is no connection, or none that says anything. */
+  #look(): void {
+    if (this.#socket !== null && Date.now() - this.#heard > SILENCE / 2) this.#lose(this.#socket);
+    this.#connect();
+  }
+
+  /** Give up a connection, without waiting until the browser has closed it. */
+  #lose(socket: WebSocket): void {
+    if (this.#socket !== socket) return;
+    this.#socket = null;
+    socket.close();
+    this.#change("lost");
+  }
+
+  #listen(socket: WebSocket): void {
+    this.#heard = Date.now();
+    if (this.#silence !== null) clearTimeout(this.#silence);
+    this.#silence = setTimeout(() => {
+      this.#lose(socket);
+      this.#connect();
+    }, SILENCE);
+  }
+
   #connect(): void {
     if (this.#timer !== null) clearTimeout(this.#timer);
     this.#timer = null;
@@ -82,20 +111,23 @@ class Feeds {
     if (this.#socket !== null || token === null || this.#subscriptions.size === 0) return;
     const socket = new WebSocket(`${location.origin.replace("http", "ws")}/api${this.#base}/feed`);
     this.#socket = socket;
+    this.#listen(socket);
     socket.onopen = () => {
       socket.send(JSON.stringify({ token }));
       for (const number of this.#subscriptions.keys()) this.#ask(number);
     };
     socket.onmessage = (event: MessageEvent<string>) => {
+      if (this.#socket !== socket) return;
+      this.#listen(socket);
       this.#delay = FIRST_DELAY;
       this.#change("open");
-      this.#take(JSON.parse(event.data) as FeedMessage & { sub?: number });
+      this.#take(readJson(event.data) as FeedMessage & { sub?: number });
     };
     socket.onclose = (event) => {
       if (this.#socket !== socket) return;
       this.#socket = null;
       if (event.code === 4401) {
-        setToken(null);
+        refuseToken(token);
         return;
       }
       this.#change("lost");

@@ -29,6 +29,22 @@ export function setToken(next: string | null): void {
   for (const listener of listeners) listener();
 }
 
+/** A token that the server does not take. Another tab may have got a new one since. */
+export function refuseToken(refused: string | null): void {
+  if (refused !== token) return;
+  const stored = read();
+  setToken(stored === refused ? null : stored);
+}
+
+// All tabs of a browser have one token: a login or logout in one is one in all.
+globalThis.addEventListener?.("storage", (event) => {
+  if (event.key !== KEY && event.key !== null) return;
+  const stored = read();
+  if (stored === token) return;
+  token = stored;
+  for (const listener of listeners) listener();
+});
+
 export function onToken(listener: () => void): () => void {
   listeners.add(listener);
   return () => listeners.delete(listener);

@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "react";
 
+import { readJson } from "../api/json.ts";
 import { download, pathOf, upload } from "../api/client.ts";
 import type { FileView } from "../api/types.ts";
 import { isObject, numberIn, unparsed, unparsedText } from "./schema.ts";
@@ -123,7 +124,7 @@ export function JsonInput({ value, onChange, ...about }: About & Changed) {
           const text = event.target.value;
           setTyped(text);
           try {
-            onChange(text.trim() === "" ? undefined : JSON.parse(text));
+            onChange(text.trim() === "" ? undefined : readJson(text));
           } catch {
             onChange(unparsed(text));
           }

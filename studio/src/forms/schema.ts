@@ -172,7 +172,7 @@ function fits(value: unknown, option: Schema, root: Schema): boolean {
     case "text":
       return typeof value === "string";
     case "number":
-      return typeof value === "number" && (!kind.whole || Number.isInteger(value));
+      return typeof value === "bigint" || (typeof value === "number" && (!kind.whole || Number.isInteger(value)));
     case "yes-no":
       return typeof value === "boolean";
     case "choice":

@@ -1,6 +1,7 @@
 // What is typed stays when another page is opened, or this one is loaded again. It is kept for the
 // tab alone, and forgotten once it is sent.
 
+import { readJson } from "../api/json.ts";
 import { useCallback, useRef, useState } from "react";
 
 const PREFIX = "bae.draft.";
@@ -30,7 +31,7 @@ export function useDraft<T>(key: string, initial: () => T): [value: T, change: (
     const text = read(key);
     if (text === null) return initial();
     try {
-      return JSON.parse(text) as T;
+      return readJson(text) as T;
     } catch {
       return initial();
     }

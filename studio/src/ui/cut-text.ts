@@ -1,5 +1,7 @@
 // Values that were cut: the beginning of their JSON, read as far as it goes.
 
+import { readJson } from "../api/json.ts";
+
 /** The beginning of a JSON value as a value: a text, list or object ends where it was cut. Undefined
  *  if nothing of it can be read. */
 export function readCut(json: string): unknown {
@@ -33,7 +35,7 @@ export function readCut(json: string): unknown {
 
 function parse(json: string): unknown {
   try {
-    return JSON.parse(json);
+    return readJson(json);
   } catch {
     return undefined;
   }

@@ -2,36 +2,15 @@
 // shown as text, pictures of other sites are links, and links go to the web or to a mail program.
 
 import type { Token, Tokens } from "marked";
-import { Component, Fragment, memo, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
+import { Fragment, memo, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
 
+import { Guard } from "./guard.tsx";
 import { safeAddress, tokensOf, unescaped } from "./markdown-tokens.ts";
 
 const DEEPEST = 20;
 /** Milliseconds between two readings of a text that grows. */
 const SLOWLY = 100;
 const SLOWEST = 5_000;
-
-interface BoundaryProps {
-  text: string;
-  children: ReactNode;
-}
-
-/** Shows a text as it is where its elements cannot be rendered. The next text is tried again. */
-class Boundary extends Component<BoundaryProps, { failed: boolean; of: string }> {
-  override state = { failed: false, of: this.props.text };
-
-  static getDerivedStateFromError(): { failed: boolean } {
-    return { failed: true };
-  }
-
-  static getDerivedStateFromProps({ text }: BoundaryProps, { of }: { of: string }): { failed: boolean; of: string } | null {
-    return text === of ? null : { failed: false, of: text };
-  }
-
-  override render(): ReactNode {
-    return this.state.failed ? <Plain text={this.props.text} /> : this.props.children;
-  }
-}
 
 function Plain({ text }: { text: string }) {
   return <div className="value text">{text}</div>;
@@ -48,9 +27,9 @@ export const Markdown = memo(function Markdown({ text }: { text: string }) {
   }, [slow]);
   if (tokens === null) return <Plain text={text} />;
   return (
-    <Boundary text={slow}>
+    <Guard of={slow} instead={() => <Plain text={slow} />}>
       <div className="markdown">{show(tokens, 0)}</div>
-    </Boundary>
+    </Guard>
   );
 });
 

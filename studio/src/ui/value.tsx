@@ -1,15 +1,19 @@
 // Values as people read them: fields in order, not JSON. Everything is text for React, so nothing
 // that a model wrote becomes part of the page.
 
-import { useState } from "react";
+import { type ReactNode, useState } from "react";
 
 import type { Value } from "../api/types.ts";
 import { FileValue, isFile } from "./file-value.tsx";
 import { formatCount } from "./format.ts";
 import { readCut } from "./cut-text.ts";
+import { Guard } from "./guard.tsx";
+import { partsOf } from "./text-parts.ts";
 
 const LONG = 600;
 const MANY = 30;
+/** How many more items a click shows: the page renders all of them. */
+const MORE = 1_000;
 const DEEP = 8;
 
 /** Why there is no value. */
@@ -39,23 +43,27 @@ export function ShownValue({ value, onAll }: { value: Value; onAll?: () => void 
   return <PlainValue value={value.value} />;
 }
 
-interface PlainProps {
-  value: unknown;
-  depth?: number;
+/** Any JSON value. */
+export function PlainValue({ value }: { value: unknown }) {
+  return (
+    <Guard of={value} instead={(error) => <span className="tag">cannot be shown: {String(error)}</span>}>
+      <Part value={value} depth={0} />
+    </Guard>
+  );
 }
 
-/** Any JSON value. */
-export function PlainValue({ value, depth = 0 }: PlainProps) {
+function Part({ value, depth }: { value: unknown; depth: number }) {
   const [all, setAll] = useState(false);
+  const [many, setMany] = useState(MANY);
   if (value === null || value === undefined) return <span className="value muted">none</span>;
   if (typeof value === "boolean") return <span className="value">{value ? "yes" : "no"}</span>;
-  if (typeof value === "number") return <span className="value number">{String(value)}</span>;
+  if (typeof value === "number" || typeof value === "bigint") return <span className="value number">{String(value)}</span>;
   if (typeof value === "string") {
     if (value === "") return <span className="value muted">empty text</span>;
     const cut = !all && value.length > LONG;
     return (
       <div className="value text">
-        {cut ? `${value.slice(0, LONG)}…` : value}
+        {cut ? `${value.slice(0, LONG)}…` : <TextInParts text={value} />}
         {cut && (
           <>
             {" "}
@@ -70,7 +78,7 @@ export function PlainValue({ value, depth = 0 }: PlainProps) {
   if (depth >= DEEP) return <code className="value">{JSON.stringify(value)}</code>;
   if (Array.isArray(value)) {
     if (value.length === 0) return <span className="value muted">empty list</span>;
-    const shown = all ? value : value.slice(0, MANY);
+    const shown = value.slice(0, many);
     const isPlain = value.every((item) => typeof item === "number" || (typeof item === "string" && item.length < 40));
     return (
       <div className="value">
@@ -86,16 +94,12 @@ export function PlainValue({ value, depth = 0 }: PlainProps) {
           <ol className="items">
             {shown.map((item, index) => (
               <li key={index} className="nested">
-                <PlainValue value={item} depth={depth + 1} />
+                <Part value={item} depth={depth + 1} />
               </li>
             ))}
           </ol>
         )}
-        {shown.length < value.length && (
-          <button type="button" className="button quiet small" onClick={() => setAll(true)}>
-            Show all {formatCount(value.length)} items
-          </button>
-        )}
+        <More shown={many} of={value.length} what="items" onMore={setMany} />
       </div>
     );
   }
@@ -104,7 +108,7 @@ export function PlainValue({ value, depth = 0 }: PlainProps) {
     return (
       <div className="value">
         <span className="tag">{value.type}</span>
-        <PlainValue value={value.fields} depth={depth + 1} />
+        <Part value={value.fields} depth={depth + 1} />
       </div>
     );
   }
@@ -112,15 +116,32 @@ export function PlainValue({ value, depth = 0 }: PlainProps) {
   if (entries.length === 0) return <span className="value muted">empty</span>;
   return (
     <dl className={depth > 0 ? "fields nested" : "fields"}>
-      {entries.slice(0, all ? entries.length : MANY).map(([name, part]) => (
+      {entries.slice(0, many).map(([name, part]) => (
         <FieldOfValue key={name} name={name} value={part} depth={depth + 1} />
       ))}
-      {!all && entries.length > MANY && (
-        <button type="button" className="button quiet small" onClick={() => setAll(true)}>
-          Show all {formatCount(entries.length)} fields
-        </button>
-      )}
+      <More shown={many} of={entries.length} what="fields" onMore={setMany} />
     </dl>
+  );
+}
+
+/** A text of any length: the browser lays out only those parts that are seen. */
+export function TextInParts({ text }: { text: string }): ReactNode {
+  const parts = partsOf(text);
+  if (parts.length === 1) return text;
+  return parts.map((part, index) => (
+    <span key={index} className="text-part">
+      {part}
+    </span>
+  ));
+}
+
+/** A button that shows the rest of a list, or its next part. */
+function More({ shown, of, what, onMore }: { shown: number; of: number; what: string; onMore: (shown: number) => void }) {
+  if (shown >= of) return null;
+  return (
+    <button type="button" className="button quiet small" onClick={() => onMore(shown + MORE)}>
+      {of - shown <= MORE ? `Show all ${formatCount(of)} ${what}` : `Show ${formatCount(MORE)} more of ${formatCount(of)} ${what}`}
+    </button>
   );
 }
 
@@ -135,7 +156,7 @@ function FieldOfValue({ name, value, depth }: { name: string; value: unknown; de
     <>
       <dt>{name}</dt>
       <dd>
-        <PlainValue value={value} depth={depth} />
+        <Part value={value} depth={depth} />
       </dd>
     </>
   );

@@ -3,6 +3,7 @@
 
 import { useState } from "react";
 
+import { readJson } from "../../api/json.ts";
 import { formatCost, formatCount, formatSeconds } from "../../ui/format.ts";
 import { PlainValue } from "../../ui/value.tsx";
 import { sectionsOf } from "./prompt-text.ts";
@@ -126,7 +127,7 @@ function isToldInRound(answer: Answer, rounds: readonly Round[]): boolean {
 /** An answer: fields of JSON as fields, anything else as text. */
 function AnswerText({ text }: { text: string }) {
   try {
-    const value: unknown = JSON.parse(text);
+    const value: unknown = readJson(text);
     if (typeof value === "object" && value !== null) return <PlainValue value={value} />;
   } catch {
     // It is a text, or JSON that was cut.

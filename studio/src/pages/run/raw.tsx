@@ -8,6 +8,7 @@ import type { RunAt } from "../../api/queries.ts";
 import type { LinePage, LineView } from "../../api/types.ts";
 import { Copy, Loading, Problem } from "../../ui/basics.tsx";
 import { formatCount, formatTime, formatTimeFully } from "../../ui/format.ts";
+import { TextInParts } from "../../ui/value.tsx";
 
 const PAGE = 200;
 
@@ -65,7 +66,9 @@ function Record({ line }: { line: LineView }) {
       </button>
       {isOpen && (
         <div className="record-json">
-          <pre tabIndex={0}>{json}</pre>
+          <pre tabIndex={0}>
+            <TextInParts text={json} />
+          </pre>
           <Copy text={json} label="Copy JSON" />
         </div>
       )}
