@@ -406,6 +406,7 @@ EXTRAS = {
     "bae.cli.team": {"sqlalchemy"},
     "bae.compiler": {"dspy"},
     "bae.evals.datasets": {"pydantic_evals", "yaml"},
+    "bae.journal.postgres": {"asyncpg"},
     "bae.lm.anthropic_": {"anthropic", "httpx2"},
     "bae.lm.dspy_": {"dspy", "litellm"},
     "bae.lm.extras": {"dspy"},

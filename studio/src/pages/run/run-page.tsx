@@ -95,7 +95,7 @@ function OpenedRun({ at, details, isElsewhere }: { at: RunAt; details: RunDetail
         </div>
       </div>
       {view.step !== null && view.field !== "" && <WhyPanel key={`${view.path} ${view.step} ${view.field}`} at={at} details={details} step={view.step} path={view.path} field={view.field} change={change} onFork={fork} />}
-      {forkStep !== null && <ForkDialog at={at} details={details} step={forkStep} onStep={setForkStep} onClose={() => setForkStep(null)} />}
+      {forkStep !== null && <ForkDialog at={at} details={details} step={forkStep} field={forkStep === view.step ? view.field : ""} onStep={setForkStep} onClose={() => setForkStep(null)} />}
     </div>
   );
 }

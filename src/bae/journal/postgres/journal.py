@@ -1,0 +1,441 @@
+"""`PostgresJournal`: runs in a database, written by processes of many machines."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import weakref
+from asyncio import Future, get_running_loop
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+from typing import Any, Final, Literal, TypeVar
+
+from bae.exceptions import JournalError
+from bae.journal.postgres import changes
+from bae.journal.postgres.address import checked_address, without_password
+from bae.journal.postgres.connections import Connections, driver
+from bae.journal.postgres.desk import Desk
+from bae.journal.postgres.errors import error_of, failed
+from bae.journal.postgres.lease import Lease, PostgresClaim
+from bae.journal.postgres.reading import RUNS_OF_FILE, Reader, info_of
+from bae.journal.postgres.tables import upgrade
+from bae.journal.postgres.writer import WriteJob, Writer
+from bae.journal.run_lists import check_page, labels_of
+from bae.journal.sqlite.lease import has_died
+from bae.journal.store import Journal
+from bae.journal.stored_runs import (
+    NO_FILES,
+    Claim,
+    Line,
+    Listed,
+    ParkedGate,
+    RunInfo,
+    RunLines,
+    RunStatus,
+    RunSummary,
+    Scalar,
+    StoredRun,
+)
+from bae.threads import in_thread_to_the_end
+
+T = TypeVar("T")
+
+RUNS_AT_ONCE: Final = 200
+"""How many runs are deleted in one transaction."""
+_SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
+
+
+class PostgresJournal(Journal):
+    """Runs in Postgres, for processes of many machines: `PostgresJournal("postgresql://HOST/DB")`,
+    then `await graph.arun(start, journal=journal)`. It needs the extra `postgres`, and the tables
+    that `bae db upgrade` makes.
+
+    A step that was acknowledged is committed. With `durability="normal"` a crash of the database
+    may lose the last moment. Whatever is stored at the same time in a process is one commit.
+
+    A run is leased to one process for `lease` seconds, by the clock of the database. A process that
+    loses the database waits for it `patience` seconds; its runs go on when it is back, and no
+    process takes them over within a lease of that.
+
+    `schema` is the schema of the tables. A password is never shown: leave it to the passfile or the
+    environment (`PGPASSWORD`), or give it in the address. Other arguments are those of
+    `SQLiteJournal`. Close it with `await journal.close()`, or write `async with`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "bae",
+        durability: Literal["full", "normal"] = "full",
+        secrets: bool = False,
+        prompts: bool = True,
+        thinking: bool = False,
+        lease: float = 30.0,
+        patience: float = 60.0,
+    ) -> None:
+        self._url = checked_address(url)
+        self.name = self.url = without_password(url)
+        if not _SCHEMA.fullmatch(schema):
+            raise ValueError(f"PostgresJournal(schema={schema!r}): give a plain name, as bae_test")
+        if durability not in ("full", "normal"):
+            raise ValueError(f'PostgresJournal(durability={durability!r}): give "full" or "normal"')
+        if not lease > 0 or not patience >= 0:
+            raise ValueError(
+                f"PostgresJournal(lease={lease!r}, patience={patience!r}): the one must be"
+                " positive, the other not negative"
+            )
+        self.schema = schema
+        self.durability = durability
+        self.secrets = secrets
+        self.prompts = prompts
+        self.thinking = thinking
+        self.lease = lease
+        self.patience = patience
+        self._reader = Reader(self.name, schema)
+        self._starting = threading.Lock()
+        self._workers: tuple[Writer, Desk] | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"PostgresJournal({self.url!r})"
+
+    async def upgrade(self) -> tuple[int, int]:
+        """Make the tables, or bring them to the version of this bae, as `bae db upgrade` does.
+        Returns the versions before and after; 0 is none."""
+        try:
+            connection = await driver().connect(self._url, timeout=10)
+            try:
+                return await upgrade(connection, self.schema)
+            finally:
+                await connection.close()
+        except Exception as error:
+            raise failed(self.name, None, error) from error
+
+    # Writing
+
+    def create(self, run: StoredRun, *, claim: bool = True) -> Awaitable[Claim | None]:
+        for n, line in enumerate(run.lines):
+            if line.n != n:
+                error = ValueError(f"run {run.info.run_id!r}: got line {line.n} where {n} is due")
+                return _failed(error)
+        job = WriteJob(
+            run.info.run_id,
+            lines=run.lines,
+            files=run.files,
+            job=changes.described(run),
+            creates=True,
+            claims=claim,
+        )
+        return self._ask(job)
+
+    async def claim(self, run_id: str) -> Claim:
+        dead: list[str] = []
+        until = 0.0
+        while True:
+            work = WriteJob(run_id, job={"do": "claim", "id": run_id, "dead": dead}, claims=True)
+            try:
+                return await self._ask(work)
+            except JournalError as error:
+                found = work.refusal
+                if error.code != "bae-run-owned" or not found:
+                    raise
+                owner: str = found["owner"]
+                if has_died(owner) and owner not in dead:
+                    dead.append(owner)
+                    continue
+                # Its lease is over, and all were silent: perhaps the database was away, and the
+                # owner comes back too. Others are heard while this waits.
+                grace = found["grace"] or 0.0
+                now = monotonic()
+                if (found["left"] or 0.0) > 0 or grace <= 0 or (until and now > until):
+                    raise
+                until = until or now + 2 * grace
+                await asyncio.sleep(min(grace, found["pace"]))
+
+    def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
+        own = self._own(claim)
+        if own is None:
+            return _failed(self._not_ours(claim))
+        return self._ask(WriteJob(claim.run_id, own, tuple(lines)))
+
+    def note(self, claim: Claim, line: Line) -> None:
+        own = self._own(claim)
+        if own is not None and self._workers is not None:
+            self._workers[0].put(WriteJob(claim.run_id, own, (line,)))
+
+    def put_files(self, claim: Claim, files: Mapping[str, bytes]) -> None:
+        own = self._own(claim)
+        if own is not None and self._workers is not None:
+            self._workers[0].put(WriteJob(claim.run_id, own, files=dict(files)))
+
+    def release(
+        self,
+        claim: Claim,
+        status: RunStatus,
+        lines: Sequence[Line],
+        waiting: Sequence[ParkedGate] = (),
+        error: str = "",
+        summary: RunSummary | None = None,
+    ) -> Awaitable[None]:
+        own = self._own(claim)
+        if own is None:
+            return _failed(self._not_ours(claim))
+        job = {
+            "do": "release",
+            "id": claim.run_id,
+            "status": status,
+            "waiting": changes.dump_gates(waiting),
+            "error": changes.clean(error),
+            "summary": changes.dump_summary(summary),
+        }
+        return self._ask(WriteJob(claim.run_id, own, tuple(lines), job=job, ends=True))
+
+    async def answer(
+        self,
+        run_id: str,
+        gate: str,
+        value: str,
+        by: str = "",
+        files: Mapping[str, bytes] = NO_FILES,
+    ) -> bool:
+        job = {"do": "answer", "id": run_id, "gate": gate, "value": value, "by": changes.clean(by)}
+        if not files:
+            return await self._ask(WriteJob(run_id, job=job))
+        return await self._transact(
+            run_id, lambda db: changes.add_answer(db, self._reader, job, files)
+        )
+
+    async def fork(
+        self,
+        run_id: str,
+        new_id: str,
+        upto: int,
+        lines: Sequence[Line],
+        *,
+        thread: str | None = None,
+    ) -> None:
+        """A new run that shares the lines of another: nothing is copied."""
+        given = tuple(lines)
+        writer, _ = self._started(run_id)
+        await self._transact(
+            run_id,
+            lambda db: changes.add_fork(
+                db, self._reader, writer.new_key(), run_id, new_id, upto, given, thread
+            ),
+        )
+
+    async def replace(
+        self, runs: Sequence[StoredRun], claims: Sequence[Claim] = (), *, erase: bool = False
+    ) -> None:
+        """Store runs in place of others. A run that others were forked from is replaced together
+        with them only. With `erase` the old lines are deleted, and Postgres reuses their room after
+        its next vacuum: its log, standbys and backups may still have them."""
+        given = tuple(runs)
+        held: dict[str, Claim] = {}
+        for claim in claims:
+            if self._own(claim) is None:
+                raise self._not_ours(claim)
+            held[claim.run_id] = claim
+        writer, desk = self._started()
+
+        async def swap(db: Any) -> None:
+            keys = [writer.new_key() for _ in given]
+            await changes.swap_runs(db, self._reader, keys, given, held)
+
+        await self._transact(given[0].info.run_id if len(given) == 1 else "", swap)
+        for own in map(self._own, held.values()):
+            if own is not None:
+                desk.call(own.lease.drop, own, "it was released")
+
+    async def delete(self, run_ids: Sequence[str]) -> int:
+        """Delete runs and return how many. A run that has forks stays, and so does a run that a
+        process works on."""
+        if isinstance(run_ids, str):  # its letters would be ids
+            raise TypeError(f"delete({run_ids!r}): give the ids of runs as a list")
+        query = self._reader.sql("select run from {s}.runs where id = any ($1) order by run desc")
+        rows = await self._read(lambda db: db.fetch(query, list(set(run_ids))))
+        keys = [row["run"] for row in rows]  # a fork is newer than what it was forked from
+        count = 0
+        for first in range(0, len(keys), RUNS_AT_ONCE):
+            some = keys[first : first + RUNS_AT_ONCE]
+            count += await self._transact(
+                "", partial(changes.delete_free, reader=self._reader, keys=some)
+            )
+        return count
+
+    # Reading
+
+    async def read(self, run_id: str) -> StoredRun:
+        return await self._read(lambda db: self._reader.read(db, run_id))
+
+    async def read_texts(self, run_id: str) -> StoredRun:
+        """A run without the bytes of its files."""
+        return await self._read(lambda db: self._reader.read(db, run_id, with_files=False))
+
+    async def info(self, run_id: str) -> RunInfo:
+        """The entry of a run, without its lines."""
+        row = await self._read(lambda db: self._reader.row(db, run_id))
+        return _seen(info_of(row))
+
+    async def runs(
+        self,
+        *,
+        status: Listed | None = None,
+        graph: str | None = None,
+        thread: str | None = None,
+        metadata: Mapping[str, Scalar] | None = None,
+        limit: int = 50,
+        before: str | None = None,
+        after: int | None = None,
+    ) -> list[RunInfo]:
+        check_page(status, limit, before, after)
+        labels = changes.searchable(labels_of(metadata or {}))
+        found = await self._read(
+            lambda db: self._reader.runs(
+                db,
+                status=status,
+                graph=graph,
+                thread=thread,
+                labels=labels,
+                limit=limit,
+                before=before,
+                after=after,
+            )
+        )
+        return [_seen(info) for info in found]
+
+    async def lines(self, run_id: str, *, after: int = -1, limit: int = 500) -> RunLines:
+        """Some lines of a run; no other line is read."""
+        return await self._read(lambda db: self._reader.page(db, run_id, after, limit))
+
+    async def forks(self, run_id: str, *, limit: int = 50) -> list[RunInfo]:
+        """The runs that were forked from a run, by an index."""
+        return await self._read(lambda db: self._reader.forks(db, run_id, limit))
+
+    async def answers(self, run_id: str) -> dict[str, str]:
+        """What people have answered at the gates of a run, without its lines."""
+        query = self._reader.sql("select gate, value from {s}.answers where run = $1")
+
+        async def ask(db: Any) -> dict[str, str]:
+            rows = await db.fetch(query, await self._reader.find(db, run_id))
+            return {row["gate"]: row["value"] for row in rows}
+
+        return await self._read(ask)
+
+    async def thread_answers(self, thread: str, graph: str) -> dict[str, dict[str, str]]:
+        """The same for a thread, in one query."""
+        query = self._reader.sql(
+            "select id, gate, value from {s}.runs join {s}.answers using (run)"
+            " where thread = $1 and graph = $2 order by run"
+        )
+        found: dict[str, dict[str, str]] = {}
+        for row in await self._read(lambda db: db.fetch(query, thread, graph)):
+            found.setdefault(row["id"], {})[row["gate"]] = row["value"]
+        return found
+
+    async def find_file(self, hash: str, sees: Callable[[RunInfo], bool]) -> bytes | None:
+        """The bytes of an image or a document, if a run has it for which `sees` is true."""
+        found = await self._read(lambda db: db.fetch(self._reader.sql(RUNS_OF_FILE), hash))
+        for row in found:
+            try:
+                if not sees(await self.info(row["id"])):
+                    continue
+                if not row["is_own"]:  # it was forked from a run that has the file
+                    texts = await self.read_texts(row["id"])
+                    if not any(hash in line.data for line in texts.lines):
+                        continue
+                return await self._read(lambda db: self._reader.file(db, hash))
+            except JournalError as error:
+                if error.code != "bae-run-unknown":
+                    raise
+        return None
+
+    async def last_change(self) -> int:
+        """The greatest change of all runs, and of runs that were deleted."""
+        query = self._reader.sql("select last from {s}.changes")
+        return int(await self._read(lambda db: db.fetchval(query)))
+
+    async def older(self, than: float, statuses: Sequence[RunStatus]) -> list[str]:
+        return await self._read(lambda db: self._reader.older(db, than, statuses))
+
+    async def close(self) -> None:
+        """Store what is still to be stored, give up the runs in progress, so that they can be
+        resumed elsewhere at once, and close the connections."""
+        with self._starting:
+            self._closed = True
+        if self._workers is not None:
+            await in_thread_to_the_end(self._workers[1].end)
+
+    # The thread
+
+    def _ask(self, job: WriteJob) -> Future[Any]:
+        future = job.future = get_running_loop().create_future()
+        try:
+            writer, _ = self._workers or self._start(job.run_id)
+        except JournalError as error:
+            return _failed(error)
+        writer.put(job)
+        return future
+
+    async def _transact(self, run_id: str, do: Callable[[Any], Awaitable[Any]]) -> Any:
+        """What is done in a transaction of several statements."""
+        return await self._ask(WriteJob(run_id, special=do))
+
+    async def _read(self, question: Callable[[Any], Awaitable[T]]) -> T:
+        writer, desk = self._started()
+        if writer.is_behind():
+            with suppress(JournalError):  # then it can be read all the same
+                await self._ask(WriteJob())  # what was noted before is stored afterwards
+        return await desk.ask(lambda: writer.connections.read(question))
+
+    def _started(self, run_id: str = "") -> tuple[Writer, Desk]:
+        return self._workers or self._start(run_id)
+
+    def _start(self, run_id: str = "") -> tuple[Writer, Desk]:
+        with self._starting:
+            if self._closed:
+                raise error_of("bae-journal-closed", self.name, run_id or None)
+            if self._workers is None:
+                driver()
+                connections = Connections(
+                    self._url, self.name, self.schema, self.durability, self.lease, self.patience
+                )
+                writer = Writer(connections, Lease(self.lease))
+                desk = Desk(self.name, writer.serve, writer.stop, writer.refuse_rest)
+                writer.desk = desk
+                self._workers = writer, desk
+                weakref.finalize(self, writer.stop).atexit = False
+            return self._workers
+
+    def _own(self, claim: Claim) -> PostgresClaim | None:
+        """The claim, if it was made through this journal."""
+        if isinstance(claim, PostgresClaim) and self._workers is not None:
+            return claim if claim.lease is self._workers[0].lease else None
+        return None
+
+    def _not_ours(self, claim: Claim) -> JournalError:
+        return JournalError(
+            f"run {claim.run_id!r} was not claimed through the journal {self.name}",
+            code="bae-journal-failed",
+            run_id=claim.run_id,
+            fix="use the journal that made the claim",
+        )
+
+
+def _seen(info: RunInfo) -> RunInfo:
+    """The entry of a run whose owner ran on this host and is gone: nobody holds its lease."""
+    if info.owner is not None and has_died(info.owner):
+        return replace(info, lease_until=None)
+    return info
+
+
+def _failed(error: BaseException) -> Future[Any]:
+    future: Future[Any] = get_running_loop().create_future()
+    future.set_exception(error)
+    future.exception()  # a caller that does not wait is told at the next line
+    return future

