@@ -93,8 +93,14 @@ function useSeldom(call: () => void, pause: number): () => void {
 
 /** Keep what is shown of a team as it is now. */
 export function useTeamFeed(team: string): void {
-  const refresh = useSeldom(() => refreshTeam(team), PAUSE);
-  useFeed(`team/${encodeURIComponent(team)}`, "now", (message) => message.items.length > 0 && refresh());
+  // The plan of hundreds of tasks takes the server a moment.
+  const refresh = useSeldom(() => void client.invalidateQueries({ queryKey: ["team", team], predicate: ({ queryKey }) => queryKey[2] !== "plan" }), PAUSE);
+  const refreshPlan = useSeldom(() => void client.invalidateQueries({ queryKey: ["team", team, "plan"] }), LONG_PAUSE);
+  useFeed(`team/${encodeURIComponent(team)}`, "now", (message) => {
+    if (message.items.length === 0) return;
+    refresh();
+    refreshPlan();
+  });
 }
 
 /** Keep what an agent does as it is now: its steps are lines of its run, not events of the team. */
