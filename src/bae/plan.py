@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from inspect import Parameter, cleandoc
 from types import NoneType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -52,6 +52,8 @@ class NodePlan:
     """The field with the tools that the LM may call before it fills the node."""
     turns: FieldPlan | None = None
     """The field whose value is read as earlier turns of a conversation, and not as JSON."""
+    any_turns: ClassVar[bool] = False
+    """Whether a node class of this process has such a field: without one, no question has turns."""
     text: str = ""
     """The field with the text of the node in a thread; empty where all of the node is its text."""
     factories: frozenset[str] = frozenset()
@@ -199,6 +201,7 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
     turns = [f for f in sourced if f.is_turns]
     if turns:
         plan.turns = turns[0]
+        NodePlan.any_turns = True
     if len(turns) > 1:
         plan.problems.append(_turns_twice(plan, turns[1]))
 

@@ -103,6 +103,7 @@ function Connected() {
 function Banners() {
   const studio = useStudio();
   const connection = useConnection();
+  const [location] = useLocation();
   return (
     <>
       {connection === "lost" && (
@@ -110,7 +111,7 @@ function Banners() {
           Reconnecting. The page shows what was there before the connection was lost.
         </div>
       )}
-      {studio.read_only !== null && (
+      {studio.read_only !== null && !location.startsWith("/team") && (
         <div className="banner quiet">
           Read-only: {studio.read_only.reason} <code>{studio.read_only.command}</code>
         </div>

@@ -13,8 +13,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from bae import Dep, Gate, Graph, Node
-from bae.journal import SQLiteJournal
+from bae.journal import MemoryJournal, SQLiteJournal
 from bae.serve import ApiCall, Endpoint, Form
+from bae.serve.api import FOLDS
 from bae.serve.table import TABLE
 from serving import TOKEN, Served, held, serving
 
@@ -414,3 +415,34 @@ async def test_what_is_sent_is_written_off_the_event_loop():
         assert await served.get("/page") == {"text": ""}
     assert threading.current_thread() not in written
     assert len(written) == 1
+
+
+@pytest.mark.parametrize("path", ["", "/steps", "/steps/0", "/timeline", "/calls", "/gates"])
+async def test_only_a_few_long_runs_are_in_memory_at_once(path: str):
+    class Held(MemoryJournal):
+        asked = begun = 0
+        go_on = asyncio.Event()
+
+        async def lines(self, run_id: str, **more: Any) -> Any:
+            self.asked += 1
+            return await super().lines(run_id, **more)
+
+        async def read_texts(self, run_id: str) -> Any:
+            self.begun += 1
+            await self.go_on.wait()
+            return await super().read_texts(run_id)
+
+    journal = Held()
+    async with serving(journal, recover=False) as served, asyncio.timeout(20):
+        journal.go_on.set()
+        await served.start(run_id="one")
+        journal.go_on.clear()
+        journal.asked = journal.begun = 0
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(10):
+                tasks.create_task(served.get(f"/runs/one{path}"))
+            while journal.asked < 10:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await served.get("/health")
+            assert journal.begun == FOLDS
+            journal.go_on.set()

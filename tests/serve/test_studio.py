@@ -293,6 +293,26 @@ async def test_a_socket_takes_the_token_of_a_login_and_no_other(tmp_path: Path):
                     assert socket.close_code == 4401
 
 
+async def test_the_socket_of_a_browser_that_logged_out_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("bae.serve.live.HEARTBEAT", 0.01)
+    async with open_studio(tmp_path) as studio, asyncio.timeout(20):
+        one, other = [await studio.headers() for _ in range(2)]
+        tokens = [each["authorization"].removeprefix("Bearer ") for each in (one, other)]
+        async with connect(studio.ws) as gone, connect(studio.ws) as stays:
+            for socket, token in zip((gone, stays), tokens, strict=True):
+                await socket.send(json.dumps({"token": token}))
+                assert json.loads(await socket.recv())["ping"] == 1
+            await studio.client.post("/api/logout", json={}, headers=one)
+            await gone.wait_closed()
+            assert gone.close_code == 4401
+            last = 0
+            for _ in range(3):
+                last = json.loads(await stays.recv())["ping"]
+            assert last > 2
+
+
 def test_a_file_of_logins_that_is_damaged_says_what_to_do(tmp_path: Path):
     file = tmp_path / "studio.db"
     file.write_text("no database\n" * 100)

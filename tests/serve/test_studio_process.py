@@ -154,6 +154,9 @@ def test_calling_the_same_command_again_prints_another_link_of_the_studio_that_r
         assert link != told["link"]
         for each in (told, {**told, "link": link}):
             assert log_in(each)
+        for more in ({"BAE_STUDIO_TOKEN": TOKEN}, {"BAE_JOURNAL": "other.db"}):
+            other = run_studio(folder, "app.py", "--port", port, **more)
+            assert (other.returncode, "bae-serve-address" in other.stderr) == (1, True)
         other = run_studio(folder, "refunds.py", "--port", port)
         assert (other.returncode, "bae-serve-address" in other.stderr) == (1, True)
 

@@ -36,6 +36,7 @@ from bae.team.events import (
     ActivityUpdate,
     BlockerResolved,
     PlanChanged,
+    TestResult,
     WorkReviewed,
 )
 from bae.team.git import Repository
@@ -43,6 +44,7 @@ from bae.team.models import Finding, FindingKind, PlannedTask, Project, Review, 
 from bae.team.models import TaskAttempt as Attempt
 from bae.team.models import TaskStatus as Status
 from bae.team.store import Store
+from bae.team.team_run import lead_lock
 from bae.usage import Usage
 from git_repositories import git, write
 from team_parts import CALC, SUB, a_project
@@ -332,6 +334,49 @@ async def test_a_task_has_its_attempts_tests_reviews_log_and_cost(tmp_path: Path
         assert [each["kind"] for each in log["entries"]] == ["question", "review"]
         first = await shop.get("/teams/shop/tasks/sub/log?limit=1")
         assert (first["total"], first["next"]) == (2, 1)
+
+
+async def test_the_list_of_tasks_says_where_each_is_and_what_its_agent_does(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        [sub, report, _] = (await shop.get("/teams/shop/tasks"))["tasks"]
+        assert (sub["attempts"], sub["outcome"]) == (2, "passed")
+        assert (sub["question"], sub["outcomes"]) == ("May it take negative numbers?", None)
+        assert (report["attempts"], report["question"], report["doing"]) == (0, "", None)
+
+        await shop.store.move(2, Status.PENDING, Status.READY)
+        await shop.store.move(2, Status.READY, Status.IN_PROGRESS)
+        told = ActivityUpdate(1, "runs the tests", 2, "backend-1")
+        counted = TestResult(1, 2, passed=False, counts={"passed": 3, "failed": 1})
+        await shop.store.add_events([counted, told])
+        [_, report, _] = (await shop.get("/teams/shop/tasks"))["tasks"]
+        assert report["outcomes"] == {"passed": 3, "failed": 1}
+        assert report["since"] > 0
+        assert report["doing"] is None  # no run is in progress: nobody works on it
+        repository = await Repository.open(tmp_path / "project")
+        async with lead_lock(repository).held(exclusive=True, timeout=1):
+            [_, report, _] = (await shop.get("/teams/shop/tasks"))["tasks"]
+        assert report["doing"]["text"] == "runs the tests"
+
+
+async def test_a_request_is_listed_until_a_run_takes_it(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        for body in ({"action": "retry"}, {"action": "pause", "task": "report"}):
+            assert (await shop.ask("POST", "/teams/shop/actions", body)).status_code == 202
+        team = await shop.get("/teams/shop")
+        assert [(each["action"], each["task"]) for each in team["requests"]] == [("retry", None)]
+        rows = (await shop.get("/teams/shop/tasks"))["tasks"]
+        assert [each["key"] for each in rows if each["paused"]] == ["report"]
+
+
+async def test_a_plan_has_a_picture_of_its_tasks(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        plan = await shop.get("/teams/shop/plan")
+        boxes = {each["node"]: each for each in plan["boxes"]}
+        assert boxes.keys() == {"sub", "report", "guide"}
+        assert boxes["sub"]["x"] < boxes["report"]["x"]
+        [edge] = plan["edges"]
+        assert (edge["source"], edge["target"]) == ("sub", "report")
+        assert {"key", "title"} <= set(plan["task_schema"]["required"])
 
 
 async def test_an_unknown_cost_is_null_and_a_sum_says_how_many_calls_have_none(tmp_path: Path):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 
@@ -25,10 +28,20 @@ from test_studio_process import APP, client_of, run_studio, studio
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
 SCRIPT = """
+import asyncio
+from pathlib import Path
 from bae.testing import ScriptedLM
+
+class Held(ScriptedLM):
+    async def fill(self, *args, **kwargs):
+        Path(__file__).with_name("asked").touch()
+        await asyncio.Event().wait()
 
 def make():
     return ScriptedLM({"OpenQuestions": {"questions": ["Which currency?"]}})
+
+def held():
+    return Held({"WorkerAnswer": ""})
 """
 
 
@@ -95,3 +108,44 @@ def test_a_folder_without_a_team_says_how_to_make_it(folder: Path):
     refused = run_studio(folder, "--team", "page")
     assert refused.returncode == 1
     assert "bae team init" in refused.stderr
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = monotonic() + 60
+    while not is_so():
+        assert monotonic() < end
+        sleep(0.02)  # other processes are watched
+
+
+def is_running(folder: Path) -> bool:
+    command = [sys.executable, "-m", "bae", "team", "status", "--json"]
+    done = subprocess.run(command, cwd=folder / "shop", capture_output=True, check=True)
+    return json.loads(done.stdout)["running"]
+
+
+def test_a_run_of_the_team_ends_with_the_studio_and_outlives_one_that_is_killed(folder: Path):
+    options = ("--team", "shop", "--port", "0", "--lm", "python:lm.py:held")
+    body = {"worker": "oneshot", "review": "off"}
+    asked = folder / "asked"
+    with studio(folder, *options) as (told, _), client_of(told) as client:
+        client.post("/api/teams/shop/tasks", json={"tasks": [{"key": "a", "title": "A"}]})
+        client.post("/api/teams/shop/approve", json={})
+        assert client.post("/api/teams/shop/runs", json=body).status_code == 202
+        wait_until(asked.exists)
+        assert is_running(folder)
+    assert not is_running(folder)  # it was told to stop
+    asked.unlink()
+    with studio(folder, *options) as (told, process):
+        with client_of(told) as client:
+            client.post("/api/teams/shop/runs", json=body)
+            wait_until(asked.exists)
+        process.kill()
+        process.wait()
+        assert is_running(folder)
+        with studio(folder, *options) as (again, _), client_of(again) as client:
+            assert client.get("/api/teams/shop").json()["running"]
+            busy = client.post("/api/teams/shop/runs", json=body)
+            assert (busy.status_code, busy.json()["type"]) == (409, "bae-team-busy")
+            client.post("/api/teams/shop/actions", json={"action": "kill"})
+            wait_until(lambda: not client.get("/api/teams/shop").json()["running"])
+        process.returncode = 143  # of the outer block

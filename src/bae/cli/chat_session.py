@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from bae.node import Node
     from bae.result import GraphResult
 
-Standing = Listed | Literal[""]
-"""How the last turn of the thread stands; empty where there is none."""
 UNFINISHED: Final = ("waiting", "interrupted")
 """A turn that stands so keeps the thread from taking another message."""
 RESUMABLE: Final = (*UNFINISHED, "failed", "cancelled")
@@ -78,7 +76,7 @@ class LastTurn:
 
     run_id: str = ""
     text: str | None = ""
-    standing: Standing = ""
+    standing: Listed | Literal[""] = ""
 
 
 @dataclass(slots=True)

@@ -5,22 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import sys
 import webbrowser
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bae.cli.exits import Misuse
-from bae.cli.journals import file_to_read, file_to_write, open_to_read, open_to_write
+from bae.cli.journals import file_to_read, file_to_write
 from bae.cli.lm import check_lm
-from bae.cli.loading import is_configured, load_proved
 from bae.cli.options import (
     AsJSON,
     JournalFile,
@@ -35,17 +31,13 @@ from bae.cli.printing import note, out, print_json
 from bae.cli.questions import can_ask
 from bae.cli.serve import find_token, need_server
 from bae.cli.signals import run_until_signal
+from bae.cli.studio_source import StudioSource, absolute_lm, load_graphs
 from bae.exceptions import BaeError
-from bae.graph import Graph
 from bae.lm.registry import cached_lm, find_default_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from bae.cli.team_project import Team
-    from bae.journal.store import Journal
-    from bae.language_model import LM
-    from bae.serve import API
     from bae.serve.studio import Studio
     from bae.serve.studio_login import Logins
 
@@ -120,7 +112,7 @@ def studio(
         origins = [checked_origin(each) for each in allow_origin or ()]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--allow-origin'") from error
-    graphs, named = _load_graphs(modules, journal, team)
+    graphs, named = load_graphs(modules, journal, team)
     for graph in graphs.values():
         if lm is not None:
             check_lm(graph, lm)
@@ -130,13 +122,13 @@ def studio(
         file = file_to_write(journal)
     elif journal is not None or team is None:
         file = file_to_read(journal)
-    source = _Source(
+    source = StudioSource(
         modules=modules or (),
         graphs=graphs,
         named=named,
         file=file,
         team=None if team is None else Path(team).resolve(),
-        named_lm=None if lm is None else _absolute_lm(lm),
+        named_lm=None if lm is None else absolute_lm(lm),
         lm=name,
         model=cached_lm(name) if name and graphs else None,
         max_iters=max_iters,
@@ -150,165 +142,18 @@ def studio(
         "journal": file and os.path.abspath(file),
         "team": source.team and str(source.team),
         "options": [lm, max_iters, host, port, *source.hosts, *origins],
+        "token": token and sha256(token.encode()).hexdigest(),
     }
     with _open_logins() as logins:
-        if token is None and (url := _find_running(logins, serves)):
-            _print_links(url, logins, None, source, opens=opens, as_json=as_json)
+        if url := _find_running(logins, serves):
+            _print_links(url, logins, token, source, opens=opens, as_json=as_json)
             note("this studio is running already")
             return
         run_until_signal(_serve(source, logins, host, port, serves, opens=opens, as_json=as_json))
 
 
-def _absolute_lm(name: str) -> str:
-    """The name of an LM for a process in another folder."""
-    kind, _, rest = name.partition(":")
-    file, colon, more = rest.partition(":")
-    if kind in ("python", "scripted", "local") and os.path.isfile(file):
-        return f"{kind}:{os.path.abspath(file)}{colon}{more}"
-    return name
-
-
-def _load_graphs(
-    modules: Sequence[str] | None, journal: str | None, team: str | None
-) -> tuple[dict[str, Graph[Any, Any]], dict[str, str]]:
-    """The graphs that are named, by their names, or the one that the project configures; and what
-    the command line calls each."""
-    named: list[str | None] = [*(modules or ())]
-    if not named and journal is None and team is None and is_configured():
-        named = [None]
-    found: dict[str, Graph[Any, Any]] = {}
-    first: dict[str, str] = {}
-    for each in named:
-        graph = load_proved(each)
-        if graph.name in found:
-            raise Misuse(
-                f"{first[graph.name]} and {each} have graphs of the same name, {graph.name}",
-                code="bae-command-refused",
-                fix='give one of them another name, Graph(…, name="…"), or serve one of them',
-            )
-        found[graph.name], first[graph.name] = graph, each or ""
-    return found, first
-
-
-@dataclass(frozen=True)
-class _Source:
-    """What a studio serves."""
-
-    modules: Sequence[str]
-    graphs: dict[str, Graph[Any, Any]]
-    named: dict[str, str]
-    """The graphs as the command line calls them; the one that the project configures is empty."""
-    file: str | None
-    """The journal; None is that of the team."""
-    team: Path | None
-    named_lm: str | None
-    lm: str
-    model: LM | None
-    max_iters: int
-    key: str
-    hosts: Sequence[str]
-    origins: Sequence[str]
-
-    @asynccontextmanager
-    async def open(self, logins: Logins) -> AsyncGenerator[Studio]:
-        """The studio, with everything open that it serves."""
-        from bae.serve.studio import Studio
-        from bae.serve.studio_page import StudioPage
-
-        page = StudioPage()
-        async with AsyncExitStack() as stack:
-            team: Team | None = None
-            agents: Journal | None = None
-            if self.team is not None:
-                team, agents = await _open_team(stack, self.team)
-            if self.file is not None:
-                opened = open_to_write(self.file) if self.graphs else open_to_read(self.file)
-                kept = await stack.enter_async_context(opened)
-            else:
-                assert agents is not None
-                kept = agents
-            # Without a graph nothing can be done to runs; with a team it has endpoints that act.
-            can_act = bool(self.graphs) or team is not None
-            api = self._make_api(kept, self.graphs, logins, reads_only=not can_act)
-            runs: dict[str, API] = {}
-            names: list[str] = []
-            if team is not None and agents is not None:
-                from bae.team import ServedTeam, TeamJobs, add_team_jobs, add_teams
-
-                name = team.project.name
-                teams = {name: ServedTeam(team.store, team.project, team.repository, agents)}
-                add_teams(api, teams)
-                jobs = await stack.enter_async_context(TeamJobs(self.named_lm))
-                add_team_jobs(api, teams, jobs)
-                names.append(name)
-                if kept is not agents:
-                    runs[name] = self._make_api(agents, {}, logins, reads_only=True)
-                    await stack.enter_async_context(runs[name].open())
-            yield Studio(
-                api,
-                logins,
-                page,
-                journal=self.shown_journal,
-                serve_command=self.serve_command,
-                run_commands={name: self.run_command(name) for name in self.graphs},
-                lm=self.lm or None,
-                teams=names,
-                team_runs=runs,
-            )
-
-    def _make_api(
-        self,
-        journal: Journal,
-        graphs: dict[str, Graph[Any, Any]],
-        logins: Logins,
-        *,
-        reads_only: bool,
-    ) -> API:
-        from bae.serve import LOOPBACK, User, bearer, router
-        from bae.serve.access import VERBS
-
-        user = User(_user_name(), frozenset({"read"}) if reads_only else VERBS)
-        return router(
-            graphs,
-            journal=journal,
-            lm=self.model,
-            max_iters=self.max_iters,
-            auth=logins.auth(user, bearer(self.key, user=user)),
-            hosts=(*LOOPBACK, *self.hosts),
-            origins=self.origins,
-            recover=bool(graphs),
-        )
-
-    @property
-    def shown_journal(self) -> str:
-        """What the page calls the journal."""
-        return self.file or f"runs of the team in {self.team}"
-
-    def run_command(self, graph: str) -> str:
-        """The command that starts a run of a graph in a terminal, in the journal that is shown."""
-        words = ["bae", "run", *filter(None, [self.named[graph]])]
-        return shlex.join([*words, "--journal", self.file] if self.file else words)
-
-    @property
-    def serve_command(self) -> str:
-        """The command that serves more graphs for the runs that are shown."""
-        words = ["bae", "studio", *self.modules, "MODULE"]
-        words += ["--journal", self.file] if self.file else []
-        words += ["--team", os.path.relpath(self.team)] if self.team else []
-        return shlex.join(words)
-
-
-async def _open_team(stack: AsyncExitStack, folder: Path) -> tuple[Team, Journal]:
-    """The team of a repository, and the journal of its agents' runs."""
-    from bae.cli.team_project import need_team, open_team
-
-    need_team("bae studio --team")
-    team = await stack.enter_async_context(open_team(folder))
-    return team, await stack.enter_async_context(team.store.journal())
-
-
 async def _serve(
-    source: _Source,
+    source: StudioSource,
     logins: Logins,
     host: str,
     port: int | None,
@@ -351,7 +196,7 @@ async def _listen(stack: AsyncExitStack, studio: Studio, host: str, port: int | 
 
 
 def _print_links(
-    url: str, logins: Logins, key: str | None, source: _Source, *, opens: bool, as_json: bool
+    url: str, logins: Logins, key: str | None, source: StudioSource, *, opens: bool, as_json: bool
 ) -> None:
     """Print where the studio is, with a new link."""
     link = f"{_reachable(url)}/#token={logins.make_link_token()}"
@@ -396,12 +241,6 @@ def _find_running(logins: Logins, serves: dict[str, Any]) -> str | None:
         with opener.open(f"{_reachable(url)}/api/health", timeout=2):
             return url
     return None
-
-
-def _user_name() -> str:
-    from bae.cli.team_project import find_user
-
-    return find_user() or "studio"
 
 
 @contextmanager

@@ -187,8 +187,9 @@ def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = N
     if question.fillable:
         named = names_of(question.types).items()
         filled = tuple(name for name, cls in named if cls in question.fillable)
-    asked = prompt.without_turns().flat()
-    more: dict[str, Any] = {"filled": filled, "thinking": readable(answer.thinking, 0)}
+    asked = (prompt if question.turns is None else prompt.without_turns()).flat()
+    thinking = answer.thinking and readable(answer.thinking, 0)
+    more: dict[str, Any] = {"filled": filled, "thinking": thinking}
     if wrong is None:
         return Attempt(number, text, "valid", (), answer.usage, asked, **more)
     is_cut = wrong.verdict == "invalid" and answer.stop == "cut-off"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bae.files import in_use
 from bae.language_model import PLAIN_SCENE
-from bae.plan import plan_of
+from bae.plan import NodePlan, plan_of
 from bae.prompts.files import with_labels
 from bae.prompts.messages import Correction, Prompt, Question, ask_in_text
 from bae.prompts.schemas import choice_schema, fill_schema, notes_on
@@ -83,11 +83,11 @@ def fill_prompt(
     corrections: tuple[Correction, ...] = (),
 ) -> Prompt:
     """Ask for some fields of a node."""
-    form, schema = _answer_form(target, fields)
-    own = plan_of(target).turns
+    form, schema, name = _answer_form(target, fields)
 
     def find_known() -> dict[str, Any]:
         known = known_nodes(previous, scene)
+        own = plan_of(target).turns if resolved else None
         if len(resolved) > (own is not None and own.name in resolved):
             context = context_of(target, resolved, scene.hidden)
             left = not_shown(target, context, known, previous, scene)
@@ -97,13 +97,13 @@ def fill_prompt(
 
     known, files = with_labels(find_known) if in_use() else (find_known(), ())
     text = text_of_question(instruction, known, form)
-    turns = shown_turns(scene, previous, (target, resolved))
+    turns = shown_turns(scene, previous, (target, resolved)) if NodePlan.any_turns else None
     asked = (), (), target, fields, resolved, None, instruction, previous, "", scene, turns
     return Prompt(
         system_text(scene, turns, TEXT_SYSTEM if form else SYSTEM),
         ask_in_text(text, corrections, files, turns),
         schema,
-        re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64],
+        name,
         Question(*asked),
     )
 
@@ -119,13 +119,15 @@ def fill_question(
     return fill_prompt(target, asked_fields(target), resolved, instruction, previous, scene)
 
 
-def _answer_form(target: type[Node], fields: tuple[str, ...]) -> tuple[str, dict[str, Any] | None]:
-    """How a model is to answer with some fields of a node: what a prompt for plain text ends with,
-    or the schema of the fields."""
+def _answer_form(
+    target: type[Node], fields: tuple[str, ...]
+) -> tuple[str, dict[str, Any] | None, str]:
+    """How a model is to answer with some fields of a node: the end of a prompt for plain text, or
+    the schema of the fields; and the name of the form, in characters that every provider takes."""
 
-    def make() -> tuple[str, dict[str, Any] | None]:
-        form = text_form(target)
-        return form, None if form else fill_schema(target, fields)
+    def make() -> tuple[str, dict[str, Any] | None, str]:
+        form, name = text_form(target), re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64]
+        return form, None if form else fill_schema(target, fields), name
 
     return once(target, fields, make)
 
@@ -180,7 +182,9 @@ class Choice:
         corrections: tuple[Correction, ...] = (),
     ) -> Prompt:
         """Ask for the choice; `resolved` are values for those that come filled."""
-        turns = shown_turns(scene, previous, *(() if resolved is None else resolved.items()))
+        turns = None
+        if NodePlan.any_turns:
+            turns = shown_turns(scene, previous, *(() if resolved is None else resolved.items()))
         if context is not None:
             held = [each for each in context.values() if isinstance(each, Messages)]
             if held:

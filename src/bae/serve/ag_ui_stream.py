@@ -24,7 +24,7 @@ from bae.serve.ag_ui_input import RESPONSE, AgentRequest, is_approval
 from bae.serve.endpoints import ApiCall
 from bae.serve.gates import GatesQuery, list_gates
 from bae.serve.graphs import starts_of
-from bae.serve.problems import Refused, failure_of
+from bae.serve.problems import Refused, told_of
 from bae.serve.records import SEND_SECONDS, ClientGone, batches, sending, until_gone
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.views import GateView, UsageView, Value, dump
@@ -106,7 +106,7 @@ class AgentStream(Response):
             except ClientGone:
                 raise
             except Exception as error:
-                told = failure_of(error, "an AG-UI stream").body
+                told = told_of(error, "an AG-UI stream").body
                 last = [_error_event(told.type, told.detail)]
             await self._send(send, last)
             async with sending(SEND_SECONDS):

@@ -16,7 +16,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
@@ -53,7 +53,7 @@ from bae.serve.files import Uploads
 from bae.serve.live import FEEDS, OpenFeed, serve_feeds
 from bae.serve.openapi import describe_api
 from bae.serve.owner import RunOwner
-from bae.serve.problems import Refused, failure_of, unknown_run
+from bae.serve.problems import Refused, told_of, unknown_run
 from bae.serve.run_rows import Previews
 from bae.serve.starts import Starts
 from bae.serve.table import TABLE
@@ -235,15 +235,30 @@ class API:
         await self.info(user, run_id)
         return await self.journal.read(run_id)
 
-    async def read_texts(self, user: User, run_id: str) -> StoredRun:
-        """A run that the user may see, without these bytes: to show it."""
-        await self.info(user, run_id)
-        return await self.journal.read_texts(run_id)
-
     async def fold(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work` returns, done in a worker thread: a few at a time, and none on the loop."""
-        async with self._folds:
+        async with self.folding():
             return await in_thread(work, *args, **kwargs)
+
+    async def fold_run(
+        self,
+        user: User,
+        run_id: str,
+        work: Callable[Concatenate[StoredRun, P], T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """The same for what `work` makes of a run that the user may see, without the bytes of its
+        files. The run is read when it is its turn."""
+        await self.info(user, run_id)
+        async with self.folding():
+            return await in_thread(work, await self.journal.read_texts(run_id), *args, **kwargs)
+
+    def folding(self) -> asyncio.Semaphore:
+        """Wait for a turn to read a long run: only a few are in memory at once. With many the
+        garbage collector would stop the event loop for long."""
+        return self._folds
 
     def graph_of(self, info: RunInfo) -> Graph[Any, Any]:
         """The graph of a run, if it is served here."""
@@ -270,7 +285,7 @@ class API:
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except Exception as error:
-            return failure_of(error, request.url.path).response()
+            return told_of(error, request.url.path).response()
 
     async def _answer(self, request: Request) -> Response:
         self._gatekeeper.check(request, request.method)

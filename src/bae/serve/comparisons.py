@@ -18,6 +18,7 @@ from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut
 from bae.serve.problems import Refused
 from bae.serve.run_rows import preview_of
 from bae.serve.views import CUT, SHORT, FieldView, RunRow, field_of, fitting, row_of, size_of
+from bae.threads import in_thread
 
 REPLAY_SECONDS: Final = 60.0
 """How long a replay may take: the bodies of nodes are called."""
@@ -88,9 +89,11 @@ class ReplayView(BaseModel):
 async def compare_runs(call: ApiCall) -> ComparisonView:
     """Compare two runs."""
     query, api = call.query, call.api
-    a = await api.read_texts(call.user, query.a)
-    b = await api.read_texts(call.user, query.b)
-    return await api.fold(_compare, a, b, query)
+    await api.info(call.user, query.a)
+    await api.info(call.user, query.b)
+    async with api.folding():
+        a, b = [await api.journal.read_texts(each) for each in (query.a, query.b)]
+        return await in_thread(_compare, a, b, query)
 
 
 def _compare(a: StoredRun, b: StoredRun, query: CompareQuery) -> ComparisonView:

@@ -90,10 +90,7 @@ class ApprovalPage(BaseModel):
 
 async def list_gates(call: ApiCall) -> GatePage:
     """The questions of a run."""
-    query = call.query
-    stored = await call.api.read_texts(call.user, call.path["run"])
-    found = await call.api.fold(_list_gates, stored, query.past)
-    gates, total = await call.api.fold(_view_gates, call, stored, found, query.start, query.limit)
+    gates, total = await call.api.fold_run(call.user, call.path["run"], _listed, call)
     return GatePage(gates=gates, total=total)
 
 
@@ -121,9 +118,7 @@ async def show_inbox(call: ApiCall) -> InboxPage:
             found.append(each)
             continue
         try:
-            stored = await api.read_texts(call.user, each.run_id)
-            waits = await api.fold(_unanswered, stored)
-            gates, total = await api.fold(_view_gates, call, stored, waits, 0, _OF_RUN)
+            gates, total = await api.fold_run(call.user, each.run_id, _waiting, call)
         except JournalError:
             continue  # it was deleted, or is damaged, which /runs shows
         found += gates
@@ -246,12 +241,15 @@ async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: 
     raise error
 
 
-def _list_gates(stored: StoredRun, past: bool) -> list[OpenGate]:
-    return [gate for gate, taken in all_gates(stored) if past or not taken]
+def _listed(stored: StoredRun, call: ApiCall) -> tuple[list[GateView], int]:
+    query = call.query
+    gates = [gate for gate, taken in all_gates(stored) if query.past or not taken]
+    return _view_gates(call, stored, gates, query.start, query.limit)
 
 
-def _unanswered(stored: StoredRun) -> list[OpenGate]:
-    return [each for each in open_gates(stored) if each.address not in stored.answers]
+def _waiting(stored: StoredRun, call: ApiCall) -> tuple[list[GateView], int]:
+    gates = [each for each in open_gates(stored) if each.address not in stored.answers]
+    return _view_gates(call, stored, gates, 0, _OF_RUN)
 
 
 def _view_gates(

@@ -19,7 +19,7 @@ from bae.journal.feeds import Feed, FeedItem, Subscriber, subscribe
 from bae.journal.stored_runs import RunInfo
 from bae.serve.access import User
 from bae.serve.endpoints import raw_path
-from bae.serve.problems import Refused, failure_of, wrong_input
+from bae.serve.problems import Refused, told_of, wrong_input
 from bae.serve.records import (
     HEARTBEAT,
     SEND_SECONDS,
@@ -121,12 +121,14 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
         except Refused as refused:
             await connection.close(_REFUSED, refused.body.detail)
         except Exception as error:  # of the hook
-            await connection.close(_FAILED, failure_of(error, path).body.detail)
+            await connection.close(_FAILED, told_of(error, path).body.detail)
 
 
 class _Connection:
     def __init__(self, api: API, websocket: WebSocket) -> None:
         self._api, self._websocket = api, websocket
+        self._identity = websocket
+        """The connection with the token that says whose it is."""
         self._sending = asyncio.Lock()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._over: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
@@ -163,7 +165,8 @@ class _Connection:
                 async with asyncio.timeout(TOKEN_SECONDS):
                     token = (await self._receive()).token or ""
             if token.isascii() and token.isprintable():
-                user = await self._api.known_user(_with_token(self._websocket, token))
+                self._identity = _with_token(self._websocket, token)
+                user = await self._api.known_user(self._identity)
         if user is None:
             await self.close(_NO_TOKEN, 'send {"token": "…"} as the first message')
         elif "read" not in user.can:
@@ -248,7 +251,7 @@ class _Connection:
         except ClientGone:
             return
         except Exception as error:
-            told = failure_of(error, f"the feed {frame.feed[:200]!r}").body
+            told = told_of(error, f"the feed {frame.feed[:200]!r}").body
             sent = {"sub": number, "end": "refused", **told.model_dump(exclude_defaults=True)}
             with suppress(ClientGone):
                 await self._send(json.dumps(sent))
@@ -282,6 +285,16 @@ class _Connection:
                 await asyncio.sleep(HEARTBEAT)
                 number += 1
                 await self._send(f'{{"ping":{number}}}')
+                await self._check_user()
+
+    async def _check_user(self) -> None:
+        """Close the connection of a user who has logged out, or whose token has expired."""
+        try:
+            if await self._api.known_user(self._identity) is None:
+                self._finish(_NO_TOKEN, "the token is not valid any more")
+        except Exception as error:  # of the hook
+            if not self._over.done():
+                self._over.set_exception(error)
 
     async def _close_with_server(self) -> None:
         await self._api.owner.closing.wait()

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 RECOVER: Final = 10.0
 """Seconds between two looks for runs that can continue: queued, interrupted, or past a deadline."""
-
+_OF_THE_STORE: Final = ("bae-journal-failed", "bae-journal-full", "bae-journal-locked")
+"""Errors that are not the run's: it is tried again."""
 _log = logging.getLogger("bae")
 
 
@@ -230,7 +231,8 @@ class RunOwner:
             await self.resume(graph, run_id)
         except BaeError as error:
             if error.code not in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
-                self._refused.add(run_id)
+                if error.code not in _OF_THE_STORE:
+                    self._refused.add(run_id)
                 _log.warning("the run %s is not recovered: %s", run_id, error.message)
         except Refused:
             return

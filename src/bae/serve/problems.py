@@ -156,7 +156,7 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
     )
 
 
-def failure_of(error: BaseException, what: str) -> Refused:
+def told_of(error: BaseException, what: str) -> Refused:
     """What a client is told of any error. The log has those that are the server's, and says that
     `what` failed."""
     refused = refusal_of(error)

@@ -18,7 +18,7 @@ from starlette.websockets import WebSocketDisconnect
 from bae.journal.feeds import FeedBatch, FeedItem, RunFeed, Subscriber, subscribe
 from bae.journal.stored_runs import Line, RunLines
 from bae.serve.endpoints import ApiCall, Endpoint, Form
-from bae.serve.problems import failure_of, wrong_input
+from bae.serve.problems import told_of, wrong_input
 from bae.serve.views import LinePage, LineView, dump, fitting
 from bae.tasks import gone
 from bae.threads import in_thread
@@ -152,7 +152,7 @@ class EventStream(Response):
             except ClientGone:
                 raise
             except Exception as error:
-                told = failure_of(error, f"the stream of {feed.run_id}").body
+                told = told_of(error, f"the stream of {feed.run_id}").body
                 end = {"reason": "failed", "code": told.type, "detail": told.detail}
                 await self._send(send, _event("end", end))
             await self._send(send, "", more=False)

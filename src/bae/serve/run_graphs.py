@@ -118,9 +118,10 @@ class ForkFormView(BaseModel):
 
 async def show_run_graph(call: ApiCall) -> RunGraphView:
     """The graph of a run, with the way that the run took."""
-    stored = await call.api.read_texts(call.user, call.path["run"])
-    served = next((g for g in call.api.graphs.values() if g.name == stored.info.graph), None)
-    return await call.api.fold(_view_run, stored, served, call.query.path)
+    run_id = call.path["run"]
+    info = await call.api.info(call.user, run_id)
+    served = next((g for g in call.api.graphs.values() if g.name == info.graph), None)
+    return await call.api.fold_run(call.user, run_id, _view_run, served, call.query.path)
 
 
 def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> RunGraphView:
@@ -229,9 +230,9 @@ def _view_inner(ran: GraphRun) -> InnerRunView:
 async def show_fork_form(call: ApiCall) -> ForkFormView:
     """The fields that a fork at a node may change."""
     number = number_in(call, "step")
-    stored = await call.api.read_texts(call.user, call.path["run"])
-    graph = call.api.graph_of(stored.info)
-    return await call.api.fold(_fork_form, stored, graph, number, call.query.cut)
+    run_id = call.path["run"]
+    graph = call.api.graph_of(await call.api.info(call.user, run_id))
+    return await call.api.fold_run(call.user, run_id, _fork_form, graph, number, call.query.cut)
 
 
 def _fork_form(stored: StoredRun, graph: Graph[Any, Any], at: int, cut: int) -> ForkFormView:

@@ -17,19 +17,20 @@ from bae.journal.decoder import read_history
 from bae.journal.resume import result_of
 from bae.journal.run_checks import check_names, check_thread
 from bae.journal.run_writer import encoder_for
-from bae.journal.stored_runs import StoredRun
+from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.node import Node
 from bae.prompts.values import seen_of
 from bae.records import RunStarted
 from bae.serve.access import STARTED_BY
 from bae.serve.endpoints import ApiCall, Endpoint, Form
-from bae.serve.failures import FailureView, failure_of
+from bae.serve.failures import FailureView, ToldFailure, failure_of
 from bae.serve.files import files_named
 from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused, refusal_of
 from bae.serve.run_rows import preview_of
 from bae.serve.threads import thread_of
 from bae.serve.views import RunRow, UsageView, row_of, usage_of
+from bae.usage import Usage
 
 BUSY_SECONDS: Final = 25.0
 """How long a turn waits for the turn before it."""
@@ -145,28 +146,35 @@ async def show_run(call: ApiCall) -> RunDetails:
 async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     """All about a run but its steps."""
     api = call.api
-    stored = await api.read_texts(call.user, run_id)
-    usage = (await api.fold(read_history, stored)).usage
-    row = row_of(stored.info, preview_of(stored.lines))
-    view = RunDetails(**row.model_dump(), usage=usage_of(usage))
-    if stored.info.status == "failed":
-        told = api.owner.failures.of(run_id)
-        view.failure = await api.fold(failure_of, stored, told)
+    told = api.owner.failures.of(run_id)
+    info, preview, usage, failure = await api.fold_run(call.user, run_id, _sum_up, told)
+    row = row_of(info, preview)
+    view = RunDetails(**row.model_dump(), usage=usage_of(usage), failure=failure)
     view.in_progress = run_id in api.owner.run_ids
-    view.error, view.metadata = stored.info.error, stored.info.metadata
+    view.error, view.metadata = info.error, info.metadata
     forks = await api.journal.forks(run_id)
     view.forks = [info.run_id for info in forks if api.may_see(call.user, info)]
-    graph = next((g for g in api.graphs.values() if g.name == stored.info.graph), None)
-    if graph is not None and stored.info.status == "ended":
-        view.end = stored.info.summary.node if stored.info.summary else None
+    graph = next((g for g in api.graphs.values() if g.name == info.graph), None)
+    if graph is not None and info.status == "ended":
+        view.end = info.summary.node if info.summary else None
         try:
-            stored = await api.read(call.user, run_id)
-            last = (await result_of(graph, stored, None, api.journal)).trace[-1]
+            async with api.folding():
+                stored = await api.read(call.user, run_id)
+                last = (await result_of(graph, stored, None, api.journal)).trace[-1]
+            del stored
             view.end = type(last).__name__
             view.result = await api.fold(seen_of, last, graph.hidden)
         except BaeError as error:  # its classes have changed since, say
             view.no_result = error.message
     return view
+
+
+def _sum_up(
+    stored: StoredRun, told: ToldFailure | None
+) -> tuple[RunInfo, str, Usage, FailureView | None]:
+    info, usage = stored.info, read_history(stored).usage
+    failure = failure_of(stored, told) if info.status == "failed" else None
+    return info, preview_of(stored.lines), usage, failure
 
 
 async def cancel_run(call: ApiCall) -> tuple[int, RunDetails]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from bae.exceptions import JournalError
 from bae.journal.critical_paths import critical_path
+from bae.journal.decoder import read_history
 from bae.journal.questions import AskedQuestion, list_questions
 from bae.journal.report import NodeReport, RunReport, report_run, timeline
 from bae.journal.stored_runs import StoredRun
@@ -94,8 +95,7 @@ class Why(BaseModel):
 
 
 async def list_steps(call: ApiCall) -> StepPage:
-    stored = await call.api.read_texts(call.user, call.path["run"])
-    return await call.api.fold(_step_page, stored, call.query)
+    return await call.api.fold_run(call.user, call.path["run"], _step_page, call.query)
 
 
 def _step_page(stored: StoredRun, query: StepsQuery) -> StepPage:
@@ -130,24 +130,32 @@ def _texts_of(node: NodeReport) -> Iterator[str]:
 
 async def show_step(call: ApiCall) -> StepView:
     number = number_in(call, "step")
-    report = await report_of(call)
-    for node in _nodes_at(report, call.query.path):
+    return await call.api.fold_run(call.user, call.path["run"], _step, number, call.query)
+
+
+def _step(stored: StoredRun, number: int, query: StepQuery) -> StepView:
+    for node in _nodes_at(report_run(stored), query.path):
         if node.step == number:
-            return step_of(call.query.path, node, call.query.cut)
-    raise _no_step(call)
+            return step_of(query.path, node, query.cut)
+    raise _no_step(number)
 
 
 async def explain_field(call: ApiCall) -> Why:
     """Where the value of a field came from."""
-    number, query = number_in(call, "step"), call.query
-    report = await report_of(call)
-    name = next((n.name for n in _nodes_at(report, query.path) if n.step == number), None)
+    number = number_in(call, "step")
+    return await call.api.fold_run(call.user, call.path["run"], _explain, number, call.query)
+
+
+def _explain(stored: StoredRun, number: int, query: WhyQuery) -> Why:
+    history = read_history(stored)
+    graph = history.graphs.get(query.path) if query.path else history.run
+    if graph is None:
+        raise _no_graph(query.path)
+    name = next((each.name for each in graph.trace if each.name and each.number == number), None)
     if name is None:
-        raise _no_step(call)
+        raise _no_step(number)
     before = f"{query.path}/" if query.path else ""
-    stored = await call.api.journal.read_texts(call.path["run"])
-    place = f"{before}{number}:{name}.{query.field}"
-    found = await call.api.fold(why, stored, place, None)
+    found = why(stored, f"{before}{number}:{name}.{query.field}", None)
     return Why(provenance=data_of(found, query.cut))
 
 
@@ -168,20 +176,14 @@ async def show_call(call: ApiCall) -> CallView:
 
 
 async def show_timeline(call: ApiCall) -> TimelineView:
-    stored = await call.api.read_texts(call.user, call.path["run"])
-    query = call.query
-    return await call.api.fold(_timeline, stored, query.start, query.limit)
+    query, run_id = call.query, call.path["run"]
+    return await call.api.fold_run(call.user, run_id, _timeline, query.start, query.limit)
 
 
 def _timeline(stored: StoredRun, start: int, limit: int) -> TimelineView:
     now = time()
     ran, path = timeline(stored, now=now), critical_path(stored, now=now)
     return timeline_of(ran, path, start, limit)
-
-
-async def report_of(call: ApiCall) -> RunReport:
-    """What happened in the run that the path names."""
-    return await call.api.fold(_report, await call.api.read_texts(call.user, call.path["run"]))
 
 
 def number_in(call: ApiCall, name: str) -> int:
@@ -193,27 +195,27 @@ def number_in(call: ApiCall, name: str) -> int:
     return int(text)
 
 
-def _report(stored: StoredRun) -> RunReport:
-    return report_run(stored)
-
-
 def _nodes_at(report: RunReport, path: str) -> Sequence[NodeReport]:
     for graph in report.graphs:
         if graph.path == path:
             return graph.nodes
-    raise Refused(404, "bae-serve-path", f"no graph ran at {path[:200]!r}", "see `paths` of /steps")
+    raise _no_graph(path)
 
 
-def _no_step(call: ApiCall) -> Refused:
-    step = call.path["step"][:50]
+def _no_graph(path: str) -> Refused:
+    return Refused(
+        404, "bae-serve-path", f"no graph ran at {path[:200]!r}", "see `paths` of /steps"
+    )
+
+
+def _no_step(number: int) -> Refused:
     fix = "list them: GET /runs/R/steps"
-    return Refused(404, "bae-serve-path", f"the run has no step {step}", fix)
+    return Refused(404, "bae-serve-path", f"the run has no step {number}", fix)
 
 
 async def _questions(call: ApiCall) -> list[AskedQuestion]:
-    stored = await call.api.read_texts(call.user, call.path["run"])
     try:
-        return await call.api.fold(list_questions, stored)
+        return await call.api.fold_run(call.user, call.path["run"], list_questions)
     except JournalError as error:
         if error.code != "bae-journal-damaged":
             raise

@@ -180,10 +180,10 @@ async def show_thread(call: ApiCall) -> ThreadDetails:
 async def show_turn(call: ApiCall) -> TurnDetails:
     """What happened in a turn."""
     run_id = call.path["run"]
-    stored = await call.api.read_texts(call.user, run_id)
-    if stored.info.thread != call.path["thread"]:
+    info = await call.api.info(call.user, run_id)
+    if info.thread != call.path["thread"]:
         raise unknown_run(run_id)
-    return await call.api.fold(_details, stored, call.query.cut)
+    return await call.api.fold_run(call.user, run_id, _details, call.query.cut)
 
 
 def _details(stored: StoredRun, cut: int) -> TurnDetails:

@@ -188,11 +188,11 @@ class TeamDetails(TeamRow):
 
 
 class TaskRow(BaseModel):
-    """A task in a list. `since` is when it got its status, in seconds since 1970, `attempts` how
-    many attempts have ended, `outcomes` how many tests had each outcome when they last ran, and
-    `question` what it asks a person. A task that is `paused` starts when a person resumes it.
-    `doing` is what its agent does now; null where nobody works
-    on the task."""
+    """A task in a list. `since` is when it got its status, in seconds since 1970. `attempts` is how
+    many attempts have ended, and `outcome` how the last did. `outcomes` is how many tests had each
+    outcome when they last ran, `question` what the task asks a person. A task that is `paused`
+    starts when a person resumes it. `doing` is what its agent does now; null where nobody works on
+    the task."""
 
     id: int
     key: str
@@ -210,6 +210,7 @@ class TaskRow(BaseModel):
     spent: Spent
     since: float
     attempts: int
+    outcome: str
     outcomes: dict[str, int] | None
     question: str
     paused: bool

@@ -23,12 +23,14 @@ _LAST_LINES: Final = 60
 
 
 class Standing(BaseModel):
-    """Where a task is. `since` is when it got its status, in seconds since 1970, `attempts` the
-    number of attempts that have ended, `outcomes` how many tests had each outcome when they last
-    ran, and `question` what it asks a person. `activity` is what was told last about its work."""
+    """Where a task is. `since` is when it got its status, in seconds since 1970. `attempts` is the
+    number of attempts that have ended, and `outcome` how the last did. `outcomes` is how many tests
+    had each outcome when they last ran, `question` what it asks a person, and `activity` what was
+    told last about its work."""
 
     since: float = 0.0
     attempts: int = 0
+    outcome: str = ""
     outcomes: dict[str, int] | None = None
     question: str = ""
     activity: Doing | None = None
@@ -46,8 +48,12 @@ async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
     """Where each task of a project is, by the numbers of tasks, in one transaction."""
     event, attempt = tables.events.c, tables.attempts.c
     task_id = event.data["task_id"].as_integer()
-    attempts = sa.select(attempt.task_id, sa.func.max(attempt.number)).join(tables.tasks)
-    attempts = attempts.where(tables.tasks.c.project_id == project_id).group_by(attempt.task_id)
+    newest = sa.select(attempt.task_id, sa.func.max(attempt.number)).group_by(attempt.task_id)
+    attempts = sa.select(tables.attempts).join(tables.tasks)
+    attempts = attempts.where(
+        tables.tasks.c.project_id == project_id,
+        sa.tuple_(attempt.task_id, attempt.number).in_(newest),
+    )
     asked = sa.select(tables.blockers.c.task_id, tables.blockers.c.question).join(tables.tasks)
     asked = asked.where(tables.tasks.c.project_id == project_id, tables.blockers.c.answer.is_(None))
 
@@ -70,8 +76,9 @@ async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
             of(number).outcomes = data["counts"]
         for number, at, data in last("activity_update"):
             of(number).activity = Doing(text=headline(data["text"]), at=at)
-        for number, count in db.execute(attempts):
-            of(number).attempts = count
+        for row in tables.rows(db, attempts):
+            of(row["task_id"]).attempts = row["number"]
+            of(row["task_id"]).outcome = row["data"]["outcome"]
         for number, question in db.execute(asked.order_by(tables.blockers.c.id.desc())):
             of(number).question = question
         return found

@@ -169,19 +169,27 @@ def _describe(event: Event, task: Task) -> dict[str, Any] | None:
 
 
 def _read_run(stored: StoredRun, is_review: bool) -> list[LogEntry]:
+    questions = list_questions(stored)
+    # What is open in a run that a process works on is in progress.
+    at_work = questions[-1:] if stored.info.standing() == "running" else []
     return [
         entry
-        for question in list_questions(stored)
-        for entry in _read_question(question, stored.info.run_id, is_review)
+        for question in questions
+        for entry in _read_question(
+            question, stored.info.run_id, is_review=is_review, is_open=question in at_work
+        )
     ]
 
 
-def _read_question(question: AskedQuestion, run: str, is_review: bool) -> Iterator[LogEntry]:
+def _read_question(
+    question: AskedQuestion, run: str, *, is_review: bool, is_open: bool
+) -> Iterator[LogEntry]:
     answers = question.answers
     wrong = [error for each in answers if each.verdict == "invalid" for error in each.errors]
     refused = [f"answer refused: {headline(each)}" for each in wrong]
     refused += [headline(question.error)] if question.error else []
-    refused += ["not answered"] if question.outcome in ("interrupted", "cancelled") else []
+    is_cut_off = question.outcome in ("interrupted", "cancelled") and not is_open
+    refused += ["not answered"] if is_cut_off else []
     count = len(question.rounds)
     rounds = [f"{count} rounds" if count > 1 else "1 round"] if count else []
     # A conversation that a limit or a kill has ended has no answer with what was asked.

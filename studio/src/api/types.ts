@@ -1019,7 +1019,7 @@ export interface TaskPage {
   "next": number | null;
 }
 
-/** A task in a list. `since` is when it got its status, in seconds since 1970, `attempts` how many attempts have ended, `outcomes` how many tests had each outcome when they last ran, and `question` what it asks a person. A task that is `paused` starts when a person resumes it. `doing` is what its agent does now; null where nobody works on the task. */
+/** A task in a list. `since` is when it got its status, in seconds since 1970. `attempts` is how many attempts have ended, and `outcome` how the last did. `outcomes` is how many tests had each outcome when they last ran, `question` what the task asks a person. A task that is `paused` starts when a person resumes it. `doing` is what its agent does now; null where nobody works on the task. */
 export interface TaskRow {
   "id": number;
   "key": string;
@@ -1037,6 +1037,7 @@ export interface TaskRow {
   "spent": Spent;
   "since": number;
   "attempts": number;
+  "outcome": string;
   "outcomes": Record<string, number> | null;
   "question": string;
   "paused": boolean;

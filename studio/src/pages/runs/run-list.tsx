@@ -1,7 +1,7 @@
 // The rows of the list of runs. Only those in view are in the document.
 
 import { useWindowVirtualizer } from "@tanstack/react-virtual";
-import { type ReactNode, useEffect, useLayoutEffect, useRef, useState, useSyncExternalStore } from "react";
+import { type ReactNode, useEffect, useId, useLayoutEffect, useRef, useState, useSyncExternalStore } from "react";
 import { useLocation } from "wouter";
 
 import type { NestedRow } from "./rows.ts";
@@ -30,6 +30,7 @@ interface RunListProps {
 }
 
 export function RunList({ rows, total, isStale, selected, onSelect, onCompare, cursor, onCursor, onEnd, end, children }: RunListProps) {
+  const id = useId();
   const list = useRef<HTMLDivElement>(null);
   const head = useRef<HTMLDivElement>(null);
   const [margin, setMargin] = useState(0);
@@ -90,10 +91,12 @@ export function RunList({ rows, total, isStale, selected, onSelect, onCompare, c
   });
 
   return (
-    <div className={`runs-table${isStale ? " stale" : ""}`} role="table" aria-label="Runs" aria-rowcount={total < 0 ? -1 : total + 1} aria-busy={isStale}>
+    <div className={`runs-table${isStale ? " stale" : ""}`} aria-busy={isStale}>
+      {/* The bar above the rows is no part of the table, and scrolls with its heads. */}
+      <div role="table" aria-label="Runs" aria-rowcount={total < 0 ? -1 : total + 1} aria-owns={`${id}-heads ${id}-rows`} />
       <div ref={head} className="runs-top">
         <div className="runs-bar">{children}</div>
-        <div className="run-line run-heads" role="row" aria-rowindex={1}>
+        <div id={`${id}-heads`} className="run-line run-heads" role="row" aria-rowindex={1}>
           <span role="columnheader" className="sr-only">
             Select
           </span>
@@ -104,7 +107,7 @@ export function RunList({ rows, total, isStale, selected, onSelect, onCompare, c
           ))}
         </div>
       </div>
-      <div ref={list} className="runs-rows" role="rowgroup" style={{ height: virtual.getTotalSize() }}>
+      <div ref={list} id={`${id}-rows`} className="runs-rows" role="rowgroup" style={{ height: virtual.getTotalSize() }}>
         {shown.map((item) => {
           const { row, depth } = rows[item.index]!;
           return (

@@ -11,7 +11,7 @@ export function Agents({ team, rows, go }: Shared) {
   if (!team.running) {
     if (left.length === 0) return null;
     return (
-      <p className="note">
+      <p className="note agents">
         No run is in progress. {left.length === 1 ? "One task was" : `${left.length} tasks were`} left in progress: the next run continues {left.map((row) => row.key).join(", ")}.
       </p>
     );

@@ -3,19 +3,47 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { type FormEvent, useId } from "react";
 
-import { api, ApiProblem, pathOf } from "../../api/client.ts";
+import { api, pathOf } from "../../api/client.ts";
 import type { BlockerView } from "../../api/types.ts";
 import { useMay } from "../../studio.tsx";
 import { Age, Problem } from "../../ui/basics.tsx";
 import { useDraft } from "./drafts.ts";
 import { blockersQuery, refreshTeam } from "./queries.ts";
+import { useAct } from "./steering.tsx";
 
-/** The box for the open question of a task. */
+/** The box for the open question of a task. What was typed stays, too, where somebody else was first. */
 export function AnswerBox({ team, task, compact = false }: { team: string; task: string; compact?: boolean }) {
-  const { data, error } = useQuery(blockersQuery(team));
-  const found = data?.blockers.find((each) => each.task === task);
+  const { data, error } = useQuery(blockersQuery(team, true));
+  const asked = data?.blockers.filter((each) => each.task === task) ?? [];
+  const found = asked.find((each) => each.answer === null) ?? asked.at(-1);
   if (found === undefined) return error ? <Problem error={error} /> : null;
   return <Answer key={found.id} blocker={found} compact={compact} />;
+}
+
+export const answerDraft = (team: string, task: string) => `answer/${team}/${task}`;
+
+/** An answer that was not sent, to a question that somebody else answered meanwhile. */
+function Late({ blocker }: { blocker: BlockerView }) {
+  const { may, why } = useMay("run");
+  const [draft, , forget] = useDraft(answerDraft(blocker.team, blocker.task));
+  const act = useAct(blocker.team);
+  return (
+    <div className="late" role="status">
+      <p>
+        <span className="strong">{blocker.answered_by ?? "A run"} was first:</span> {blocker.answer}
+      </p>
+      <p className="value text muted">Not sent: {draft}</p>
+      <div className="row wrap">
+        <button type="button" className="button small" disabled={!may || act.isPending} title={why} onClick={() => act.mutate({ action: "note", task: blocker.task, text: draft }, { onSuccess: forget })}>
+          Send it as a note
+        </button>
+        <button type="button" className="button quiet small" onClick={forget}>
+          Discard
+        </button>
+      </div>
+      {act.error !== null && <Problem error={act.error} />}
+    </div>
+  );
 }
 
 /** All questions of a task, with who answered. */
@@ -42,6 +70,7 @@ export function Questions({ team, task }: { team: string; task: string }) {
               {each.answer}
             </p>
           )}
+          {each.answer !== null && each === found.at(-1) && <Answer blocker={each} compact={false} />}
         </div>
       ))}
     </section>
@@ -51,19 +80,17 @@ export function Questions({ team, task }: { team: string; task: string }) {
 function Answer({ blocker, compact }: { blocker: BlockerView; compact: boolean }) {
   const { may, why } = useMay("answer");
   const id = useId();
-  const [draft, setDraft, forget] = useDraft(`blocker/${blocker.team}/${blocker.id}`);
+  const [draft, setDraft, forget] = useDraft(answerDraft(blocker.team, blocker.task));
   const send = useMutation({
     mutationFn: (answer: string) => api<BlockerView>(pathOf`/teams/${blocker.team}/blockers/${blocker.id}`, { method: "POST", body: { answer } }),
-    onSuccess: () => {
-      forget();
-      refreshTeam(blocker.team);
-    },
+    onSuccess: forget,
+    onSettled: () => refreshTeam(blocker.team),
   });
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (draft.trim() !== "" && !send.isPending) send.mutate(draft);
   };
-  const wasLate = send.error instanceof ApiProblem && send.error.status === 409;
+  if (blocker.answer !== null) return draft !== "" && !send.isPending && !send.isSuccess ? <Late blocker={blocker} /> : null;
   return (
     <form className="answer" onSubmit={submit}>
       <label htmlFor={id} className="sr-only">
@@ -95,15 +122,7 @@ function Answer({ blocker, compact }: { blocker: BlockerView; compact: boolean }
           {send.isSuccess && "Answered."}
         </span>
       </div>
-      {send.error !== null && (
-        <Problem error={send.error}>
-          {wasLate && (
-            <button type="button" className="button small" onClick={() => refreshTeam(blocker.team)}>
-              Show what was answered
-            </button>
-          )}
-        </Problem>
-      )}
+      {send.error !== null && <Problem error={send.error} />}
     </form>
   );
 }

@@ -5,12 +5,16 @@ import { Link } from "wouter";
 
 import type { TaskRow } from "../../api/types.ts";
 import { Age, Empty, Status } from "../../ui/basics.tsx";
-import { AnswerBox } from "./answer-box.tsx";
+import { answerDraft, AnswerBox } from "./answer-box.tsx";
+import { useDraft } from "./drafts.ts";
 import type { Shared } from "./shared.ts";
-import { type Column, columnOf, COLUMNS, countsText, shownStatus } from "./tasks.ts";
+import { GoalForm } from "./start-forms.tsx";
+import { attemptOf, type Column, columnOf, COLUMNS, countsText, shownStatus } from "./tasks.ts";
 
 const REST = 1_200;
 const MANY = 100;
+/** What is shown first on a phone, if there is some of it. */
+const FIRST: readonly Column[] = ["needs", "working", "failed", "todo", "done"];
 
 export function Board(props: Shared) {
   const { rows, address, go } = props;
@@ -25,10 +29,11 @@ export function Board(props: Shared) {
     return (
       <Empty mark="☰" title="No tasks yet">
         <p>Say what you want built. The team reads the repository, asks what is open, and makes a plan that you approve.</p>
+        <GoalForm team={props.team.team} />
       </Empty>
     );
   }
-  const chosen = address.column ?? (COLUMNS.find(([column]) => column === "needs" && columns.get(column)!.length > 0) ?? COLUMNS.find(([column]) => columns.get(column)!.length > 0) ?? COLUMNS[0]!)[0];
+  const chosen = address.column ?? FIRST.find((column) => columns.get(column)!.length > 0) ?? "todo";
   return (
     <>
       <div className="board-filter tabs" role="group" aria-label="Status">
@@ -83,6 +88,7 @@ const EMPTY: Record<Column, string> = {
 };
 
 function Card({ row, team, critical, address, go }: Shared & { row: TaskRow }) {
+  const [draft] = useDraft(answerDraft(team.team, row.key));
   const isOpen = address.task === row.key;
   const isCritical = critical.has(row.key);
   const column = columnOf(row);
@@ -99,7 +105,7 @@ function Card({ row, team, critical, address, go }: Shared & { row: TaskRow }) {
       <div className="row wrap card-facts small muted">
         <Status status={status} />
         {!row.approved && <span className="tag">to approve</span>}
-        {isAtWork && <span>attempt {row.attempts + 1}</span>}
+        {isAtWork && <span>attempt {attemptOf(row)}</span>}
         {!isAtWork && row.attempts > 0 && (
           <span>
             {row.attempts} {row.attempts === 1 ? "attempt" : "attempts"}
@@ -109,14 +115,9 @@ function Card({ row, team, critical, address, go }: Shared & { row: TaskRow }) {
         {isCritical && <span className="sr-only">on the critical path</span>}
       </div>
       {row.doing !== null && isAtWork && <p className="card-doing mono small">{row.doing.text}</p>}
-      {row.question !== "" ? (
-        <>
-          <p className="card-question">{row.question.length > 280 ? `${row.question.slice(0, 280)}…` : row.question}</p>
-          <AnswerBox team={team.team} task={row.key} compact />
-        </>
-      ) : (
-        row.reason !== "" && column !== "done" && <p className="card-reason small">{row.reason}</p>
-      )}
+      {row.question !== "" && <p className="card-question">{row.question.length > 280 ? `${row.question.slice(0, 280)}…` : row.question}</p>}
+      {(row.question !== "" || draft !== "") && <AnswerBox team={team.team} task={row.key} compact />}
+      {row.question === "" && row.reason !== "" && column !== "done" && <p className="card-reason small">{row.reason}</p>}
       {waits.length > 0 && <p className="small muted truncate">after {waits.join(", ")}</p>}
       {row.outcomes !== null && column !== "todo" && <p className={`small ${(row.outcomes["failed"] ?? 0) > 0 ? "fault" : "muted"}`}>{countsText(row.outcomes)}</p>}
     </article>

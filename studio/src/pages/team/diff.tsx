@@ -28,10 +28,11 @@ export function Diff({ team, details, address, go }: TabProps) {
   const whole = useQueries({ queries: full.map((path) => diffQuery(team, task.key, address.attempt, state, { path, lines: 0 })) });
   useEffect(() => setFull([]), [state, address.attempt]);
   const isMerged = task.commit !== null;
+  const loaded = whole.map((each) => each.dataUpdatedAt).join(" ");
   const files = useMemo(() => {
     const found = new Map<string, ChangedFile>(whole.flatMap((each) => each.data?.files.map((file) => [file.path, file] as const) ?? []));
     return data?.files.map((file) => found.get(file.path) ?? file);
-  }, [data, ...whole.map((each) => each.data)]);
+  }, [data, loaded]);
   const canNote = offersOf({ status: task.status, paused: false }).length > 0;
   return (
     <div className="diff-tab">

@@ -1,12 +1,14 @@
 // What a person may do next: approve, answer, start, and take the work.
 
 import { Command } from "../../ui/basics.tsx";
+import { useJobAtWork } from "./jobs.tsx";
 import type { Shared } from "./shared.ts";
 import { columnOf } from "./tasks.ts";
 
 export function NextSteps({ team, rows, plan, address, go }: Shared) {
+  const job = useJobAtWork(team.team, "run");
   if (rows.length === 0) {
-    return address.view === "board" ? null : <p className="note">There are no tasks yet.</p>;
+    return address.view === "graph" ? <p className="note">There are no tasks yet: say what you want built, on the board.</p> : null;
   }
   const waiting = plan.unapproved.length;
   if (waiting > 0 && address.view !== "plan") {
@@ -18,6 +20,14 @@ export function NextSteps({ team, rows, plan, address, go }: Shared) {
         <button type="button" className="button primary small" onClick={() => go({ view: "plan" })}>
           Look at the plan
         </button>
+      </p>
+    );
+  }
+  const ready = rows.filter((row) => row.status === "ready" || row.status === "in_progress" || (row.status === "pending" && row.approved)).length;
+  if (!team.running && job === undefined && ready > 0 && address.task === null && address.view !== "plan") {
+    return (
+      <p className="note">
+        {ready === 1 ? "One task is" : `${ready} tasks are`} left to do, and no run is in progress. Start one above.
       </p>
     );
   }

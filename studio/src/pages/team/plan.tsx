@@ -7,11 +7,12 @@ import { Link } from "wouter";
 import { api, pathOf } from "../../api/client.ts";
 import type { ApproveBody, ApprovedView, TaskRow } from "../../api/types.ts";
 import { useMay } from "../../studio.tsx";
-import { Command, Empty, Problem, Status } from "../../ui/basics.tsx";
+import { Empty, Problem, Status } from "../../ui/basics.tsx";
 import { Markdown } from "../../ui/markdown.tsx";
 import { Dialog, Menu } from "../../ui/overlays.tsx";
 import { refreshTeam } from "./queries.ts";
 import type { Shared } from "./shared.ts";
+import { GoalForm } from "./start-forms.tsx";
 import { TaskForm } from "./task-form.tsx";
 import { shownStatus } from "./tasks.ts";
 
@@ -83,7 +84,7 @@ export function Plan(props: Shared) {
       {rows.length === 0 && (
         <Empty mark="☰" title="No plan yet">
           <p>Say what you want built. The plan appears here, to approve.</p>
-          <Command text="bae team plan 'What to build, in your words'" />
+          <GoalForm team={team.team} />
         </Empty>
       )}
       {plan.rounds.map((round, index) => (

@@ -33,7 +33,7 @@ export function TaskAbout({ team, details, go, rows }: TabProps & { rows: readon
     ));
   return (
     <div className="stack">
-      {task.reason !== "" && <p className="note value text">{task.reason}</p>}
+      {task.reason !== "" && !details.blockers.some((each) => each.answer === null) && <p className="note value text">{task.reason}</p>}
       {details.blockers.length > 0 && <Questions team={team} task={task.key} />}
       {task.description !== "" && <Markdown text={task.description} />}
       {task.criteria.length > 0 && (

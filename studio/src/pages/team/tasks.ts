@@ -41,6 +41,11 @@ export function shownStatus(task: Pick<TaskRow, "status" | "question" | "paused"
   return task.status;
 }
 
+/** The number of the attempt that a task in progress is at: one that passed is still to be merged. */
+export function attemptOf(task: Pick<TaskRow, "attempts" | "outcome">): number {
+  return task.outcome === "passed" ? task.attempts : task.attempts + 1;
+}
+
 export type Action = ActionBody["action"];
 
 export interface Offer {

@@ -1,10 +1,12 @@
 import { useState } from "react";
 
 import { useMay } from "../../studio.tsx";
-import { Command, Problem, Status } from "../../ui/basics.tsx";
+import { Problem, Status } from "../../ui/basics.tsx";
 import { formatCost, formatCount } from "../../ui/format.ts";
 import { Dialog } from "../../ui/overlays.tsx";
+import { PlanningNow, StopJob, useJobAtWork } from "./jobs.tsx";
 import type { Shared } from "./shared.ts";
+import { GoalForm, RunDialog } from "./start-forms.tsx";
 import { Asked, Confirm, useAct } from "./steering.tsx";
 import { columnOf, type Offer, spentCost } from "./tasks.ts";
 
@@ -15,18 +17,29 @@ export function TeamHeader({ team, rows }: Shared) {
   const { may, why } = useMay("run");
   const act = useAct(team.team);
   const [asking, setAsking] = useState<Offer | null>(null);
-  const [showsHow, setShowsHow] = useState(false);
+  const [shows, setShows] = useState<"run" | "goal" | null>(null);
   const done = rows.filter((row) => columnOf(row) === "done").length;
   const all = rows.filter((row) => row.status !== "cancelled").length;
-  const status = team.paused ? "paused" : team.running ? "running" : "not running";
+  const job = useJobAtWork(team.team, "run");
+  const isAtWork = team.running || job !== undefined;
+  const status = team.paused ? "paused" : isAtWork ? "running" : "not running";
+  const isOver = rows.length === 0 || done === all;
   const hold: Offer = team.paused ? { action: "resume", label: "Resume" } : { action: "pause", label: "Pause" };
   const atWork = team.running ? team.agents.filter((agent) => agent.status === "working").length : 0;
   return (
     <header className="team-head">
       <div className="row wrap">
-        <h1 className="truncate">{team.team}</h1>
-        <Status status={status} />
+        <div className="row team-title">
+          <h1 className="truncate">{team.team}</h1>
+          <Status status={status} {...(job && { title: job.command })} />
+          <PlanningNow team={team.team} />
+        </div>
         <span className="grow" />
+        {rows.length > 0 && (
+          <button type="button" className="button" disabled={!may} title={why} onClick={() => setShows("goal")}>
+            Plan…
+          </button>
+        )}
         <button type="button" className="button" disabled={!may || act.isPending} title={why} onClick={() => act.mutate({ action: hold.action })}>
           {hold.label}
         </button>
@@ -39,9 +52,11 @@ export function TeamHeader({ team, rows }: Shared) {
               Kill
             </button>
           </>
+        ) : isAtWork ? (
+          <StopJob team={team.team} kind="run" className="button danger" />
         ) : (
-          <button type="button" className="button primary" onClick={() => setShowsHow(true)}>
-            Run
+          <button type="button" className={isOver ? "button" : "button primary"} disabled={!may} title={why} onClick={() => setShows("run")}>
+            Run…
           </button>
         )}
       </div>
@@ -80,14 +95,10 @@ export function TeamHeader({ team, rows }: Shared) {
           }}
         />
       )}
-      {showsHow && (
-        <Dialog title="Start a run" onClose={() => setShowsHow(false)}>
-          <div className="stack">
-            <p>In a terminal, in {team.root}. The page shows it live.</p>
-            <Command text="bae team run" />
-            <p className="small muted">Three agents, and at most two dollars:</p>
-            <Command text="bae team run --max-agents 3 --budget cost=2.00" />
-          </div>
+      {shows === "run" && <RunDialog team={team.team} root={team.root} onClose={() => setShows(null)} />}
+      {shows === "goal" && (
+        <Dialog title="Plan a goal" onClose={() => setShows(null)}>
+          <GoalForm team={team.team} onPlanned={() => setShows(null)} />
         </Dialog>
       )}
     </header>

@@ -10,6 +10,7 @@ import { Command, Empty, Loading, Problem } from "../../ui/basics.tsx";
 import { useAddress, VIEWS } from "./address.ts";
 import { Agents } from "./agents.tsx";
 import { Board } from "./board.tsx";
+import { Jobs } from "./jobs.tsx";
 import { NextSteps } from "./next-steps.tsx";
 import { Plan } from "./plan.tsx";
 import { useRunsBase } from "./runs-base.ts";
@@ -68,6 +69,7 @@ function OneTeam({ team }: { team: string }) {
         <FollowAgent key={run} team={team} base={base} run={run!} />
       ))}
       <TeamHeader {...shared} />
+      <Jobs team={team} />
       {error !== null && <Problem error={error} />}
       <div className="team-columns">
         <div className="team-main">

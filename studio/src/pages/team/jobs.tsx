@@ -1,0 +1,160 @@
+// Planning and runs that the studio itself has started, and the questions of planning.
+
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { type FormEvent, useId } from "react";
+
+import { api, ApiProblem, pathOf } from "../../api/client.ts";
+import type { AnsweredView, JobPage, JobView, PlanningPage, PlanningView, QuestionBody } from "../../api/types.ts";
+import { useMay } from "../../studio.tsx";
+import { Age, Problem, Status } from "../../ui/basics.tsx";
+import { useDraft } from "./drafts.ts";
+import { refreshTeam } from "./queries.ts";
+import { Long } from "./task-about.tsx";
+
+const OFTEN = 1_500;
+
+/** What was started here. Null where this server starts nothing. */
+export function useJobs(team: string): JobPage | null | undefined {
+  const { data, error } = useQuery({
+    queryKey: ["team", team, "jobs"],
+    queryFn: ({ signal }) => api<JobPage>(pathOf`/teams/${team}/jobs`, { signal }),
+    refetchInterval: ({ state }) => (state.data?.jobs.some((job) => job.status === "running") ? OFTEN : false),
+  });
+  return error instanceof ApiProblem && error.status === 404 ? null : data;
+}
+
+const NAMES = { plan: "Planning", run: "The run" };
+
+/** The planning or the run that was started here and is in progress. */
+export function useJobAtWork(team: string, kind: JobView["kind"]): JobView | undefined {
+  return useJobs(team)?.jobs.find((job) => job.kind === kind && job.status === "running");
+}
+
+/** Planning in progress, in the header. */
+export function PlanningNow({ team }: { team: string }) {
+  const job = useJobAtWork(team, "plan");
+  if (job === undefined) return null;
+  return (
+    <span className="row small" title={job.command}>
+      <Status status="running" title={job.command} /> a goal is planned, since <Age at={job.started} />
+      <StopJob team={team} kind="plan" />
+    </span>
+  );
+}
+
+export function StopJob({ team, kind, className = "button small danger" }: { team: string; kind: JobView["kind"]; className?: string }) {
+  const { may, why } = useMay("run");
+  const stop = useMutation({
+    mutationFn: () => api<JobView>(pathOf`/teams/${team}/jobs/${kind}/stop`, { method: "POST" }),
+    onSettled: () => refreshTeam(team),
+  });
+  return (
+    <>
+      <button type="button" className={className} disabled={!may || stop.isPending} title={why || "What is done is kept"} onClick={() => stop.mutate()}>
+        {kind === "plan" ? "Stop planning" : "Stop"}
+      </button>
+      {stop.error !== null && <Problem error={stop.error} />}
+    </>
+  );
+}
+
+/** What was started here and did not come to its end, and what planning asks. */
+export function Jobs({ team }: { team: string }) {
+  const jobs = useJobs(team);
+  const shown = jobs?.jobs.filter((job) => job.status === "failed" || (job.kind === "plan" && job.status === "stopped")) ?? [];
+  if (jobs === null || jobs === undefined) return null;
+  return (
+    <>
+      {shown.map((job) => (
+        <Job key={job.kind} job={job} />
+      ))}
+      <OpenPlanning team={team} />
+    </>
+  );
+}
+
+function Job({ job }: { job: JobView }) {
+  return (
+    <section className={job.status === "failed" ? "problem job" : "note job"} aria-label={NAMES[job.kind]}>
+      <p className="row wrap">
+        <span className="strong">{NAMES[job.kind]}</span>
+        <Status status={job.status === "stopped" ? "cancelled" : job.status} />
+        <span className="small">
+          {job.ended !== null && <Age at={job.ended} />}
+          {job.by !== "" && `, started by ${job.by}`}
+        </span>
+      </p>
+      {job.reason !== "" && <p>{job.reason}</p>}
+      {job.status === "failed" && job.output !== "" && <Long text={job.output} />}
+      <p className="small">
+        <code>{job.command}</code>
+      </p>
+    </section>
+  );
+}
+
+/** Goals whose planning waits for answers. */
+function OpenPlanning({ team }: { team: string }) {
+  const { data } = useQuery({
+    queryKey: ["team", team, "plans"],
+    queryFn: ({ signal }) => api<PlanningPage>(pathOf`/teams/${team}/plans`, { signal }),
+  });
+  return data?.plans.map((plan) => <PlanningQuestions key={plan.plan} team={team} plan={plan} />);
+}
+
+function PlanningQuestions({ team, plan }: { team: string; plan: PlanningView }) {
+  const open = plan.questions.filter((each) => !each.answered);
+  if (open.length === 0) return null;
+  return (
+    <section className="question open" aria-label="Questions about the goal">
+      <h3>Planning asks {open.length === 1 ? "a question" : `${open.length} questions`}</h3>
+      <p className="value text muted">{plan.goal.length > 300 ? `${plan.goal.slice(0, 300)}…` : plan.goal}</p>
+      {open.map((each) => (
+        <PlanningQuestion key={each.number} team={team} plan={plan.plan} number={each.number} question={each.question} />
+      ))}
+    </section>
+  );
+}
+
+function PlanningQuestion({ team, plan, number, question }: { team: string; plan: string; number: number; question: string }) {
+  const { may, why } = useMay("answer");
+  const id = useId();
+  const [draft, setDraft, forget] = useDraft(`plan/${team}/${plan}/${number}`);
+  const send = useMutation({
+    mutationFn: (body: QuestionBody) => api<AnsweredView>(pathOf`/teams/${team}/plans/${plan}/questions/${number}`, { method: "POST", body }),
+    onSuccess: forget,
+    onSettled: () => refreshTeam(team),
+  });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    if (draft.trim() !== "" && !send.isPending) send.mutate({ answer: draft });
+  };
+  return (
+    <form className="answer" onSubmit={submit}>
+      <label htmlFor={id} className="value text">
+        {question}
+      </label>
+      <textarea
+        id={id}
+        className="textarea"
+        rows={1}
+        placeholder="Your answer…"
+        value={draft}
+        disabled={!may}
+        onChange={(event) => setDraft(event.target.value)}
+        onKeyDown={(event) => {
+          if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(event);
+        }}
+      />
+      <div className="row wrap">
+        <button type="submit" className="button primary small" disabled={!may || draft.trim() === "" || send.isPending} title={why || "Ctrl+Enter"}>
+          Answer
+        </button>
+        <button type="button" className="button small" disabled={!may || send.isPending} title={why || "The LLM decides, and notes what it assumes"} onClick={() => send.mutate({ decide: true })}>
+          Let the LLM decide
+        </button>
+      </div>
+      {send.error !== null && <Problem error={send.error} />}
+    </form>
+  );
+}
