@@ -146,5 +146,3 @@ def _readable(programs: Path, folder: Path) -> Path:
     if libraries.is_dir():  # the programs look for them beside their package
         shutil.copytree(libraries, folder / "site" / libraries.name, symlinks=True)
     return copied / "bin"
-
-

@@ -26,7 +26,11 @@ _HERE: Final = {
 
 
 def error_of(
-    code: str, name: str, run_id: str | None = None, cause: BaseException | None = None, **words: Any
+    code: str,
+    name: str,
+    run_id: str | None = None,
+    cause: BaseException | None = None,
+    **words: Any,
 ) -> JournalError:
     """The error of a code, about the journal of that name."""
     if code not in _HERE:

@@ -198,11 +198,7 @@ class Writer:
             for line in job.lines
         ]
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(8)]
-        jobs = [
-            {**job.job, "again": job.is_again}
-            for job in batch
-            if job.job is not None
-        ]
+        jobs = [{**job.job, "again": job.is_again} for job in batch if job.job is not None]
         owner = self.lease.owner if needs_owner else None
         found = await self._write(connection, owner, columns, jobs)
         if found.get("lost"):
@@ -229,9 +225,7 @@ class Writer:
         jobs: Sequence[dict[str, Any]],
     ) -> dict[str, Any]:
         statement = f"select {self.schema}.write($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
-        return json.loads(
-            await connection.fetchval(statement, owner, *columns, json.dumps(jobs))
-        )
+        return json.loads(await connection.fetchval(statement, owner, *columns, json.dumps(jobs)))
 
     def _judge(self, job: WriteJob, result: dict[str, Any]) -> None:
         if "code" in result:

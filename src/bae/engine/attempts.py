@@ -1,0 +1,79 @@
+"""How often a run was tried at its present step, and how many processes have died there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from bae.exceptions import BaeError, JournalError
+from bae.journal.cancellation import end_unowned
+from bae.journal.stored_runs import DEATH
+
+if TYPE_CHECKING:
+    from bae.graph import Graph
+    from bae.journal.store import Journal
+
+_PROGRESS: Final = frozenset(
+    {
+        *("StepStarted", "Returned", "ItemEnded", "ChoiceMade", "FillEnded", "LMAnswered"),
+        *("ToolEnded", "RoundMade"),
+    }
+)
+"""Lines that a run does not write again when it is resumed: it has come further with each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """What the journal has of the attempts since a run last came further."""
+
+    tries: int = 0
+    """How often it was resumed."""
+    deaths: int = 0
+    """How many of these attempts ended with the death of their process, the last one included."""
+    died: bool = False
+    """Whether the last one did."""
+    resumed: int = 0
+    """How often the run was resumed in all."""
+    step: int = 0
+
+
+async def attempts_of(journal: Journal, run_id: str) -> Attempts:
+    """The attempts at an interrupted run."""
+    stored = await journal.read(run_id)
+    resumed = tries = 0
+    for line in stored.lines:
+        if line.kind == "RunResumed":
+            resumed += 1
+            tries += 1
+        elif line.kind in _PROGRESS:
+            tries = 0
+    # A process that hands a run over gives up its claim; one that died is still its owner.
+    died = stored.info.is_interrupted() and stored.info.owner is not None
+    since = range(resumed - tries, resumed + 1)
+    noted = {number for number in since if f"{DEATH}{number}" in stored.answers}
+    deaths = len(noted | {resumed}) if died else len(noted)
+    step = stored.lines[-1].step if stored.lines else 0
+    return Attempts(tries, deaths, died, resumed, step)
+
+
+async def note_death(journal: Journal, run_id: str, attempts: Attempts) -> None:
+    """Store that the process of the last attempt died. It is noted once, by whichever worker."""
+    await journal.answer(run_id, f"{DEATH}{attempts.resumed}", "true")
+
+
+async def end_poison(
+    journal: Journal, run_id: str, graph: Graph[Any, Any], attempts: Attempts
+) -> None:
+    """End a run as failed whose processes have died."""
+    error = BaeError(
+        f"{attempts.deaths} processes died while they worked on step {attempts.step} of the run",
+        run_id=run_id,
+        code="bae-run-poisoned",
+        fix="see what ends the process there: memory, a crash of native code, os._exit; then "
+        f"graph.resume({run_id!r}, …) continues the run",
+    )
+    try:
+        await end_unowned(journal, await journal.info(run_id), "failed", error)
+    except JournalError as late:
+        if late.code not in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
+            raise
