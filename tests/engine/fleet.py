@@ -88,7 +88,7 @@ class Fleet:
     async def until(self, wanted: Callable[[], bool], seconds: float = 60) -> None:
         """Wait for something that processes do."""
         async with asyncio.timeout(seconds):
-            while not wanted():
+            while not wanted():  # noqa: ASYNC110  other processes do it
                 await asyncio.sleep(0.02)
 
     async def until_effects(self, count: int) -> None:

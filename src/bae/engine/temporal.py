@@ -34,7 +34,8 @@ class TemporalEngine(Engine):
     Each run is a workflow whose id is `bae:` and the id of the run, with one activity that begins
     or resumes the run and sends heartbeats. Its arguments are the id of the run and the name of the
     graph: no value of a node reaches Temporal. A worker that sends no heartbeat for `heartbeat`
-    seconds is taken for dead; give the lease of the journal.
+    seconds is taken for dead; give the lease of the journal. The workers of a task queue have the
+    same graphs: a run that a worker cannot carry out is tried again later, by any of them.
 
     `address`, `namespace`, keys and certificates that are not given come from Temporal's own
     environment variables and configuration file (`TEMPORAL_ADDRESS`, `TEMPORAL_API_KEY`, …). Every
@@ -73,7 +74,7 @@ class TemporalEngine(Engine):
         client = await self._connected()
         await client.start_workflow(
             "bae.run",
-            args=[run_id, graph, self._activities(graph), self.heartbeat],
+            args=[run_id, graph, self.heartbeat],
             id=workflow_id(run_id),
             task_queue=self.task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
@@ -91,12 +92,7 @@ class TemporalEngine(Engine):
             if client is None:
                 return
             sweeping = group.create_task(self._sweep(worker))
-            slots = _Slots(worker)
-            serving = [self._worker_of_workflows(client)]
-            serving += [
-                self._worker_of_runs(client, worker, graph, slots) for graph in worker.graphs
-            ]
-            async with _running(serving):
+            async with _running(self._worker_of_runs(client, worker)):
                 await stopping
             sweeping.cancel()
 
@@ -148,40 +144,26 @@ class TemporalEngine(Engine):
 
     # What this process does for Temporal.
 
-    def _activities(self, graph: str) -> str:
-        """The task queue of the runs of a graph: its workers poll it, and no others."""
-        return f"{self.task_queue}/{graph}"
-
-    def _worker_of_workflows(self, client: Client) -> TemporalWorker:
+    def _worker_of_runs(self, client: Client, worker: Worker) -> TemporalWorker:
+        from temporalio import activity
         from temporalio.worker import UnsandboxedWorkflowRunner
         from temporalio.worker import Worker as TemporalWorker
 
         from bae.engine.temporal_workflow import RunWorkflow
+
+        @activity.defn(name="bae.carry_out")
+        async def carry_out(run_id: str, graph: str) -> dict[str, Any]:
+            async with _heartbeats(self.heartbeat / 4):
+                outcome = await worker.carry_out(run_id, graph)
+            return _reported(outcome)
 
         return TemporalWorker(
             client,
             task_queue=self.task_queue,
             workflows=[RunWorkflow],
             workflow_runner=UnsandboxedWorkflowRunner(),
-        )
-
-    def _worker_of_runs(
-        self, client: Client, worker: Worker, graph: str, slots: _Slots
-    ) -> TemporalWorker:
-        from temporalio import activity
-        from temporalio.worker import Worker as TemporalWorker
-
-        @activity.defn(name="bae.carry_out")
-        async def carry_out(run_id: str, name: str) -> dict[str, Any]:
-            async with _heartbeats(self.heartbeat / 4):
-                outcome = await worker.carry_out(run_id, name)
-            return _reported(outcome)
-
-        return TemporalWorker(
-            client,
-            task_queue=self._activities(graph),
             activities=[carry_out],
-            tuner=slots.tuner(),
+            max_concurrent_activities=worker.concurrency,
             graceful_shutdown_timeout=timedelta(seconds=60),
         )
 
@@ -243,53 +225,12 @@ async def _heartbeats(every: float) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _running(workers: list[TemporalWorker]) -> AsyncIterator[None]:
-    """Have workers of Temporal run inside the block. At its end they take nothing new, and what
-    they do is waited for."""
+async def _running(worker: TemporalWorker) -> AsyncIterator[None]:
+    """Have a worker of Temporal run inside the block. At its end it takes nothing new, and what it
+    does is waited for."""
     async with asyncio.TaskGroup() as group:
-        for each in workers:
-            group.create_task(each.run())
+        group.create_task(worker.run())
         try:
             yield
         finally:
-            await asyncio.gather(*(each.shutdown() for each in workers))
-
-
-class _Slots:
-    """How many runs are in progress in a process: of all its graphs together."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._free = asyncio.Semaphore(worker.concurrency)
-
-    def tuner(self) -> Any:
-        """What a worker of Temporal asks before it takes a run."""
-        from temporalio.worker import (
-            CustomSlotSupplier,
-            FixedSizeSlotSupplier,
-            SlotPermit,
-            WorkerTuner,
-        )
-
-        free = self._free
-
-        class Supplier(CustomSlotSupplier):
-            async def reserve_slot(self, ctx: Any) -> SlotPermit:
-                await free.acquire()
-                return SlotPermit()
-
-            def try_reserve_slot(self, ctx: Any) -> SlotPermit | None:
-                return None
-
-            def mark_slot_used(self, ctx: Any) -> None:
-                pass
-
-            def release_slot(self, ctx: Any) -> None:
-                free.release()
-
-        one = FixedSizeSlotSupplier(1)
-        return WorkerTuner.create_composite(
-            workflow_supplier=one,
-            activity_supplier=Supplier(),
-            local_activity_supplier=one,
-            nexus_supplier=one,
-        )
+            await worker.shutdown()

@@ -30,14 +30,13 @@ class RunWorkflow:
         self._calls += 1
 
     @workflow.run
-    async def run(self, run_id: str, graph: str, task_queue: str, heartbeat: float) -> None:
+    async def run(self, run_id: str, graph: str, heartbeat: float) -> None:
         """Have the run carried out until it is over."""
         while True:
             seen = self._calls
             outcome: dict[str, Any] = await workflow.execute_activity(
                 "bae.carry_out",
                 args=[run_id, graph],
-                task_queue=task_queue,
                 heartbeat_timeout=timedelta(seconds=heartbeat),
                 start_to_close_timeout=_LONGEST,
                 retry_policy=RetryPolicy(
@@ -55,4 +54,4 @@ class RunWorkflow:
                     lambda seen=seen: self._calls != seen, timeout=timedelta(seconds=wait)
                 )
             if workflow.info().is_continue_as_new_suggested():
-                workflow.continue_as_new(args=[run_id, graph, task_queue, heartbeat])
+                workflow.continue_as_new(args=[run_id, graph, heartbeat])
