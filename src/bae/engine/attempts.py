@@ -27,7 +27,7 @@ class Attempts:
     """What the journal has of the attempts since a run last came further."""
 
     tries: int = 0
-    """How often it was resumed."""
+    """How many there were."""
     deaths: int = 0
     """How many of these attempts ended with the death of their process, the last one included."""
     died: bool = False
@@ -40,20 +40,21 @@ class Attempts:
 async def attempts_of(journal: Journal, run_id: str) -> Attempts:
     """The attempts at an interrupted run."""
     stored = await journal.read(run_id)
-    resumed = tries = 0
+    resumed = since = 0
+    has_come_further = False
     for line in stored.lines:
         if line.kind == "RunResumed":
-            resumed += 1
-            tries += 1
+            resumed, since = resumed + 1, since + 1
         elif line.kind in _PROGRESS:
-            tries = 0
+            since, has_come_further = 0, True
     # A process that hands a run over gives up its claim; one that died is still its owner.
     died = stored.info.is_interrupted() and stored.info.owner is not None
-    since = range(resumed - tries, resumed + 1)
-    noted = {number for number in since if f"{DEATH}{number}" in stored.answers}
+    # The attempt in which it came further is the first one at what is next.
+    numbers = range(resumed - since, resumed + 1)
+    noted = {number for number in numbers if f"{DEATH}{number}" in stored.answers}
     deaths = len(noted | {resumed}) if died else len(noted)
     step = stored.lines[-1].step if stored.lines else 0
-    return Attempts(tries, deaths, died, resumed, step)
+    return Attempts(since + has_come_further, deaths, died, resumed, step)
 
 
 async def note_death(journal: Journal, run_id: str, attempts: Attempts) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from time import monotonic, time
@@ -207,7 +207,7 @@ def _reported(outcome: RunOutcome) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _heartbeats(every: float) -> AsyncIterator[None]:
+async def _heartbeats(every: float) -> AsyncGenerator[None]:
     from temporalio import activity
 
     async def beat() -> None:
@@ -225,7 +225,7 @@ async def _heartbeats(every: float) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _running(worker: TemporalWorker) -> AsyncIterator[None]:
+async def _running(worker: TemporalWorker) -> AsyncGenerator[None]:
     """Have a worker of Temporal run inside the block. At its end it takes nothing new, and what it
     does is waited for."""
     async with asyncio.TaskGroup() as group:

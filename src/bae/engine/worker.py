@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -30,6 +31,8 @@ _AWAY: Final = (
     *("bae-journal-failed", "bae-journal-away", "bae-journal-locked", "bae-journal-full"),
 )
 """The journal cannot be reached at present."""
+FIRST_WAIT: Final = 1.0
+"""Seconds before a run is tried again; each time twice as long."""
 _SHORTEST_WAIT: Final = 0.5
 _LONGEST_WAIT: Final = 60.0
 _SUSPECT: Final = 2
@@ -214,12 +217,8 @@ class Worker:
         return False
 
     async def _resume(self, run_id: str, worked: WorkerGraph, attempts: Attempts) -> RunOutcome:
-        options = RunOptions(
-            worked.lm,
-            None,
-            dep_cache={},
-            tries_again=lambda error: self._may_pass(error, attempts),
-        )
+        may_pass = partial(self._may_pass, attempts=attempts)
+        options = RunOptions(worked.lm, None, dep_cache={}, tries_again=may_pass)
         with carrying("work", run_id, worked.graph.name):
             result = await resume(
                 worked.graph, run_id, options, self.journal, worked.given or None, skip_ended=True
@@ -240,7 +239,7 @@ class Worker:
         code = getattr(error, "code", "")
         if code in ("bae-run-ended", "bae-run-unknown"):
             return RunOutcome("over", error=error)
-        after = max(min(_LONGEST_WAIT, 2.0**attempts.tries), _retry_after(error))
+        after = max(min(_LONGEST_WAIT, FIRST_WAIT * 2.0**attempts.tries), _retry_after(error))
         try:
             info = await self.journal.info(run_id)
         except JournalError:

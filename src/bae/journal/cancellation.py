@@ -78,7 +78,7 @@ async def end_unowned(
     journal: Journal,
     info: RunInfo,
     status: Literal["cancelled", "failed"] = "cancelled",
-    error: BaeError | None = None,
+    failure: BaeError | None = None,
 ) -> None:
     """End a run that no process works on, as cancelled or as failed with an error."""
     from bae.journal.resume import give_up_claim
@@ -87,7 +87,7 @@ async def end_unowned(
     try:
         claim = await finish_despite_cancel(journal.claim(run_id), claims.append)
         stored = await journal.read(run_id)
-        lines = await off_loop(len(stored.lines), _last_lines, stored, claim, status, error)
+        lines = await off_loop(len(stored.lines), _last_lines, stored, claim, status, failure)
     except JournalError as error:
         if error.code == "bae-thread-busy":  # it is queued, and another run has the thread
             await journal.replace([_cancelled(await journal.read(run_id))])
@@ -101,7 +101,7 @@ async def end_unowned(
         if claims:
             await give_up_claim(journal, claims[0], info, error)
         raise
-    why = "" if error is None else f"[{error.code}] {error.message}"
+    why = "" if failure is None else f"[{failure.code}] {failure.message}"
     await finish_despite_cancel(journal.release(claim, status, lines, error=why))
 
 
