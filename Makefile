@@ -143,6 +143,7 @@ pictures: .venv/.dev ## Make the pictures in docs/assets again
 		-o docs/assets/run.svg -- .venv/bin/bae run examples/ootd.py \
 		--set message="ugh, just got up" --lm local --no-journal
 	.venv/bin/bae graph export examples/ootd.py --force -o docs/assets/graph.svg
+	.venv/bin/python tools/record_studio.py docs/assets
 
 .PHONY: sizes
 sizes: .venv/.dev ## Print lines and files of each room, and the files that one run goes through

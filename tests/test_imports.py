@@ -409,6 +409,7 @@ EXTRAS = {
     "bae.compiler": {"dspy"},
     "bae.engine.temporal": {"temporalio"},
     "bae.evals.datasets": {"pydantic_evals", "yaml"},
+    "bae.journal.postgres": {"asyncpg"},
     "bae.lm.anthropic_": {"anthropic", "httpx2"},
     "bae.lm.dspy_": {"dspy", "litellm"},
     "bae.lm.extras": {"dspy"},

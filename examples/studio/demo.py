@@ -22,14 +22,15 @@ from types import FrameType
 
 EXAMPLES = Path(__file__).resolve().parents[1]
 TEAM_LM = ("--lm", f"python:{EXAMPLES / 'team' / 'scripted_lm.py'}:make_lm")
-GRAPHS = ("studio/talk.py", "ootd.py", "approve_a_refund.py", "answer_with_tools.py")
+GRAPHS = ("studio/talk.py", "ootd.py", "approve_a_refund.py", "answer_with_tools.py", "chat.py")
 RUNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("outfit-1", "ootd", ("message=ugh, just got up",)),
-    ("tools-1", "answer_with_tools", ("text=How many umbrellas are left, and what do they cost?",)),
-    ("order-1", "look_up_an_order", ("text=Where is my lamp? Order A-17.",)),
-    ("refund-1", "approve_a_refund", ("text=The umbrella arrived wet.",)),
+    ("outfit-1", "ootd", ("--set", "message=ugh, just got up")),
+    ("tools-1", "answer_with_tools", ("--set", "text=What is a lamp in pounds?")),
+    ("order-1", "look_up_an_order", ("--set", "text=Where is my lamp? Order A-17.")),
+    ("refund-1", "approve_a_refund", ("--set", "text=The umbrella arrived wet.")),
+    ("chat-1", "chat", ("--set", "text=Please cancel my order B-4.", "--thread", "ana-42")),
 )
-"""Runs of the examples: an id, the example, and what its start node is given."""
+"""Runs of the examples: an id, the example, and the options of `bae run`."""
 
 
 def main(folder: Path) -> int:
@@ -56,9 +57,8 @@ def make_run(journal: Path, run_id: str, example: str, given: tuple[str, ...]) -
     if journal.exists() and run_id in run_ids(journal):
         return
     script = EXAMPLES / "scripted" / f"{example}.json"
-    values = [word for each in given for word in ("--set", each)]
     options = ("--lm", f"scripted:{script}", "--journal", str(journal), "--run-id", run_id)
-    code = run(["run", str(EXAMPLES / f"{example}.py"), *values, *options], quiet=True)
+    code = run(["run", str(EXAMPLES / f"{example}.py"), *given, *options], quiet=True)
     print(f"  {run_id}: {'done' if code == 0 else 'waits for you' if code == 3 else 'failed'}")
 
 

@@ -4,6 +4,7 @@ import { Redirect, Route, Switch } from "wouter";
 
 import { inboxQuery } from "./api/queries.ts";
 import { Login } from "./login.tsx";
+import { pathPart } from "./path.ts";
 import { Shell } from "./shell.tsx";
 import { Studio } from "./studio.tsx";
 import { Empty, Loading } from "./ui/basics.tsx";
@@ -33,16 +34,16 @@ export function App() {
               <Route path="/" component={Front} />
               <Route path="/inbox" component={InboxPage} />
               <Route path="/runs" component={RunsPage} />
-              <Route path="/runs/:run/vs/:other">{({ run, other }) => <ComparePage a={decodeURIComponent(run)} b={decodeURIComponent(other)} />}</Route>
-              <Route path="/runs/:run">{({ run }) => <RunPage key={run} base="" run={decodeURIComponent(run)} />}</Route>
-              <Route path="/graphs/:graph?">{({ graph }) => <GraphsPage graph={graph === undefined ? null : decodeURIComponent(graph)} />}</Route>
+              <Route path="/runs/:run/vs/:other">{() => <ComparePage a={pathPart(1)!} b={pathPart(3)!} />}</Route>
+              <Route path="/runs/:run">{({ run }) => <RunPage key={run} base="" run={pathPart(1)!} />}</Route>
+              <Route path="/graphs/:graph?">{() => <GraphsPage graph={pathPart(1)} />}</Route>
               <Route path="/chat/:graph?/:thread?">
-                {({ graph, thread }) => <ChatPage graph={graph ? decodeURIComponent(graph) : null} thread={thread ? decodeURIComponent(thread) : null} />}
+                {() => <ChatPage graph={pathPart(1)} thread={pathPart(2)} />}
               </Route>
               <Route path="/team/:team/runs/:run">
-                {({ team, run }) => <AgentRunPage key={run} team={decodeURIComponent(team)} run={decodeURIComponent(run)} />}
+                {({ run }) => <AgentRunPage key={run} team={pathPart(1)!} run={pathPart(3)!} />}
               </Route>
-              <Route path="/team/:team?/*?">{({ team }) => <TeamPage team={team ? decodeURIComponent(team) : null} />}</Route>
+              <Route path="/team/:team?/*?">{() => <TeamPage team={pathPart(1)} />}</Route>
               <Route>
                 <Empty mark="?" title="There is no such page" />
               </Route>

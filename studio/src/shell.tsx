@@ -1,15 +1,17 @@
 // The frame around every page: navigation, connection, keys.
 
 import { useQuery } from "@tanstack/react-query";
-import { type ReactNode, useEffect, useState } from "react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 
 import { useConnection, useFeed } from "./api/feed.ts";
 import { client, inboxQuery } from "./api/queries.ts";
+import type { RunRow } from "./api/types.ts";
 import { useStudio } from "./studio.tsx";
 import { toggleTheme } from "./theme.ts";
 import { Icon, type IconName } from "./ui/icons.tsx";
 import { Dialog } from "./ui/overlays.tsx";
+import { useSoon } from "./ui/soon.ts";
 
 const KEYS: [keys: string, what: string][] = [
   ["g i", "Inbox"],
@@ -19,6 +21,10 @@ const KEYS: [keys: string, what: string][] = [
   ["/", "Search"],
   ["j k", "Next and previous row"],
   ["Enter", "Open"],
+  ["a r", "Yes or no, in the inbox"],
+  ["Ctrl Enter", "Send an answer"],
+  ["x", "Select a run"],
+  ["c", "Compare two selected runs"],
   ["Esc", "Close"],
   ["[ ]", "Previous and next step of a run"],
   ["w", "Where a value came from"],
@@ -34,6 +40,7 @@ export function Shell({ children }: { children: ReactNode }) {
   const [location, navigate] = useLocation();
   const [showsKeys, setShowsKeys] = useState(false);
   const waiting = useInboxCount();
+  useReconnected();
   useKeys(navigate, () => setShowsKeys(true));
   useTitle(waiting);
   const links: [IconName, string, string][] = [
@@ -120,12 +127,25 @@ function Banners() {
   );
 }
 
-/** How many questions wait. The list of runs changes whenever one begins or ends to wait. */
+/** What changed while the connection was lost is read when it is there again. */
+function useReconnected(): void {
+  const connection = useConnection();
+  const wasLost = useRef(false);
+  useEffect(() => {
+    if (connection === "open" && wasLost.current) void client.invalidateQueries();
+    wasLost.current = connection === "lost" || (wasLost.current && connection !== "open");
+  }, [connection]);
+}
+
+/** How many questions wait. They are read again when a run begins or ends to wait. */
 function useInboxCount(): number {
   const studio = useStudio();
   const { data } = useQuery(inboxQuery());
-  const refresh = () => void client.invalidateQueries({ queryKey: ["inbox"] });
-  useFeed("runs", "now", (message) => message.items.length > 0 && refresh());
+  const refresh = useSoon(() => void client.invalidateQueries({ queryKey: ["inbox"] }), 500);
+  useFeed("runs", "now", (message) => {
+    const waited = new Set(data?.gates.map((gate) => gate.run_id));
+    if ((message.items as RunRow[]).some((row) => row.status === "waiting" || waited.has(row.run_id))) refresh();
+  });
   const team = studio.teams[0];
   useFeed(team === undefined ? null : `team/${encodeURIComponent(team.name)}`, "now", (message) => message.items.length > 0 && refresh());
   if (data === undefined) return 0;
@@ -133,9 +153,12 @@ function useInboxCount(): number {
   return data.gates.filter((gate) => !gate.answered).length + more;
 }
 
+/** The title and the icon of the tab say that something waits. */
 function useTitle(waiting: number): void {
   useEffect(() => {
     document.title = waiting > 0 ? `(${waiting}) bae studio` : "bae studio";
+    const icon = document.querySelector<HTMLLinkElement>("link[rel=icon]");
+    if (icon !== null) icon.href = waiting > 0 ? "/icon-waiting.svg" : "/icon.svg";
   }, [waiting]);
 }
 

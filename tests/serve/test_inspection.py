@@ -134,6 +134,9 @@ async def test_a_timeline_has_the_critical_path_and_the_slack_of_everything_else
             page = await served.get(f"/runs/one/timeline?start={len(pages)}&limit=2")
             pages += page["bars"]
         assert [each["place"] for each in pages] == [each["place"] for each in found["bars"]]
+        asked = await served.get("/runs/one/timeline?place=1&limit=1")
+        assert pages[asked["index"]]["place"] == "1:Report"
+        assert (await served.get("/runs/one/timeline?place=9"))["index"] is None
 
 
 async def test_steps_come_in_pages_around_a_number_and_values_are_cut_in_lists():

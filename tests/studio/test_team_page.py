@@ -226,6 +226,42 @@ async def test_a_note_about_a_line_of_the_change_reaches_the_agent_at_work(
         assert any("nobody wants halves" in each for each in lm.seen)
 
 
+async def test_tasks_are_added_edited_and_dropped_and_a_fault_is_shown_at_its_field(
+    page: Any, tmp_path: Path
+):
+    async with open_team(tmp_path) as team:
+        await team.studio.show(page, "/team/calc?view=plan")
+        await page.get_by_role("button", name="Add a task").click()
+        form = page.get_by_role("dialog", name="Add a task")
+        await form.get_by_label("key", exact=True).fill("Two Words")
+        await form.get_by_label("title", exact=True).fill("Halve")
+        await form.get_by_role("button", name="Add", exact=True).last.click()
+        await expect(form.get_by_role("alert").first).to_contain_text("One field is not right yet")
+        await expect(form.get_by_label("key", exact=True)).to_have_attribute("aria-invalid", "true")
+        await form.get_by_label("key", exact=True).fill("half")
+        await form.get_by_role("button", name="Add", exact=True).last.click()
+        await expect(form).to_have_count(0)
+        await expect(page.get_by_role("checkbox", name="Choose Halve")).to_be_visible()
+
+        await page.get_by_role("button", name="Change Halve").click()
+        await page.get_by_role("menuitem", name="Edit…").click()
+        await page.get_by_label("title", exact=True).fill("Halve numbers")
+        await page.get_by_role("button", name="Save").click()
+        await page.get_by_role("button", name="Change Halve numbers").click()
+        await page.get_by_role("menuitem", name="Drop…").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Drop", exact=True).click()
+        await expect(page.get_by_role("link", name="Halve numbers")).to_have_count(0)
+        assert [task.key for task in await team.store.tasks(team.project.id)] == ["sub"]
+
+        await page.get_by_role("tab", name="Board").click()
+        await expect(page.get_by_role("link", name="Subtract")).to_be_visible()
+        await page.keyboard.press("j")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("complementary", name="Task sub")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("link", name="Subtract")).to_be_focused()
+
+
 async def test_hostile_titles_paths_and_lines_are_text_and_a_long_diff_stays_quick(
     page: Any, tmp_path: Path
 ):

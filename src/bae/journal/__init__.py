@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from bae.journal.feeds import Feed, FeedBatch, FeedItem, FeedPage, Feeds, Subscriber, subscribe
     from bae.journal.live_texts import LiveTexts, TextPiece
     from bae.journal.memory import MemoryJournal
+    from bae.journal.postgres import PostgresJournal
     from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound
     from bae.journal.questions import AskedQuestion, list_questions
     from bae.journal.redaction import Redaction
@@ -112,6 +113,7 @@ __all__ = [
     "Origin",
     "ParkedGate",
     "Place",
+    "PostgresJournal",
     "Provenance",
     "Recalled",
     "Record",
@@ -166,6 +168,7 @@ __getattr__, __dir__ = export_lazily(
         "feeds": "Feed FeedBatch FeedItem FeedPage Feeds Subscriber subscribe",
         "live_texts": "LiveTexts TextPiece",
         "memory": "MemoryJournal",
+        "postgres.journal": "PostgresJournal",
         "provenance": "JudgedAnswer MadeCall Provenance ToolRound",
         "questions": "AskedQuestion list_questions",
         "redaction": "Redaction",

@@ -24,6 +24,21 @@ def thread_busy(thread: str, run_id: str) -> JournalError:
     )
 
 
+def not_replaced(run_id: str, owner: str | None) -> JournalError:
+    """The error of a run that cannot be replaced: its `owner` works on it, or forks share its
+    lines."""
+    """The error for a run that cannot be replaced: a living `owner` works on it, or it has forks
+    that share its lines."""
+    if owner is not None:
+        what, code = f"it is in progress, owned by {owner}", "bae-run-owned"
+        fix = "wait for its end, or load the file into another journal"
+    else:
+        what, code = "other runs share its lines", "bae-run-exists"
+        fix = "delete the runs that were forked from it first, or load into another journal"
+    what = f"run {run_id!r} was not replaced: {what}"
+    return JournalError(what, code=code, run_id=run_id, fix=fix)
+
+
 def check_fork(run_id: str, upto: int, there: int) -> None:
     """Raise a ValueError where a run with so many lines cannot be forked at the line `upto`."""
     if not 0 <= upto <= there:

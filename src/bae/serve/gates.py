@@ -1,5 +1,4 @@
-"""Endpoints about what waits for a person: the gates and tool approvals of a run, the inbox of all
-of them, and answers."""
+"""Endpoints about what a run asks people: its gates and tool approvals, and answers."""
 
 from __future__ import annotations
 
@@ -14,23 +13,19 @@ from bae.exceptions import BaeError, GateError, JournalError, describe
 from bae.files import visible
 from bae.graph import Graph
 from bae.journal.decoder import graph_at
-from bae.journal.gates import all_gates, encode_answer, open_gates
+from bae.journal.gates import all_gates, encode_answer
 from bae.journal.node_codec import read_gate_answer
 from bae.journal.report import RunReport, report_run
 from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.markers import OpenGate
 from bae.plan import plan_of
-from bae.serve import views
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
 from bae.serve.files import files_named
 from bae.serve.problems import InputFault, Refused, refusal_of, wrong_input
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.starts import answer_schema
-from bae.serve.views import SHORT, GatePage, GateView, InboxPage, Value, fitting, size_of, value_of
+from bae.serve.views import SHORT, GatePage, GateView, Value, fitting, size_of, value_of
 from bae.tool_plan import AskPlan
-
-_OF_RUN: Final = 20
-"""How many questions of one run are in the inbox."""
 
 
 class GatesQuery(Form):
@@ -42,14 +37,6 @@ class GatesQuery(Form):
     start: Annotated[int, Field(ge=0, le=1 << 31)] = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 100
     cut: CutAt = SHORT
-
-
-class InboxQuery(Form):
-    """Questions that have waited since a time after `after`: the `next` of the page before."""
-
-    after: float | None = None
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
-    cut: ListCut = SHORT
 
 
 class AnswerBody(Form):
@@ -92,40 +79,6 @@ async def list_gates(call: ApiCall) -> GatePage:
     """The questions of a run."""
     gates, total = await call.api.fold_run(call.user, call.path["run"], _listed, call)
     return GatePage(gates=gates, total=total)
-
-
-async def show_inbox(call: ApiCall) -> InboxPage:
-    """All questions that wait for an answer, the oldest first."""
-    api, query = call.api, call.query
-    waiting: list[tuple[float, str, RunInfo | GateView]] = []
-    async for info in api.journal.every_run(status="waiting", metadata=api.only(call.user)):
-        is_open = any(not gate.answered for gate in info.waiting)
-        is_open = is_open and info.graph not in api.asked_elsewhere
-        if is_open and api.may_see(call.user, info):
-            waiting.append((info.updated, info.run_id, info))
-    for source in api.inbox_sources:
-        waiting += [(each.since, each.gate, each) for each in await source(call)]
-    page = InboxPage(gates=[])
-    found, size = page.gates, 0
-    for since, _, each in sorted(waiting, key=lambda one: one[:2]):
-        if query.after is not None and since <= query.after:
-            continue
-        is_full = len(found) >= query.limit or size > views.PAGE_SIZE
-        if is_full and since > found[-1].since:
-            page.next = found[-1].since
-            break
-        if isinstance(each, GateView):
-            found.append(each)
-            continue
-        try:
-            gates, total = await api.fold_run(call.user, each.run_id, _waiting, call)
-        except JournalError:
-            continue  # it was deleted, or is damaged, which /runs shows
-        found += gates
-        size += sum(size_of(gate.context.values()) for gate in gates)
-        if total > len(gates):
-            page.more[each.run_id] = total - len(gates)
-    return page
 
 
 async def answer_gate(call: ApiCall) -> RunDetails:
@@ -244,15 +197,10 @@ async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: 
 def _listed(stored: StoredRun, call: ApiCall) -> tuple[list[GateView], int]:
     query = call.query
     gates = [gate for gate, taken in all_gates(stored) if query.past or not taken]
-    return _view_gates(call, stored, gates, query.start, query.limit)
+    return view_gates(call, stored, gates, query.start, query.limit)
 
 
-def _waiting(stored: StoredRun, call: ApiCall) -> tuple[list[GateView], int]:
-    gates = [each for each in open_gates(stored) if each.address not in stored.answers]
-    return _view_gates(call, stored, gates, 0, _OF_RUN)
-
-
-def _view_gates(
+def view_gates(
     call: ApiCall, stored: StoredRun, gates: list[OpenGate], start: int, limit: int
 ) -> tuple[list[GateView], int]:
     """Some questions of a run, and how many there are."""
@@ -371,15 +319,5 @@ ENDPOINTS: Final = (
         {200: ApprovalPage},
         body=RevokeBody,
         refusals=_WRITE,
-    ),
-    Endpoint(
-        "GET",
-        "/inbox",
-        "read",
-        "List all questions that wait, the oldest first.",
-        show_inbox,
-        {200: InboxPage},
-        InboxQuery,
-        refusals=(422,),
     ),
 )

@@ -263,9 +263,9 @@ class _Connection:
                 await gone([writes])
 
     async def _write(self, number: int, run_id: str, items: Subscriber[Any]) -> None:
-        """Send the text in progress of a run."""
+        """Send the text in progress of a run, and what models think."""
         try:
-            async for pieces in self._api.owner.texts.follow(run_id):
+            async for pieces in self._api.owner.texts.follow(run_id, thoughts=True):
                 await self._send(json.dumps({"sub": number, "text": pieces}))
         except ClientGone:
             items.close()

@@ -76,8 +76,10 @@ class CallsQuery(Form):
 
 
 class TimelineQuery(Form):
-    """Bars from the number `start` on."""
+    """Bars from the number `start` on. Of a `place`, as `3` or `2:Report.parts/1`, which is a step
+    of the run or of a graph inside, the number of the first bar is told as `index`."""
 
+    place: Annotated[str, Field(max_length=2_000)] = ""
     start: Number = 0
     limit: Annotated[int, Field(ge=1, le=5_000)] = 500
 
@@ -176,14 +178,17 @@ async def show_call(call: ApiCall) -> CallView:
 
 
 async def show_timeline(call: ApiCall) -> TimelineView:
-    query, run_id = call.query, call.path["run"]
-    return await call.api.fold_run(call.user, run_id, _timeline, query.start, query.limit)
+    return await call.api.fold_run(call.user, call.path["run"], _timeline, call.query)
 
 
-def _timeline(stored: StoredRun, start: int, limit: int) -> TimelineView:
+def _timeline(stored: StoredRun, query: TimelineQuery) -> TimelineView:
     now = time()
     ran, path = timeline(stored, now=now), critical_path(stored, now=now)
-    return timeline_of(ran, path, start, limit)
+    view = timeline_of(ran, path, query.start, query.limit)
+    if query.place:
+        places = enumerate(each.place for each in ran.every())
+        view.index = next((n for n, each in places if each.startswith(f"{query.place}:")), None)
+    return view
 
 
 def number_in(call: ApiCall, name: str) -> int:

@@ -239,7 +239,8 @@ class BarView(BaseModel):
 class TimelineView(BaseModel):
     """What ran when. `lives` are the times in which a process worked on the run; in between nothing
     did. `critical_seconds` is how long the run waited for the work on the critical path, without
-    waiting for people, and `longest` the places that took most of that."""
+    waiting for people, and `longest` the places that took most of that. `index` is the number of
+    the first bar of the place that was asked for."""
 
     status: Listed
     start: float
@@ -251,6 +252,7 @@ class TimelineView(BaseModel):
     critical_seconds: float
     longest: list[str]
     is_exact: bool
+    index: int | None = None
 
 
 class GraphRow(BaseModel):

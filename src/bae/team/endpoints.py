@@ -32,7 +32,7 @@ from bae.serve import (
     Verb,
 )
 from bae.serve.views import BoxView, EdgeView
-from bae.team.budgets import Spent, read_spent, read_spent_by_task
+from bae.team.budgets import Spent, read_run_spending, read_spent, read_spent_by_task
 from bae.team.delivery import diff_attempt, diff_task
 from bae.team.endpoint_views import (
     CUT,
@@ -194,6 +194,7 @@ class ServedTeams:
             goal=await self._find_goal(name, team),
             sandbox=await protection(),
             requests=await _read_requests(team),
+            run=await read_run_spending(team.store, team.project.id),
             requirements=cut_text(project.requirements, CUT),
             agents=[each for each in agents if each.status != "retired"],
         )

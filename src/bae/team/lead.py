@@ -148,7 +148,7 @@ class LeadAgent:
             await bench.program.check()
         elif lm is None or isinstance(lm, str):
             lm = await bench.named_lm(lm)  # raises where there is none
-        number = await begin_run(store, project_id)
+        number = await begin_run(store, project_id, self.budget)
         per_task = self.task_budget
         if bench.program is not None and per_task is TASK_BUDGET:
             per_task = bench.program.task_budget

@@ -71,7 +71,7 @@ function Input(props: InputProps) {
   switch (kind.kind) {
     case "text":
       if (!kind.long) return wrap(<LineInput {...about} format={kind.format} secret={kind.secret} value={value} onChange={change} />);
-      return wrap(<textarea {...about} className="textarea" rows={2} value={asText(value)} onChange={(event) => change(event.target.value)} />);
+      return wrap(<textarea {...about} className="textarea growing" rows={1} value={asText(value)} onChange={(event) => change(event.target.value)} />);
     case "number":
       return wrap(<NumberInput {...about} whole={kind.whole} value={value} onChange={change} />);
     case "yes-no":
@@ -116,10 +116,9 @@ interface ModelProps extends InputProps {
 function ModelInput({ root, value, onChange, faults, label, hidesLabel, fields, description, without = [] }: ModelProps) {
   const given = isObject(value) ? value : {};
   const change = (name: string, part: unknown) => {
-    const next: Json = { ...given };
-    if (part === undefined) delete next[name];
-    else next[name] = part;
-    onChange(next);
+    const next: Json = { ...given, [name]: part };
+    const names = new Set([...fields.map(([each]) => each), ...Object.keys(next)]); // in the order of the class
+    onChange(Object.fromEntries([...names].flatMap((each) => (next[each] === undefined ? [] : [[each, next[each]]]))));
   };
   const shown = fields.filter(([name, schema]) => !isFixed(schema, root) && !without.includes(name));
   const elsewhere = faults.filter((fault) => !shown.some(([name]) => name === fault.loc[0]));

@@ -1,13 +1,15 @@
-import { useSyncExternalStore } from "react";
+import { useCallback, useMemo, useSyncExternalStore } from "react";
 
-const query = matchMedia("(max-width: 760px)");
-
-function watch(listener: () => void): () => void {
-  query.addEventListener("change", listener);
-  return () => query.removeEventListener("change", listener);
-}
-
-/** Whether the page is as narrow as on a phone: it shows one column. */
-export function useIsNarrow(): boolean {
+/** Whether the page is as narrow as on a phone: it shows one column. A page with more columns may
+ *  need more pixels for them. */
+export function useIsNarrow(most = 760): boolean {
+  const query = useMemo(() => matchMedia(`(max-width: ${most}px)`), [most]);
+  const watch = useCallback(
+    (listener: () => void) => {
+      query.addEventListener("change", listener);
+      return () => query.removeEventListener("change", listener);
+    },
+    [query],
+  );
   return useSyncExternalStore(watch, () => query.matches);
 }

@@ -66,7 +66,7 @@ export function Menu({ label, actions, className = "button" }: { label: ReactNod
     const box = button.current!.getBoundingClientRect();
     const list = menu.current!;
     list.style.top = `${box.bottom + 4}px`;
-    list.style.right = `${Math.max(8, innerWidth - box.right)}px`;
+    list.style.left = `${Math.max(8, Math.min(box.right, innerWidth - 8) - list.offsetWidth)}px`;
   };
   const move = (step: number) => {
     const items = [...menu.current!.querySelectorAll<HTMLButtonElement>("button:not(:disabled)")];

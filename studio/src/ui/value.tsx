@@ -12,12 +12,21 @@ const LONG = 600;
 const MANY = 30;
 const DEEP = 8;
 
+/** Why there is no value. */
+const KEPT: Record<string, string> = {
+  withheld: "🔒 hidden",
+  live: "not stored: it is made again when the run is resumed",
+  turns: "the earlier turns of the thread",
+  missing: "no value",
+};
+
 /** A value of the API, which may be cut or hidden. `onAll` fetches all of a value that is cut. */
 export function ShownValue({ value, onAll }: { value: Value; onAll?: () => void }) {
   if (value.kept === "cut") {
+    const read = readCut(value.text ?? "");
     return (
-      <div className="value text">
-        {readCut(value.text ?? "")}…{" "}
+      <div className="value">
+        {read === undefined ? <div className="value text">{value.text}…</div> : <PlainValue value={read} />}
         {onAll && (
           <button type="button" className="button quiet small" onClick={onAll}>
             Show all {formatCount(value.size ?? 0)} characters
@@ -26,7 +35,7 @@ export function ShownValue({ value, onAll }: { value: Value; onAll?: () => void 
       </div>
     );
   }
-  if (value.kept !== "value") return <span className="tag">🔒 {value.kept}</span>;
+  if (value.kept !== "value") return <span className="tag">{KEPT[value.kept] ?? value.kept}</span>;
   return <PlainValue value={value.value} />;
 }
 
@@ -91,6 +100,14 @@ export function PlainValue({ value, depth = 0 }: PlainProps) {
     );
   }
   if (isFile(value)) return <FileValue file={value} />;
+  if (isNode(value)) {
+    return (
+      <div className="value">
+        <span className="tag">{value.type}</span>
+        <PlainValue value={value.fields} depth={depth + 1} />
+      </div>
+    );
+  }
   const entries = Object.entries(value as Record<string, unknown>);
   if (entries.length === 0) return <span className="value muted">empty</span>;
   return (
@@ -105,6 +122,12 @@ export function PlainValue({ value, depth = 0 }: PlainProps) {
       )}
     </dl>
   );
+}
+
+/** Whether a value is a node, as the journal has it. */
+function isNode(value: unknown): value is { type: string; fields: Record<string, unknown> } {
+  const { type, fields, withheld: _w, unset: _u, bare: _b, ...more } = value as Record<string, unknown>;
+  return typeof type === "string" && typeof fields === "object" && fields !== null && Object.keys(more).length === 0;
 }
 
 function FieldOfValue({ name, value, depth }: { name: string; value: unknown; depth: number }) {

@@ -1,1 +1,5 @@
 """A journal in Postgres, which processes of many machines share."""
+
+from bae.journal.postgres.journal import PostgresJournal
+
+__all__ = ["PostgresJournal"]

@@ -12,7 +12,7 @@ from asyncio import Future
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from bae.journal.postgres.errors import error_of
 
@@ -23,27 +23,29 @@ AT_EXIT: Final = 5.0
 
 
 class Desk:
-    """A thread with an event loop, in which `work` runs until it is told to stop."""
+    """A thread with an event loop, in which `serve` runs until `stop` has told it to end; then
+    `refuse` is told why nothing is done any more."""
 
-    def __init__(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        serve: Callable[[], Awaitable[None]],
+        stop: Callable[[], None],
+        refuse: Callable[[str], None],
+    ) -> None:
         self.name = name
         self.over = ""
         """Once nothing more is done: the code of the error that says why."""
-        self._work = work
-        self._ready: ThreadFuture[asyncio.AbstractEventLoop] = ThreadFuture()
-        self.thread = threading.Thread(target=self._run, name=f"bae {name}", daemon=True)
+        self.stop = stop
+        self._serve = serve
+        self._refuse = refuse
+        ready: ThreadFuture[asyncio.AbstractEventLoop] = ThreadFuture()
+        self._thread = threading.Thread(
+            target=self._run, args=[ready], name=f"bae {name}", daemon=True
+        )
         _alive.add(self)
-        self.thread.start()
-        self.loop = self._ready.result()
-
-    def call(self, function: Callable[..., Any], *args: Any) -> None:
-        """Call a function in the thread, soon."""
-        if self.over:
-            raise error_of(self.over, self.name)
-        try:
-            self.loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:  # it ended a moment ago
-            raise error_of("bae-journal-closed", self.name) from None
+        self._thread.start()
+        self.loop = ready.result()
 
     async def ask(self, make: Callable[[], Awaitable[T]]) -> T:
         """What an async function returns that is called in the thread. A caller that is cancelled
@@ -61,64 +63,66 @@ class Desk:
 
         def finish(task: asyncio.Task[T]) -> None:
             with suppress(RuntimeError):  # a closed loop has no callers
-                future.get_loop().call_soon_threadsafe(settle, future, task)
+                future.get_loop().call_soon_threadsafe(_settle, future, task, self.name)
 
-        self.call(start)
+        try:
+            self.loop.call_soon_threadsafe(start)
+        except RuntimeError:
+            raise error_of(self.over or "bae-journal-closed", self.name) from None
         try:
             return await future
-        finally:
-            if not future.done() or future.cancelled():
-                with suppress(Exception):
-                    self.call(lambda: [task.cancel() for task in tasks])
+        except asyncio.CancelledError:
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+            raise
 
-    def join(self, seconds: float | None = None) -> None:
-        """Wait for the end of the thread."""
-        self.thread.join(seconds)
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """Call a function in the thread, soon."""
+        with suppress(RuntimeError):  # it has ended
+            self.loop.call_soon_threadsafe(function, *args)
 
-    def _run(self) -> None:
+    def end(self, seconds: float | None = None) -> None:
+        """Have it stop, and wait for that."""
+        self.stop()
+        self._thread.join(seconds)
+
+    def _run(self, ready: ThreadFuture[asyncio.AbstractEventLoop]) -> None:
         async def main() -> None:
-            self._ready.set_result(asyncio.get_running_loop())
-            await self._work()
+            ready.set_result(asyncio.get_running_loop())
+            await self._serve()
 
         try:
             asyncio.run(main())
         finally:
             self.over = self.over or "bae-journal-closed"
+            self._refuse(self.over)
 
 
-def settle(future: Future[T], task: asyncio.Task[T]) -> None:
+def _settle(future: Future[T], task: asyncio.Task[T], name: str) -> None:
     """Tell a caller, in the thread of its loop, what came of a task."""
     if future.done():
         return
-    if task.cancelled():
-        future.cancel()
+    if task.cancelled():  # by the end of the thread: a caller that cancels it does not wait
+        future.set_exception(error_of("bae-journal-closed", name))
     elif (error := task.exception()) is not None:
         future.set_exception(error)
     else:
         future.set_result(task.result())
 
 
-def close_at_exit(journal: Any, close: Callable[[float], None]) -> None:
-    """Have a journal closed when the program ends."""
-    _closing[journal] = close
-
-
-def _close_all() -> None:
-    for close in [*_closing.values()]:
-        close(AT_EXIT)
-
-
 def _in_child() -> None:
     # The connections are the parent's, and the thread is not there.
     for desk in list(_alive):
-        if not desk.over:
-            desk.over = "bae-journal-forked"
+        desk.over = desk.over or "bae-journal-forked"
         _alive.discard(desk)
-    _closing.clear()
+
+
+def _end_all() -> None:
+    for desk in list(_alive):
+        desk.end(AT_EXIT)
 
 
 _alive: weakref.WeakSet[Desk] = weakref.WeakSet()
-_closing: weakref.WeakKeyDictionary[Any, Callable[[float], None]] = weakref.WeakKeyDictionary()
-atexit.register(_close_all)
+atexit.register(_end_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)

@@ -17,6 +17,10 @@ _HERE: Final = {
         "{name} has {what}",
         "run `bae db upgrade` with its address; it changes nothing else in the database",
     ),
+    "bae-journal-extra-missing": (
+        "{name} needs the package asyncpg, which is not installed",
+        "pip install '.[postgres]' in a clone of bae",
+    ),
     "bae-journal-lost-lines": (
         "{name} has fewer lines of run {run_id!r} than it had acknowledged: the database was "
         "replaced by a copy that is older",
@@ -40,13 +44,13 @@ def error_of(
     return JournalError(text, code=code, run_id=run_id, cause=cause, fix=fix)
 
 
-def refusal(result: dict[str, Any], name: str, run_id: str, thread: str | None) -> JournalError:
+def refusal(result: dict[str, Any], name: str, run_id: str) -> JournalError:
     """The error of what the functions of the database have refused."""
     code = result["code"]
     if code == "bae-thread-busy":
-        return thread_busy(result.get("thread") or thread or "", result["busy"])
+        return thread_busy(result["thread"], result["busy"])
     return error_of(
-        code, name, run_id, owner=result.get("owner", ""), left=max(result.get("left", 0.0), 0.0)
+        code, name, run_id, owner=result.get("owner", ""), left=max(result.get("left") or 0.0, 0.0)
     )
 
 

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import threading
+import weakref
 from asyncio import Future, get_running_loop
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from time import monotonic, time
-from typing import Any, Literal, TypeVar
-
-from pydantic_core import to_json
+from functools import partial
+from time import monotonic
+from typing import Any, Final, Literal, TypeVar
 
 from bae.exceptions import JournalError
+from bae.journal.postgres import changes
 from bae.journal.postgres.address import checked_address, without_password
-from bae.journal.postgres.desk import Desk, close_at_exit
+from bae.journal.postgres.connections import Connections, driver
+from bae.journal.postgres.desk import Desk
 from bae.journal.postgres.errors import error_of, failed
-from bae.journal.postgres.lease import Keys, Lease, PostgresClaim
+from bae.journal.postgres.lease import Lease, PostgresClaim
 from bae.journal.postgres.reading import RUNS_OF_FILE, Reader, info_of
-from bae.journal.postgres.schema import KEY_BITS, VERSION, read_version, upgrade
-from bae.journal.postgres.writer import FIRST_PAUSE, LONGEST_PAUSE, WriteJob, Writer, may_work_again
-from bae.journal.run_checks import check_fork, thread_busy
+from bae.journal.postgres.tables import upgrade
+from bae.journal.postgres.writer import WriteJob, Writer
 from bae.journal.run_lists import check_page, labels_of
 from bae.journal.sqlite.lease import has_died
 from bae.journal.store import Journal
@@ -39,17 +39,14 @@ from bae.journal.stored_runs import (
     RunSummary,
     Scalar,
     StoredRun,
-    fork_info,
 )
 from bae.threads import in_thread_to_the_end
 
 T = TypeVar("T")
 
-READERS = 3
-"""How many connections answer questions at the same time."""
-RUNS_AT_ONCE = 200
+RUNS_AT_ONCE: Final = 200
 """How many runs are deleted in one transaction."""
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,40}")
+_SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 
 
 class PostgresJournal(Journal):
@@ -100,12 +97,8 @@ class PostgresJournal(Journal):
         self.lease = lease
         self.patience = patience
         self._reader = Reader(self.name, schema)
-        self._keys = Keys(KEY_BITS)
         self._starting = threading.Lock()
-        self._desk: Desk | None = None
-        self._writer: Writer | None = None
-        self._pool: Any = None
-        self._clock_offset = 0.0
+        self._workers: tuple[Writer, Desk] | None = None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -114,9 +107,8 @@ class PostgresJournal(Journal):
     async def upgrade(self) -> tuple[int, int]:
         """Make the tables, or bring them to the version of this bae, as `bae db upgrade` does.
         Returns the versions before and after; 0 is none."""
-        asyncpg = _driver()
         try:
-            connection = await asyncpg.connect(self._url)
+            connection = await driver().connect(self._url, timeout=10)
             try:
                 return await upgrade(connection, self.schema)
             finally:
@@ -131,85 +123,55 @@ class PostgresJournal(Journal):
             if line.n != n:
                 error = ValueError(f"run {run.info.run_id!r}: got line {line.n} where {n} is due")
                 return _failed(error)
-        if run.files:
-            return self._create_with_files(run, claim)
-        job = self._creation(run, claim=claim)
+        job = WriteJob(
+            run.info.run_id,
+            lines=run.lines,
+            files=run.files,
+            job=changes.described(run),
+            creates=True,
+            claims=claim,
+        )
         return self._ask(job)
 
-    def _creation(
-        self, run: StoredRun, *, claim: bool, parent: int | None = None, shared: int = 0
-    ) -> WriteJob:
-        info = run.info
-        key = self._keys.next(time() + self._clock_offset)
-
-        def then(result: dict[str, Any]) -> PostgresClaim | None:
-            if not claim:
-                return None
-            assert self._writer is not None
-            return PostgresClaim(info.run_id, key, shared + len(run.lines), self._writer.lease)
-
-        job = {"do": "create", **_row(run, key, claim=claim, parent=parent, shared=shared)}
-        return WriteJob(
-            info.run_id,
-            lines=run.lines,
-            run=key,
-            job=job,
-            then=then,
-            thread=info.thread,
-            needs_owner=claim,
-        )
-
-    async def _create_with_files(self, run: StoredRun, claim: bool) -> Claim | None:
-        """The files are stored first: one that no run uses is removed with the next deletion."""
-        made = self._creation(replace(run, files={}), claim=claim)
-
-        async def add(db: Any) -> None:
-            await self._add_files(db, made.run, run.files)
-
-        await self._ask(WriteJob(run.info.run_id, special=add))
-        try:
-            return await self._ask(made)
-        except JournalError:
-
-            async def remove(db: Any) -> None:
-                await self._remove_files(db, [made.run])
-
-            await self._ask(WriteJob(run.info.run_id, special=remove))
-            raise
-
     async def claim(self, run_id: str) -> Claim:
-        await self._read(lambda db: self._reader.find(db, run_id))
-        owner = (await self.info(run_id)).owner
-        dead = [owner] if owner is not None and has_died(owner) else []
-
-        def then(result: dict[str, Any]) -> PostgresClaim:
-            assert self._writer is not None
-            return PostgresClaim(run_id, result["run"], result["due"], self._writer.lease)
-
-        job = {"do": "claim", "id": run_id, "dead": dead}
-        return await self._ask(WriteJob(run_id, job=job, then=then, needs_owner=True))
+        dead: list[str] = []
+        until = 0.0
+        while True:
+            work = WriteJob(run_id, job={"do": "claim", "id": run_id, "dead": dead}, claims=True)
+            try:
+                return await self._ask(work)
+            except JournalError as error:
+                found = work.refusal
+                if error.code != "bae-run-owned" or not found:
+                    raise
+                owner: str = found["owner"]
+                if has_died(owner) and owner not in dead:
+                    dead.append(owner)
+                    continue
+                # Its lease is over, and all were silent: perhaps the database was away, and the
+                # owner comes back too. Others are heard while this waits.
+                grace = found["grace"] or 0.0
+                now = monotonic()
+                if (found["left"] or 0.0) > 0 or grace <= 0 or (until and now > until):
+                    raise
+                until = until or now + 2 * grace
+                await asyncio.sleep(min(grace, found["pace"]))
 
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
-        if not self._is_ours(claim):
+        own = self._own(claim)
+        if own is None:
             return _failed(self._not_ours(claim))
-        assert isinstance(claim, PostgresClaim)
-        return self._ask(WriteJob(claim.run_id, claim, tuple(lines)))
+        return self._ask(WriteJob(claim.run_id, own, tuple(lines)))
 
     def note(self, claim: Claim, line: Line) -> None:
-        if self._is_ours(claim) and isinstance(claim, PostgresClaim):
-            with suppress(JournalError):  # the next append raises what went wrong
-                self._put(WriteJob(claim.run_id, claim, (line,)))
+        own = self._own(claim)
+        if own is not None and self._workers is not None:
+            self._workers[0].put(WriteJob(claim.run_id, own, (line,)))
 
     def put_files(self, claim: Claim, files: Mapping[str, bytes]) -> None:
-        if not self._is_ours(claim) or not isinstance(claim, PostgresClaim):
-            return
-        given, key = dict(files), claim.run
-
-        async def add(db: Any) -> None:
-            await self._add_files(db, key, given)
-
-        with suppress(JournalError):
-            self._put(WriteJob(claim.run_id, claim, special=add))
+        own = self._own(claim)
+        if own is not None and self._workers is not None:
+            self._workers[0].put(WriteJob(claim.run_id, own, files=dict(files)))
 
     def release(
         self,
@@ -220,18 +182,18 @@ class PostgresJournal(Journal):
         error: str = "",
         summary: RunSummary | None = None,
     ) -> Awaitable[None]:
-        if not self._is_ours(claim):
+        own = self._own(claim)
+        if own is None:
             return _failed(self._not_ours(claim))
-        assert isinstance(claim, PostgresClaim)
         job = {
             "do": "release",
-            "run": claim.run,
+            "id": claim.run_id,
             "status": status,
-            "waiting": _dump_gates(waiting),
-            "error": _clean(error),
-            "summary": _dump_summary(summary),
+            "waiting": changes.dump_gates(waiting),
+            "error": changes.clean(error),
+            "summary": changes.dump_summary(summary),
         }
-        return self._ask(WriteJob(claim.run_id, claim, tuple(lines), job, ends=True))
+        return self._ask(WriteJob(claim.run_id, own, tuple(lines), job=job, ends=True))
 
     async def answer(
         self,
@@ -241,21 +203,12 @@ class PostgresJournal(Journal):
         by: str = "",
         files: Mapping[str, bytes] = NO_FILES,
     ) -> bool:
-        job = {"do": "answer", "id": run_id, "gate": gate, "value": value, "by": by}
+        job = {"do": "answer", "id": run_id, "gate": gate, "value": value, "by": changes.clean(by)}
         if not files:
-            return await self._ask(WriteJob(run_id, job=job, then=lambda result: result["first"]))
-
-        async def add(db: Any) -> bool:
-            call = self._reader.sql("select {s}.answer_gate($1)")
-            given = {**job, "again": False}
-            result = json.loads(await db.fetchval(call, json.dumps(given)))
-            if "code" in result:
-                raise error_of(result["code"], self.name, run_id)
-            if result["first"]:
-                await self._add_files(db, result["run"], files)
-            return result["first"]
-
-        return await self._ask(WriteJob(run_id, special=add))
+            return await self._ask(WriteJob(run_id, job=job))
+        return await self._transact(
+            run_id, lambda db: changes.add_answer(db, self._reader, job, files)
+        )
 
     async def fork(
         self,
@@ -268,27 +221,13 @@ class PostgresJournal(Journal):
     ) -> None:
         """A new run that shares the lines of another: nothing is copied."""
         given = tuple(lines)
-
-        async def add(db: Any) -> WriteJob:
-            row = await self._reader.row(db, run_id)
-            page = await db.fetchval(
-                self._reader.sql(
-                    "select coalesce((select max(n) + 1 from {s}.lines l where l.run = r.run),"
-                    " r.shared) from {s}.runs r where r.run = $1 for share"
-                ),
-                row["run"],
-            )
-            check_fork(run_id, upto, page)
-            info = fork_info(info_of(row), new_id, given, thread)
-            run = StoredRun(info, "", given, {})
-            for n, line in enumerate(given, upto):
-                if line.n != n:
-                    raise ValueError(f"run {new_id!r}: got line {line.n} where {n} is due")
-            job = self._creation(run, claim=False, parent=row["run"], shared=upto)
-            await self._add_run(db, job, run)
-            return job
-
-        await self._ask(WriteJob(run_id, special=add))
+        writer, _ = self._started(run_id)
+        await self._transact(
+            run_id,
+            lambda db: changes.add_fork(
+                db, self._reader, writer.new_key(), run_id, new_id, upto, given, thread
+            ),
+        )
 
     async def replace(
         self, runs: Sequence[StoredRun], claims: Sequence[Claim] = (), *, erase: bool = False
@@ -297,39 +236,21 @@ class PostgresJournal(Journal):
         with them only. With `erase` the old lines are deleted, and Postgres reuses their room after
         its next vacuum: its log, standbys and backups may still have them."""
         given = tuple(runs)
-        held = {claim.run_id: claim for claim in claims}
+        held: dict[str, Claim] = {}
         for claim in claims:
-            if not self._is_ours(claim):
+            if self._own(claim) is None:
                 raise self._not_ours(claim)
+            held[claim.run_id] = claim
+        writer, desk = self._started()
 
         async def swap(db: Any) -> None:
-            old: dict[str, int] = {}
-            for run in given:
-                key = await self._may_replace(db, run.info.run_id, held)
-                if key is not None:
-                    old[run.info.run_id] = key
-            keys = list(old.values())
-            shared = await db.fetchval(
-                self._reader.sql(
-                    "select count(*) from {s}.runs where parent = any ($1) and run <> all ($1)"
-                ),
-                keys,
-            )
-            if shared:
-                raise _not_replaced(given[0].info.run_id, None)
-            await self._remove_runs(db, keys)
-            for run in given:
-                job = self._creation(run, claim=False)
-                if run.info.run_id in old:
-                    job.run = old[run.info.run_id]
-                    job.job = {**(job.job or {}), "run": job.run}
-                await self._add_run(db, job, run)
-                await self._add_files(db, job.run, run.files)
+            keys = [writer.new_key() for _ in given]
+            await changes.swap_runs(db, self._reader, keys, given, held)
 
-        await self._ask(WriteJob(given[0].info.run_id if len(given) == 1 else "", special=swap))
-        for claim in held.values():
-            if isinstance(claim, PostgresClaim):
-                self._to_desk(claim.lease.drop, claim, "it was released")
+        await self._transact(given[0].info.run_id if len(given) == 1 else "", swap)
+        for own in map(self._own, held.values()):
+            if own is not None:
+                desk.call(own.lease.drop, own, "it was released")
 
     async def delete(self, run_ids: Sequence[str]) -> int:
         """Delete runs and return how many. A run that has forks stays, and so does a run that a
@@ -342,11 +263,9 @@ class PostgresJournal(Journal):
         count = 0
         for first in range(0, len(keys), RUNS_AT_ONCE):
             some = keys[first : first + RUNS_AT_ONCE]
-
-            async def remove(db: Any, some: Sequence[int] = some) -> int:
-                return await self._delete_free(db, some)
-
-            count += await self._ask(WriteJob(special=remove))
+            count += await self._transact(
+                "", partial(changes.delete_free, reader=self._reader, keys=some)
+            )
         return count
 
     # Reading
@@ -375,7 +294,7 @@ class PostgresJournal(Journal):
         after: int | None = None,
     ) -> list[RunInfo]:
         check_page(status, limit, before, after)
-        labels = _labels(labels_of(metadata or {}))
+        labels = changes.searchable(labels_of(metadata or {}))
         found = await self._read(
             lambda db: self._reader.runs(
                 db,
@@ -430,8 +349,7 @@ class PostgresJournal(Journal):
                     texts = await self.read_texts(row["id"])
                     if not any(hash in line.data for line in texts.lines):
                         continue
-                text = self._reader.sql("select data from {s}.files where hash = $1")
-                return await self._read(lambda db: db.fetchval(text, hash))
+                return await self._read(lambda db: self._reader.file(db, hash))
             except JournalError as error:
                 if error.code != "bae-run-unknown":
                     raise
@@ -448,228 +366,57 @@ class PostgresJournal(Journal):
     async def close(self) -> None:
         """Store what is still to be stored, give up the runs in progress, so that they can be
         resumed elsewhere at once, and close the connections."""
-        await in_thread_to_the_end(self._close, None)
+        with self._starting:
+            self._closed = True
+        if self._workers is not None:
+            await in_thread_to_the_end(self._workers[1].end)
 
     # The thread
 
-    def _close(self, seconds: float | None) -> None:
-        with self._starting:
-            self._closed = True
-            desk, writer = self._desk, self._writer
-        if desk is None or writer is None:
-            return
-        writer.is_stopping = True
-        try:
-            desk.call(writer.wake)
-        except JournalError:
-            return
-        desk.join(seconds)
-
     def _ask(self, job: WriteJob) -> Future[Any]:
-        job.future = get_running_loop().create_future()
+        future = job.future = get_running_loop().create_future()
         try:
-            self._put(job)
+            writer, _ = self._workers or self._start(job.run_id)
         except JournalError as error:
             return _failed(error)
-        return job.future
-
-    def _put(self, job: WriteJob) -> None:
-        writer, desk = self._started(job.run_id)
-        if desk.over:
-            raise error_of(desk.over, self.name, job.run_id or None)
         writer.put(job)
-        desk.call(writer.wake if job.future is not None else writer.wake_soon)
+        return future
 
-    def _to_desk(self, function: Callable[..., Any], *args: Any) -> None:
-        _, desk = self._started()
-        desk.call(function, *args)
+    async def _transact(self, run_id: str, do: Callable[[Any], Awaitable[Any]]) -> Any:
+        """What is done in a transaction of several statements."""
+        return await self._ask(WriteJob(run_id, special=do))
 
     async def _read(self, question: Callable[[Any], Awaitable[T]]) -> T:
         writer, desk = self._started()
         if writer.is_behind():
-            await self._ask(WriteJob())  # what was noted before is stored afterwards
+            with suppress(JournalError):  # then it can be read all the same
+                await self._ask(WriteJob())  # what was noted before is stored afterwards
+        return await desk.ask(lambda: writer.connections.read(question))
 
-        async def ask() -> T:
-            since, pause = monotonic(), FIRST_PAUSE
-            while True:
-                try:
-                    async with self._reading() as db:
-                        return await question(db)
-                except (JournalError, ValueError):
-                    raise
-                except Exception as error:
-                    if not may_work_again(error):
-                        raise failed(self.name, None, error) from error
-                    if monotonic() - since > self.patience:
-                        raise error_of(
-                            "bae-journal-away", self.name, cause=error, seconds=self.patience
-                        ) from error
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+    def _started(self, run_id: str = "") -> tuple[Writer, Desk]:
+        return self._workers or self._start(run_id)
 
-        return await desk.ask(ask)
-
-    @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[Any]:
-        """A connection that answers questions; in the thread of the desk."""
-        if self._pool is None:
-            pool = _driver().create_pool(
-                self._url, min_size=0, max_size=READERS, connect=self._connect, timeout=10
-            )
-            self._pool = pool
-            await pool
-        async with self._pool.acquire() as connection:
-            yield connection
-
-    def _started(self, run_id: str | None = None) -> tuple[Writer, Desk]:
+    def _start(self, run_id: str = "") -> tuple[Writer, Desk]:
         with self._starting:
             if self._closed:
                 raise error_of("bae-journal-closed", self.name, run_id or None)
-            if self._writer is None or self._desk is None:
-                _driver()
-                lease = Lease(self.lease)
-                writer = self._writer = Writer(
-                    self.name, lease, self._connect, self.schema, self.patience
+            if self._workers is None:
+                driver()
+                connections = Connections(
+                    self._url, self.name, self.schema, self.durability, self.lease, self.patience
                 )
-                self._desk = Desk(self.name, self._work)
-                close_at_exit(self, lambda seconds: self._close(seconds))
-                return writer, self._desk
-            return self._writer, self._desk
+                writer = Writer(connections, Lease(self.lease))
+                desk = Desk(self.name, writer.serve, writer.stop, writer.refuse_rest)
+                writer.desk = desk
+                self._workers = writer, desk
+                weakref.finalize(self, writer.stop).atexit = False
+            return self._workers
 
-    async def _work(self) -> None:
-        assert self._writer is not None
-        try:
-            await self._writer.serve()
-        finally:
-            if self._pool is not None:
-                await self._pool.close()
-
-    async def _connect(self, *_: Any, **__: Any) -> Any:
-        """A new connection, to tables of the version that this bae knows."""
-        connection = await _driver().connect(
-            self._url, timeout=10, server_settings={"application_name": "bae"}
-        )
-        try:
-            version = await read_version(connection, self.schema)
-            if version != VERSION:
-                what = "no tables of bae" if not version else f"tables of version {version}"
-                if version > VERSION:
-                    what += f", and this bae knows versions up to {VERSION}: update bae"
-                raise error_of("bae-journal-schema", self.name, what=what)
-            if self.durability == "normal":
-                await connection.execute("set synchronous_commit = off")
-            self._clock_offset = (
-                await connection.fetchval("select extract(epoch from clock_timestamp())::float8")
-                - time()
-            )
-        except BaseException:
-            connection.terminate()
-            raise
-        return connection
-
-    # Statements of special jobs
-
-    async def _add_run(self, db: Any, job: WriteJob, run: StoredRun) -> None:
-        """Add a run with its lines in the transaction of a special job."""
-        given = {**(job.job or {}), "again": False}
-        text = await db.fetchval(
-            self._reader.sql("select {s}.create_run($1, null)"), json.dumps(given)
-        )
-        result = json.loads(text)
-        if "code" in result:
-            if result["code"] == "bae-thread-busy":
-                raise thread_busy(run.info.thread or "", result["busy"])
-            raise error_of(result["code"], self.name, run.info.run_id)
-        insert = self._reader.sql(
-            "insert into {s}.lines (run, n, kind, at, path, step, data, version)"
-            " values ($1, $2, $3, $4, $5, $6, $7, $8)"
-        )
-        await db.executemany(insert, [(job.run, *line) for line in run.lines])
-
-    async def _add_files(self, db: Any, key: int, files: Mapping[str, bytes]) -> None:
-        for hash, data in files.items():
-            await db.execute(
-                self._reader.sql(
-                    "insert into {s}.files (hash, data) values ($1, $2)"
-                    " on conflict (hash) do update set hash = excluded.hash"
-                ),
-                hash,
-                data,
-            )
-            await db.execute(
-                self._reader.sql(
-                    "insert into {s}.file_uses (run, hash) values ($1, $2) on conflict do nothing"
-                ),
-                key,
-                hash,
-            )
-
-    async def _remove_files(self, db: Any, keys: Sequence[int]) -> None:
-        rows = await db.fetch(
-            self._reader.sql("delete from {s}.file_uses where run = any ($1) returning hash"), keys
-        )
-        hashes = sorted({row["hash"] for row in rows})
-        if hashes:
-            await db.execute(
-                self._reader.sql(
-                    "delete from {s}.files f where hash = any ($1)"
-                    " and not exists (select from {s}.file_uses u where u.hash = f.hash)"
-                ),
-                hashes,
-            )
-
-    async def _remove_runs(self, db: Any, keys: Sequence[int]) -> None:
-        for table in ("lines", "answers", "runs"):
-            await db.execute(
-                self._reader.sql(f"delete from {{s}}.{table} where run = any ($1)"), list(keys)
-            )
-        await self._remove_files(db, list(keys))
-
-    async def _delete_free(self, db: Any, keys: Sequence[int]) -> int:
-        """Delete runs, the newest first, except runs that have forks or a living owner."""
-        rows = await db.fetch(
-            self._reader.sql(
-                "select run, owner from {s}.runs where run = any ($1) order by run desc for update"
-            ),
-            list(keys),
-        )
-        count = 0
-        for row in rows:
-            has_fork = await db.fetchval(
-                self._reader.sql("select exists (select from {s}.runs where parent = $1)"),
-                row["run"],
-            )
-            if not has_fork and await self._is_free(db, row["owner"]):
-                await self._remove_runs(db, [row["run"]])
-                count += 1
-        return count
-
-    async def _is_free(self, db: Any, owner: str | None) -> bool:
-        if owner is None:
-            return True
-        dead = [owner] if has_died(owner) else []
-        return await db.fetchval(self._reader.sql("select {s}.bury($1, $2)"), owner, dead)
-
-    async def _may_replace(self, db: Any, run_id: str, held: Mapping[str, Claim]) -> int | None:
-        row = await db.fetchrow(
-            self._reader.sql("select run, owner from {s}.runs where id = $1 for update"), run_id
-        )
-        claim = held.get(run_id)
-        if claim is not None:
-            if isinstance(claim, PostgresClaim) and claim.lost is not None:
-                raise claim.lost()
-            if row is None or row["owner"] != claim.owner:
-                raise error_of("bae-run-taken", self.name, run_id, why="another process owns it")
-        elif row is not None and not await self._is_free(db, row["owner"]):
-            raise _not_replaced(run_id, row["owner"])
-        return None if row is None else row["run"]
-
-    def _is_ours(self, claim: Claim) -> bool:
-        return (
-            isinstance(claim, PostgresClaim)
-            and self._writer is not None
-            and claim.lease is self._writer.lease
-        )
+    def _own(self, claim: Claim) -> PostgresClaim | None:
+        """The claim, if it was made through this journal."""
+        if isinstance(claim, PostgresClaim) and self._workers is not None:
+            return claim if claim.lease is self._workers[0].lease else None
+        return None
 
     def _not_ours(self, claim: Claim) -> JournalError:
         return JournalError(
@@ -680,79 +427,11 @@ class PostgresJournal(Journal):
         )
 
 
-def _driver() -> Any:
-    """The package asyncpg."""
-    from bae.lm.extras import need
-
-    return need("asyncpg", extra="postgres", by="PostgresJournal")
-
-
-def _row(
-    run: StoredRun, key: int, *, claim: bool, parent: int | None, shared: int
-) -> dict[str, Any]:
-    """What the database is told of a new run."""
-    info = run.info
-    return {
-        "run": key,
-        "id": info.run_id,
-        "graph": info.graph,
-        "status": info.status,
-        "started": info.started,
-        "updated": run.lines[-1].at if run.lines else info.updated,
-        "shape": run.shape,
-        "shape_hash": info.shape,
-        "claim": claim,
-        "waiting": _dump_gates(info.waiting),
-        "error": _clean(info.error),
-        "parent": parent,
-        "shared": shared,
-        "came_from": info.parent if parent is None else None,
-        "thread": info.thread,
-        "metadata": json.dumps(info.metadata) if info.metadata else "{}",
-        "labels": _labels(labels_of(info.metadata, strict=False)) or None,
-        "summary": _dump_summary(info.summary),
-        "answers": [
-            [gate, value, run.answered_by.get(gate, "")] for gate, value in run.answers.items()
-        ],
-    }
-
-
-def _labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Labels as the database can search them: it takes no NUL in a text."""
-    return {json.dumps(key): value for key, value in labels.items()}
-
-
 def _seen(info: RunInfo) -> RunInfo:
     """The entry of a run whose owner ran on this host and is gone: nobody holds its lease."""
     if info.owner is not None and has_died(info.owner):
         return replace(info, lease_until=None)
     return info
-
-
-def _clean(text: str) -> str:
-    return text.replace("\x00", "\ufffd")
-
-
-def _dump_gates(waiting: Sequence[ParkedGate]) -> str:
-    if not waiting:
-        return "[]"
-    gates = [(gate.address, gate.place, gate.question, gate.deadline) for gate in waiting]
-    return json.dumps(gates)
-
-
-def _dump_summary(summary: RunSummary | None) -> str | None:
-    return None if summary is None else to_json(summary).decode()
-
-
-def _not_replaced(run_id: str, owner: str | None) -> JournalError:
-    if owner is not None:
-        what, code = f"it is in progress, owned by {owner}", "bae-run-owned"
-        fix = "wait for its end, or load the file into another journal"
-    else:
-        what, code = "other runs share its lines", "bae-run-exists"
-        fix = "delete the runs that were forked from it first, or load into another journal"
-    text = f"run {run_id!r} was not replaced: {what}"
-    return JournalError(text, code=code, run_id=run_id, fix=fix)
 
 
 def _failed(error: BaseException) -> Future[Any]:

@@ -3,12 +3,10 @@ claims that it holds."""
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from secrets import token_hex
+from secrets import randbits
 from typing import Final
 
 from bae.exceptions import JournalError
@@ -26,16 +24,23 @@ def steady_time() -> float:
 
 
 class PostgresClaim(Claim):
-    """The right to write a run. `run` is its key, `due` the number of its next line, `lost` makes
-    the error why there can be none."""
+    """The right to write a run. `run` is its key, `due` the number of its next line, `kept` how
+    many lines the database has for certain, `at` the time
+    of the last line; `number` tells this claim from all others, and `token` is greater than those
+    of all claims on the run before it. `lost` makes the error why there can be no more lines."""
 
-    __slots__ = ("due", "lease", "lost", "run")
+    __slots__ = ("at", "due", "kept", "lease", "lost", "number", "run", "token")
 
-    def __init__(self, run_id: str, run: int, due: int, lease: Lease) -> None:
+    def __init__(
+        self, run_id: str, lease: Lease, run: int, due: int, number: int, token: int
+    ) -> None:
         super().__init__(run_id, lease.owner)
-        self.run = run
-        self.due = due
         self.lease = lease
+        self.run = run
+        self.due = self.kept = due
+        self.at = 0.0
+        self.number = number
+        self.token = token
         self.lost: Callable[[], JournalError] | None = None
 
     def is_in_doubt(self) -> bool:
@@ -52,6 +57,8 @@ class PostgresClaim(Claim):
                 raise ValueError(f"run {self.run_id!r}: got line {line.n} where {due} is due")
             due += 1
         self.due = due
+        if lines:
+            self.at = lines[-1].at
 
 
 class Lease:
@@ -64,6 +71,9 @@ class Lease:
         self.owner = process_name()
         self.is_registered = False
         self.claims: set[PostgresClaim] = set()
+        self.unreleased: dict[int, str] = {}
+        """Runs by the numbers of claims which the database may still have: they are given up with
+        the next commit."""
         self._good_until = 0.0
 
     def is_over(self) -> bool:
@@ -75,8 +85,10 @@ class Lease:
         self.is_registered = True
         self._good_until = asked_at + self.seconds
 
-    def drop(self, claim: PostgresClaim, why: str) -> None:
-        """Work on a run no longer."""
+    def drop(self, claim: PostgresClaim, why: str, *, unreleased: bool = False) -> None:
+        """Work on a run no longer; if it is `unreleased`, the database has this owner still."""
+        if unreleased and claim in self.claims:
+            self.unreleased[claim.number] = claim.run_id
         self.claims.discard(claim)
         if claim.lost is None:
             claim.lost = partial(failure, "bae-run-taken", "", claim.run_id, why=why)
@@ -85,32 +97,32 @@ class Lease:
         """Another process has taken over: all claims are lost, and new ones are of another name."""
         for claim in list(self.claims):
             self.drop(claim, f"the lease of {self.owner} was over, and another process took over")
+        self._forget()
         self.owner = process_name()
-        self.is_registered = False
-        self._good_until = 0.0
 
     def end(self, code: str, name: str) -> None:
         """This process owns nothing any more."""
         for claim in self.claims:
             claim.lost = partial(failure, code, name, claim.run_id)
         self.claims.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.unreleased.clear()
         self.is_registered = False
         self._good_until = 0.0
 
 
 class Keys:
-    """Keys of runs: by the time of the database in milliseconds, then a number of this process, so
-    that runs are ordered by their keys."""
+    """Keys of runs: the time of the database in milliseconds, then random bits, so that runs are
+    ordered by their keys, and so are the days of their lines."""
 
     def __init__(self, bits: int) -> None:
-        seed = hash((socket.gethostname(), os.getpid(), token_hex(8)))
         self._bits = bits
-        self._low = seed & ((1 << (bits // 2)) - 1)
         self._last = 0
 
     def next(self, now: float) -> int:
         """A key that is greater than all before it."""
-        high = int(now * 1000) << self._bits
-        key = high | (self._low << (self._bits - self._bits // 2))
-        self._last = key if key > self._last else self._last + 1
+        key = (int(now * 1000) << self._bits) | randbits(self._bits)
+        self._last = key if key > self._last else self._last + 1 + randbits(self._bits // 2)
         return self._last

@@ -1,9 +1,9 @@
-"""What a journal in Postgres is asked: lists of runs, entries, and whole runs, each in one statement."""
+"""What a journal in Postgres is asked: lists of runs, entries, and whole runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import time
 from typing import Any, Final
@@ -25,29 +25,56 @@ from bae.journal.stored_runs import (
 PAGE: Final = 200
 _GREATEST: Final = (1 << 63) - 1
 
-_INFO: Final = """select r.run, r.id, r.graph, r.status, r.started,
+_ENTRY: Final = """r.run, r.id, r.graph, r.status, r.started,
     case when r.status = 'running' then greatest(r.updated, coalesce(
         (select at from {s}.lines l where l.run = r.run order by n desc limit 1), r.updated
     )) else r.updated end as updated,
     hash, r.owner, extract(epoch from o.until - clock_timestamp())::float8 as remaining,
     r.waiting, r.error, coalesce(p.id, r.came_from) as parent, r.thread, r.metadata, r.summary,
     r.change, case when r.waiting <> '[]' then array(
-        select gate from {s}.answers a where a.run = r.run) end as answered
-from {s}.runs r left join {s}.shapes using (shape) left join {s}.owners o on o.name = r.owner
-    left join {s}.runs p on p.run = r.parent"""
+        select gate from {s}.answers a where a.run = r.run) end as answered"""
+_FROM: Final = """from {s}.runs r left join {s}.shapes using (shape)
+    left join {s}.owners o on o.name = r.owner left join {s}.runs p on p.run = r.parent"""
+_INFO: Final = f"select {_ENTRY} {_FROM}"
 
 # Where the lines of a run are: in itself, and below where it was forked in its parents.
 _HOMES: Final = """with recursive homes (run, first, until, parent) as (
-    select run, shared, 2147483647, parent from {s}.runs where run = $1
+    select run, shared, 2147483647, parent from {s}.runs where WHICH = $1
     union
     select r.run, least(r.shared, h.first), h.first, r.parent
         from homes h join {s}.runs r on r.run = h.parent where h.first > 0
 )"""
 _LINES: Final = (
-    _HOMES
+    _HOMES.replace("WHICH", "run")
     + """ select n, kind, at, path, step, data, version from homes h
     join lateral (select * from {s}.lines l where l.run = h.run and l.n >= greatest(h.first, $2)
         and l.n < least(h.until, $3)) l on true order by n"""
+)
+
+
+def _arrays(*columns: str) -> str:
+    """Arrays of columns, as `lines_n`; empty where there are no rows."""
+    return ", ".join(f"coalesce(array_agg({column}), '{{}}') as all_{column}" for column in columns)
+
+
+_LINE_ARRAYS: Final = tuple(f"all_{name}" for name in Line._fields)
+_READ_TEXTS: Final = (
+    _HOMES.replace("WHICH", "id")
+    + f"""select {_ENTRY}, text, l.*, a.* {_FROM} cross join lateral (
+    select {_arrays(*Line._fields)}
+    from (select l.* from homes h join lateral (select * from {{s}}.lines l where l.run = h.run
+        and l.n >= h.first and l.n < h.until) l on true order by n) l
+) l cross join lateral (
+    select {_arrays("gate", "value", "person")} from {{s}}.answers a where a.run = r.run
+) a where r.id = $1"""
+)
+_READ_FILES: Final = _READ_TEXTS.replace("a.*", "a.*, f.*").replace(
+    "where r.id = $1",
+    f"""cross join lateral (select {_arrays("file", "bytes", "own")}
+    from (select f.hash as file, data as bytes, bool_or(u.run = r.run) as own
+        from {{s}}.file_uses u join {{s}}.files f using (hash)
+        where u.run in (select run from homes) group by f.hash, data) f
+) f where r.id = $1""",
 )
 RUNS_OF_FILE: Final = """with recursive known (run, is_own) as (
     select run, true from {s}.file_uses where hash = $1
@@ -55,7 +82,8 @@ RUNS_OF_FILE: Final = """with recursive known (run, is_own) as (
 ) select id, bool_or(is_own) as is_own from known join {s}.runs using (run)
     group by run, id order by bool_or(is_own) desc, run desc"""
 """The runs that have a file, and runs that were forked from these, which may share a line."""
-_COUNT: Final = """select coalesce((select max(n) + 1 from {s}.lines l where l.run = r.run), r.shared)
+_COUNT: Final = """select
+    coalesce((select max(n) + 1 from {s}.lines l where l.run = r.run), r.shared)
     from {s}.runs r where r.run = $1"""
 
 
@@ -70,12 +98,9 @@ class Reader:
         """A statement about the tables of the schema."""
         return text.replace("{s}", self.schema)
 
-    async def find(self, db: Any, run_id: str, *, lock: bool = False) -> int:
+    async def find(self, db: Any, run_id: str) -> int:
         """The key of a run."""
-        more = " for update" if lock else ""
-        found = await db.fetchval(
-            self.sql(f"select run from {{s}}.runs where id = $1{more}"), run_id
-        )
+        found = await db.fetchval(self.sql("select run from {s}.runs where id = $1"), run_id)
         if found is None:
             raise error_of("bae-run-unknown", self.name, run_id)
         return int(found)
@@ -88,62 +113,53 @@ class Reader:
         return row
 
     async def read(self, db: Any, run_id: str, *, with_files: bool = True) -> StoredRun:
-        """All there is of a run, at one instant."""
-        async with db.transaction(isolation="repeatable_read", readonly=True):
-            row = await self.row(db, run_id)
-            info, key = info_of(row), row["run"]
-            shape = await db.fetchval(
-                self.sql("select text from {s}.shapes where hash = $1"), info.shape
-            )
-            answers = await db.fetch(
-                self.sql("select gate, value, person from {s}.answers where run = $1"), key
-            )
-            lines = await self.lines(db, key, run_id)
-            files = await self.files(db, key, lines) if with_files else {}
-        people = {each["gate"]: each["person"] for each in answers if each["person"]}
-        values = {each["gate"]: each["value"] for each in answers}
-        return StoredRun(info, shape or "", lines, values, files, people)
+        """All there is of a run, at one instant: in one statement."""
+        row = await db.fetchrow(self.sql(_READ_FILES if with_files else _READ_TEXTS), run_id)
+        if row is None:
+            raise error_of("bae-run-unknown", self.name, run_id)
+        columns = [row[name] for name in _LINE_ARRAYS]
+        lines = self._checked(map(Line._make, zip(*columns, strict=True)), run_id)
+        answers = [*zip(row["all_gate"], row["all_value"], row["all_person"], strict=True)]
+        files: dict[str, bytes] = {}
+        if with_files:
+            columns = row["all_file"], row["all_bytes"], row["all_own"]
+            for hash, data, is_own in zip(*columns, strict=True):
+                if is_own or any(hash in line.data for line in lines):
+                    files[hash] = data
+        values = {gate: value for gate, value, _ in answers}
+        people = {gate: person for gate, _, person in answers if person}
+        return StoredRun(info_of(row), row["text"] or "", lines, values, files, people)
 
     async def lines(
         self, db: Any, key: int, run_id: str, start: int = 0, stop: int = 2_147_483_647
     ) -> tuple[Line, ...]:
         """The lines of a run, from the number `start` on and below `stop`."""
         rows = await db.fetch(self.sql(_LINES), key, start, stop)
-        lines = tuple(Line(*row) for row in rows)
-        for number, line in enumerate(lines, start):
+        return self._checked((Line(*row) for row in rows), run_id, start)
+
+    def _checked(self, lines: Iterable[Line], run_id: str, start: int = 0) -> tuple[Line, ...]:
+        found = tuple(lines)
+        for number, line in enumerate(found, start):
             if line.n != number:
                 what = f"line {number} of run {run_id!r} is missing"
                 raise error_of("bae-journal-damaged", self.name, run_id, what=what)
             check_version(line, run_id)
-        return lines
+        return found
 
     async def page(self, db: Any, run_id: str, after: int, limit: int) -> RunLines:
         """Some lines of a run, with its entry."""
         async with db.transaction(isolation="repeatable_read", readonly=True):
             row = await self.row(db, run_id)
-            count = await db.fetchval(self.sql(_COUNT), row["run"])
+            count = await self.count(db, row["run"])
             upto = min(count, after + 1 + limit)
             found: tuple[Line, ...] = ()
             if upto > after + 1:
                 found = await self.lines(db, row["run"], run_id, after + 1, upto)
         return RunLines(info_of(row), found, count)
 
-    async def files(self, db: Any, key: int, lines: Sequence[Line]) -> dict[str, bytes]:
-        """The files of a run by hash: its own, and those in the lines that it shares."""
-        rows = await db.fetch(
-            self.sql(
-                _HOMES
-                + """ select f.hash, data, bool_or(u.run = $1) as is_own from {s}.file_uses u
-                join {s}.files f using (hash) where u.run in (select run from homes)
-                group by f.hash, data"""
-            ),
-            key,
-        )
-        return {
-            row["hash"]: row["data"]
-            for row in rows
-            if row["is_own"] or any(row["hash"] in line.data for line in lines)
-        }
+    async def count(self, db: Any, key: int) -> int:
+        """How many lines a run has, shared ones too."""
+        return int(await db.fetchval(self.sql(_COUNT), key))
 
     async def runs(
         self,
@@ -183,6 +199,10 @@ class Reader:
             if len(rows) < size or len(found) >= limit:
                 return found[:limit]
             place = rows[-1]["run" if after is None else "change"]
+
+    async def file(self, db: Any, hash: str) -> bytes | None:
+        """The bytes of a file."""
+        return await db.fetchval(self.sql("select data from {s}.files where hash = $1"), hash)
 
     async def forks(self, db: Any, run_id: str, limit: int) -> list[RunInfo]:
         """The runs that were forked from a run, the newest first."""

@@ -16,7 +16,7 @@ from time import time
 from typing import Any, TypeVar, cast
 
 from bae.exceptions import JournalError, describe
-from bae.journal.run_checks import check_fork, check_version
+from bae.journal.run_checks import check_fork, check_version, not_replaced
 from bae.journal.run_lists import check_page, is_listed, labels_of
 from bae.journal.sqlite.lease import SQLiteClaim, is_alive
 from bae.journal.sqlite.run_changes import (
@@ -186,7 +186,7 @@ class RunTables(Journal):
             old = [key for key in keys.values() if key is not None]
             query = f"select 1 from runs where parent in ({marks(old)}) and run not in"
             if db.execute(f"{query} ({marks(old)})", (*old, *old)).fetchone():
-                raise _not_replaced(given[0].info.run_id, None)
+                raise not_replaced(given[0].info.run_id, None)
             if erase and any(self._differs(db, run) for run in given if keys[run.info.run_id]):
                 db.execute("insert into unclean (since) values (?)", (time(),))
             for key in old:
@@ -460,7 +460,7 @@ class RunTables(Journal):
         key, owner, until = db.execute(query, (run_id,)).fetchone() or (None, None, None)
         claim = claims.get(run_id)
         if claim is None and is_alive(owner, until):
-            raise _not_replaced(run_id, owner)
+            raise not_replaced(run_id, owner)
         if claim is not None:
             if not isinstance(claim, SQLiteClaim) or claim.lease is None:
                 raise self._not_ours(claim)
@@ -500,16 +500,3 @@ class RunTables(Journal):
             if is_busy(error):
                 failed.fix = "do it again when no other process uses the file"
             raise failed from error
-
-
-def _not_replaced(run_id: str, owner: str | None) -> JournalError:
-    """The error for a run that cannot be replaced: a living `owner` works on it, or it has forks
-    that share its lines."""
-    if owner is not None:
-        what, code = f"it is in progress, owned by {owner}", "bae-run-owned"
-        fix = "wait for its end, or load the file into another journal"
-    else:
-        what, code = "other runs share its lines", "bae-run-exists"
-        fix = "delete the runs that were forked from it first, or load into another journal"
-    what = f"run {run_id!r} was not replaced: {what}"
-    return JournalError(what, code=code, run_id=run_id, fix=fix)

@@ -50,12 +50,13 @@ export function Calls({ calls }: { calls: TurnCall[] }) {
   );
 }
 
-export function Thoughts({ thoughts }: { thoughts: string[] }) {
-  if (thoughts.length === 0) return null;
+/** What models thought, where that is stored, and what they think at this moment. */
+export function Thoughts({ thoughts, now }: { thoughts: string[]; now: string }) {
+  if (thoughts.length === 0 && now === "") return null;
   return (
     <details className="turn-fold">
-      <summary>thought</summary>
-      {thoughts.map((text, index) => (
+      <summary>{now === "" ? "thoughts" : "thinking"}</summary>
+      {[...thoughts, ...(now === "" ? [] : [now])].map((text, index) => (
         <p key={index} className="value text muted">
           {text}
         </p>

@@ -69,7 +69,7 @@ export function Turn(props: TurnProps) {
       </div>
       <div className="turn-reply">
         <p className="turn-name">{graph.name}</p>
-        {details !== undefined && <Thoughts thoughts={details.thoughts} />}
+        <Thoughts thoughts={details?.thoughts ?? []} now={thinking(texts)} />
         {details !== undefined && <Calls calls={details.calls} />}
         {reply !== "" && <Reply graph={graph} details={details} text={reply} isOver={turn.status === "ended"} />}
         {texts !== null && (turn.status === "running" || turn.status === "queued") && <Working turn={turn} texts={texts} isWriting={written !== ""} />}
@@ -88,6 +88,11 @@ function writtenReply(graph: StudioGraph, texts: Record<string, string> | null):
     if (node !== undefined && graph.replies[node] === field) return text;
   }
   return "";
+}
+
+/** What a model thinks now: the text at the place of a node, without a field. */
+function thinking(texts: Record<string, string> | null): string {
+  return Object.entries(texts ?? {}).find(([place]) => !place.slice(place.lastIndexOf("/") + 1).includes("."))?.[1] ?? "";
 }
 
 function Reply({ graph, details, text, isOver }: { graph: StudioGraph; details: TurnDetails | undefined; text: string; isOver: boolean }) {
@@ -109,7 +114,7 @@ function Reply({ graph, details, text, isOver }: { graph: StudioGraph; details: 
 
 function Working({ turn, texts, isWriting }: { turn: TurnView; texts: Record<string, string>; isWriting: boolean }) {
   const now = useNow(turn.started);
-  const place = Object.keys(texts).at(-1);
+  const place = Object.keys(texts).findLast((each) => each.includes("."));
   const node = place === undefined ? "" : place.replace(/^\d+:/, "").replaceAll(/\/\d+:/g, " › ");
   return (
     <p className="turn-working muted small" role="status">

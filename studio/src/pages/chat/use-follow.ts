@@ -40,8 +40,12 @@ export function useFollow(): Follow {
     });
     grow.observe(inner);
     grow.observe(box);
+    let top = box.scrollTop;
     const scroll = () => {
-      follows.current = end() <= NEAR;
+      // The list may have grown since it was moved: only who moves up stops following.
+      if (end() <= NEAR) follows.current = true;
+      else if (box.scrollTop < top) follows.current = false;
+      top = box.scrollTop;
       if (follows.current) setNew(false);
     };
     box.addEventListener("scroll", scroll, { passive: true });

@@ -43,9 +43,9 @@ export function useInbox(): Inbox {
   const isWhole = [...pages, ...extra].every((page) => page.isSuccess && !page.isPlaceholderData);
   for (const [key, gate] of open) {
     const before = known.current.get(key);
-    // A plan that waits again is a question again.
-    const answered = before !== undefined && gate.since > before.gate.since ? null : (before?.answered ?? null);
-    known.current.set(key, { key, gate: before?.answered ? before.gate : gate, answered });
+    // A plan of which a part was approved is a question again.
+    const isSame = before !== undefined && gate.since === before.gate.since && gate.question === before.gate.question;
+    known.current.set(key, { key, gate, answered: isSame ? before.answered : null });
   }
   const gone = isWhole ? [...known.current.values()].filter((item) => item.answered === null && !open.has(item.key)) : [];
   const goneKeys = gone.map((item) => item.key).join("\n");
@@ -92,6 +92,7 @@ async function findAnswer(gate: GateView): Promise<Answered | null> {
       if (found === undefined) return { by: "", said: "the question is gone" };
       return found.answer === null ? null : { by: found.answered_by ?? "", said: found.answer };
     }
+    if (gate.run_id === "") return { by: "", said: "answered" };
     const { gates } = await api<{ gates: GateView[] }>(pathOf`/runs/${gate.run_id}/gates`, { query: { past: true, limit: 500 } });
     const found = gates.find((each) => each.gate === gate.gate);
     if (found?.answered && found.answer) return { by: found.answered_by ?? "", said: sayValue(found.answer) };

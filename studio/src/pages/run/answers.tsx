@@ -3,7 +3,6 @@
 
 import { useState } from "react";
 
-import { readCut } from "../../ui/cut-text.ts";
 import { formatCost, formatCount, formatSeconds } from "../../ui/format.ts";
 import { PlainValue } from "../../ui/value.tsx";
 import { sectionsOf } from "./prompt-text.ts";
@@ -132,7 +131,7 @@ function AnswerText({ text }: { text: string }) {
   } catch {
     // It is a text, or JSON that was cut.
   }
-  return <LongText text={readCut(text)} />;
+  return <LongText text={text} />;
 }
 
 const STATES: Record<string, string> = { done: "✓", failed: "✗", waiting: "?", begun: "●", asked: "○" };

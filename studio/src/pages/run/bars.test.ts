@@ -5,7 +5,7 @@ import type { BarView, TimelineView } from "../../api/types.ts";
 import { cutsOf, spansOf, summaryOf } from "./bars.ts";
 
 const bar = (more: Partial<BarView>): BarView => ({ kind: "dep", place: "1:A.x", name: "load", depth: 1, spans: [], outcome: "done", error: "", note: "", items: 0, waits: false, critical: [], slack: null, ...more });
-const timeline: TimelineView = { status: "ended", start: 0, end: 107, lives: [[0, 4], [104, 107]], bars: [], total: 2, seconds: 7, critical_seconds: 5, longest: ["1:A.x"], is_exact: true };
+const timeline: TimelineView = { status: "ended", start: 0, end: 107, lives: [[0, 4], [104, 107]], bars: [], total: 2, seconds: 7, critical_seconds: 5, longest: ["1:A.x"], is_exact: true, index: null };
 
 test("the wait for a person is cut out, whether a process ran or not", () => {
   const asked = bar({ kind: "gate", waits: true, spans: [[3, 104]] });

@@ -5,6 +5,9 @@ import { formatSeconds } from "../../ui/format.ts";
 import { parsePlace, shortPlace } from "./places.ts";
 import { idleSpans, merged } from "./scale.ts";
 
+/** What part of the critical path is worth a word. */
+const WORTH = 0.01;
+
 /** What a bar is called, and what stands behind the name. */
 export function nameOfBar(bar: BarView): [name: string, more: string] {
   const place = parsePlace(bar.place);
@@ -38,6 +41,14 @@ export function spansOf(bar: BarView, now: number): readonly Span[] {
   const last = bar.spans.at(-1);
   if (last === undefined || bar.outcome !== "running" || now <= last[1]) return bar.spans;
   return [...bar.spans.slice(0, -1), [last[0], now]];
+}
+
+/** When the run waited for nothing else; work in progress is what it waits for now. */
+export function criticalOf(bar: BarView, now: number): readonly Span[] {
+  const last = bar.critical.at(-1);
+  const end = bar.spans.at(-1)?.[1];
+  if (last === undefined || end === undefined || bar.outcome !== "running" || Math.abs(last[1] - end) > 0.01) return bar.critical;
+  return [...bar.critical.slice(0, -1), [last[0], Math.max(now, last[1])]];
 }
 
 /** How long people were waited for. */
@@ -77,7 +88,8 @@ export function summaryOf(timeline: TimelineView, bars: readonly BarView[]): str
     const seconds = bar.critical.reduce((sum, [from, to]) => sum + to - from, 0);
     if (!bar.waits && seconds > 0) took.set(bar.place, (took.get(bar.place) ?? 0) + seconds);
   }
-  const longest = timeline.longest.map((place) => {
+  const places = [...new Set(timeline.longest)].filter((place) => (took.get(place) ?? Infinity) >= WORTH * timeline.critical_seconds);
+  const longest = places.map((place) => {
     const seconds = took.get(place);
     return seconds === undefined ? shortPlace(place) : `${shortPlace(place)} ${formatSeconds(seconds)}`;
   });

@@ -1,6 +1,7 @@
 // A long list of the API, of which only the blocks in view are read.
 
 import { type QueryKey, useQueries, useQueryClient } from "@tanstack/react-query";
+import { useRef } from "react";
 
 interface BlockQuery {
   queryKey: QueryKey;
@@ -48,8 +49,13 @@ export function useBlocks<P, T>({ query, items, total, size }: Shape<P, T>, [fir
     }
     return undefined;
   };
+  // While another block is read, the list is as long as the last one said.
+  const known = useRef<{ list: string; page: P | undefined }>({ list: "", page: undefined });
+  const list = JSON.stringify(query(0).queryKey);
+  const page = results.find((result) => result.data !== undefined)?.data ?? (known.current.list === list ? known.current.page : undefined);
+  known.current = { list, page };
   return {
-    page: results.find((result) => result.data !== undefined)?.data,
+    page,
     get,
     error: results.find((result) => result.error !== null && result.data === undefined)?.error ?? null,
     readAt: Math.max(0, ...results.map((result) => result.dataUpdatedAt)),

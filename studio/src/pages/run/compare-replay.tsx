@@ -1,6 +1,8 @@
 // Replay: whether the code of now goes the same way with the recorded values. Nothing is asked of an
 // LM, a function or a person.
 
+import "./compare-replay.css";
+
 import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 
@@ -33,10 +35,10 @@ export function Replay({ run, graph, className = "button small" }: { run: string
       </button>
       {isOpen && (
         <Dialog title={`Replay of ${run}`} kind="drawer" onClose={() => setOpen(false)}>
-          <div className="stack" aria-live="polite">
+          <div aria-live="polite">
             {replay.isPending && <p className="muted">The code runs with the recorded values…</p>}
             {replay.error && <Problem error={replay.error} />}
-            {replay.data && <Outcome found={replay.data} />}
+            {replay.data && <ReplayOutcome found={replay.data} />}
           </div>
         </Dialog>
       )}
@@ -50,10 +52,11 @@ const OUTCOMES: Record<ReplayView["outcome"], [mark: string, text: string]> = {
   unknown: ["?", "This run cannot be replayed."],
 };
 
-function Outcome({ found }: { found: ReplayView }) {
+/** What a replay found. */
+export function ReplayOutcome({ found }: { found: ReplayView }) {
   const [mark, text] = OUTCOMES[found.outcome];
   return (
-    <>
+    <div className="stack">
       <p className={`replay-outcome ${found.outcome}`}>
         <span aria-hidden="true">{mark}</span> {text}
       </p>
@@ -75,7 +78,7 @@ function Outcome({ found }: { found: ReplayView }) {
           </ol>
         </section>
       )}
-    </>
+    </div>
   );
 }
 
@@ -86,7 +89,7 @@ function Difference({ text }: { text: string }) {
         <span className="grow">− recorded, + the code of now</span>
         <Copy text={text} />
       </p>
-      <pre className="replay-diff">
+      <pre className="replay-diff" tabIndex={0}>
         {text.split("\n").map((line, index) => (
           <span key={index} className={line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : ""}>
             {line}

@@ -24,7 +24,7 @@ export function Failure({ at, details, change }: { at: RunAt; details: RunDetail
   return (
     <section className="problem run-failure" aria-label="Error">
       <div className="row wrap">
-        <p className="strong grow">{failure.message || failure.type}</p>
+        <p className="strong failure-message">{failure.message || failure.type}</p>
         <code className="tag">{code}</code>
         <Copy text={errorText(failure, details)} label="Copy error" />
       </div>

@@ -1,7 +1,7 @@
 // A new run that is the same up to a step, with other values.
 
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { useLocation } from "wouter";
 
 import { api, ApiProblem, pathOf } from "../../api/client.ts";
@@ -17,11 +17,13 @@ interface ForkProps {
   at: RunAt;
   details: RunDetails;
   step: number;
+  /** The field that is meant, if one is. */
+  field: string;
   onStep: (step: number) => void;
   onClose: () => void;
 }
 
-export function ForkDialog({ at, details, step, onStep, onClose }: ForkProps) {
+export function ForkDialog({ at, details, step, field, onStep, onClose }: ForkProps) {
   const form = useQuery({
     queryKey: ["run", at.base, at.run, "fork", step],
     queryFn: ({ signal }) => api<ForkFormView>(at.base + pathOf`/runs/${at.run}/steps/${step}/fork`, { query: { cut: 0 }, signal }),
@@ -47,7 +49,7 @@ export function ForkDialog({ at, details, step, onStep, onClose }: ForkProps) {
         <p className="small muted">The new run has the same nodes up to this one; this run stays as it is. What comes after is made anew, and people are asked again.</p>
         {form.error !== null && <Problem error={form.error} />}
         {form.error === null && form.data === undefined && <Loading />}
-        {form.data !== undefined && <ForkForm key={step} at={at} form={form.data} onClose={onClose} />}
+        {form.data !== undefined && <ForkForm key={step} at={at} form={form.data} meant={field} onClose={onClose} />}
       </div>
     </Dialog>
   );
@@ -57,13 +59,36 @@ function changeStep(text: string, step: number, onStep: (step: number) => void):
   if (/^\d{1,9}$/.test(text) && Number(text) !== step) onStep(Number(text));
 }
 
-function ForkForm({ at, form, onClose }: { at: RunAt; form: ForkFormView; onClose: () => void }) {
+/** Sources of values that a person is likely to change; others are made by functions and tools. */
+const LIKELY = new Set(["caller", "lm", "body", "default", "fork", "gate"]);
+
+function ForkForm({ at, form, meant, onClose }: { at: RunAt; form: ForkFormView; meant: string; onClose: () => void }) {
   const [, navigate] = useLocation();
   const [changed, setChanged] = useState<Record<string, unknown>>({});
   const [runId, setRunId] = useState("");
   const [goesOn, setGoesOn] = useState(true);
   const [error, setError] = useState<unknown>(null);
   const [isSending, setSending] = useState(false);
+  const element = useRef<HTMLFormElement>(null);
+  useEffect(() => {
+    const inputs = [...element.current!.querySelectorAll<HTMLElement>("[data-field]")];
+    const own = inputs.find((each) => each.dataset.field === meant) ?? inputs[0];
+    own?.querySelector<HTMLElement>("input, textarea, select")?.focus();
+  }, [meant]);
+  const isLikely = (field: EditableField) => LIKELY.has(field.source) || field.needed || field.name === meant;
+  const likely = form.fields.filter(isLikely);
+  const others = form.fields.filter((field) => !isLikely(field));
+  const shown = (field: EditableField) => (
+    <ForkField
+      key={field.name}
+      field={field}
+      isChanged={field.name in changed}
+      value={changed[field.name]}
+      faults={faultsOf(error, field.name)}
+      onChange={(value) => setChanged({ ...changed, [field.name]: value })}
+      onUndo={() => setChanged(Object.fromEntries(Object.entries(changed).filter(([name]) => name !== field.name)))}
+    />
+  );
   const fork = async () => {
     setSending(true);
     setError(null);
@@ -80,6 +105,7 @@ function ForkForm({ at, form, onClose }: { at: RunAt; form: ForkFormView; onClos
   };
   return (
     <form
+      ref={element}
       className="stack"
       onSubmit={(event) => {
         event.preventDefault();
@@ -87,17 +113,15 @@ function ForkForm({ at, form, onClose }: { at: RunAt; form: ForkFormView; onClos
       }}
     >
       {form.fields.length === 0 && <p className="muted">{form.node} has no fields to change.</p>}
-      {form.fields.map((field) => (
-        <ForkField
-          key={field.name}
-          field={field}
-          isChanged={field.name in changed}
-          value={changed[field.name]}
-          faults={faultsOf(error, field.name)}
-          onChange={(value) => setChanged({ ...changed, [field.name]: value })}
-          onUndo={() => setChanged(Object.fromEntries(Object.entries(changed).filter(([name]) => name !== field.name)))}
-        />
-      ))}
+      {likely.map(shown)}
+      {others.length > 0 && (
+        <details open={likely.length === 0}>
+          <summary>
+            Made by functions and tools: <span className="muted">{others.map((field) => field.name).join(", ")}</span>
+          </summary>
+          <div className="stack">{others.map(shown)}</div>
+        </details>
+      )}
       <div className="row wrap">
         <label htmlFor="fork-id">Run id</label>
         <input id="fork-id" className="input grow" placeholder="a new one" value={runId} onChange={(event) => setRunId(event.target.value)} />
@@ -132,9 +156,9 @@ function ForkField({ field, isChanged, value, faults, onChange, onUndo }: ForkFi
   const schema: Schema = (field.field_schema ?? {}) as Schema;
   const now = isChanged ? value : field.kept === "value" ? field.value : undefined;
   return (
-    <fieldset className={`fork-field${isChanged ? " changed" : ""}`}>
-      <legend className="row">
-        <span className="strong">{field.name}</span>
+    <div className={`fork-field${isChanged ? " changed" : ""}`} data-field={field.name}>
+      <SchemaForm label={field.name} schema={schema} value={now} onChange={onChange} faults={faults} />
+      <p className="row">
         {field.needed && !isChanged && <span className="fault small">needed: no value of it is stored</span>}
         {isChanged && (
           <>
@@ -144,9 +168,8 @@ function ForkField({ field, isChanged, value, faults, onChange, onUndo }: ForkFi
             </button>
           </>
         )}
-      </legend>
-      <SchemaForm schema={schema} value={now} onChange={onChange} faults={faults} />
-    </fieldset>
+      </p>
+    </div>
   );
 }
 

@@ -7,6 +7,7 @@ import type { RunAt } from "../../api/queries.ts";
 import type { RunGraphView } from "../../api/types.ts";
 import { Loading, Problem } from "../../ui/basics.tsx";
 import { edgeKey, GraphPicture } from "../../ui/graph-picture.tsx";
+import { shortPlace } from "./places.ts";
 import { plural } from "./sources.tsx";
 import type { ChangeView, RunView } from "./run-view.ts";
 
@@ -66,7 +67,7 @@ export function GraphPanel({ at, view, change, selected }: { at: RunAt; view: Ru
                     {inner.graph}
                   </button>
                   <span className="small muted truncate">
-                    {inner.step}:{inner.node}.{inner.field} · {plural(inner.nodes, "node")} · {inner.outcome || "running"}
+                    {shortPlace(inner.path)} · {plural(inner.nodes, "node")} · {inner.outcome || "running"}
                   </span>
                 </li>
               ))}

@@ -8,27 +8,39 @@ import { client, type RunAt } from "../../api/queries.ts";
 import type { RunDetails, RunRow } from "../../api/types.ts";
 
 const OFTEN = 250;
+/** Milliseconds that a text stays after its end. */
+const LINGER = 1_000;
 
 /** The text that is written at this moment, by the place of its field. */
 export class GrowingTexts {
   #texts = new Map<string, string>();
+  #going = new Map<string, number>();
   #places: readonly string[] = [];
   #listeners = new Set<() => void>();
 
   take(pieces: readonly TextPiece[]): void {
     for (const [place, start, delta] of pieces) {
-      const text = (this.#texts.get(place) ?? "").slice(0, start) + delta;
-      if (text === "") this.#texts.delete(place);
-      else this.#texts.set(place, text);
+      window.clearTimeout(this.#going.get(place));
+      // A text that is void, or a record now, stays until the record is read.
+      if (start === 0 && delta === "") this.#going.set(place, window.setTimeout(() => this.#drop(place), LINGER));
+      else this.#texts.set(place, (this.#texts.get(place) ?? "").slice(0, start) + delta);
     }
+    this.#tell();
+  }
+
+  #drop(place: string): void {
+    this.#texts.delete(place);
+    this.#tell();
+  }
+
+  #tell(): void {
     const places = [...this.#texts.keys()];
     if (places.join() !== this.#places.join()) this.#places = places;
     for (const listener of this.#listeners) listener();
   }
 
   clear(): void {
-    this.#texts.clear();
-    this.take([]);
+    for (const place of this.#texts.keys()) this.take([[place, 0, ""]]);
   }
 
   readonly at = (place: string): string => this.#texts.get(place) ?? "";

@@ -6,6 +6,7 @@ import { Link, useLocation } from "wouter";
 import { api, pathOf } from "../../api/client.ts";
 import { refreshRun, type RunAt } from "../../api/queries.ts";
 import type { LinePage, ReplayView, RunDetails } from "../../api/types.ts";
+import { gateKey } from "../../gates/answers.ts";
 import { useMay, useServes } from "../../studio.tsx";
 import { Problem } from "../../ui/basics.tsx";
 import { saveBlob } from "../../ui/file-value.tsx";
@@ -46,7 +47,7 @@ export function RunActions({ at, details, onFork }: { at: RunAt; details: RunDet
     <>
       <div className="row wrap run-actions">
         {gate !== undefined && details.status === "waiting" && at.base === "" && (
-          <Link href={`/inbox?run=${encodeURIComponent(details.run_id)}&gate=${encodeURIComponent(gate.gate)}`} className="button primary">
+          <Link href={`/inbox?item=${encodeURIComponent(gateKey({ run_id: details.run_id, gate: gate.gate }))}`} className="button primary">
             Answer…
           </Link>
         )}
@@ -61,6 +62,11 @@ export function RunActions({ at, details, onFork }: { at: RunAt; details: RunDet
         <button type="button" className="button" disabled={at.base !== ""} title={at.base === "" ? "What differs from another run" : "Runs of a team are compared in its own pages"} onClick={() => setOpen("compare")}>
           Compare…
         </button>
+        {isOver && (
+          <button type="button" className="button" disabled={can.replay !== ""} title={can.replay || "Whether the code of now goes the same way with the recorded values"} onClick={doReplay}>
+            Replay
+          </button>
+        )}
         {!isOver && (
           <button type="button" className="button danger" disabled={can.cancel !== "" || busy !== ""} title={can.cancel || "Stop it for good"} onClick={() => void post("cancel")}>
             {busy === "cancel" ? "Cancelling…" : "Cancel"}
@@ -74,7 +80,6 @@ export function RunActions({ at, details, onFork }: { at: RunAt; details: RunDet
             </>
           }
           actions={[
-            { label: "Replay", onSelect: doReplay, disabled: can.replay !== "", hint: can.replay || "Whether the code of now goes the same way with the recorded values" },
             ...copies(details),
             { label: "Save records as JSON lines", onSelect: () => void saveRecords(at).catch(setError) },
             { label: "Delete…", onSelect: () => setOpen("delete"), disabled: can.delete !== "", hint: can.delete },

@@ -9,7 +9,7 @@ import { client, type RunAt, runsQuery } from "../../api/queries.ts";
 import type { ReplayView, RunDetails } from "../../api/types.ts";
 import { Age, Loading, Problem, Status } from "../../ui/basics.tsx";
 import { Dialog } from "../../ui/overlays.tsx";
-import { plural } from "./sources.tsx";
+import { ReplayOutcome } from "./compare-replay.tsx";
 
 export function CompareDialog({ details, onClose }: { details: RunDetails; onClose: () => void }) {
   const [, navigate] = useLocation();
@@ -44,39 +44,10 @@ export function CompareDialog({ details, onClose }: { details: RunDetails; onClo
   );
 }
 
-const OUTCOMES: Record<ReplayView["outcome"], string> = {
-  same: "It went the same way with the code of now.",
-  differs: "It does not go the same way any more.",
-  unknown: "It cannot be replayed.",
-};
-
 export function ReplayDialog({ replay, error }: { replay: ReplayView | null; error: unknown }) {
   if (error !== null && replay === null) return <Problem error={error} />;
   if (replay === null) return <Loading />;
-  return (
-    <div className="stack">
-      <p>
-        <Status status={replay.outcome === "same" ? "ended" : replay.outcome === "differs" ? "failed" : "interrupted"} /> <span className="strong">{OUTCOMES[replay.outcome]}</span>
-      </p>
-      {replay.why && <p className="value text">{replay.why}</p>}
-      {replay.diff && (
-        <pre className="replay-diff" tabIndex={0}>
-          {replay.diff.split("\n").map((line, index) => (
-            <span key={index} className={line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : ""}>
-              {line}
-              {"\n"}
-            </span>
-          ))}
-        </pre>
-      )}
-      {replay.trace.length > 0 && (
-        <details>
-          <summary>{plural(replay.trace.length, "node")}</summary>
-          <p className="small muted value">{replay.trace.slice(0, 200).join(" → ")}</p>
-        </details>
-      )}
-    </div>
-  );
+  return <ReplayOutcome found={replay} />;
 }
 
 export function DeleteDialog({ at, details, onClose, onDeleted }: { at: RunAt; details: RunDetails; onClose: () => void; onDeleted: () => void }) {
@@ -86,6 +57,7 @@ export function DeleteDialog({ at, details, onClose, onDeleted }: { at: RunAt; d
       await api(at.base + pathOf`/runs/${at.run}`, { method: "DELETE" });
       client.removeQueries({ queryKey: ["run", at.base, at.run] });
       void client.invalidateQueries({ queryKey: ["runs"] });
+      client.removeQueries({ queryKey: ["run-list"] });
       onDeleted();
     } catch (problem) {
       setError(problem);

@@ -7,7 +7,7 @@ import type { RunDetails } from "../../api/types.ts";
 import { useServes, useStudio } from "../../studio.tsx";
 import { Age, Copy, Status } from "../../ui/basics.tsx";
 import { formatCost, formatCount, formatSeconds } from "../../ui/format.ts";
-import { PlainValue } from "../../ui/value.tsx";
+import { parsePlace } from "./places.ts";
 import { RunActions } from "./run-actions.tsx";
 import { addressOf, type ChangeView } from "./run-view.ts";
 import { plural } from "./sources.tsx";
@@ -24,7 +24,8 @@ interface HeaderProps {
 
 export function RunHeader({ at, details, worked, isElsewhere, change, onFork }: HeaderProps) {
   const { usage } = details;
-  const facts = [worked === null ? "" : `${formatSeconds(worked)} of work`, plural(usage?.calls ?? 0, "call")];
+  const isRunning = details.status === "running";
+  const facts = [worked === null || isRunning ? "" : `${formatSeconds(worked)} of work`, plural(usage?.calls ?? 0, "call")];
   if (usage !== null && usage.calls > 0) {
     const tokens = usage.input_tokens + usage.output_tokens;
     facts.push(`${formatCount(tokens)} tokens${usage.cached_tokens > 0 ? `, ${formatCount(usage.cached_tokens)} of them cached` : ""}`);
@@ -38,6 +39,12 @@ export function RunHeader({ at, details, worked, isElsewhere, change, onFork }: 
         </h1>
         <Copy text={details.run_id} label="Copy id" />
         <Status status={details.status} />
+        <Waiting details={details} change={change} />
+        {isElsewhere && (
+          <span className="tag" role="status" title="Its records appear here as they are stored. Text in progress is known in that process alone.">
+            written by another process
+          </span>
+        )}
         <div className="grow" />
         <RunActions at={at} details={details} onFork={onFork} />
       </div>
@@ -47,15 +54,17 @@ export function RunHeader({ at, details, worked, isElsewhere, change, onFork }: 
         {facts.filter(Boolean).map((fact) => (
           <span key={fact}> · {fact}</span>
         ))}
+        {details.status === "ended" && details.end !== null && (
+          <span title={details.no_result}>
+            {" · ended at "}
+            <button type="button" className="link strong" onClick={() => change({ step: Math.max(0, (details.steps ?? 1) - 1), path: "", field: "", node: "", filter: "", tab: "trace" })}>
+              {details.end}
+            </button>
+          </span>
+        )}
         {usage !== null && usage.models.length > 0 && <span> · {usage.models.join(", ")}</span>}
       </p>
       <Relations at={at} details={details} />
-      {isElsewhere && (
-        <p className="note small" role="status">
-          Another process works on this run. Its records appear here as they are stored; text in progress is known there alone.
-        </p>
-      )}
-      <Waiting details={details} change={change} />
     </header>
   );
 }
@@ -111,53 +120,24 @@ function Relations({ at, details }: { at: RunAt; details: RunDetails }) {
   );
 }
 
-/** The questions that the run waits for. */
+/** What the run waits for. It stands in the row of the title, so that nothing moves when it is
+ *  answered. */
 function Waiting({ details, change }: { details: RunDetails; change: ChangeView }) {
   const open = details.waiting.filter((gate) => !gate.answered);
-  if (open.length === 0 || details.status !== "waiting") return null;
+  const gate = open[0];
+  if (gate === undefined || details.status !== "waiting") return null;
+  const show = () => {
+    const place = parsePlace(gate.gate);
+    if (place !== null) change({ step: place.step, path: place.path, field: place.field, node: "", filter: "", tab: "trace" });
+  };
+  const until = gate.deadline === null ? "" : ` until ${new Date(gate.deadline * 1000).toLocaleString()}`;
   return (
-    <ul className="run-waiting">
-      {open.map((gate) => (
-        <li key={gate.gate} className="row wrap">
-          <Status status="waiting" />
-          <span className="strong">{gate.question}</span>
-          <button
-            type="button"
-            className="link small"
-            onClick={() => {
-              const step = /^(\d+):[^.]*\.([^.([]+)/.exec(gate.gate);
-              if (step !== null) change({ step: Number(step[1]), path: "", field: step[2]!, node: "", filter: "", tab: "trace" });
-            }}
-          >
-            {gate.place}
-          </button>
-          {gate.deadline !== null && (
-            <span className="small muted">
-              until <time>{new Date(gate.deadline * 1000).toLocaleString()}</time>
-            </span>
-          )}
-        </li>
-      ))}
-      {details.waiting_count > open.length && <li className="small muted">and {details.waiting_count - open.length} more</li>}
-    </ul>
+    <>
+      <button type="button" className="run-question strong truncate" title={`${gate.place}${until}: ${gate.question}`} onClick={show}>
+        {gate.question}
+      </button>
+      {details.waiting_count > 1 && <span className="small muted">and {details.waiting_count - 1} more</span>}
+      {gate.deadline !== null && <span className="small muted">{until}</span>}
+    </>
   );
-}
-
-/** How a run has ended. */
-export function RunResult({ details }: { details: RunDetails }) {
-  if (details.status !== "ended") return null;
-  if (details.result === null && !details.no_result) return null;
-  return (
-    <details className="run-result">
-      <summary>
-        <span className="muted">result</span> <span className="strong">{details.end}</span> <span className="muted small">{preview(details.result)}</span>
-      </summary>
-      {details.no_result ? <p className="muted">{details.no_result}</p> : <PlainValue value={details.result} />}
-    </details>
-  );
-}
-
-function preview(result: unknown): string {
-  const text = JSON.stringify(result) ?? "";
-  return text.length > 90 ? `${text.slice(0, 90)}…` : text;
 }

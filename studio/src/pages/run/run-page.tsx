@@ -5,7 +5,7 @@ import "./trace.css";
 import "./timeline.css";
 
 import { useQuery } from "@tanstack/react-query";
-import { useCallback, useEffect, useMemo, useState, useSyncExternalStore } from "react";
+import { useCallback, useEffect, useMemo, useState } from "react";
 import { Link } from "wouter";
 
 import { ApiProblem } from "../../api/client.ts";
@@ -14,17 +14,21 @@ import type { RunDetails } from "../../api/types.ts";
 import { useMay, useServes } from "../../studio.tsx";
 import { Command, Empty, Loading, Problem } from "../../ui/basics.tsx";
 import { FilesContext } from "../../ui/file-value.tsx";
+import { useIsNarrow } from "../../ui/narrow.ts";
 import { Calls } from "./calls.tsx";
 import { Failure } from "./failure.tsx";
 import { ForkDialog } from "./fork-dialog.tsx";
 import { GraphPanel } from "./graph-panel.tsx";
 import { TextsContext, useLive } from "./live.ts";
 import { Raw } from "./raw.tsx";
-import { RunHeader, RunResult } from "./run-header.tsx";
+import { RunHeader } from "./run-header.tsx";
 import { type ChangeView, type RunView, type Tab, useRunView } from "./run-view.ts";
 import { Timeline } from "./timeline.tsx";
 import { Trace } from "./trace.tsx";
 import { WhyPanel } from "./why.tsx";
+
+/** Pixels of two columns beside the navigation. */
+const NARROW = 900;
 
 export default function RunPage({ base, run }: RunAt) {
   const at = useMemo(() => ({ base, run }), [base, run]);
@@ -53,7 +57,7 @@ export default function RunPage({ base, run }: RunAt) {
 
 function OpenedRun({ at, details, isElsewhere }: { at: RunAt; details: RunDetails; isElsewhere: boolean }) {
   const [view, change] = useRunView();
-  const isNarrow = useNarrow();
+  const isNarrow = useIsNarrow(NARROW);
   const [forkStep, setForkStep] = useState<number | null>(null);
   const timeline = useQuery(timelineQuery(at, { start: 0, limit: 1000 }));
   const selected = useQuery({ ...stepQuery(at, view.step ?? 0, { path: view.path, cut: 4_000 }), enabled: view.step !== null });
@@ -69,7 +73,6 @@ function OpenedRun({ at, details, isElsewhere }: { at: RunAt; details: RunDetail
     <div className={`run-page${isNarrow ? " narrow" : ""}${view.field !== "" ? " with-details" : ""}`}>
       <RunHeader at={at} details={details} worked={timeline.data?.seconds ?? null} isElsewhere={isElsewhere} change={change} onFork={() => setForkStep(view.step ?? lastWhole)} />
       <Failure at={at} details={details} change={change} />
-      <RunResult details={details} />
       {isNarrow && <Tabs tab={tab} tabs={["graph", "timeline", "trace", "calls", "raw"]} change={change} />}
       <div className="run-body">
         {(!isNarrow || tab === "graph") && <GraphPanel at={at} view={view} change={change} selected={node} />}
@@ -92,7 +95,7 @@ function OpenedRun({ at, details, isElsewhere }: { at: RunAt; details: RunDetail
         </div>
       </div>
       {view.step !== null && view.field !== "" && <WhyPanel key={`${view.path} ${view.step} ${view.field}`} at={at} details={details} step={view.step} path={view.path} field={view.field} change={change} onFork={fork} />}
-      {forkStep !== null && <ForkDialog at={at} details={details} step={forkStep} onStep={setForkStep} onClose={() => setForkStep(null)} />}
+      {forkStep !== null && <ForkDialog at={at} details={details} step={forkStep} field={forkStep === view.step ? view.field : ""} onStep={setForkStep} onClose={() => setForkStep(null)} />}
     </div>
   );
 }
@@ -153,16 +156,4 @@ function useKeys({ view, change, total, firstField, onFork }: KeysProps): void {
     document.addEventListener("keydown", listen);
     return () => document.removeEventListener("keydown", listen);
   }, [view, change, total, firstField, onFork]);
-}
-
-const NARROW = matchMedia("(max-width: 900px)");
-
-function useNarrow(): boolean {
-  return useSyncExternalStore(
-    (listener) => {
-      NARROW.addEventListener("change", listener);
-      return () => NARROW.removeEventListener("change", listener);
-    },
-    () => NARROW.matches,
-  );
 }

@@ -12,6 +12,9 @@ import { useGrowingPlaces, useGrowingText } from "./live.ts";
 import type { ChangeView } from "./run-view.ts";
 import { Source, usageText } from "./sources.tsx";
 
+/** Seconds that are not worth a word. */
+const SHORT = 0.001;
+
 interface StepCardProps {
   at: RunAt;
   details: RunDetails;
@@ -98,9 +101,9 @@ function FieldRow({ at, step, field, isChanged, isSelected, onWhy }: FieldRowPro
         <FieldValue at={at} step={step} field={field} growing={growing} />
       </div>
       <span className="field-source small">
-        <Source source={field.source} by={field.by} />
+        {growing && field.state !== "there" ? <Source source="lm" by="" /> : field.state !== "absent" && <Source source={field.source} by={field.by} />}
+        {field.seconds !== null && field.seconds >= SHORT && <span className="field-took">{formatSeconds(field.seconds)}</span>}
       </span>
-      <span className="field-took small muted">{field.seconds !== null && field.seconds > 0 ? formatSeconds(field.seconds) : ""}</span>
       <button type="button" className="button quiet small field-why" onClick={onWhy} aria-label={`Why ${step.node}.${field.name}`} title="Where this value came from (w)">
         why ›
       </button>
@@ -113,7 +116,7 @@ function FieldValue({ at, step, field, growing }: { at: RunAt; step: StepView; f
   if (field.state === "failed") return <span className="fault value text">✗ {field.error || "failed"}</span>;
   if (field.state === "waiting") return <span className="status waiting">? waits for a person</span>;
   if (field.state === "begun") return <span className="muted">in progress…</span>;
-  if (field.state === "absent") return <span className="muted">not there yet</span>;
+  if (field.state === "absent") return <span className="muted">–</span>;
   return (
     <Clamped>
       <WholeValue at={at} step={step} field={field} />

@@ -1,6 +1,7 @@
 // What ran when, with the critical path. Bars are elements of HTML, so that their texts can be
 // selected, searched and read aloud.
 
+import { useQuery } from "@tanstack/react-query";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
 
@@ -8,7 +9,7 @@ import { type RunAt, timelineQuery } from "../../api/queries.ts";
 import type { BarView, TimelineView } from "../../api/types.ts";
 import { Empty, Loading, Problem } from "../../ui/basics.tsx";
 import { formatSeconds } from "../../ui/format.ts";
-import { cutsOf, nameOfBar, secondsOf, spansOf, summaryOf } from "./bars.ts";
+import { criticalOf, cutsOf, nameOfBar, secondsOf, spansOf, summaryOf } from "./bars.ts";
 import { useBlocks } from "./blocks.ts";
 import { parsePlace } from "./places.ts";
 import type { ChangeView, RunView } from "./run-view.ts";
@@ -17,6 +18,8 @@ import { workOf } from "./sources.tsx";
 
 const BLOCK = 1000;
 const TICK = 250;
+/** Percent of a lane that the label of a cut needs. */
+const LABEL = 9;
 
 interface TimelineProps {
   at: RunAt;
@@ -68,12 +71,13 @@ function Chart({ at, timeline, get, readAt, view, change, isNarrow, onRange }: C
   const bars = timeline.total <= timeline.bars.length ? timeline.bars : NO_BARS;
   const room = timeline.status === "running" ? roomFor(timeline.seconds + now - timeline.end) - timeline.seconds : 0;
   const axis = useMemo(() => axisOf(timeline.start, timeline.end + room, cutsOf(timeline, bars)), [timeline, bars, room]);
-  const rows = useVirtualizer({ count: timeline.total, getScrollElement: () => box.current, estimateSize: () => (isNarrow ? 52 : 30), overscan: 8, paddingStart: 28, getItemKey: (index) => keyOf(get(index), index) });
+  const rows = useVirtualizer({ count: timeline.total, getScrollElement: () => box.current, estimateSize: () => (isNarrow ? 52 : 26), overscan: 8, paddingStart: 28, getItemKey: (index) => keyOf(get(index), index) });
   useEffect(() => rows.measure(), [isNarrow, rows]);
   const shown = rows.getVirtualItems();
   const [first, last] = [shown[0]?.index ?? 0, shown.at(-1)?.index ?? 0];
   useEffect(() => onRange([first, last]), [onRange, first, last]);
   const drag = useDrag(box, zoom, setZoom);
+  useSelectedInView(at, timeline, view, (index) => rows.scrollToIndex(index, { align: "auto" }));
   const isSelected = (bar: BarView) => {
     const place = parsePlace(bar.place);
     return place !== null && place.step === view.step && place.path === view.path && (place.field === view.field || (view.field === "" && bar.depth === 0));
@@ -128,10 +132,13 @@ function keyOf(bar: BarView | undefined, index: number): string {
 
 function Ruler({ axis, zoom, selected }: { axis: Axis; zoom: Zoom; selected: readonly [number, number] | null }) {
   const cuts = axis.pieces.filter((piece) => piece.isCut);
+  const labels = cuts.map((cut) => toLane(axis, [cut.from, cut.to], zoom));
+  // The label of what is cut out needs its room.
+  const isFree = (left: number) => !labels.some((label) => label !== null && left > label.left - LABEL && left < label.left + Math.max(label.width, LABEL));
   return (
     <div className="tl-ruler" aria-hidden="true">
       <div className="tl-lane">
-        {ticksOf(axis, zoom).map((tick) => (
+        {ticksOf(axis, zoom).filter((tick) => isFree(tick.left)).map((tick) => (
           <span key={tick.left} className="tl-tick" style={{ left: `${tick.left}%` }}>
             {tick.seconds === 0 ? "0" : formatSeconds(tick.seconds)}
           </span>
@@ -140,7 +147,7 @@ function Ruler({ axis, zoom, selected }: { axis: Axis; zoom: Zoom; selected: rea
           const place = toLane(axis, [cut.from, cut.to], zoom);
           return (
             place && (
-              <span key={cut.from} className="tl-cut" style={{ left: `${place.left}%`, width: `${place.width}%` }} title={`${formatSeconds(cut.to - cut.from)} without work are cut out`}>
+              <span key={cut.from} className={`tl-cut${place.left + place.width > 92 ? " last" : ""}`} style={{ left: `${place.left}%`, width: `${place.width}%` }} title={`${formatSeconds(cut.to - cut.from)} without work are cut out`}>
                 <span>╱╱ {formatSeconds(cut.to - cut.from)} ╱╱</span>
               </span>
             )
@@ -150,6 +157,11 @@ function Ruler({ axis, zoom, selected }: { axis: Axis; zoom: Zoom; selected: rea
       </div>
     </div>
   );
+}
+
+/** A part of a lane; the shortest one at its end can be seen as well. */
+function lanePart({ left, width }: { left: number; width: number }) {
+  return { left: `min(${left}%, 100% - 2px)`, width: `${width}%` };
 }
 
 interface BarProps {
@@ -185,17 +197,37 @@ function Bar({ bar, axis, zoom, now, isSelected, onSelect }: BarProps) {
       <div className="tl-lane">
         {spansOf(bar, now).map((span, index) => {
           const place = toLane(axis, span, zoom);
-          return place && <span key={index} className={bar.waits ? "tl-span waits" : "tl-span"} style={{ left: `${place.left}%`, width: `${place.width}%` }} />;
+          return place && <span key={index} className={bar.waits ? "tl-span waits" : "tl-span"} style={lanePart(place)} />;
         })}
         {!bar.waits &&
-          bar.critical.map((span, index) => {
+          criticalOf(bar, now).map((span, index) => {
             const place = toLane(axis, span, zoom);
-            return place && <span key={`c${index}`} className="tl-span critical" style={{ left: `${place.left}%`, width: `${place.width}%` }} />;
+            return place && <span key={`c${index}`} className="tl-span critical" style={lanePart(place)} />;
           })}
       </div>
       <span className="tl-took small">{formatSeconds(secondsOf(bar, now))}</span>
     </div>
   );
+}
+
+/** Scroll to the first bar of the selected step. Of a long run the server knows where it is. */
+function useSelectedInView(at: RunAt, timeline: TimelineView, view: RunView, show: (index: number) => void): void {
+  const { step, path } = view;
+  const isWhole = timeline.total <= timeline.bars.length;
+  const known = isWhole && step !== null ? timeline.bars.findIndex((bar) => isAtStep(bar, step, path)) : -1;
+  const place = step === null || isWhole ? null : `${path ? `${path}/` : ""}${step}`;
+  const { data } = useQuery({ ...timelineQuery(at, { place: place ?? "", limit: 1 }), enabled: place !== null, staleTime: Infinity });
+  const index = known >= 0 ? known : (data?.index ?? -1);
+  const latest = useRef(show);
+  latest.current = show;
+  useEffect(() => {
+    if (index >= 0) latest.current(index);
+  }, [index, step, path]);
+}
+
+function isAtStep(bar: BarView, step: number, path: string): boolean {
+  const place = parsePlace(bar.place);
+  return place !== null && place.step === step && place.path === path;
 }
 
 /** The time at the server: what is in progress is drawn until then. */

@@ -43,10 +43,11 @@ export function Trace(props: TraceProps) {
   );
   const [inOrder, setInOrder] = useState(view.step !== null);
   const total = blocks.page?.total ?? 0;
-  const isFolded = total > LONG && !isFiltered && view.step === null && !inOrder;
+  const first = useFirst(blocks.page?.total, view.path);
+  const isFolded = first !== undefined && first > LONG && !isFiltered && view.step === null && !inOrder;
   return (
     <div className="run-trace">
-      <Filter view={view} change={change} total={blocks.page?.total} isFolded={isFolded} onUnfold={() => setInOrder(!inOrder)} />
+      <Filter view={view} change={change} total={blocks.page?.total} isLong={(first ?? 0) > LONG} isFolded={isFolded} onUnfold={() => setInOrder(!inOrder)} />
       {blocks.error !== null && blocks.page === undefined && <Problem error={blocks.error} />}
       {blocks.page === undefined && blocks.error === null && <Loading lines={6} />}
       {blocks.page !== undefined && total === 0 && (isFiltered ? <Empty mark="⌕" title="No node matches" /> : <Empty mark="○" title="No node was reached yet" />)}
@@ -56,7 +57,14 @@ export function Trace(props: TraceProps) {
   );
 }
 
-function Filter({ view, change, total, isFolded, onUnfold }: { view: RunView; change: ChangeView; total: number | undefined; isFolded: boolean; onUnfold: () => void }) {
+/** The first value that is known: a run in progress that gets long stays as it is shown. */
+function useFirst<T>(value: T | undefined, key: string): T | undefined {
+  const known = useRef<{ key: string; value: T | undefined }>({ key, value });
+  if (known.current.key !== key || known.current.value === undefined) known.current = { key, value };
+  return known.current.value;
+}
+
+function Filter({ view, change, total, isLong, isFolded, onUnfold }: { view: RunView; change: ChangeView; total: number | undefined; isLong: boolean; isFolded: boolean; onUnfold: () => void }) {
   const [typed, setTyped] = useState(view.filter);
   const timer = useRef(0);
   useEffect(() => setTyped(view.filter), [view.filter]);
@@ -83,7 +91,7 @@ function Filter({ view, change, total, isFolded, onUnfold }: { view: RunView; ch
       <span className="small muted" aria-live="polite">
         {total !== undefined && plural(total, "node")}
       </span>
-      {total !== undefined && total > LONG && view.node === "" && view.filter === "" && view.step === null && (
+      {isLong && view.node === "" && view.filter === "" && view.step === null && (
         <button type="button" className="button quiet small" onClick={onUnfold}>
           {isFolded ? "in order" : "by class"}
         </button>
@@ -129,11 +137,12 @@ interface StepsProps extends TraceProps {
 function Steps({ at, details, view, change, onFork, total, get, onRange, isFiltered }: StepsProps) {
   const box = useRef<HTMLDivElement>(null);
   const [toggled, setToggled] = useState<ReadonlyMap<number, boolean>>(new Map());
-  const isOpen = (step: number) => toggled.get(step) ?? (total <= OPENED || step === view.step);
+  const [opened] = useState(total <= OPENED ? OPENED : 0);
+  const isOpen = (step: number) => toggled.get(step) ?? (step < opened || step === view.step);
   const rows = useVirtualizer({
     count: total,
     getScrollElement: () => box.current,
-    estimateSize: () => (total <= OPENED ? 160 : 40),
+    estimateSize: (index) => (index < opened ? 160 : 40),
     overscan: 6,
     getItemKey: (index) => get(index)?.step ?? `at ${index}`,
   });
@@ -141,8 +150,15 @@ function Steps({ at, details, view, change, onFork, total, get, onRange, isFilte
   const [first, last] = [shown[0]?.index ?? 0, shown.at(-1)?.index ?? 0];
   useEffect(() => onRange([first, last]), [onRange, first, last]);
   useEffect(() => {
-    if (view.step !== null && !isFiltered) rows.scrollToIndex(view.step, { align: "auto" });
-  }, [view.step, isFiltered, rows]);
+    if (view.step === null || isFiltered) return;
+    rows.scrollToIndex(view.step, { align: "auto" });
+    // Its height is known when it is drawn.
+    const frame = requestAnimationFrame(() => {
+      const step = box.current?.querySelector(".step.selected");
+      (step?.querySelector(".field.selected") ?? step?.querySelector(".step-head"))?.scrollIntoView({ block: "nearest" });
+    });
+    return () => cancelAnimationFrame(frame);
+  }, [view.step, view.field, isFiltered, rows]);
   return (
     <div ref={box} className="trace-scroll" tabIndex={-1}>
       <ol style={{ height: rows.getTotalSize() }} className="trace-body">

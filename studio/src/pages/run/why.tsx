@@ -129,6 +129,11 @@ function OriginView({ origin, change, depth }: { origin: Origin; change: ChangeV
           ) : null}
         </span>
       </p>
+      {origin.source === "body" && origin.step > 0 && (
+        <button type="button" className="link" onClick={() => change({ step: origin.step - 1, path: origin.path ?? "", field: "", node: "", filter: "" })}>
+          the node before: step {origin.step - 1}
+        </button>
+      )}
       {origin.error && <p className="fault">✗ {origin.error}</p>}
       {origin.note && <p className="small muted">{origin.note}</p>}
       {answers.length > 0 && <AnswerList answers={answers} rounds={rounds} />}

@@ -29,7 +29,6 @@ export const RunLine = memo(function RunLine({ row, depth, index, top, height, i
       className={`run-line${isSelected ? " selected" : ""}${isCursor ? " at" : ""}`}
       role="row"
       aria-rowindex={index}
-      aria-selected={isSelected}
       style={{ height, transform: `translateY(${top}px)` }}
     >
       <span role="cell" className="run-check">
@@ -103,9 +102,11 @@ function RunText({ row, depth }: { row: RunRow; depth: number }) {
   );
 }
 
-/** How long a run has taken. That of a run in progress counts on. */
+const OPEN = new Set<RunRow["status"]>(["running", "queued", "waiting"]);
+
+/** How long a run has taken. That of a run that is not over counts on. */
 function Took({ row }: { row: RunRow }) {
-  return row.status === "running" || row.status === "queued" ? <Counting since={row.started} /> : <>{formatSeconds(row.seconds)}</>;
+  return OPEN.has(row.status) ? <Counting since={row.started} /> : <>{formatSeconds(row.seconds)}</>;
 }
 
 function Counting({ since }: { since: number }) {

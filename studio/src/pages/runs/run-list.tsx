@@ -1,7 +1,7 @@
 // The rows of the list of runs. Only those in view are in the document.
 
 import { useWindowVirtualizer } from "@tanstack/react-virtual";
-import { type ReactNode, useEffect, useId, useLayoutEffect, useRef, useState, useSyncExternalStore } from "react";
+import { type ReactNode, useEffect, useLayoutEffect, useRef, useState, useSyncExternalStore } from "react";
 import { useLocation } from "wouter";
 
 import type { NestedRow } from "./rows.ts";
@@ -30,8 +30,8 @@ interface RunListProps {
 }
 
 export function RunList({ rows, total, isStale, selected, onSelect, onCompare, cursor, onCursor, onEnd, end, children }: RunListProps) {
-  const id = useId();
   const list = useRef<HTMLDivElement>(null);
+  const bar = useRef<HTMLDivElement>(null);
   const head = useRef<HTMLDivElement>(null);
   const [margin, setMargin] = useState(0);
   const [covered, setCovered] = useState(0);
@@ -39,9 +39,16 @@ export function RunList({ rows, total, isStale, selected, onSelect, onCompare, c
   const [, navigate] = useLocation();
   const size = isNarrow ? ROW_ON_PHONE : ROW;
   useLayoutEffect(() => {
-    setMargin(Math.round(list.current!.getBoundingClientRect().top + scrollY));
-    setCovered(head.current!.offsetHeight);
-  });
+    const measure = () => {
+      setMargin(Math.round(list.current!.getBoundingClientRect().top + scrollY));
+      setCovered(bar.current!.offsetHeight + head.current!.offsetHeight);
+    };
+    measure();
+    // A banner above the list, or filters that wrap, make the page higher.
+    const observer = new ResizeObserver(measure);
+    observer.observe(document.body);
+    return () => observer.disconnect();
+  }, []);
   const virtual = useWindowVirtualizer({
     count: rows.length,
     estimateSize: () => size,
@@ -59,6 +66,14 @@ export function RunList({ rows, total, isStale, selected, onSelect, onCompare, c
   }, [last, rows.length, onEnd]);
 
   const at = cursor === null ? -1 : rows.findIndex(({ row }) => row.run_id === cursor);
+  // A row that is out of view is rendered only after the list has scrolled.
+  const toFocus = useRef<string | null>(null);
+  useEffect(() => {
+    const row = toFocus.current === null ? null : document.getElementById(`run-${toFocus.current}`);
+    if (row === null) return;
+    toFocus.current = null;
+    row.focus({ preventScroll: true });
+  });
   const latest = useRef({ at, rows });
   latest.current = { at, rows };
   useEffect(() => {
@@ -69,12 +84,12 @@ export function RunList({ rows, total, isStale, selected, onSelect, onCompare, c
       const current = found.rows[found.at]?.row;
       const move = { j: 1, k: -1 }[event.key];
       if (move !== undefined) {
-        const next = found.at < 0 ? 0 : Math.min(found.rows.length - 1, Math.max(0, found.at + move));
+        const inView = Math.ceil((scrollY + covered - margin) / size);
+        const next = found.at < 0 ? Math.min(found.rows.length - 1, Math.max(0, inView)) : Math.min(found.rows.length - 1, Math.max(0, found.at + move));
         const id = found.rows[next]!.row.run_id;
         onCursor(id);
         virtual.scrollToIndex(next, { align: "auto" });
-        // The row may be rendered only after the list has scrolled.
-        requestAnimationFrame(() => requestAnimationFrame(() => document.getElementById(`run-${id}`)?.focus({ preventScroll: true })));
+        toFocus.current = id;
       } else if (event.key === "Enter" && current !== undefined && !target.closest("a, button, input")) {
         navigate(`/runs/${encodeURIComponent(current.run_id)}`);
       } else if (event.key === "x" && current !== undefined) {
@@ -91,12 +106,12 @@ export function RunList({ rows, total, isStale, selected, onSelect, onCompare, c
   });
 
   return (
-    <div className={`runs-table${isStale ? " stale" : ""}`} aria-busy={isStale}>
-      {/* The bar above the rows is no part of the table, and scrolls with its heads. */}
-      <div role="table" aria-label="Runs" aria-rowcount={total < 0 ? -1 : total + 1} aria-owns={`${id}-heads ${id}-rows`} />
-      <div ref={head} className="runs-top">
-        <div className="runs-bar">{children}</div>
-        <div id={`${id}-heads`} className="run-line run-heads" role="row" aria-rowindex={1}>
+    <div className={`runs-table${isStale ? " stale" : ""}`}>
+      <div ref={bar} className="runs-bar">
+        {children}
+      </div>
+      <div role="table" aria-label="Runs" aria-rowcount={total < 0 ? -1 : total + 1} aria-busy={isStale}>
+        <div ref={head} className="run-line run-heads" role="row" aria-rowindex={1}>
           <span role="columnheader" className="sr-only">
             Select
           </span>
@@ -106,25 +121,25 @@ export function RunList({ rows, total, isStale, selected, onSelect, onCompare, c
             </span>
           ))}
         </div>
-      </div>
-      <div ref={list} id={`${id}-rows`} className="runs-rows" role="rowgroup" style={{ height: virtual.getTotalSize() }}>
-        {shown.map((item) => {
-          const { row, depth } = rows[item.index]!;
-          return (
-            <RunLine
-              key={item.key}
-              row={row}
-              depth={depth}
-              index={item.index + 2}
-              top={item.start - margin}
-              height={size}
-              isSelected={selected.has(row.run_id)}
-              isCursor={item.index === at}
-              onSelect={onSelect}
-              onCursor={onCursor}
-            />
-          );
-        })}
+        <div ref={list} className="runs-rows" role="rowgroup" style={{ height: virtual.getTotalSize() }}>
+          {shown.map((item) => {
+            const { row, depth } = rows[item.index]!;
+            return (
+              <RunLine
+                key={item.key}
+                row={row}
+                depth={depth}
+                index={item.index + 2}
+                top={item.start - margin}
+                height={size}
+                isSelected={selected.has(row.run_id)}
+                isCursor={item.index === at}
+                onSelect={onSelect}
+                onCursor={onCursor}
+              />
+            );
+          })}
+        </div>
       </div>
       {end && <div className="runs-end">{end}</div>}
     </div>

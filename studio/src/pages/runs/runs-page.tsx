@@ -106,7 +106,13 @@ export default function RunsPage() {
         </RunList>
       )}
       {isPending && <Loading lines={8} />}
-      {error && runs.rows.length === 0 && <Problem error={error} />}
+      {error && runs.rows.length === 0 && (
+        <Problem error={error}>
+          <button type="button" className="button small" onClick={() => void runs.query.refetch()}>
+            Try again
+          </button>
+        </Problem>
+      )}
       {isEmpty && !error && (
         <EmptyRuns
           isFiltered={isFiltered(filter)}
@@ -162,7 +168,7 @@ function SelectionBar({ selected, onCompare, onDelete, onClear }: SelectionProps
   useEffect(() => setCopied(false), [links]);
   const two = selected.length === 2;
   return (
-    <span className="row wrap selection-bar" role="toolbar" aria-label="Selected runs">
+    <span className="row selection-bar" role="toolbar" aria-label="Selected runs">
       <span className="strong">{formatCount(selected.length)} selected</span>
       <button type="button" className="button small" disabled={!two} title={two ? "" : "Select two runs to compare them"} onClick={onCompare}>
         Compare

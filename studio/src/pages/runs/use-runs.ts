@@ -14,6 +14,7 @@ const HEAD = 50;
 const PATCH_WAIT = 250;
 const HEAD_WAIT = 1_000;
 const COUNT_WAIT = 3_000;
+const LOOK_WAIT = 10_000;
 
 /** `loaded` is another number each time the list begins again. */
 interface ListedPage extends RunPage {
@@ -86,12 +87,26 @@ export function useRuns(filter: Filter) {
     if (begun !== undefined && begun !== loads) lookForNew();
   }, [begun, lookForNew]);
 
+  // Nothing is written when the process of a run dies: its row says so after a look.
+  const isRunning = rows.some(({ row }) => row.status === "running");
+  const { data: interrupted } = useQuery({
+    queryKey: ["run-interrupted"],
+    queryFn: ({ signal }) => api<RunPage>("/runs", { query: { status: "interrupted", limit: HEAD }, signal }),
+    enabled: isRunning,
+    refetchInterval: LOOK_WAIT,
+  });
+  useEffect(() => {
+    if (interrupted === undefined || interrupted.runs.length === 0) return;
+    for (const row of interrupted.runs) changed.current.rows.set(row.run_id, row);
+    patch();
+  }, [interrupted, patch]);
+
   const recount = useThrottled(async () => client.invalidateQueries({ queryKey: ["run-counts"] }), COUNT_WAIT);
   useFeed(
     first === undefined ? null : "runs",
     first?.change,
     (message) => {
-      if (message.end === "gap") void restart();
+      if (message.end === "gap" || message.end === "reset") void restart();
       const items = message.items as RunRow[];
       if (items.length === 0) return;
       for (const row of items) changed.current.rows.set(row.run_id, row);

@@ -29,7 +29,7 @@ export function Board(props: Shared) {
     return (
       <Empty mark="☰" title="No tasks yet">
         <p>Say what you want built. The team reads the repository, asks what is open, and makes a plan that you approve.</p>
-        <GoalForm team={props.team.team} />
+        <GoalForm team={props.team.team} isFirst />
       </Empty>
     );
   }

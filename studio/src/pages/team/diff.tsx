@@ -23,7 +23,8 @@ export function Diff({ team, details, address, go }: TabProps) {
   const { task, attempts } = details;
   const shown = attempts.filter((each) => each.commit !== "");
   const state = address.attempt === null ? `${task.commit ?? ""} ${task.status} ${shown.at(-1)?.commit ?? ""}` : (shown.find((each) => each.number === address.attempt)?.commit ?? "");
-  const { data, error, isFetching } = useQuery(diffQuery(team, task.key, address.attempt, state));
+  const isStarted = task.commit !== null || task.base !== null || attempts.length > 0;
+  const { data, error, isFetching } = useQuery({ ...diffQuery(team, task.key, address.attempt, state), enabled: isStarted });
   const [full, setFull] = useState<readonly string[]>([]);
   const whole = useQueries({ queries: full.map((path) => diffQuery(team, task.key, address.attempt, state, { path, lines: 0 })) });
   useEffect(() => setFull([]), [state, address.attempt]);
@@ -52,7 +53,11 @@ export function Diff({ team, details, address, go }: TabProps) {
         </span>
       </div>
       {whole.map((each, index) => each.error && <Problem key={full[index]} error={each.error} />)}
-      {files === undefined ? (
+      {!isStarted ? (
+        <Empty mark="±" title="No change yet">
+          <p>The agent has written nothing. Its change appears here, by file and line.</p>
+        </Empty>
+      ) : files === undefined ? (
         error ? (
           error instanceof ApiProblem && (error.status === 404 || error.status === 409) ? (
             <Empty mark="±" title="No change yet">
@@ -101,6 +106,9 @@ function Files({ files, file, onFile, onAll, note }: FilesProps) {
     const place = placeOf(path, rowsOf(files, next));
     requestAnimationFrame(() => virtual.scrollToIndex(place, { align: "start" }));
   };
+  const starts = useMemo(() => rows.flatMap((row, index) => (row.kind === "file" ? [index] : [])), [rows]);
+  const top = virtual.range?.startIndex;
+  const here = top === undefined ? undefined : Math.max(0, starts.findLastIndex((start) => start <= top));
   const added = files.reduce((sum, each) => sum + each.added, 0);
   const removed = files.reduce((sum, each) => sum + each.removed, 0);
   return (
@@ -122,6 +130,20 @@ function Files({ files, file, onFile, onAll, note }: FilesProps) {
           {files.length > 500 && <li className="small muted">and {formatCount(files.length - 500)} more, below</li>}
         </ul>
       </details>
+      {starts.length > 1 && (
+        <div className="row diff-current">
+          <span className="mono small truncate grow">{here === undefined ? "" : files[here]!.path}</span>
+          <span className="small muted">
+            {(here ?? 0) + 1} of {formatCount(files.length)}
+          </span>
+          <button type="button" className="button quiet small" disabled={here === undefined || here === 0} aria-label="File before" onClick={() => virtual.scrollToIndex(starts[here! - 1]!, { align: "start" })}>
+            ↑
+          </button>
+          <button type="button" className="button quiet small" disabled={here === undefined || here + 1 >= starts.length} aria-label="Next file" onClick={() => virtual.scrollToIndex(starts[here! + 1]!, { align: "start" })}>
+            ↓
+          </button>
+        </div>
+      )}
       <div ref={scroller} className="diff-scroll" role="region" aria-label="Lines of the change" tabIndex={0}>
         <div className="diff-lines" style={{ height: virtual.getTotalSize(), minWidth: `${longest + 18}ch` }}>
           {virtual.getVirtualItems().map((item) => (

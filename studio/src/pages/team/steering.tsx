@@ -24,9 +24,15 @@ const WHAT: Record<string, string> = { note: "The note", stop: "Stop", kill: "Ki
 
 /** What became of what was asked for. */
 export function Asked({ asked }: { asked: ActionView | undefined }) {
+  const [isOld, setOld] = useState(false);
+  useEffect(() => {
+    setOld(false);
+    const timer = setTimeout(() => setOld(true), 10_000);
+    return () => clearTimeout(timer);
+  }, [asked]);
   return (
     <span className="small muted" aria-live="polite">
-      {asked && `${WHAT[asked.action] ?? asked.action}: ${asked.running ? "the run takes it now." : "the next run takes it; none is in progress."}`}
+      {asked && !isOld && `${WHAT[asked.action] ?? asked.action}: ${asked.running ? "the run takes it now." : "the next run takes it; none is in progress."}`}
     </span>
   );
 }

@@ -23,13 +23,14 @@ interface FormProps {
 type Values = Record<string, unknown>;
 
 export function TaskForm(props: FormProps) {
-  const { team, task, schema, onClose } = props;
+  const { team, task, onClose } = props;
+  const schema = inLines(props.schema as Schema);
   const found = useQuery({ ...taskQuery(team, task ?? ""), enabled: task !== null, staleTime: Infinity });
-  if (task === null) return <Fields {...props} initial={initialOf(schema as Schema, schema as Schema) as Values} />;
+  if (task === null) return <Fields {...props} schema={schema} initial={initialOf(schema, schema) as Values} />;
   if (found.data !== undefined) {
-    const names = Object.keys((schema as Schema).properties ?? {});
+    const names = Object.keys(schema.properties ?? {});
     const known = found.data.task as unknown as Values;
-    return <Fields {...props} initial={Object.fromEntries(names.map((name) => [name, known[name]]))} />;
+    return <Fields {...props} schema={schema} initial={Object.fromEntries(names.map((name) => [name, known[name]]))} />;
   }
   return (
     <Dialog title={`Edit ${task}`} kind="drawer" onClose={onClose}>
@@ -38,7 +39,12 @@ export function TaskForm(props: FormProps) {
   );
 }
 
-function Fields({ team, task, schema, mayApprove, onClose, initial }: FormProps & { initial: Values }) {
+interface FieldsProps extends Omit<FormProps, "schema"> {
+  schema: Schema;
+  initial: Values;
+}
+
+function Fields({ team, task, schema, mayApprove, onClose, initial }: FieldsProps) {
   const id = useId();
   const [first] = useState(initial);
   const [value, setValue] = useState<Values>(initial);
@@ -53,7 +59,7 @@ function Fields({ team, task, schema, mayApprove, onClose, initial }: FormProps 
       onClose();
     },
   });
-  const faults = save.error instanceof ApiProblem ? faultsOf(save.error.faults, Object.keys((schema as Schema).properties ?? {})) : [];
+  const faults = save.error instanceof ApiProblem ? faultsOf(save.error.faults, Object.keys(schema.properties ?? {})) : [];
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (!save.isPending) save.mutate();
@@ -82,15 +88,24 @@ function Fields({ team, task, schema, mayApprove, onClose, initial }: FormProps 
     >
       <form id={id} className="stack" onSubmit={submit}>
         {save.error !== null && faults.length === 0 && <Problem error={save.error} />}
-        {save.error instanceof ApiProblem && faults.length > 0 && (
+        {faults.length > 0 && (
           <p className="problem" role="alert">
-            {save.error.message}
+            {faults.length === 1 ? "One field is" : `${faults.length} fields are`} not right yet: {[...new Set(faults.map((fault) => fault.loc[0]))].join(", ")}.
           </p>
         )}
-        <SchemaForm schema={schema as Schema} value={value} onChange={(next) => setValue(next as Values)} faults={faults} />
+        <SchemaForm schema={schema} value={value} onChange={(next) => setValue(next as Values)} faults={faults} />
       </form>
     </Dialog>
   );
+}
+
+const LINE = 100;
+
+/** The schema with all texts but the description in one line. The server knows how long they may be. */
+function inLines(schema: Schema): Schema {
+  const short = (each: Schema): Schema => (each.type === "string" ? { ...each, maxLength: LINE } : each.items ? { ...each, items: short(each.items) } : each);
+  const properties = Object.entries(schema.properties ?? {}).map(([name, each]) => [name, name === "description" ? each : short(each)]);
+  return { ...schema, properties: Object.fromEntries(properties) as Record<string, Schema> };
 }
 
 /** What was changed: the server keeps the rest. */

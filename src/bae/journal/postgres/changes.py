@@ -1,0 +1,192 @@
+"""What is changed in a journal in Postgres in transactions of several statements: forks, whole runs
+that take the place of others, deletions. The transaction holds the lock of `changes`, so that one
+of them runs at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic_core import to_json
+
+from bae.journal.postgres.errors import error_of, refusal
+from bae.journal.postgres.lease import PostgresClaim
+from bae.journal.postgres.reading import Reader, info_of
+from bae.journal.run_checks import check_fork, not_replaced
+from bae.journal.run_lists import labels_of
+from bae.journal.sqlite.lease import has_died
+from bae.journal.stored_runs import Claim, Line, ParkedGate, RunSummary, StoredRun, fork_info
+
+_ADD_LINES: Final = """insert into {s}.lines (run, n, kind, at, path, step, data, version)
+    values ($1, $2, $3, $4, $5, $6, $7, $8)"""
+_HAS_FORK: Final = "select exists (select from {s}.runs where parent = $1 and run <> all ($2))"
+
+
+async def add_fork(
+    db: Any,
+    reader: Reader,
+    key: int,
+    run_id: str,
+    new_id: str,
+    upto: int,
+    lines: Sequence[Line],
+    thread: str | None,
+) -> None:
+    """A new run that shares the lines of another below `upto`: nothing is copied."""
+    row = await reader.row(db, run_id)
+    check_fork(run_id, upto, await reader.count(db, row["run"]))
+    for n, line in enumerate(lines, upto):
+        if line.n != n:
+            raise ValueError(f"run {new_id!r}: got line {line.n} where {n} is due")
+    run = StoredRun(fork_info(info_of(row), new_id, lines, thread), "", tuple(lines), {})
+    await _add_run(db, reader, run, key, parent=row["run"], shared=upto)
+
+
+async def swap_runs(
+    db: Any,
+    reader: Reader,
+    keys: Sequence[int],
+    runs: Sequence[StoredRun],
+    held: Mapping[str, Claim],
+) -> None:
+    """Store runs in place of those that have their ids. Those that are new get the `keys`."""
+    old: dict[str, int] = {}
+    for run in runs:
+        key = await _may_replace(db, reader, run.info.run_id, held.get(run.info.run_id))
+        if key is not None:
+            old[run.info.run_id] = key
+    replaced = [*old.values()]
+    for key in replaced:
+        if await db.fetchval(reader.sql(_HAS_FORK), key, replaced):
+            raise not_replaced(runs[0].info.run_id, None)
+    await db.execute(reader.sql("select {s}.remove_runs($1)"), replaced)
+    for run, new in zip(runs, keys, strict=True):
+        key = old.get(run.info.run_id, new)
+        await _add_run(db, reader, run, key)
+        await add_files(db, reader, key, run.files)
+
+
+async def delete_free(db: Any, reader: Reader, keys: Sequence[int]) -> int:
+    """Delete runs, the newest first, except runs that have forks or a living owner."""
+    query = "select run, owner from {s}.runs where run = any ($1) order by run desc for update"
+    gone: list[int] = []
+    for row in await db.fetch(reader.sql(query), list(keys)):
+        has_fork = await db.fetchval(reader.sql(_HAS_FORK), row["run"], gone)
+        if not has_fork and await _is_free(db, reader, row["owner"]):
+            gone.append(row["run"])
+    await db.execute(reader.sql("select {s}.remove_runs($1)"), gone)
+    return len(gone)
+
+
+async def add_answer(
+    db: Any, reader: Reader, job: dict[str, Any], files: Mapping[str, bytes]
+) -> bool:
+    """Store the answer to a gate, with files that become files of the run."""
+    text = await db.fetchval(reader.sql("select {s}.answer_gate($1)"), json.dumps(job))
+    result = json.loads(text)
+    if "code" in result:
+        raise error_of(result["code"], reader.name, job["id"])
+    if result["first"]:
+        await add_files(db, reader, result["run"], files)
+    return result["first"]
+
+
+async def add_files(db: Any, reader: Reader, key: int, files: Mapping[str, bytes]) -> None:
+    """Add files of a run."""
+    if files:
+        await db.execute(
+            reader.sql("select {s}.add_files($1, $2, $3, '{}')"),
+            [key] * len(files),
+            [*files],
+            [*files.values()],
+        )
+
+
+def described(run: StoredRun, *, parent: int | None = None, shared: int = 0) -> dict[str, Any]:
+    """What the database is told of a new run, but for its key."""
+    info = run.info
+    answers = [[gate, value, run.answered_by.get(gate, "")] for gate, value in run.answers.items()]
+    return {
+        "do": "create",
+        "id": info.run_id,
+        "graph": info.graph,
+        "status": info.status,
+        "started": info.started,
+        "updated": run.lines[-1].at if run.lines else info.updated,
+        "shape": run.shape,
+        "shape_hash": info.shape,
+        "waiting": dump_gates(info.waiting),
+        "error": clean(info.error),
+        "parent": parent,
+        "shared": shared,
+        "came_from": info.parent if parent is None else None,
+        "thread": info.thread,
+        "metadata": json.dumps(info.metadata) if info.metadata else "{}",
+        "labels": searchable(labels_of(info.metadata, strict=False)) or None,
+        "summary": dump_summary(info.summary),
+        "answers": answers,
+    }
+
+
+def searchable(labels: Mapping[str, str]) -> dict[str, str]:
+    """Labels as the database can search them: it takes no NUL in a text."""
+    return {json.dumps(key): value for key, value in labels.items()}
+
+
+def clean(text: str) -> str:
+    """A text that the database takes."""
+    text = text.replace("\x00", "\ufffd")
+    return text.encode("utf-8", "replace").decode() if not text.isascii() else text
+
+
+def dump_gates(waiting: Sequence[ParkedGate]) -> str:
+    """The gates that a run waits for, as they are stored."""
+    if not waiting:
+        return "[]"
+    gates = [(gate.address, gate.place, gate.question, gate.deadline) for gate in waiting]
+    return json.dumps(gates)
+
+
+def dump_summary(summary: RunSummary | None) -> str | None:
+    """A summary, as it is stored."""
+    return None if summary is None else to_json(summary).decode()
+
+
+async def _add_run(
+    db: Any,
+    reader: Reader,
+    run: StoredRun,
+    key: int,
+    *,
+    parent: int | None = None,
+    shared: int = 0,
+) -> None:
+    told = {**described(run, parent=parent, shared=shared), "run": key, "claim": 0}
+    text = await db.fetchval(reader.sql("select {s}.create_run($1, null)"), json.dumps(told))
+    result = json.loads(text)
+    if "code" in result:
+        raise refusal(result, reader.name, run.info.run_id)
+    await db.executemany(reader.sql(_ADD_LINES), [(key, *line) for line in run.lines])
+
+
+async def _is_free(db: Any, reader: Reader, owner: str | None) -> bool:
+    if owner is None:
+        return True
+    dead = [owner] if has_died(owner) else []
+    return await db.fetchval(reader.sql("select {s}.bury($1, $2)"), owner, dead)
+
+
+async def _may_replace(db: Any, reader: Reader, run_id: str, claim: Claim | None) -> int | None:
+    query = reader.sql("select run, owner, claim from {s}.runs where id = $1 for update")
+    row = await db.fetchrow(query, run_id)
+    if claim is not None:
+        assert isinstance(claim, PostgresClaim)
+        if claim.lost is not None:
+            raise claim.lost()
+        if row is None or (row["owner"], row["claim"]) != (claim.owner, claim.number):
+            why = "another process has it"
+            raise error_of("bae-run-taken", reader.name, run_id, why=why)
+    elif row is not None and not await _is_free(db, reader, row["owner"]):
+        raise not_replaced(run_id, row["owner"])
+    return None if row is None else row["run"]

@@ -1,0 +1,187 @@
+"""Connections to the database of a journal: how each is made and checked, the few that answer
+questions, and for how long a lost database is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from importlib import import_module
+from time import monotonic, time
+from typing import Any, Final, TypeVar
+
+from bae.exceptions import JournalError
+from bae.journal.postgres.errors import error_of, failed
+from bae.journal.postgres.tables import VERSION
+
+T = TypeVar("T")
+
+READERS: Final = 3
+"""How many connections answer questions at the same time."""
+CONNECTING: Final = 10.0
+"""Seconds after which a connection that is not there is tried again."""
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 1.0
+"""Seconds between two tries to reach the database."""
+_AGAIN: Final = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "57014", "08", "53300")
+"""What Postgres says where the same may work a moment later: deadlocks, restarts, timeouts, lost
+connections."""
+_NO_TABLES: Final = ("42P01", "3F000")
+_CHECK: Final = """select version, extract(epoch from clock_timestamp())::float8 as now,
+    pg_postmaster_start_time() as started, (pg_control_checkpoint()).timeline_id as timeline
+from {s}.versions"""
+
+
+def driver() -> Any:
+    """The package asyncpg."""
+    try:
+        return import_module("asyncpg")
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise  # it is installed, and lacks something itself
+        raise error_of("bae-journal-extra-missing", "PostgresJournal", cause=error) from error
+
+
+class Connections:
+    """Makes connections, in the thread of the desk."""
+
+    def __init__(
+        self, url: str, name: str, schema: str, durability: str, lease: float, patience: float
+    ) -> None:
+        self.name = name
+        self.schema = schema
+        self.patience = patience
+        self.clock_offset = 0.0
+        """What must be added to the clock of this machine to get that of the database."""
+        self.started: Any = None
+        """When the server was started that the newest connection leads to."""
+        self.timeline = 0
+        self._url = url
+        self._idle: list[Any] = []
+        self._readers = asyncio.Semaphore(READERS)
+        self._settings = {
+            "application_name": "bae",
+            # A process that is stopped in the middle of a transaction does not hold up others.
+            "idle_in_transaction_session_timeout": str(max(int(lease * 1000), 1)),
+            **({"synchronous_commit": "off"} if durability == "normal" else {}),
+        }
+
+    async def connect(self) -> Any:
+        """A new connection, to tables of the version that this bae knows."""
+        connection = await driver().connect(
+            self._url, timeout=CONNECTING, server_settings=self._settings
+        )
+        try:
+            await self._check(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncGenerator[Any]:
+        """A connection that answers questions."""
+        async with self._readers:
+            while self._idle and self._idle[-1].is_closed():
+                self._idle.pop()
+            connection = self._idle.pop() if self._idle else await self.connect()
+            try:
+                yield connection
+            except BaseException as error:  # it may be in the middle of an answer
+                if connection.is_closed():
+                    raise ConnectionLost from error
+                await close(connection)
+                raise
+            self._idle.append(connection)
+
+    async def read(self, question: Callable[[Any], Awaitable[T]]) -> T:
+        """What the database answers. While it is away, this waits as long as patience lasts."""
+        tries = Patience(self)
+        while True:
+            try:
+                async with self.reading() as connection:
+                    try:
+                        answer, refusal = await question(connection), None
+                    except (JournalError, ValueError) as error:
+                        answer, refusal = None, error
+            except JournalError:
+                raise
+            except Exception as error:
+                await tries.wait(error)
+                continue
+            if refusal is not None:
+                raise refusal
+            return answer  # pyright: ignore[reportReturnType] - there is one without a refusal
+
+    async def close(self) -> None:
+        """Close what answers questions."""
+        while self._idle:
+            await close(self._idle.pop())
+
+    async def _check(self, connection: Any) -> None:
+        try:
+            row: dict[str, Any] = await connection.fetchrow(_CHECK.replace("{s}", self.schema))
+        except Exception as error:
+            if getattr(error, "sqlstate", "") not in _NO_TABLES:
+                raise
+            row = {"version": 0}
+        version: int = row["version"]
+        if version != VERSION:
+            what = "no tables of bae" if not version else f"tables of version {version}"
+            if version > VERSION:
+                what += f", and this bae knows versions up to {VERSION}: update bae"
+            raise error_of("bae-journal-schema", self.name, what=what)
+        self.clock_offset = row["now"] - time()
+        self.started, self.timeline = row["started"], row["timeline"]
+
+
+class Patience:
+    """How long something is tried again while the database is away."""
+
+    def __init__(self, connections: Connections) -> None:
+        self.name = connections.name
+        self.seconds = connections.patience
+        self._was_there = connections.started is not None
+        self._since = monotonic()
+        self._pause = FIRST_PAUSE
+
+    async def wait(self, error: Exception, run_id: str | None = None) -> None:
+        """Wait until the next try. Raises the error that says why there is none."""
+        if not may_work_again(error) or (not self._was_there and _is_unknown_host(error)):
+            raise failed(self.name, run_id, error) from error
+        if monotonic() - self._since >= self.seconds:
+            raise error_of(
+                "bae-journal-away", self.name, run_id, cause=error, seconds=self.seconds
+            ) from error
+        await asyncio.sleep(self._pause * random.uniform(0.75, 1.25))
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+
+
+class ConnectionLost(OSError):
+    """A connection was closed while it was used."""
+
+
+def may_work_again(error: Exception) -> bool:
+    """Whether the same may work a moment later: the connection was lost, say."""
+    if isinstance(error, OSError | TimeoutError):
+        return True
+    state: str = getattr(error, "sqlstate", None) or ""
+    if state:
+        return state.startswith(_AGAIN)
+    return False
+
+
+def _is_unknown_host(error: Exception) -> bool:
+    return isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
+
+
+async def close(connection: Any) -> None:
+    """Close a connection, which may be broken."""
+    if connection is None:
+        return
+    with suppress(Exception):
+        await connection.close(timeout=1)
+    with suppress(Exception):
+        connection.terminate()

@@ -1,0 +1,95 @@
+"""The tables of a journal in Postgres, and their versions."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bae.journal.postgres.functions import FUNCTIONS
+from bae.journal.stored_runs import FORMAT
+
+VERSION: Final = 1
+"""The version of the tables. `UPGRADES` has what changes in them."""
+DAYS_AHEAD: Final = 7
+"""For how many days there are partitions before they are needed."""
+KEY_BITS: Final = 22
+"""A key of a run is the milliseconds since 1970, then as many bits that tell runs apart."""
+
+TABLES: Final = """
+create table {s}.versions (version int not null, stored_format int not null);
+create table {s}.shapes (
+    shape int generated always as identity primary key, hash text not null unique,
+    text text not null
+);
+create table {s}.owners (
+    name text primary key, until timestamptz not null, lease interval not null
+) with (fillfactor = 50);
+create table {s}.heart (last timestamptz not null, since timestamptz not null)
+    with (fillfactor = 50);
+insert into {s}.heart values (clock_timestamp(), clock_timestamp());
+create table {s}.changes (last bigint not null) with (fillfactor = 50);
+insert into {s}.changes values (0);
+create table {s}.runs (
+    run bigint primary key, id text not null unique, graph text not null, status text not null,
+    started float8 not null, updated float8 not null, shape int not null, owner text,
+    claim bigint not null default 0, epoch int not null default 0,
+    waiting text not null default '[]', error text not null default '', parent bigint,
+    shared int not null default 0, came_from text, thread text,
+    metadata text not null default '{{}}', labels jsonb, summary text, change bigint not null
+) with (fillfactor = 85);
+create index runs_by_status on {s}.runs (status, run desc);
+create index runs_by_graph on {s}.runs (graph, status, run desc);
+create index runs_by_owner on {s}.runs (owner) where owner is not null;
+create index runs_by_parent on {s}.runs (parent) where parent is not null;
+create index runs_by_origin on {s}.runs (came_from) where came_from is not null;
+create index runs_by_thread on {s}.runs (thread, run desc) where thread is not null;
+create index runs_by_change on {s}.runs (change);
+create index runs_by_labels on {s}.runs using gin (labels jsonb_path_ops)
+    where labels is not null;
+create table {s}.lines (
+    run bigint not null, n int not null, kind text not null, at float8 not null,
+    path text not null, step bigint not null, data text not null, version smallint not null,
+    primary key (run, n)
+) partition by range (run);
+create table {s}.lines_kept partition of {s}.lines default;
+create table {s}.answers (
+    run bigint not null, gate text not null, value text not null,
+    person text not null default '', primary key (run, gate)
+);
+create table {s}.files (hash text primary key, data bytea not null);
+create table {s}.file_uses (run bigint not null, hash text not null, primary key (run, hash));
+create index file_uses_by_hash on {s}.file_uses (hash);
+"""
+
+UPGRADES: Final[dict[int, str]] = {}
+"""By version of the tables: the statements that make them those of the next version."""
+
+
+async def upgrade(connection: Any, schema: str) -> tuple[int, int]:
+    """Make the tables of a journal, or bring them to the version of today: all at once. Returns the
+    versions before and after; 0 is none."""
+    named = {"s": schema, "bits": KEY_BITS, "days": DAYS_AHEAD}
+    async with connection.transaction():
+        await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 7))", schema)
+        before = await _version(connection, schema)
+        if before > VERSION:
+            return before, before
+        if not before:
+            await connection.execute(f"create schema if not exists {schema}")
+            await connection.execute(TABLES.format(**named))
+            insert = f"insert into {schema}.versions (version, stored_format) values ($1, $2)"
+            await connection.execute(insert, VERSION, FORMAT)
+        for version in range(before or VERSION, VERSION):
+            await connection.execute(UPGRADES[version].format(**named))
+        await connection.execute(FUNCTIONS.format(**named))
+        update = f"update {schema}.versions set version = $1, stored_format = $2"
+        await connection.execute(update, VERSION, FORMAT)
+        await connection.execute(f"select {schema}.make_days($1)", DAYS_AHEAD)
+    return before, VERSION
+
+
+async def _version(connection: Any, schema: str) -> int:
+    """The version of the tables; 0 where there are none."""
+    table = f"{schema}.versions"
+    if await connection.fetchval("select to_regclass($1)", table) is None:
+        return 0
+    return int(await connection.fetchval(f"select version from {table}"))

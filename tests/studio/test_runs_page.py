@@ -1,0 +1,237 @@
+"""The list of runs, the form that starts one, and two runs side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field
+
+from bae import Gate, Graph, Node
+from bae.journal import Journal, MemoryJournal
+from opened_studio import OpenedStudio, open_studio
+
+HOSTILE = '<img src=x onerror="throw 1">'
+MANY = 10_000
+
+
+class Order(Node):
+    """An order of a shop."""
+
+    sku: str = Field(description="what is ordered", max_length=60)
+    count: Annotated[int, Field(ge=1, le=100)] = 1
+
+    async def __call__(self) -> Price | Approval:
+        if self.sku == HOSTILE:
+            raise RuntimeError(HOSTILE)
+        if self.count > 10:
+            return Approval(count=self.count)
+        return Price(euros=self.count * 2)
+
+
+class Approval(Node):
+    count: int
+    approved: Annotated[bool, Gate("Sell so many?")] = Field(init=False)
+
+    async def __call__(self) -> Price:
+        return Price(euros=self.count)
+
+
+class Price(Node):
+    euros: int
+
+    async def __call__(self) -> None: ...
+
+
+orders = Graph(start=Order, end=Price, name="orders")
+
+
+async def order(opened: OpenedStudio, run_id: str, sku: str = "lamp", count: int = 1) -> None:
+    """A run of the studio itself."""
+    await opened.api.owner.start(orders, Order(sku=sku, count=count), run_id)
+    await opened.api.owner.wait(run_id, 10)
+
+
+async def fill(journal: Journal, count: int) -> None:
+    """Store copies of a run."""
+    await orders.arun(Order(sku="lamp"), journal=journal, run_id="first")
+    first = await journal.read("first")
+    await journal.delete(["first"])
+    for number in range(count):
+        info = replace(first.info, run_id=f"run-{number:05}", started=1e9 + number)
+        await journal.create(replace(first, info=info), claim=False)
+
+
+def rows(page: Any) -> Any:
+    return page.locator(".runs-rows [role=row]")
+
+
+def ids(page: Any) -> Any:
+    return page.locator(".run-link").all_inner_texts()
+
+
+@pytest.fixture
+def expect() -> Any:
+    return pytest.importorskip("playwright.async_api").expect
+
+
+async def test_ten_thousand_runs_are_a_list_of_few_elements_that_scrolls_to_the_last(
+    page: Any, expect: Any
+):
+    journal = MemoryJournal()
+    await fill(journal, MANY)
+    async with open_studio(orders, journal=journal) as opened:
+        await opened.show(page, "/runs")
+        await expect(page.get_by_role("link", name="run-09999")).to_be_visible()
+        last = page.get_by_role("link", name="run-00000")
+        # Each page that comes makes the list longer.
+        down = "() => { window.timer = setInterval(() => scrollTo(0, 1e7), 20) }"
+        await page.evaluate(down)
+        await expect(last).to_be_in_viewport(timeout=60_000)
+        await page.evaluate("() => clearInterval(window.timer)")
+        assert await rows(page).count() < 80
+        await expect(page.get_by_text("10,000 runs", exact=True)).to_be_visible()
+        table = page.get_by_role("table", name="Runs")
+        await expect(table).to_have_attribute("aria-rowcount", str(MANY + 1))
+        await page.evaluate("() => scrollTo(0, 0)")
+        await page.keyboard.press("j")
+        for _ in range(30):
+            await page.keyboard.press("j")
+        await expect(page.get_by_role("link", name="run-09969")).to_be_focused()
+        await expect(page.get_by_role("link", name="run-09969")).to_be_in_viewport()
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**/runs/run-09969")
+
+
+async def test_new_runs_wait_behind_a_bar_and_changed_rows_stay_in_their_places(
+    page: Any, expect: Any
+):
+    async with open_studio(orders) as opened:
+        await order(opened, "wait", "kettle", 20)
+        for number in range(60):
+            await order(opened, f"old-{number:02}")
+        await opened.show(page, "/runs")
+        await expect(page.get_by_role("link", name="old-59")).to_be_visible()
+        await page.get_by_role("checkbox", name="Select old-58").check()
+        await page.evaluate("() => scrollTo(0, document.body.scrollHeight)")
+        waiting = rows(page).filter(has=page.get_by_role("link", name="wait", exact=True))
+        await expect(waiting.get_by_text("waiting")).to_be_visible()
+        place = await waiting.bounding_box()
+
+        await order(opened, "new-1")
+        await order(opened, "new-2")
+        await opened.journal.answer("wait", "1:Approval.approved", "true")
+        await opened.api.owner.resume(orders, "wait")
+        await expect(waiting.get_by_text("ended")).to_be_visible()
+        await expect(waiting.get_by_text("kettle")).to_be_visible()
+        assert await waiting.bounding_box() == place
+        await page.get_by_role("button", name="Clear").click()
+        bar = page.get_by_role("button", name="2 new runs")
+        await expect(bar).to_be_visible()
+        assert await page.get_by_role("link", name="new-1").count() == 0
+        assert await waiting.bounding_box() == place
+        await bar.click()
+        await expect(page.get_by_role("link", name="new-2")).to_be_in_viewport()
+        assert (await ids(page))[:3] == ["new-2", "new-1", "old-59"]
+        await expect(bar).to_have_count(0)
+
+
+async def test_filter_and_search_are_in_the_address_and_survive_a_reload(page: Any, expect: Any):
+    async with open_studio(orders) as opened:
+        await order(opened, "one", "a red lamp")
+        await order(opened, "two", "a kettle", 20)
+        await order(opened, "three", "a red kettle", 30)
+        await opened.show(page, "/runs")
+        await page.get_by_role("button", name="waiting 2").click()
+        await page.keyboard.press("/")
+        await page.keyboard.type("RED")
+        await expect(rows(page)).to_have_count(1)
+        assert await ids(page) == ["three"]
+        await page.reload()
+        await expect(rows(page)).to_have_count(1)
+        assert await ids(page) == ["three"]
+        await expect(page.get_by_role("searchbox")).to_have_value("RED")
+        assert "status=waiting" in page.url
+        await page.get_by_role("searchbox").fill("nothing like it")
+        await page.get_by_role("button", name="Clear the filter").click()
+        await expect(rows(page)).to_have_count(3)
+        assert page.url == f"{opened.url}/runs"
+
+
+async def test_a_run_is_started_from_a_form_that_shows_what_is_wrong_at_its_field(
+    phone: Any, expect: Any
+):
+    page = phone
+    async with open_studio(orders) as opened:
+        await opened.show(page, "/runs")
+        await expect(page.get_by_text("bae run app.py:orders --set 'sku=")).to_be_visible()
+        await page.get_by_role("main").get_by_role("button", name="Start a run").first.click()
+        await expect(page.get_by_label("count optional")).to_have_value("1")
+        await page.get_by_label("sku").fill("lamp")
+        await page.get_by_label("count optional").fill("300")
+        await page.get_by_text("Run id, thread and metadata").click()
+        await page.get_by_label("Run id").fill("a/b")
+        await page.get_by_role("button", name="Start the run").click()
+        count = page.get_by_label("count optional")
+        await expect(count).to_have_attribute("aria-invalid", "true")
+        await expect(page.get_by_text("less than or equal to 100")).to_be_visible()
+        await page.get_by_role("button", name="Close").click()
+        await page.reload()
+        await page.get_by_role("main").get_by_role("button", name="Start a run").first.click()
+        await page.get_by_label("sku").fill("lamp")
+        await page.get_by_label("count optional").fill("3")
+        await page.get_by_role("button", name="Close").click()
+        await page.get_by_role("main").get_by_role("button", name="Start a run").first.click()
+        await expect(page.get_by_label("sku")).to_have_value("lamp")
+        await page.get_by_text("Run id, thread and metadata").click()
+        await page.get_by_label("Run id").fill("a/b")
+        await page.get_by_role("button", name="Start the run").click()
+        await page.wait_for_url("**/runs/a%2Fb")
+        assert (await opened.journal.read("a/b")).info.graph == "orders"
+
+
+async def test_two_selected_runs_are_compared_and_one_is_replayed(page: Any, expect: Any):
+    async with open_studio(orders) as opened:
+        await order(opened, "cheap", "lamp", 2)
+        await order(opened, "dear", "lamp", 5)
+        await opened.show(page, "/runs")
+        await page.get_by_role("checkbox", name="Select cheap").check()
+        await expect(page.get_by_role("button", name="Compare")).to_be_disabled()
+        await page.get_by_role("checkbox", name="Select dear").check()
+        await page.get_by_role("button", name="Compare").click()
+        await page.wait_for_url("**/runs/cheap/vs/dear")
+        await expect(page.get_by_text("The first difference is at 0:Order")).to_be_visible()
+        price = page.get_by_role("article", name="Price, differs")
+        await expect(price.get_by_role("cell")).to_contain_text(["4", "10"])
+        replay = page.get_by_role("region", name="Run A").get_by_role("button", name="Replay")
+        await replay.click()
+        await expect(page.get_by_text("The code of now goes the same way.")).to_be_visible()
+
+
+async def test_hostile_ids_metadata_and_errors_are_text(page: Any, expect: Any):
+    journal = MemoryJournal()
+    async with open_studio(orders, journal=journal) as opened:
+        thread = "'\"><svg/onload=alert(1)>"
+        with pytest.raises(Exception, match="img"):
+            await orders.arun(
+                Order(sku=HOSTILE),
+                journal=journal,
+                run_id=HOSTILE,
+                thread=thread,
+                metadata={HOSTILE: HOSTILE},
+            )
+        await order(opened, "../../etc?x#y 100%", "javascript:alert(1)")
+        await opened.show(page, "/runs")
+        await expect(rows(page)).to_have_count(2)
+        assert await ids(page) == ["../../etc?x#y 100%", HOSTILE]
+        await expect(page.get_by_title("RuntimeError").first).to_contain_text("<img src=x")
+        await page.get_by_label("Thread").select_option(thread)
+        await expect(rows(page)).to_have_count(1)
+        assert await page.locator("main img, main script, main svg").count() == 0
+        await page.get_by_label("Thread").select_option("")
+        await page.get_by_role("link", name="../../etc?x#y 100%").click()
+        await page.wait_for_url("**/runs/..%2F..%2Fetc%3Fx%23y%20100%25")
+        await page.reload()
+        heading = page.get_by_role("heading", name="../../etc?x#y 100%")
+        await expect(heading).to_be_visible()
