@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ReplayError,
         RouteError,
         RunCancelled,
+        RunFailed,
         ToolCallError,
         ToolServerError,
     )
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         report,
     )
     from bae.turns import Messages, Turn
+    from bae.writer import fencing_token
 
 __version__ = "0.1.0"
 

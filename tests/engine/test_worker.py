@@ -42,14 +42,16 @@ async def working(*graphs: Any, **options: Any) -> AsyncIterator[Worker]:
 
 
 async def until(wanted: Callable[[], bool]) -> None:
-    """Let other tasks run until they have done something."""
-    while not wanted():
-        await asyncio.sleep(0)
+    """Let other tasks run until they have done something, which has no event."""
+    async with asyncio.timeout(BOUND):
+        while not wanted():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 async def until_waiting(journal: Journal, run_id: str) -> None:
-    while (await journal.info(run_id)).status != "waiting":  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    async with asyncio.timeout(BOUND):
+        while (await journal.info(run_id)).status != "waiting":  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 class Word(Node):

@@ -16,7 +16,7 @@ from engine import shop
 def open_journal(where: str, lease: float) -> Any:
     """The journal of an address, with its schema after a `#`, or of a file."""
     if where.startswith("postgresql:"):
-        from bae.journal.postgres.journal import PostgresJournal
+        from bae.journal import PostgresJournal
 
         url, _, schema = where.partition("#")
         return PostgresJournal(url, schema=schema or "bae", lease=lease)

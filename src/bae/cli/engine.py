@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -30,7 +30,7 @@ EngineName = Annotated[
         envvar="BAE_ENGINE",
     ),
 ]
-Address = Annotated[
+TemporalAddress = Annotated[
     str | None,
     option(
         "--address HOST:PORT",
@@ -105,7 +105,7 @@ def load_worker_graphs(names: Sequence[str | None], sets: Sequence[str]) -> list
 def status(
     journal: JournalFile = None,
     engine: EngineName = None,
-    address: Address = None,
+    address: TemporalAddress = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = None,
     as_json: AsJSON = False,
@@ -125,7 +125,8 @@ def status(
 
     found, reported = use(journal, read)
     if as_json:
-        print_json({**asdict(found), "engine": reported})
+        known = {each.name: dict(getattr(found, each.name)) for each in fields(found)}
+        print_json({**known, "engine": reported})
         return
     for standing in ("queued", "delayed", "running", "interrupted", "waiting"):
         counts: dict[str, int] = getattr(found, standing)

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from bae.cli.engine import Address, EngineName, Namespace, TaskQueue, engine_of
+from bae.cli.engine import EngineName, Namespace, TaskQueue, TemporalAddress, engine_of
 from bae.cli.journals import file_to_write, open_to_write
 from bae.cli.loading import load_proved
 from bae.cli.options import (
@@ -52,7 +52,7 @@ def submit(
     ] = None,
     metadata: Metadata = None,
     engine: EngineName = None,
-    address: Address = None,
+    address: TemporalAddress = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = None,
     as_json: AsJSON = False,

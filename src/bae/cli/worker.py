@@ -11,10 +11,10 @@ import typer
 
 from bae.cli import exits
 from bae.cli.engine import (
-    Address,
     EngineName,
     Namespace,
     TaskQueue,
+    TemporalAddress,
     engine_of,
     load_worker_graphs,
 )
@@ -73,7 +73,7 @@ def worker(
         ),
     ] = 1.0,
     engine: EngineName = None,
-    address: Address = None,
+    address: TemporalAddress = None,
     namespace: Namespace = None,
     task_queue: TaskQueue = None,
     as_json: AsJSON = False,

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from bae.engine.journal_engine import JournalEngine
     from bae.engine.queue_status import QueueStatus, queue_status
     from bae.engine.temporal import TemporalEngine
-    from bae.engine.worker import RunOutcome, Worker, WorkerGraph
+    from bae.engine.worker import Worker, WorkerGraph, WorkOutcome
 
 __all__ = [
     "Engine",
     "JournalEngine",
     "QueueStatus",
-    "RunOutcome",
     "TemporalEngine",
+    "WorkOutcome",
     "Worker",
     "WorkerGraph",
     "queue_status",
@@ -32,6 +32,6 @@ __getattr__, __dir__ = export_lazily(
         "journal_engine": "JournalEngine",
         "queue_status": "QueueStatus queue_status",
         "temporal": "TemporalEngine",
-        "worker": "RunOutcome Worker WorkerGraph",
+        "worker": "WorkOutcome Worker WorkerGraph",
     },
 )

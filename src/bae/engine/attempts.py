@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from bae.exceptions import BaeError, JournalError
 from bae.journal.cancellation import end_unowned
 from bae.journal.stored_runs import DEATH
+from bae.records import KINDS, RunResumed
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import Journal
 
-_PROGRESS: Final = frozenset(
-    {
-        *("StepStarted", "Returned", "ItemEnded", "ChoiceMade", "FillEnded", "LMAnswered"),
-        *("ToolEnded", "RoundMade"),
-    }
-)
-"""Lines that a run does not write again when it is resumed: it has come further with each."""
+_PROGRESS: Final = {name for name, kind in KINDS.items() if kind.is_progress}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +38,7 @@ async def attempts_of(journal: Journal, run_id: str) -> Attempts:
     resumed = since = 0
     has_come_further = False
     for line in stored.lines:
-        if line.kind == "RunResumed":
+        if line.kind == RunResumed.__name__:
             resumed, since = resumed + 1, since + 1
         elif line.kind in _PROGRESS:
             since, has_come_further = 0, True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
     from temporalio.worker import Worker as TemporalWorker
 
-    from bae.engine.worker import RunOutcome, Worker
+    from bae.engine.worker import Worker, WorkOutcome
 
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 15.0
@@ -190,7 +190,7 @@ def workflow_id(run_id: str) -> str:
     return f"bae:{run_id}"
 
 
-def _reported(outcome: RunOutcome) -> dict[str, Any]:
+def _reported(outcome: WorkOutcome) -> dict[str, Any]:
     """What the workflow is told. An error has Temporal try again, here or in another worker."""
     from temporalio.exceptions import ApplicationError
 

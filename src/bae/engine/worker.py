@@ -53,7 +53,7 @@ class WorkerGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class RunOutcome:
+class WorkOutcome:
     """What came of a run that a worker was to carry out.
 
     - "over": it has ended, has failed or was cancelled; `error` says why it failed.
@@ -155,14 +155,14 @@ class Worker:
         """Take no more runs, and hand over the runs in progress."""
         self.stopping.set()
 
-    async def carry_out(self, run_id: str, graph: str, info: RunInfo | None = None) -> RunOutcome:
+    async def carry_out(self, run_id: str, graph: str, info: RunInfo | None = None) -> WorkOutcome:
         """Begin or resume a run, and return what came of it. `info` is its entry, if it was read
         a moment ago. An engine calls this; only what is a fault of the program is raised."""
         worked = self.graphs.get(graph)
         if worked is None:
-            return RunOutcome("unfit")
+            return WorkOutcome("unfit")
         if self.stopping.is_set():
-            return RunOutcome("handed over")
+            return WorkOutcome("handed over")
         task = asyncio.create_task(self._attempt(run_id, worked, info), name=f"run {run_id}")
         self._tasks[task] = run_id
         explained(task, lambda _: HandedOver() if self.stopping.is_set() else None)
@@ -174,29 +174,29 @@ class Worker:
             await gone((task,))
             raise
         if task.cancelled():
-            return RunOutcome("handed over")
+            return WorkOutcome("handed over")
         return task.result()
 
-    async def _attempt(self, run_id: str, worked: WorkerGraph, info: RunInfo | None) -> RunOutcome:
+    async def _attempt(self, run_id: str, worked: WorkerGraph, info: RunInfo | None) -> WorkOutcome:
         attempts = Attempts()
         try:
             info = await self.journal.info(run_id) if info is None else info
             if info.status in ("ended", "failed", "cancelled"):
-                return RunOutcome("over")
+                return WorkOutcome("over")
             if not info.is_due():
-                return RunOutcome("again", after=info.started - time())
+                return WorkOutcome("again", after=info.started - time())
             if info.status == "waiting" and not info.can_continue():
                 return _waiting(info)
             if info.status == "running":
                 if not info.is_interrupted():
-                    return RunOutcome("again", after=_rest_of_lease(info))
+                    return WorkOutcome("again", after=_rest_of_lease(info))
                 attempts = await attempts_of(self.journal, run_id)
                 if attempts.died and not await self._survives(run_id, worked, attempts):
-                    return RunOutcome("over")
+                    return WorkOutcome("over")
             if attempts.deaths < _SUSPECT:
                 return await self._resume(run_id, worked, attempts)
             if self._suspects.locked():
-                return RunOutcome("again", after=_SHORTEST_WAIT)
+                return WorkOutcome("again", after=_SHORTEST_WAIT)
             async with self._suspects:
                 return await self._resume(run_id, worked, attempts)
         except Exception as error:
@@ -216,7 +216,7 @@ class Worker:
         )
         return False
 
-    async def _resume(self, run_id: str, worked: WorkerGraph, attempts: Attempts) -> RunOutcome:
+    async def _resume(self, run_id: str, worked: WorkerGraph, attempts: Attempts) -> WorkOutcome:
         may_pass = partial(self._may_pass, attempts=attempts)
         options = RunOptions(worked.lm, None, dep_cache={}, tries_again=may_pass)
         with carrying("work", run_id, worked.graph.name):
@@ -224,10 +224,10 @@ class Worker:
                 worked.graph, run_id, options, self.journal, worked.given or None, skip_ended=True
             )
         if not result.waiting:
-            return RunOutcome("over", result=result)
+            return WorkOutcome("over", result=result)
         deadlines = [gate.deadline for gate in result.waiting if gate.deadline is not None]
         after = max(0.0, min(deadlines) - time()) if deadlines else None
-        return RunOutcome("waiting", after=after, result=result)
+        return WorkOutcome("waiting", after=after, result=result)
 
     def _may_pass(self, error: BaseException, attempts: Attempts) -> bool:
         """Whether a run that has failed with this error is tried again."""
@@ -235,26 +235,26 @@ class Worker:
             return True
         return is_retryable(error) and attempts.tries < self.retries
 
-    async def _outcome_of(self, error: Exception, run_id: str, attempts: Attempts) -> RunOutcome:
+    async def _outcome_of(self, error: Exception, run_id: str, attempts: Attempts) -> WorkOutcome:
         code = getattr(error, "code", "")
         if code in ("bae-run-ended", "bae-run-unknown"):
-            return RunOutcome("over", error=error)
+            return WorkOutcome("over", error=error)
         after = max(min(_LONGEST_WAIT, FIRST_WAIT * 2.0**attempts.tries), _retry_after(error))
         try:
             info = await self.journal.info(run_id)
         except JournalError:
-            return RunOutcome("again", after=after, error=error)
+            return WorkOutcome("again", after=after, error=error)
         if info.status in ("ended", "failed", "cancelled"):
             if info.status == "failed":
                 _log.warning("the run %s failed: %s", run_id, describe(error))
-            return RunOutcome("over", error=error)
+            return WorkOutcome("over", error=error)
         if code in _ELSEWHERE:
-            return RunOutcome("again", after=_rest_of_lease(info), error=error)
+            return WorkOutcome("again", after=_rest_of_lease(info), error=error)
         if self._may_pass(error, attempts):
             _log.info("the run %s is tried again: %s", run_id, describe(error))
-            return RunOutcome("again", after=after, error=error)
+            return WorkOutcome("again", after=after, error=error)
         # It could not begin here: its classes have changed, or a secret is missing.
-        return RunOutcome("unfit", error=error)
+        return WorkOutcome("unfit", error=error)
 
     async def _hand_over(self) -> None:
         tasks = [*self._tasks]
@@ -290,6 +290,6 @@ def _rest_of_lease(info: RunInfo) -> float:
     return min(max(left, _SHORTEST_WAIT), _LONGEST_WAIT)
 
 
-def _waiting(info: RunInfo) -> RunOutcome:
+def _waiting(info: RunInfo) -> WorkOutcome:
     deadlines = [gate.deadline for gate in info.waiting if gate.deadline is not None]
-    return RunOutcome("waiting", after=min(deadlines) - time() if deadlines else None)
+    return WorkOutcome("waiting", after=min(deadlines) - time() if deadlines else None)

@@ -13,11 +13,12 @@ from bae.exceptions import BaeError, JournalError, RunCancelled, RunFailed, desc
 from bae.failures import other_start
 from bae.files import File, collected
 from bae.journal.keepable import prove_storable
+from bae.journal.lines import line_of
 from bae.journal.node_codec import node_codec
 from bae.journal.run_checks import check_names, check_thread
 from bae.journal.run_writer import form_of
 from bae.journal.store import Journal, keeps_files, without_files
-from bae.journal.stored_runs import Line, RunInfo, StoredRun
+from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.node import Node
 from bae.observers import carrying
 from bae.records import RecordedError, RunEnded, RunStarted
@@ -101,7 +102,8 @@ def queued_run(
     encoder, shape = form_of(graph, journal)
     now = time()
     with collected() as found:
-        data = encoder.encode(RunStarted(now, "", 0, run_id, graph.name, start, max_iters))
+        started = RunStarted(now, "", 0, run_id, graph.name, start, max_iters)
+        line = line_of(0, started, encoder.encode(started))
     files = {each.hash: each.data for each in found.values() if isinstance(each, File)}
     if files and not keeps_files(journal):
         raise without_files(journal)
@@ -115,7 +117,7 @@ def queued_run(
         thread=thread,
         metadata=dict(metadata),
     )
-    return StoredRun(info, shape.json, (Line(0, "RunStarted", now, "", 0, data),), {}, files)
+    return StoredRun(info, shape.json, (line,), {}, files)
 
 
 def _refuse_secrets(start: Node, journal: Journal, run_id: str) -> None:
