@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from bae import Usage
-from bae.serve import Form
-from bae.serve.views import BoxView, EdgeView
+from bae.serve import BoxView, EdgeView, Form
 from bae.team.budgets import RunSpending, Spent
 from bae.team.models import (
     Action,

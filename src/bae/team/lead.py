@@ -11,7 +11,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from bae import LM, BaeError
-from bae.exceptions import describe
 from bae.lm import Budget
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import TASK_BUDGET, Budgets, Spent, begin_run, finish_run, read_spent
@@ -25,6 +24,7 @@ from bae.team.models import (
     TaskStatus,
     TeamError,
     bounded,
+    describe,
     summary,
 )
 from bae.team.pool import AgentPoolManager

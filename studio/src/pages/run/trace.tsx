@@ -24,7 +24,8 @@ interface TraceProps {
   details: RunDetails;
   view: RunView;
   change: ChangeView;
-  onFork: (step: number) => void;
+  /** Null where runs cannot be forked. */
+  onFork: ((step: number) => void) | null;
 }
 
 export function Trace(props: TraceProps) {
