@@ -3,6 +3,7 @@ lost, and what cannot be shown leaves the rest of the page as it is."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from playwright.async_api import expect
@@ -89,9 +90,32 @@ async def test_values_of_any_size_are_shown_as_they_are_and_the_page_stays_quick
                 const start = performance.now();
                 document.body.style.width = "1200px";
                 document.body.offsetHeight;
-                await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+                await new Promise((done) => requestAnimationFrame(done));
                 return (performance.now() - start) / 1000;
             }"""
         )
         assert seconds < 1
         assert await page.evaluate("({}).polluted") is None
+
+
+async def test_a_connection_that_says_nothing_is_opened_again(page: Any):
+    journal, sockets, silent = MemoryJournal(), [], []
+
+    async def carry(socket: Any) -> None:
+        """Carry messages, but none to the page over a socket that is silent."""
+        server = socket.connect_to_server()
+        server.on_message(lambda text: None if socket in silent else socket.send(text))
+        sockets.append(socket)
+
+    await page.clock.install()
+    await page.route_web_socket(re.compile("/api/feed$"), carry)
+    async with open_studio(boxes, journal=journal) as opened:
+        await opened.show(page, "/runs")
+        await page.get_by_text("live", exact=True).wait_for()
+        silent += sockets  # as after a sleep of the machine: nobody closes the connection
+        await boxes.arun(Box(value=1), journal=journal, run_id="box-2")
+        await page.clock.run_for(45_000)
+        await expect(
+            page.get_by_text("box-2").or_(page.get_by_text("1 new run")).first
+        ).to_be_visible()
+        assert len(sockets) > 1

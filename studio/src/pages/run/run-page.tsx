@@ -34,8 +34,9 @@ export default function RunPage({ base, run }: RunAt) {
   const at = useMemo(() => ({ base, run }), [base, run]);
   const { data, error } = useQuery(runQuery(at));
   const live = useLive(at, data);
-  if (data === undefined) {
-    if (error instanceof ApiProblem && error.status === 404) {
+  const isGone = error instanceof ApiProblem && error.status === 404;
+  if (data === undefined || isGone) {
+    if (isGone) {
       return (
         <Empty mark="?" title={`There is no run ${run}`}>
           <p>It was deleted, or is in another journal.</p>
