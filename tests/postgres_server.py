@@ -146,3 +146,55 @@ def _readable(programs: Path, folder: Path) -> Path:
     if libraries.is_dir():  # the programs look for them beside their package
         shutil.copytree(libraries, folder / "site" / libraries.name, symlinks=True)
     return copied / "bin"
+
+
+@dataclass
+class Wire:
+    """A loopback port that leads to a server, and can be cut: to lose one answer, or all."""
+
+    server: PostgresServer
+    port: int = 0
+    losing: bytes | None = None
+    """What is in the next answer that is lost, with its connection: the server has done what was
+    asked."""
+    lost: int = 0
+    _listener: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://bae@127.0.0.1:{self.port}/postgres"
+
+    async def __aenter__(self) -> Wire:
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._listener.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._listener is not None
+        self._listener.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+
+        async def ask() -> None:
+            while data := await reader.read(65536):
+                far_writer.write(data)
+
+        async def answer() -> None:
+            while data := await far_reader.read(65536):
+                # Its first bytes tell of preparation: the answer that counts comes by itself.
+                if self.losing is not None and self.losing in data and data[:1] not in b"1RN":
+                    self.losing = None
+                    self.lost += 1
+                    return
+                writer.write(data)
+
+        tasks = {asyncio.create_task(ask()), asyncio.create_task(answer())}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for each in (writer, far_writer):
+                each.close()
