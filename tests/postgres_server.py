@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -39,6 +40,12 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
+        self.launch()
+        with ThreadPoolExecutor(1) as pool:  # a test may have a loop of its own
+            pool.submit(lambda: asyncio.run(self._answers())).result()
+
+    def launch(self) -> None:
+        """Start it."""
         options = ["-p", str(self.port), "-k", str(self.folder), "-c", "listen_addresses=127.0.0.1"]
         options += ["-c", "max_connections=200", "-c", "fsync=off", "-c", "log_min_messages=fatal"]
         with (self.folder / "log").open("ab") as log:
@@ -47,7 +54,6 @@ class PostgresServer:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
             )
-        asyncio.run(self._answers())
 
     async def _answers(self) -> None:
         import asyncpg
@@ -69,6 +75,14 @@ class PostgresServer:
     def stop(self) -> None:
         """End it at once: nobody starts it again."""
         self._signal(signal.SIGQUIT, [])
+
+    def replace_data(self, folder: Path) -> None:
+        """Put a copy of its data in the place of the data, while it does not run."""
+        shutil.rmtree(self.folder / "data")
+        shutil.copytree(folder, self.folder / "data")
+        if self.as_user:
+            for path in (self.folder / "data", *(self.folder / "data").rglob("*")):
+                shutil.chown(path, 65534, 65534)
 
     def _children(self) -> list[int]:
         assert self.process is not None

@@ -252,20 +252,6 @@ async def test_connections_that_are_cut_all_the_time_lose_no_line_and_double_non
 
     journal = await opened(postgres)
 
-    async def cut() -> int:
-        """Cut all connections of the journal forty times, in whatever they do."""
-        connection = await asyncpg.connect(postgres.url)
-        count = 0
-        for _ in range(40):
-            ended = await connection.fetch(
-                "select pg_terminate_backend(pid, 100) from pg_stat_activity"
-                " where application_name = 'bae' and query like '%' || $1 || '%'",
-                journal.schema,
-            )
-            count += len(ended)
-        await connection.close()
-        return count
-
     async def write(run_id: str) -> None:
         claim = await journal.create(new_run(run_id, lines(0, 1)))
         for n in range(1, 8):
@@ -273,7 +259,18 @@ async def test_connections_that_are_cut_all_the_time_lose_no_line_and_double_non
         await journal.release(claim, "ended", [line(8)])
 
     names = [f"r{n}" for n in range(5)]
-    cuts, *_ = await asyncio.gather(cut(), *map(write, names))
+    writing = asyncio.gather(*map(write, names))
+    cutting = await asyncpg.connect(postgres.url)
+    cuts = 0
+    while cuts < 40 and not writing.done():  # in whatever they do
+        ended = await cutting.fetch(
+            "select pg_terminate_backend(pid, 100) from pg_stat_activity"
+            " where application_name = 'bae' and query like '%' || $1 || '%'",
+            journal.schema,
+        )
+        cuts += len(ended)
+    await cutting.close()
+    await writing
     assert cuts > 3
     for name in names:
         assert await numbers(journal, name) == [*range(9)]
