@@ -1,7 +1,7 @@
 // The frame around every page: navigation, connection, keys.
 
 import { useQuery } from "@tanstack/react-query";
-import { type ReactNode, useEffect, useState } from "react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 
 import { useConnection, useFeed } from "./api/feed.ts";
@@ -21,6 +21,8 @@ const KEYS: [keys: string, what: string][] = [
   ["/", "Search"],
   ["j k", "Next and previous row"],
   ["Enter", "Open"],
+  ["a r", "Yes or no, in the inbox"],
+  ["Ctrl Enter", "Send an answer"],
   ["x", "Select a run"],
   ["c", "Compare two selected runs"],
   ["Esc", "Close"],
@@ -38,6 +40,7 @@ export function Shell({ children }: { children: ReactNode }) {
   const [location, navigate] = useLocation();
   const [showsKeys, setShowsKeys] = useState(false);
   const waiting = useInboxCount();
+  useReconnected();
   useKeys(navigate, () => setShowsKeys(true));
   useTitle(waiting);
   const links: [IconName, string, string][] = [
@@ -122,6 +125,16 @@ function Banners() {
       )}
     </>
   );
+}
+
+/** What changed while the connection was lost is read when it is there again. */
+function useReconnected(): void {
+  const connection = useConnection();
+  const wasLost = useRef(false);
+  useEffect(() => {
+    if (connection === "open" && wasLost.current) void client.invalidateQueries();
+    wasLost.current = connection === "lost" || (wasLost.current && connection !== "open");
+  }, [connection]);
 }
 
 /** How many questions wait. They are read again when a run begins or ends to wait. */

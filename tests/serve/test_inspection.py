@@ -324,7 +324,7 @@ async def test_no_endpoint_returns_a_whole_long_run_and_its_pages_have_all_of_it
 async def test_the_inbox_has_some_questions_of_a_run_and_says_how_many_more_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("bae.serve.gates._OF_RUN", 2)
+    monkeypatch.setattr("bae.serve.inbox._OF_RUN", 2)
     async with serving(graphs={"pages": pages}, max_iters=0) as served:
         await served.post("/graphs/pages/runs?wait=10", {"start": {"n": 40}, "run_id": "one"})
         inbox = await served.get("/inbox")

@@ -80,10 +80,8 @@ async def test_a_turn_grows_calls_tools_and_asks_before_one_of_them(page: Any) -
         await turns.get_by_role("button", name="Approve", exact=True).click()
 
         # It follows the end, until somebody reads what is above.
-        end = "log => log.scrollHeight - log.clientHeight - log.scrollTop"
         await expect(turns.get_by_text("Paragraph 20 ")).to_be_attached()
-        assert await turns.evaluate("log => log.scrollTop") > 0
-        assert await turns.evaluate(end) < 80
+        await expect(turns.get_by_role("status")).to_be_in_viewport()
         await turns.evaluate("log => log.scrollTo(0, 0)")
         await expect(page.get_by_role("button", name="↓ new")).to_be_visible()
         assert await turns.evaluate("log => log.scrollTop") == 0
@@ -91,7 +89,7 @@ async def test_a_turn_grows_calls_tools_and_asks_before_one_of_them(page: Any) -
         await expect(turns.get_by_role("link", name="Open run")).to_be_attached()
         assert await turns.evaluate("log => log.scrollTop") == 0
         await page.get_by_role("button", name="↓ new").click()
-        assert await turns.evaluate(end) < 80
+        await expect(turns.get_by_role("link", name="Open run")).to_be_in_viewport()
 
         await expect(turns.get_by_text("Done.")).to_have_css("font-weight", "700")
         folded = turns.get_by_text("used look_up, cancel 2 calls")
@@ -99,12 +97,24 @@ async def test_a_turn_grows_calls_tools_and_asks_before_one_of_them(page: Any) -
         await folded.click()
         await expect(turns.get_by_text("A-17 is cancelled")).to_be_visible()
 
-        # The conversation is in the journal: another server and another page have all of it.
+        # The conversation is in the journal: after a reload all of it is there.
         address = page.url
         await page.reload()
         assert page.url == address
         await expect(turns.get_by_text("Cancel my order A-17.")).to_be_attached()
         await expect(turns.get_by_text("Paragraph 89 ")).to_be_in_viewport()
+        port, logins = int(opened.url.rsplit(":", 1)[1]), opened.studio.logins
+
+    # Another server goes on in its place: what was typed meanwhile is sent to that.
+    await expect(page.get_by_text("Reconnecting.")).to_be_visible()
+    await page.get_by_label("Message").fill("Thanks!")
+    more = ScriptedLM({Reply: [{"text": "You are welcome."}]})
+    again = {"journal": opened.journal, "lm": more, "port": port, "logins": logins}
+    async with open_studio(support, **again):
+        await expect(page.get_by_text("Reconnecting.")).to_be_hidden(timeout=15_000)
+        await page.get_by_label("Message").press("Enter")
+        await expect(turns.get_by_text("You are welcome.")).to_be_visible()
+        assert len(more.prompts[-1].conversation) == 3
 
 
 async def test_a_turn_is_stopped_tried_again_and_sent_with_another_text(page: Any) -> None:

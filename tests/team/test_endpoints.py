@@ -25,6 +25,7 @@ from websockets.asyncio.client import connect
 
 from bae import Graph, Node
 from bae.journal import MemoryJournal, RunInfo
+from bae.lm import Budget
 from bae.serve import API, User, bearer, router
 from bae.serve.endpoints import Endpoint
 from bae.serve.server import listening
@@ -113,7 +114,7 @@ async def served(
         finding = Finding(kind=FindingKind.OTHER, file="calc.sh", text="no comment", blocking=False)
         review = Review(commit=commit, digest="d", summary="fine", findings=(finding,))
         await store.add_events([WorkReviewed(project.id, sub.id, review)])
-        await begin_run(store, project.id)
+        await begin_run(store, project.id, Budget(cost=5))
         journal = MemoryJournal()
         await work.arun(Worked(task="sub"), journal=journal, run_id="task-1-1")
         repository = await Repository.open(root)
@@ -356,6 +357,15 @@ async def test_the_list_of_tasks_says_where_each_is_and_what_its_agent_does(tmp_
         async with lead_lock(repository).held(exclusive=True, timeout=1):
             [_, report, _] = (await shop.get("/teams/shop/tasks"))["tasks"]
         assert report["doing"]["text"] == "runs the tests"
+
+
+async def test_a_team_has_what_its_last_run_spent_of_its_budget(tmp_path: Path):
+    async with served(tmp_path) as shop:
+        about: Any = {"project_id": 1, "task_id": 1, "run_id": 1, "tokens": 500}
+        await shop.store.write(lambda db: tables.insert(db, tables.spending, **about, cost=0.25))
+        run = (await shop.get("/teams/shop"))["run"]
+        assert run["spent"] == {"calls": 1, "tokens": 500, "cost": 0.25, "unpriced": 0}
+        assert (run["calls"], run["tokens"], run["cost"]) == (None, None, 5.0)
 
 
 async def test_a_request_is_listed_until_a_run_takes_it(tmp_path: Path):

@@ -338,6 +338,7 @@ async def test_a_file_of_the_first_format_is_read_and_upgraded(tmp_path: Path):
         connection.execute("alter table blockers drop column answered_by")
         connection.execute("alter table tasks drop column added")
         connection.execute("alter table spending drop column unpriced")
+        connection.execute("alter table runs drop column budget")
         data = {"name": "x", "branch": "b", "test_command": ["pytest"]}
         connection.execute("update projects set data = ?", [json.dumps(data)])
         connection.execute("pragma user_version = 1")
@@ -418,6 +419,7 @@ async def test_a_file_of_the_format_before_is_read_and_brought_to_this_one(tmp_p
         db.execute("alter table blockers drop column answered_by")
         db.execute("alter table tasks drop column added")
         db.execute("alter table spending drop column unpriced")
+        db.execute("alter table runs drop column budget")
         for tokens, cost in ((500, 0.0), (500, 0.25), (0, 0.0)):
             values = (project.id, 1, 1, tokens, cost)
             db.execute(
@@ -435,7 +437,7 @@ async def test_a_file_of_the_format_before_is_read_and_brought_to_this_one(tmp_p
         assert (blocker.question, blocker.digest) == ("Why?", None)
         assert await read_spent(store) == Spent(3, 1000, 0.25, 1)
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("pragma user_version").fetchone() == (4,)
+        assert db.execute("pragma user_version").fetchone() == (5,)
 
 
 async def test_tasks_without_tests_are_approved_by_name_and_again_after_an_edit(store: Store):

@@ -8,17 +8,20 @@ from bae.rooms import export_lazily
 if TYPE_CHECKING:
     from bae.serve.access import LOOPBACK, Auth, User, Verb, Visible, bearer, public
     from bae.serve.api import API, router
+    from bae.serve.drawing import draw_boxes
     from bae.serve.endpoints import ApiCall, Endpoint, Form
     from bae.serve.live import ServedFeed
     from bae.serve.problems import InputFault, Refused
     from bae.serve.server import listening
-    from bae.serve.views import GateView, Value
+    from bae.serve.views import BoxView, EdgeView, GateView, Value
 
 __all__ = [
     "API",
     "LOOPBACK",
     "ApiCall",
     "Auth",
+    "BoxView",
+    "EdgeView",
     "Endpoint",
     "Form",
     "GateView",
@@ -30,6 +33,7 @@ __all__ = [
     "Verb",
     "Visible",
     "bearer",
+    "draw_boxes",
     "listening",
     "public",
     "router",
@@ -40,10 +44,11 @@ __getattr__, __dir__ = export_lazily(
     {
         "access": "LOOPBACK Auth User Verb Visible bearer public",
         "api": "API router",
+        "drawing": "draw_boxes",
         "endpoints": "ApiCall Endpoint Form",
         "live": "ServedFeed",
         "problems": "InputFault Refused",
         "server": "listening",
-        "views": "GateView Value",
+        "views": "BoxView EdgeView GateView Value",
     },
 )

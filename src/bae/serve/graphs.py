@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -11,11 +10,10 @@ from starlette.responses import Response
 from bae import __version__
 from bae.graph import Graph
 from bae.pictures import picture_of
-from bae.pictures.layout import Arranged, Size, arrange
 from bae.pictures.picture import Box
-from bae.pictures.svg import SPACING
 from bae.plan import plan_of
 from bae.prompts.messages import Prompt
+from bae.serve.drawing import lay_out
 from bae.serve.endpoints import ApiCall, Endpoint
 from bae.serve.problems import Refused
 from bae.serve.starts import Starts
@@ -34,11 +32,6 @@ from bae.serve.views import (
     PromptView,
     ToolView,
 )
-
-_WIDTH: Final = 48
-_LETTER: Final = 9
-_HEIGHT: Final = 40
-"""The size of a box, in pixels: its width without its name, and that of a letter."""
 
 
 def starts_of(call: ApiCall) -> Starts:
@@ -155,12 +148,6 @@ def problems_of(graph: Graph[Any, Any]) -> list[ProblemView]:
         )
         for each in graph.validate(journal=True)
     ]
-
-
-def lay_out(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> Arranged:
-    """Where the boxes of nodes are in a picture, by their names, and the lines between them."""
-    sizes = [Size(_WIDTH + _LETTER * len(name), _HEIGHT) for name in names]
-    return arrange(sizes, edges, SPACING)
 
 
 async def show_health(call: ApiCall) -> Health:

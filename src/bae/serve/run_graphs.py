@@ -17,8 +17,9 @@ from bae.journal.shape import Json, ShapeView, shape_of
 from bae.journal.stored_runs import Listed, StoredRun
 from bae.node import Node
 from bae.place import Place
+from bae.serve.drawing import lay_out
 from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
-from bae.serve.graphs import lay_out, problems_of
+from bae.serve.graphs import problems_of
 from bae.serve.problems import Refused
 from bae.serve.starts import answer_schema
 from bae.serve.steps import number_in

@@ -29,6 +29,7 @@ from bae.serve.views import (
     value_of,
     waiting_gates,
 )
+from bae.sources import KINDS, kind_named
 
 _PAGE: Final = 200
 _PREVIEW: Final = 120
@@ -179,9 +180,9 @@ async def show_thread(call: ApiCall) -> ThreadDetails:
 
 async def show_turn(call: ApiCall) -> TurnDetails:
     """What happened in a turn."""
-    run_id = call.path["run"]
+    run_id, thread = call.path["run"], call.path["thread"]
     info = await call.api.info(call.user, run_id)
-    if info.thread != call.path["thread"]:
+    if info.thread != thread:
         raise unknown_run(run_id)
     return await call.api.fold_run(call.user, run_id, _details, call.query.cut)
 
@@ -208,8 +209,15 @@ def _fields(node: NodeReport, cut: int) -> dict[str, Value]:
     return {
         each.field: value_of(each.value, cut, each.kept)
         for each in node.fields
-        if each.state == "there" and each.source not in ("thread", "tools")
+        if each.state == "there" and _is_shown(each.source)
     }
+
+
+def _is_shown(source: str) -> bool:
+    """Whether a field from a source is shown by itself: earlier turns and tool calls have places of
+    their own in a conversation."""
+    kind = kind_named(source) if source in KINDS else None
+    return kind is None or not (kind.is_turns or kind.fills == "calls")
 
 
 def _call(made: MadeCall, cut: int) -> TurnCall:

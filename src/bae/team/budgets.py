@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ANSWER_TOKENS: Final = 2000
 """What is reserved for an answer where the LM has no `max_tokens` that bounds it."""
 _NOTHING: Final = Budget()
+_LIMITS: Final = ("calls", "tokens", "cost")
 _LEAST: Final = 1e-6
 """The dollars that have to be left for a turn of a program to begin."""
 TASK_BUDGET: Final = Budget(tokens=1_000_000)
@@ -43,19 +44,49 @@ class Spent:
     unpriced: int = 0
 
 
-async def begin_run(store: Store, project_id: int) -> int:
-    """The number of a project's run: the last one where it was not finished, so that its budget
-    still holds, or a new one."""
+@dataclass(frozen=True, slots=True)
+class RunSpending:
+    """What a run has spent or reserved, of how much: `calls`, `tokens` and `cost` of its budget. A
+    limit of None is none."""
+
+    spent: Spent
+    calls: int | None = None
+    tokens: int | None = None
+    cost: float | None = None
+
+
+async def begin_run(store: Store, project_id: int, budget: Budget | None = None) -> int:
+    """The number of a project's run: the last one where it was not finished, so that what it has
+    spent still counts, or a new one. The budget is stored, to be shown."""
+    limits = {name: getattr(budget, name) for name in _LIMITS if budget is not None}
 
     def begin(db: sa.Connection) -> int:
         last = sa.select(tables.runs).filter_by(project_id=project_id)
         last = last.order_by(tables.runs.c.id.desc()).limit(1)
         found = tables.rows(db, last)
         if found and not found[0]["finished"]:
-            return found[0]["id"]
-        return tables.insert(db, tables.runs, project_id=project_id, finished=False)
+            number = found[0]["id"]
+            change = sa.update(tables.runs).filter_by(id=number).values(budget=limits or None)
+            db.execute(change)
+            return number
+        values: dict[str, Any] = {"project_id": project_id, "finished": False}
+        return tables.insert(db, tables.runs, **values, budget=limits or None)
 
     return await store.write(begin)
+
+
+async def read_run_spending(store: Store, project_id: int) -> RunSpending | None:
+    """What the last run of a project has spent, of its budget; None before the first one."""
+
+    def read(db: sa.Connection) -> RunSpending | None:
+        last = sa.select(tables.runs).filter_by(project_id=project_id)
+        found = tables.rows(db, last.order_by(tables.runs.c.id.desc()).limit(1))
+        if not found:
+            return None
+        limits: dict[str, Any] = found[0]["budget"] or {}
+        return RunSpending(_sum_spent(db, run_id=found[0]["id"]), **limits)
+
+    return await store.read(read)
 
 
 async def finish_run(store: Store, run: int) -> None:

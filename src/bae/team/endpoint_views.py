@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from bae import Usage
-from bae.serve import Form
-from bae.serve.views import BoxView, EdgeView
-from bae.team.budgets import Spent
+from bae.serve import BoxView, EdgeView, Form
+from bae.team.budgets import RunSpending, Spent
 from bae.team.models import (
     Action,
     AgentInfo,
@@ -176,7 +175,8 @@ class RequestView(BaseModel):
 class TeamDetails(TeamRow):
     """A team, with its agents. `goal` is the one that was planned last, `requirements` the document
     of its planning, `sandbox` what keeps the commands of agents from the rest of this machine, and
-    `requests` what was asked for and not taken yet. Without a run in progress no agent works,
+    `requests` what was asked for and not taken yet. `run` is what the last run has spent, of its
+    budget. Without a run in progress no agent works,
     whatever its status says."""
 
     root: str
@@ -184,6 +184,7 @@ class TeamDetails(TeamRow):
     sandbox: str
     requirements: str
     requests: list[RequestView]
+    run: RunSpending | None
     agents: list[AgentInfo]
 
 

@@ -16,8 +16,6 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from bae.journal import FeedItem, Journal
-from bae.pictures.layout import Size, arrange
-from bae.pictures.svg import SPACING
 from bae.serve import (
     API,
     ApiCall,
@@ -30,9 +28,9 @@ from bae.serve import (
     User,
     Value,
     Verb,
+    draw_boxes,
 )
-from bae.serve.views import BoxView, EdgeView
-from bae.team.budgets import Spent, read_spent, read_spent_by_task
+from bae.team.budgets import Spent, read_run_spending, read_spent, read_spent_by_task
 from bae.team.delivery import diff_attempt, diff_task
 from bae.team.endpoint_views import (
     CUT,
@@ -96,7 +94,7 @@ from bae.team.unified_diffs import ChangedFile, read_changed_files
 
 LINES_OF_ALL: Final = 20_000
 """Lines of a diff that are sent in one response, of all files together."""
-BOX: Final = Size(200, 64)
+BOX: Final = (200, 64)
 """The size of a task in a picture, in pixels."""
 _STATUS: Final = {
     "bae-team-unknown": 404,
@@ -194,6 +192,7 @@ class ServedTeams:
             goal=await self._find_goal(name, team),
             sandbox=await protection(),
             requests=await _read_requests(team),
+            run=await read_run_spending(team.store, team.project.id),
             requirements=cut_text(project.requirements, CUT),
             agents=[each for each in agents if each.status != "retired"],
         )
@@ -633,17 +632,8 @@ def _draw_tasks(tasks: Sequence[Task]) -> dict[str, Any]:
     """Where tasks are in a picture, from left to right."""
     at = {task.key: place for place, task in enumerate(tasks)}
     links = [(at[key], at[task.key]) for task in tasks for key in task.depends_on if key in at]
-    laid = arrange([BOX] * len(tasks), links, SPACING, across=True)
-    return {
-        "boxes": [
-            BoxView(node=task.key, x=x, y=y, width=size.width, height=size.height)
-            for task, (x, y), size in zip(tasks, laid.corners, laid.sizes, strict=True)
-        ],
-        "edges": [
-            EdgeView(source=tasks[a].key, target=tasks[b].key, chosen_by="certain", line=[*line])
-            for (a, b), line in zip(links, laid.lines, strict=True)
-        ],
-    }
+    boxes, edges = draw_boxes([task.key for task in tasks], links, *BOX)
+    return {"boxes": boxes, "edges": edges}
 
 
 async def _read_blockers(

@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field, model_validator
 
-from bae import GateError
+from bae import BaeLMError, GateError
 from bae.journal import Journal, RunInfo
-from bae.lm.registry import name_error
+from bae.lm import check_lm_name
 from bae.serve import API, ApiCall, Endpoint, Form, GateView, InputFault, Refused, User, Value
 from bae.team.endpoints import ServedTeam, ServedTeams, get_row, put_row, wait_row
 from bae.team.jobs import JobKind, JobStatus, TeamJob, TeamJobs
@@ -264,8 +264,7 @@ class _TeamWork:
         if named is None:
             return [] if self._jobs.lm is None else ["--lm", self._jobs.lm]
         kind = named.strip().partition(":")[0]
-        error = name_error(named)
-        problem = None if error is None else error.message
+        problem = _wrong_name(named)
         if named != self._jobs.lm and (kind in _OTHER_CODE or "@" in named or "://" in named):
             problem = "code, files and addresses are named where the server is started: --lm"
         if problem is not None:
@@ -353,3 +352,12 @@ async def _read_plan(journal: Journal, plan: str) -> PlanningView:
         )
     goal: Any = (await journal.why(plan, "Goal.goal")).value
     return PlanningView(plan=plan, goal=str(goal), since=info.updated, questions=questions)
+
+
+def _wrong_name(name: str) -> str | None:
+    """Why no LM has this name; None where there is such an LM."""
+    try:
+        check_lm_name(name)
+    except BaeLMError as error:
+        return error.message
+    return None

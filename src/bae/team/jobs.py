@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from time import time
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
-from bae.exceptions import describe
 from bae.serve import Refused
 from bae.subprocesses import run_program
-from bae.tasks import gone
+from bae.tasks import finish_despite_cancel
+from bae.team.models import describe
 from bae.team.team_run import is_running
 
 if TYPE_CHECKING:
@@ -81,7 +81,9 @@ class TeamJobs:
         self._is_closing = True
         for name, kind in [*self._jobs]:
             self.stop(name, kind)
-        await gone([job.task for job in self._jobs.values() if job.task is not None])
+        tasks = [job.task for job in self._jobs.values() if job.task is not None]
+        if tasks:
+            await finish_despite_cancel(asyncio.wait(tasks))
 
     def jobs_of(self, team: str) -> list[TeamJob]:
         """The newest job of each kind, the newest first."""

@@ -11,7 +11,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from bae import LM, BaeError
-from bae.exceptions import describe
 from bae.lm import Budget
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import TASK_BUDGET, Budgets, Spent, begin_run, finish_run, read_spent
@@ -25,6 +24,7 @@ from bae.team.models import (
     TaskStatus,
     TeamError,
     bounded,
+    describe,
     summary,
 )
 from bae.team.pool import AgentPoolManager
@@ -148,7 +148,7 @@ class LeadAgent:
             await bench.program.check()
         elif lm is None or isinstance(lm, str):
             lm = await bench.named_lm(lm)  # raises where there is none
-        number = await begin_run(store, project_id)
+        number = await begin_run(store, project_id, self.budget)
         per_task = self.task_budget
         if bench.program is not None and per_task is TASK_BUDGET:
             per_task = bench.program.task_budget

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bae import BaeError, Problem, Usage
+from bae.exceptions import describe as describe
 
 LONGEST_OUTPUT: Final = 20_000
 """How many characters of a program's output are kept: its beginning and its end."""

@@ -25,11 +25,10 @@ from bae import (
     ToolCallError,
     Tools,
 )
-from bae.exceptions import describe
 from bae.lm import Backend, Policy
 from bae.team.delivery import read_diff
 from bae.team.events import ActivityUpdate, WorkReviewed
-from bae.team.models import Finding, Review, Task, as_planned, bounded
+from bae.team.models import Finding, Review, Task, as_planned, bounded, describe
 from bae.team.programs import NoLM
 from bae.team.reading import CodeTree, find, get_tree, look, outline
 from bae.team.task_context import describe_task

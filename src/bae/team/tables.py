@@ -25,7 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError as SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 APPLICATION: Final = 0x62616574
-FORMAT: Final = 4
+FORMAT: Final = 5
 _UPGRADES: Final = {
     1: ("alter table blockers add column digest text",),
     2: (
@@ -36,6 +36,7 @@ _UPGRADES: Final = {
         "alter table spending add column unpriced boolean not null default 0",
         "update spending set unpriced = 1 where tokens > 0 and cost = 0",
     ),
+    4: ("alter table runs add column budget json",),
 }
 """What is done to a file of each earlier format, to have it in the next one."""
 BUSY_SECONDS: Final = 30.0
@@ -133,7 +134,13 @@ agents = sa.Table(
 events = _table(
     "events", _number(), _of("projects"), sa.Column("at", sa.Float, nullable=False), _json("data")
 )
-runs = _table("runs", _number(), _of("projects"), sa.Column("finished", sa.Boolean, nullable=False))
+runs = _table(
+    "runs",
+    _number(),
+    _of("projects"),
+    sa.Column("finished", sa.Boolean, nullable=False),
+    sa.Column("budget", sa.JSON(none_as_null=True)),  # its limits by their names, if it has some
+)
 spending = _table(
     "spending",
     _number(),

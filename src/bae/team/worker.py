@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self, cast, overload
 
 from bae import LM, BaeError
-from bae.exceptions import describe
 from bae.lm import check_lm_name
 from bae.tasks import finish_despite_cancel
 from bae.team import sandbox
@@ -30,6 +29,7 @@ from bae.team.models import (
     TeamError,
     TestReport,
     bounded,
+    describe,
     headline,
 )
 from bae.team.programs import NoLM

@@ -884,6 +884,14 @@ export interface RunRow {
   "change": number;
 }
 
+/** What a run has spent or reserved, of how much: `calls`, `tokens` and `cost` of its budget. A limit of None is none. */
+export interface RunSpending {
+  "spent": Spent;
+  "calls": number | null;
+  "tokens": number | null;
+  "cost": number | null;
+}
+
 export type Span = [number, number];
 
 /** What may be spent; `cost` is in US dollars. */
@@ -1047,7 +1055,7 @@ export interface TaskRow {
 /** Where a task is. Completed means merged, with tests that prove it. Merged means merged without such tests, as a person approved. Staged means merged into the branch of its feature, which is not in the team's branch yet. */
 export type TaskStatus = "pending" | "ready" | "in_progress" | "blocked" | "staged" | "completed" | "merged" | "failed" | "cancelled" | "skipped";
 
-/** A team, with its agents. `goal` is the one that was planned last, `requirements` the document of its planning, `sandbox` what keeps the commands of agents from the rest of this machine, and `requests` what was asked for and not taken yet. Without a run in progress no agent works, whatever its status says. */
+/** A team, with its agents. `goal` is the one that was planned last, `requirements` the document of its planning, `sandbox` what keeps the commands of agents from the rest of this machine, and `requests` what was asked for and not taken yet. `run` is what the last run has spent, of its budget. Without a run in progress no agent works, whatever its status says. */
 export interface TeamDetails {
   "team": string;
   "branch": string;
@@ -1063,6 +1071,7 @@ export interface TeamDetails {
   "sandbox": string;
   "requirements": string;
   "requests": (RequestView)[];
+  "run": RunSpending | null;
   "agents": (AgentInfo)[];
 }
 

@@ -71,7 +71,7 @@ function Input(props: InputProps) {
   switch (kind.kind) {
     case "text":
       if (!kind.long) return wrap(<LineInput {...about} format={kind.format} secret={kind.secret} value={value} onChange={change} />);
-      return wrap(<textarea {...about} className="textarea" rows={2} value={asText(value)} onChange={(event) => change(event.target.value)} />);
+      return wrap(<textarea {...about} className="textarea growing" rows={1} value={asText(value)} onChange={(event) => change(event.target.value)} />);
     case "number":
       return wrap(<NumberInput {...about} whole={kind.whole} value={value} onChange={change} />);
     case "yes-no":

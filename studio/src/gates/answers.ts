@@ -2,7 +2,7 @@
 
 import { api, ApiProblem, pathOf } from "../api/client.ts";
 import { client } from "../api/queries.ts";
-import type { AnswerBody, ApproveBody, BlockerBody, GateView, Value } from "../api/types.ts";
+import type { AnswerBody, ApproveBody, BlockerBody, GateView, QuestionBody, Value } from "../api/types.ts";
 import { isObject } from "../forms/schema.ts";
 
 /** A question among all of them. */
@@ -17,7 +17,7 @@ export interface Answered {
 }
 
 /** Send an answer. */
-export async function sendAnswer(gate: GateView, body: Omit<AnswerBody, "gate"> | BlockerBody | ApproveBody): Promise<void> {
+export async function sendAnswer(gate: GateView, body: Omit<AnswerBody, "gate"> | BlockerBody | QuestionBody | ApproveBody): Promise<void> {
   if (gate.run_id === "") await api(`/${gate.gate}`, { method: "POST", body });
   else await api(pathOf`/runs/${gate.run_id}/answers`, { method: "POST", body: { ...body, gate: gate.gate } });
 }
@@ -71,4 +71,4 @@ export function fieldOf(place: string): string {
 }
 
 /** What kind of question it is, in a word. */
-export const KINDS: Record<string, string> = { gate: "gate", approval: "tool approval", blocker: "blocker", plan: "plan" };
+export const KINDS: Record<string, string> = { gate: "gate", approval: "tool approval", blocker: "blocker", question: "question of planning", plan: "plan" };

@@ -10,14 +10,13 @@ import { Link } from "wouter";
 import { gatesQuery } from "../api/queries.ts";
 import type { GateView, Value } from "../api/types.ts";
 import { useMay, useServes } from "../studio.tsx";
-import { Age, Problem } from "../ui/basics.tsx";
-import { formatSeconds, formatTimeFully } from "../ui/format.ts";
+import { Problem, useNow } from "../ui/basics.tsx";
+import { formatAge, formatSeconds, formatTimeFully } from "../ui/format.ts";
 import { ShownValue } from "../ui/value.tsx";
 import { type Answered, gateKey, KINDS, refreshAfterAnswer } from "./answers.ts";
 import { ApprovalForm } from "./approval-form.tsx";
 import { BlockerForm, PlanForm } from "./team-forms.tsx";
 import { ValueForm } from "./value-form.tsx";
-import { useNow } from "../ui/basics.tsx";
 
 export interface FormOfGate {
   gate: GateView;
@@ -54,9 +53,7 @@ export function GateCard({ gate, answered = null, onAnswered, isInside = false }
       <header className="gate-head">
         <p className="row wrap small">
           <span className="tag">{KINDS[gate.kind] ?? gate.kind}</span>
-          <span className="muted">
-            asked <Age at={gate.since} /> ago
-          </span>
+          <Asked at={gate.since} />
           {gate.deadline !== null && <Deadline at={gate.deadline} />}
         </p>
         <h2 id={heading} tabIndex={-1} className="gate-question">
@@ -71,7 +68,7 @@ export function GateCard({ gate, answered = null, onAnswered, isInside = false }
         <div key={gateKey(gate)}>
           {gate.kind === "approval" ? (
             <ApprovalForm {...form} context={<Context context={shown.context} onAll={all.fetch} />} fetchAll={all.fetch} />
-          ) : gate.kind === "blocker" ? (
+          ) : gate.kind === "blocker" || gate.kind === "question" ? (
             <BlockerForm {...form} />
           ) : gate.kind === "plan" ? (
             <PlanForm {...form} />
@@ -91,6 +88,15 @@ function HowAnswered({ how, isLate }: { how: Answered; isLate: boolean }) {
       {how.by === "" ? "Answered: " : <strong>{how.by} said </strong>}
       {how.said}
     </p>
+  );
+}
+
+function Asked({ at }: { at: number }) {
+  const age = formatAge(at, useNow(at));
+  return (
+    <time className="muted" dateTime={new Date(at * 1000).toISOString()} title={formatTimeFully(at)}>
+      {age === "now" ? "asked now" : `asked ${age} ago`}
+    </time>
   );
 }
 

@@ -15,10 +15,10 @@ export function BlockerForm({ gate, blocked, onAnswered }: FormOfGate) {
   const studio = useStudio();
   const [text, setText, forget] = useDraft(gateKey(gate), () => "");
   const send = useMutation({
-    mutationFn: () => sendAnswer(gate, { answer: text }),
-    onSuccess: () => {
+    mutationFn: (decide: boolean) => sendAnswer(gate, decide ? { decide } : { answer: text }),
+    onSuccess: (_, decide) => {
       forget();
-      onAnswered({ by: studio.user, said: say(text) }, true);
+      onAnswered({ by: studio.user, said: decide ? "decide yourself" : say(text) }, true);
     },
     onError: (error) => {
       const first = firstAnswer(error);
@@ -27,7 +27,7 @@ export function BlockerForm({ gate, blocked, onAnswered }: FormOfGate) {
   });
   const cannot = blocked !== "" || send.isPending || text.trim() === "";
   return (
-    <AnswerForm onSend={() => !cannot && send.mutate()}>
+    <AnswerForm onSend={() => !cannot && send.mutate(false)}>
       <label className="form-field">
         <span className="form-label">Answer</span>
         <textarea className="textarea" rows={3} value={text} onChange={(event) => setText(event.target.value)} />
@@ -37,6 +37,11 @@ export function BlockerForm({ gate, blocked, onAnswered }: FormOfGate) {
         <button type="submit" className="button primary" disabled={cannot} title={blocked || "Ctrl+Enter"}>
           {send.isPending ? "Sending…" : "Send answer"}
         </button>
+        {gate.kind === "question" && (
+          <button type="button" className="button" disabled={blocked !== "" || send.isPending} title={blocked} onClick={() => send.mutate(true)}>
+            Let the model decide
+          </button>
+        )}
         <span className="small muted">answering as {studio.user}</span>
       </div>
       {blocked && <p className="small muted">{blocked}</p>}

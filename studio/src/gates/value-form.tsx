@@ -27,6 +27,7 @@ export function ValueForm({ gate, blocked, onAnswered }: FormOfGate) {
       if (first !== null) onAnswered(first, false);
     },
   });
+  if (gate.answer_schema === null && blocked !== "") return <p className="note">{blocked}</p>;
   const before = faultsBefore(value.value);
   const faults = send.error instanceof ApiProblem ? faultsIn(send.error.faults, "body", "value") : [];
   const isModel = kindOf(schema, schema).kind === "model";

@@ -12,6 +12,14 @@ const LONG = 600;
 const MANY = 30;
 const DEEP = 8;
 
+/** Why there is no value. */
+const KEPT: Record<string, string> = {
+  withheld: "🔒 hidden",
+  live: "not stored: it is made again when the run is resumed",
+  turns: "the earlier turns of the thread",
+  missing: "no value",
+};
+
 /** A value of the API, which may be cut or hidden. `onAll` fetches all of a value that is cut. */
 export function ShownValue({ value, onAll }: { value: Value; onAll?: () => void }) {
   if (value.kept === "cut") {
@@ -27,7 +35,7 @@ export function ShownValue({ value, onAll }: { value: Value; onAll?: () => void 
       </div>
     );
   }
-  if (value.kept !== "value") return <span className="tag">🔒 {value.kept}</span>;
+  if (value.kept !== "value") return <span className="tag">{KEPT[value.kept] ?? value.kept}</span>;
   return <PlainValue value={value.value} />;
 }
 

@@ -41,7 +41,7 @@ function ChooseGraph({ chats }: { chats: StudioGraph[] }) {
         {chats.map((each) => (
           <Link key={each.name} href={addressOf(each.name)} className="panel chat-graph">
             <span className="strong">{each.name}</span>
-            <span className="muted">{each.about || `begins with ${each.start}`}</span>
+            <span className="muted">{each.about && each.about !== each.start ? each.about : `begins with ${each.start}`}</span>
           </Link>
         ))}
       </div>

@@ -4,6 +4,7 @@
 import { type ClipboardEvent, type KeyboardEvent, useEffect, useRef, useState } from "react";
 
 import { upload } from "../../api/client.ts";
+import { client, graphQuery } from "../../api/queries.ts";
 import type { FileView, StudioGraph, TurnView } from "../../api/types.ts";
 import { ACCEPTED, FilePreview } from "../../forms/inputs.tsx";
 import type { Schema } from "../../forms/schema.ts";
@@ -22,7 +23,6 @@ export interface Message {
 
 interface ComposerProps {
   graph: StudioGraph;
-  schema: Schema;
   thread: string;
   /** The turn whose message is written anew, and its text. */
   edited: { turn: TurnView; text: string } | null;
@@ -35,7 +35,7 @@ interface ComposerProps {
   onStop: () => void;
 }
 
-export function Composer({ graph, schema, thread, edited, onCancelEdit, open, isSending, error, onSend, onStop }: ComposerProps) {
+export function Composer({ graph, thread, edited, onCancelEdit, open, isSending, error, onSend, onStop }: ComposerProps) {
   const studio = useStudio();
   const run = useMay("run");
   const [draft, setDraft, forget] = useDraft<Message>(edited === null ? `chat ${graph.name} ${thread}` : `edit ${edited.turn.run_id}`, () => ({ text: edited?.text ?? "", files: [] }));
@@ -63,7 +63,8 @@ export function Composer({ graph, schema, thread, edited, onCancelEdit, open, is
       try {
         const found = await upload<FileView>("/files", file);
         const next = [...latest.current.files, { hash: found.hash, type: found.type, name: found.name }];
-        if (placeFiles(next, graph.files, schema).left.length > 0) setProblem(new Error(`${graph.start} takes no more files like ${found.name || found.type}`));
+        const { start_schema } = await client.ensureQueryData(graphQuery(graph.name));
+        if (placeFiles(next, graph.files, start_schema as Schema).left.length > 0) setProblem(new Error(`${graph.start} takes no more files like ${found.name || found.type}`));
         else {
           latest.current = { ...latest.current, files: next };
           setDraft(latest.current);

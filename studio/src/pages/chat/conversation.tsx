@@ -30,13 +30,14 @@ interface ConversationProps {
 }
 
 export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted }: ConversationProps) {
-  const talk = useThread(thread);
+  const [isStored, setStored] = useState(!isNew);
+  const talk = useThread(thread, isStored);
   const { data: about } = useQuery(graphQuery(graph.name));
   const schema = (about?.start_schema ?? {}) as Schema;
   const elsewhere = [graph.message ?? "", ...graph.files];
-  const others = Object.keys(schema.properties ?? {}).filter((name) => !elsewhere.includes(name));
+  const others = namesOf(schema, elsewhere);
   const [given, setGiven] = useDraft<Json | null>(`fields ${graph.name}`, () => null);
-  const fields = given ?? (about === undefined ? {} : (initialOf(schema, schema) as Json));
+  const fields = given ?? (initialOf(schema, schema) as Json | undefined) ?? {};
   const [showsFields, setShowsFields] = useState(false);
   const [sent, setSent] = useState<TurnView | null>(null);
   const [edited, setEdited] = useState<{ turn: TurnView; text: string } | null>(null);
@@ -52,23 +53,27 @@ export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted 
 
   const send = useMutation({
     mutationFn: async ({ message, instead }: { message: Message; instead: TurnView | null }) => {
-      const key = JSON.stringify([message, instead?.run_id, fields]);
+      const key = JSON.stringify([message, instead?.run_id, given]);
       // The same message again is the same run: a lost answer makes no second one.
       if (attempt.current?.key !== key) attempt.current = { key, run: crypto.randomUUID() };
       const run = attempt.current.run;
       setSent(newTurn(run, message.text, instead));
       follow.jump();
       onBegun();
-      const { fields: files } = placeFiles(message.files, graph.files, schema);
+      const known = (await client.ensureQueryData(graphQuery(graph.name))).start_schema as Schema;
+      const { fields: files } = placeFiles(message.files, graph.files, known);
       const own: Json = { [graph.message ?? ""]: message.text, ...files };
       if (instead === null || !(await replace(thread, instead, run, message.isAsItWas ? {} : own))) {
-        const start = Object.fromEntries(Object.entries({ ...fields, ...own }).filter(([name]) => name in own || others.includes(name)));
+        const kept = given ?? (initialOf(known, known) as Json);
+        const names = [...namesOf(known, elsewhere), ...Object.keys(own)];
+        const start = Object.fromEntries(Object.entries({ ...kept, ...own }).filter(([name]) => names.includes(name)));
         await api(pathOf`/graphs/${graph.name}/runs`, { method: "POST", body: { run_id: run, thread, start, busy: "refuse", metadata: {} } });
       }
     },
     onSuccess: async () => {
       attempt.current = null;
       setEdited(null);
+      setStored(true);
       await client.invalidateQueries({ queryKey: ["thread", thread] });
       void client.invalidateQueries({ queryKey: ["threads"] });
     },
@@ -114,7 +119,7 @@ export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted 
             </button>
           )}
           {talk.error !== null && talk.error !== undefined && <Problem error={talk.error} />}
-          {talk.isPending && !isNew && <Loading />}
+          {talk.isPending && turns.length === 0 && <Loading />}
           {turns.length === 0 && !talk.isPending && <Begin graph={graph} />}
           {turns.map((turn) => (
             <Turn
@@ -142,7 +147,6 @@ export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted 
       <Composer
         key={edited?.turn.run_id ?? ""}
         graph={graph}
-        schema={schema}
         thread={thread}
         edited={edited}
         onCancelEdit={() => setEdited(null)}
@@ -154,6 +158,11 @@ export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted 
       />
     </section>
   );
+}
+
+/** The fields of a start node, but for those that are given by other means. */
+function namesOf(schema: Schema, without: string[]): string[] {
+  return Object.keys(schema.properties ?? {}).filter((name) => !without.includes(name));
 }
 
 /** A turn that is on its way to the server. */
@@ -193,7 +202,7 @@ function Begin({ graph }: { graph: StudioGraph }) {
   return (
     <div className="chat-begin">
       <h2>Chat with {graph.name}</h2>
-      <p className="muted">{graph.about || "Each message is a run of the graph. The journal keeps the conversation."}</p>
+      <p className="muted">{graph.about && graph.about !== graph.start ? graph.about : "Each message is a run of the graph. The journal keeps the conversation."}</p>
     </div>
   );
 }
@@ -226,9 +235,9 @@ function Head({ graph, thread, isNew, onBack, onDeleted, last, fields, showsFiel
           ‹ Back
         </button>
       )}
-      <h2 className="grow truncate">
+      <h1 className="grow truncate chat-title">
         {graph.name} <span className="muted chat-thread">{isNew ? "new conversation" : thread}</span>
-      </h2>
+      </h1>
       {fields && (
         <button type="button" className="button quiet" aria-expanded={showsFields} onClick={fields}>
           Fields

@@ -8,6 +8,7 @@ import { useFeed } from "../../api/feed.ts";
 import { client, threadsQuery } from "../../api/queries.ts";
 import type { StudioGraph, ThreadRow } from "../../api/types.ts";
 import { Age, Loading, Problem, Status } from "../../ui/basics.tsx";
+import { useIsNarrow } from "../../ui/narrow.ts";
 import { useSoon } from "../../ui/soon.ts";
 import { addressOf } from "./chat-page.tsx";
 
@@ -20,9 +21,12 @@ export function ThreadList({ graph, chats, thread, onNew }: { graph: StudioGraph
   const { data, error } = useQuery(threadsQuery({ graph: graph.name, q, limit }));
   const refresh = useSoon(() => void client.invalidateQueries({ queryKey: ["threads"] }), 1_000);
   useFeed("runs", "now", (message) => message.items.some((each) => (each as { thread: string | null }).thread !== null) && refresh());
+  const isNarrow = useIsNarrow();
+  const Heading = isNarrow ? "h1" : "h2";
   const rows = useSteady(data?.threads);
   return (
     <aside className="chat-threads" aria-label="Threads">
+      {thread === null && chats.length > 1 && isNarrow && <h1 className="sr-only">Chat</h1>}
       <div className="chat-threads-head">
         {chats.length > 1 ? (
           <select className="select" aria-label="Graph" value={graph.name} onChange={(event) => navigate(addressOf(event.target.value))}>
@@ -31,7 +35,7 @@ export function ThreadList({ graph, chats, thread, onNew }: { graph: StudioGraph
             ))}
           </select>
         ) : (
-          <h1 className="grow truncate">Chat</h1>
+          <Heading className="grow truncate">Chat</Heading>
         )}
         <button type="button" className="button" onClick={onNew}>
           + New

@@ -2,16 +2,11 @@
 
 import { useEffect, useRef, useState } from "react";
 
-import { type FeedMessage, type TextPiece, useFeed } from "../../api/feed.ts";
+import { type FeedMessage, useFeed } from "../../api/feed.ts";
+import { withPiece } from "./turns.ts";
 
 /** A text that is gone stays for so many milliseconds: most often its record comes at once. */
 const LINGER = 600;
-
-/** Take in a piece. Undefined is a text that is void, or a record now. */
-export function withPiece(text: string | undefined, [, start, delta]: TextPiece): string | undefined {
-  if (start === 0 && delta === "") return undefined;
-  return (text ?? "").slice(0, start) + delta;
-}
 
 /** Follows a run, and returns its text in progress by place. `status` subscribes again when it
  *  changes; `onChange` is called when there is something new to fetch. */

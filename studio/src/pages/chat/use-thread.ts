@@ -23,8 +23,9 @@ export interface Thread {
   refresh: () => void;
 }
 
-export function useThread(thread: string): Thread {
-  const query = useQuery(threadQuery(thread, { limit: PAGE }));
+/** `isStored` says whether the thread has a turn: before that there is nothing to read. */
+export function useThread(thread: string, isStored: boolean): Thread {
+  const query = useQuery({ ...threadQuery(thread, { limit: PAGE }), enabled: isStored });
   const known = useRef(new Map<string, TurnView>());
   const [isLoading, setLoading] = useState(false);
   const [failed, setFailed] = useState<unknown>(null);
@@ -48,7 +49,7 @@ export function useThread(thread: string): Thread {
   const isMissing = query.error instanceof ApiProblem && query.error.status === 404;
   return {
     turns: inConversation(all),
-    isPending: query.isPending,
+    isPending: query.isLoading,
     error: failed ?? (isMissing ? null : query.error),
     hasEarlier: (query.data?.total ?? 0) > all.length,
     isLoadingEarlier: isLoading,

@@ -3,7 +3,8 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type ReactNode, useEffect, useRef } from "react";
 
-import { KINDS } from "../../gates/answers.ts";
+import type { GateView } from "../../api/types.ts";
+import { KINDS, sayValue } from "../../gates/answers.ts";
 import { Age, useNow } from "../../ui/basics.tsx";
 import { formatSeconds } from "../../ui/format.ts";
 import type { Inbox, Item } from "./use-inbox.ts";
@@ -78,6 +79,7 @@ function Row({ item, isSelected, onOpen }: { item: Item; isSelected: boolean; on
         <span className="inbox-line small muted">
           <span className="truncate">
             {KINDS[gate.kind] ?? gate.kind} · {who}
+            {gate.kind !== "approval" && firstValue(gate)}
           </span>
           {answered ? (
             <span className="truncate inbox-said" aria-live="polite">
@@ -90,6 +92,12 @@ function Row({ item, isSelected, onOpen }: { item: Item; isSelected: boolean; on
       </span>
     </button>
   );
+}
+
+/** The first value that is known, which tells questions with equal words apart. */
+function firstValue(gate: GateView): string {
+  const [value] = Object.values(gate.context);
+  return value === undefined ? "" : ` · ${sayValue(value)}`;
 }
 
 function Left({ at }: { at: number }) {

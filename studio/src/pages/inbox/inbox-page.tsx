@@ -28,7 +28,7 @@ export default function InboxPage() {
   const query = new URLSearchParams(useSearch());
   const kind = query.get("kind") ?? "";
   const asked = query.get("item");
-  const items = inbox.items.filter((item) => kind === "" || item.gate.kind === kind);
+  const items = inbox.items.filter((item) => kind === "" || (item.gate.kind === "question" ? "blocker" : item.gate.kind) === kind);
   const open = inbox.items.filter((item) => item.answered === null);
   const selected = items.find((item) => item.key === asked) ?? (isNarrow ? undefined : (items.find((item) => item.answered === null) ?? items[0]));
   const detail = useRef<HTMLDivElement>(null);
@@ -75,10 +75,15 @@ export default function InboxPage() {
   const showsDetail = selected !== undefined;
   return (
     <div className="page inbox">
+      {isNarrow && showsDetail && <h1 className="sr-only">Waiting for you</h1>}
       {(!isNarrow || !showsDetail) && (
         <header className="page-head">
           <h1>
-            Waiting for you <span className="count">{open.length}</span>
+            Waiting for you{" "}
+            <span className="count">
+              {open.length + Object.values(inbox.more).reduce((sum, count) => sum + count, 0)}
+              {inbox.hasNext && "+"}
+            </span>
           </h1>
           <div className="tabs" role="group" aria-label="Kind of question">
             {FILTERS.map(([name, label]) => (

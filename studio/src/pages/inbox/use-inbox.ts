@@ -92,6 +92,7 @@ async function findAnswer(gate: GateView): Promise<Answered | null> {
       if (found === undefined) return { by: "", said: "the question is gone" };
       return found.answer === null ? null : { by: found.answered_by ?? "", said: found.answer };
     }
+    if (gate.run_id === "") return { by: "", said: "answered" };
     const { gates } = await api<{ gates: GateView[] }>(pathOf`/runs/${gate.run_id}/gates`, { query: { past: true, limit: 500 } });
     const found = gates.find((each) => each.gate === gate.gate);
     if (found?.answered && found.answer) return { by: found.answered_by ?? "", said: sayValue(found.answer) };

@@ -96,6 +96,6 @@ export function summaryOf(timeline: TimelineView, bars: readonly BarView[]): str
   const waited = waitedSeconds(bars);
   const path = `Critical path ${formatSeconds(timeline.critical_seconds)} of ${formatSeconds(timeline.seconds)}${timeline.is_exact ? "" : " (estimated)"}`;
   const parts = [longest.length > 0 ? `${path}: ${longest.join(", ")}` : path];
-  if (waited > 0) parts.push(`waited ${formatSeconds(waited)} for a person`);
+  if (waited > 0.001) parts.push(`waited ${formatSeconds(waited)} for a person`);
   return parts.join(" · ");
 }

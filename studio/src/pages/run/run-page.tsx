@@ -65,7 +65,8 @@ function OpenedRun({ at, details, isElsewhere }: { at: RunAt; details: RunDetail
   const total = details.steps;
   const lastWhole = Math.max(0, (total ?? 1) - 1);
   const mayFork = useMayFork(at, details);
-  const fork = useCallback((step: number) => setForkStep(step), []);
+  const open = useCallback((step: number) => setForkStep(step), []);
+  const fork = mayFork ? open : null;
   const firstField = view.step === null ? undefined : (selected.data?.fields.find((field) => field.source !== "body" && field.source !== "caller") ?? selected.data?.fields[0])?.name;
   useKeys({ view, change, total, firstField, onFork: mayFork ? () => setForkStep(view.step ?? lastWhole) : null });
   const tab = isNarrow || (view.tab !== "graph" && view.tab !== "timeline") ? view.tab : "trace";
@@ -103,15 +104,19 @@ function OpenedRun({ at, details, isElsewhere }: { at: RunAt; details: RunDetail
 const LABELS: Record<Tab, string> = { graph: "Graph", timeline: "Timeline", trace: "Trace", calls: "Calls", raw: "Raw" };
 
 function Tabs({ tab, tabs, change }: { tab: Tab; tabs: readonly Tab[]; change: ChangeView }) {
-  const move = (by: number) => change({ tab: tabs[(tabs.indexOf(tab) + by + tabs.length) % tabs.length]! }, true);
+  const move = (list: HTMLElement, by: number) => {
+    const next = (tabs.indexOf(tab) + by + tabs.length) % tabs.length;
+    list.querySelectorAll<HTMLElement>("[role=tab]")[next]?.focus();
+    change({ tab: tabs[next]! }, true);
+  };
   return (
     <div
       className="tabs"
       role="tablist"
       aria-label="Views of the run"
       onKeyDown={(event) => {
-        if (event.key === "ArrowRight") move(1);
-        if (event.key === "ArrowLeft") move(-1);
+        if (event.key === "ArrowRight") move(event.currentTarget, 1);
+        if (event.key === "ArrowLeft") move(event.currentTarget, -1);
       }}
     >
       {tabs.map((each) => (

@@ -24,14 +24,15 @@ interface StepCardProps {
   isSelected: boolean;
   field: string;
   change: ChangeView;
-  onFork: (step: number) => void;
+  onFork: ((step: number) => void) | null;
 }
 
 export const StepCard = memo(function StepCard(props: StepCardProps) {
   const { at, details, step, isOpen, onToggle, isSelected, field, change, onFork } = props;
   const facts = usageText(step.usage);
   if (step.usage.calls > 0) facts.push(formatCost(step.usage.cost));
-  const waits = step.fields.some((each) => each.state === "waiting");
+  const isOver = details.status !== "running" && details.status !== "waiting" && details.status !== "queued";
+  const waits = !isOver && step.fields.some((each) => each.state === "waiting");
   return (
     <article className={`step${isSelected ? " selected" : ""}`} aria-label={`Step ${step.step}, ${step.node}`}>
       <div className="step-head">
@@ -44,9 +45,9 @@ export const StepCard = memo(function StepCard(props: StepCardProps) {
           {!isOpen && <span className="muted truncate step-preview">{previewOf(step)}</span>}
         </button>
         {step.forked_from && <span className="tag changed">fork of {step.forked_from}</span>}
-        {!step.whole && <span className="tag">{waits ? "waits for a person" : details.status === "failed" ? "not whole" : "in progress"}</span>}
+        {!step.whole && <span className="tag">{waits ? "waits for a person" : isOver ? "not whole" : "in progress"}</span>}
         <span className="small muted step-facts">{facts.join(" · ")}</span>
-        {step.path === "" && step.whole && at.base === "" && (
+        {step.path === "" && step.whole && onFork !== null && (
           <button type="button" className="button quiet small step-action" onClick={() => onFork(step.step)} title="A new run that is the same up to here, with other values (f)">
             fork
           </button>
@@ -60,6 +61,7 @@ export const StepCard = memo(function StepCard(props: StepCardProps) {
               key={each.name}
               at={at}
               step={step}
+              isOver={isOver}
               field={each}
               isChanged={step.changed.includes(each.name)}
               isSelected={isSelected && field === each.name}
@@ -83,13 +85,15 @@ function previewOf(step: StepView): string {
 interface FieldRowProps {
   at: RunAt;
   step: StepView;
+  /** The run is not in progress, and does not wait. */
+  isOver: boolean;
   field: FieldView;
   isChanged: boolean;
   isSelected: boolean;
   onWhy: () => void;
 }
 
-function FieldRow({ at, step, field, isChanged, isSelected, onWhy }: FieldRowProps) {
+function FieldRow({ at, step, isOver, field, isChanged, isSelected, onWhy }: FieldRowProps) {
   const growing = useGrowingText(field.place);
   return (
     <div className={`field${isSelected ? " selected" : ""}${isChanged ? " changed" : ""}`} data-place={field.place}>
@@ -98,7 +102,7 @@ function FieldRow({ at, step, field, isChanged, isSelected, onWhy }: FieldRowPro
         {isChanged && <span className="tag changed">changed</span>}
       </span>
       <div className="field-value">
-        <FieldValue at={at} step={step} field={field} growing={growing} />
+        <FieldValue at={at} step={step} isOver={isOver} field={field} growing={growing} />
       </div>
       <span className="field-source small">
         {growing && field.state !== "there" ? <Source source="lm" by="" /> : field.state !== "absent" && <Source source={field.source} by={field.by} />}
@@ -111,9 +115,10 @@ function FieldRow({ at, step, field, isChanged, isSelected, onWhy }: FieldRowPro
   );
 }
 
-function FieldValue({ at, step, field, growing }: { at: RunAt; step: StepView; field: FieldView; growing: string }) {
+function FieldValue({ at, step, isOver, field, growing }: { at: RunAt; step: StepView; isOver: boolean; field: FieldView; growing: string }) {
   if (growing && field.state !== "there") return <Growing text={growing} />;
   if (field.state === "failed") return <span className="fault value text">✗ {field.error || "failed"}</span>;
+  if (isOver && (field.state === "waiting" || field.state === "begun")) return <span className="muted">{field.state === "waiting" ? "not answered" : "not done"}</span>;
   if (field.state === "waiting") return <span className="status waiting">? waits for a person</span>;
   if (field.state === "begun") return <span className="muted">in progress…</span>;
   if (field.state === "absent") return <span className="muted">–</span>;

@@ -24,7 +24,8 @@ interface TraceProps {
   details: RunDetails;
   view: RunView;
   change: ChangeView;
-  onFork: (step: number) => void;
+  /** Null where runs cannot be forked. */
+  onFork: ((step: number) => void) | null;
 }
 
 export function Trace(props: TraceProps) {
@@ -43,10 +44,11 @@ export function Trace(props: TraceProps) {
   );
   const [inOrder, setInOrder] = useState(view.step !== null);
   const total = blocks.page?.total ?? 0;
-  const isFolded = total > LONG && !isFiltered && view.step === null && !inOrder;
+  const first = useFirst(blocks.page?.total, view.path);
+  const isFolded = first !== undefined && first > LONG && !isFiltered && view.step === null && !inOrder;
   return (
     <div className="run-trace">
-      <Filter view={view} change={change} total={blocks.page?.total} isFolded={isFolded} onUnfold={() => setInOrder(!inOrder)} />
+      <Filter view={view} change={change} total={blocks.page?.total} isLong={(first ?? 0) > LONG} isFolded={isFolded} onUnfold={() => setInOrder(!inOrder)} />
       {blocks.error !== null && blocks.page === undefined && <Problem error={blocks.error} />}
       {blocks.page === undefined && blocks.error === null && <Loading lines={6} />}
       {blocks.page !== undefined && total === 0 && (isFiltered ? <Empty mark="⌕" title="No node matches" /> : <Empty mark="○" title="No node was reached yet" />)}
@@ -56,7 +58,14 @@ export function Trace(props: TraceProps) {
   );
 }
 
-function Filter({ view, change, total, isFolded, onUnfold }: { view: RunView; change: ChangeView; total: number | undefined; isFolded: boolean; onUnfold: () => void }) {
+/** The first value that is known: a run in progress that gets long stays as it is shown. */
+function useFirst<T>(value: T | undefined, key: string): T | undefined {
+  const known = useRef<{ key: string; value: T | undefined }>({ key, value });
+  if (known.current.key !== key || known.current.value === undefined) known.current = { key, value };
+  return known.current.value;
+}
+
+function Filter({ view, change, total, isLong, isFolded, onUnfold }: { view: RunView; change: ChangeView; total: number | undefined; isLong: boolean; isFolded: boolean; onUnfold: () => void }) {
   const [typed, setTyped] = useState(view.filter);
   const timer = useRef(0);
   useEffect(() => setTyped(view.filter), [view.filter]);
@@ -83,7 +92,7 @@ function Filter({ view, change, total, isFolded, onUnfold }: { view: RunView; ch
       <span className="small muted" aria-live="polite">
         {total !== undefined && plural(total, "node")}
       </span>
-      {total !== undefined && total > LONG && view.node === "" && view.filter === "" && view.step === null && (
+      {isLong && view.node === "" && view.filter === "" && view.step === null && (
         <button type="button" className="button quiet small" onClick={onUnfold}>
           {isFolded ? "in order" : "by class"}
         </button>
@@ -129,11 +138,12 @@ interface StepsProps extends TraceProps {
 function Steps({ at, details, view, change, onFork, total, get, onRange, isFiltered }: StepsProps) {
   const box = useRef<HTMLDivElement>(null);
   const [toggled, setToggled] = useState<ReadonlyMap<number, boolean>>(new Map());
-  const isOpen = (step: number) => toggled.get(step) ?? (total <= OPENED || step === view.step);
+  const [opened] = useState(total <= OPENED ? OPENED : 0);
+  const isOpen = (step: number) => toggled.get(step) ?? (step < opened || step === view.step);
   const rows = useVirtualizer({
     count: total,
     getScrollElement: () => box.current,
-    estimateSize: () => (total <= OPENED ? 160 : 40),
+    estimateSize: (index) => (index < opened ? 160 : 40),
     overscan: 6,
     getItemKey: (index) => get(index)?.step ?? `at ${index}`,
   });

@@ -4,7 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { type ReactNode, useState } from "react";
 
 import { type RunAt, stepQuery, whyQuery } from "../../api/queries.ts";
-import type { RunDetails } from "../../api/types.ts";
+import type { FieldView, RunDetails } from "../../api/types.ts";
 import { Loading, Problem } from "../../ui/basics.tsx";
 import { formatCost, formatSeconds, formatTime, formatTimeFully } from "../../ui/format.ts";
 import { ShownValue } from "../../ui/value.tsx";
@@ -50,7 +50,7 @@ interface WhyProps {
   path: string;
   field: string;
   change: ChangeView;
-  onFork: (step: number) => void;
+  onFork: ((step: number) => void) | null;
 }
 
 /** The details of a field, at the right side of the page. Escape closes them. */
@@ -72,7 +72,7 @@ export function WhyPanel({ at, details, step, path, field, change, onFork }: Why
             {path && ` of ${path}`}
           </p>
         </div>
-        {path === "" && at.base === "" && held?.kept === "value" && node.data?.whole && (
+        {path === "" && onFork !== null && held?.kept === "value" && node.data?.whole && (
           <button type="button" className="button small" onClick={() => onFork(step)}>
             Edit + fork…
           </button>
@@ -84,7 +84,7 @@ export function WhyPanel({ at, details, step, path, field, change, onFork }: Why
       <div className="details-body">
         <section>
           <h3>Value</h3>
-          {growing && held?.state !== "there" ? <Growing text={growing} /> : held === undefined ? <Loading lines={2} /> : <Held at={at} step={step} path={path} field={held} />}
+          {growing && held?.state !== "there" ? <Growing text={growing} /> : held === undefined ? <Loading lines={2} /> : <Held at={at} step={step} path={path} field={held} waits={details.status === "waiting"} />}
         </section>
         <section>
           <h3>Where it came from</h3>
@@ -103,9 +103,9 @@ export function WhyPanel({ at, details, step, path, field, change, onFork }: Why
   );
 }
 
-function Held({ at, step, path, field }: { at: RunAt; step: number; path: string; field: NonNullable<Parameters<typeof WholeValue>[0]["field"]> & { state: string; error: string } }) {
+function Held({ at, step, path, field, waits }: { at: RunAt; step: number; path: string; field: FieldView; waits: boolean }) {
   if (field.state === "failed") return <p className="problem">{field.error}</p>;
-  if (field.state !== "there") return <p className="muted">{field.state === "waiting" ? "It waits for a person." : "It is not there yet."}</p>;
+  if (field.state !== "there") return <p className="muted">{field.state === "waiting" && waits ? "It waits for a person." : "It is not there."}</p>;
   return <WholeValue at={at} step={{ path, step }} field={field} />;
 }
 

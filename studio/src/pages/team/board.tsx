@@ -1,6 +1,6 @@
 // The board. Cards change in place; while the pointer moves over the board, no card moves.
 
-import { type KeyboardEvent as ReactKeyboardEvent, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { Link } from "wouter";
 
 import type { TaskRow } from "../../api/types.ts";
@@ -20,7 +20,7 @@ export function Board(props: Shared) {
   const { rows, address, go } = props;
   const board = useRef<HTMLDivElement>(null);
   const [columns, moved, settle] = useHeldColumns(rows, board);
-  useBoardKeys(board, go);
+  useBoardKeys(board);
   useEffect(() => {
     // The board is narrower beside a task: its card stays in sight.
     if (address.task !== null) board.current?.querySelector(`[data-task="${CSS.escape(address.task)}"]`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -29,7 +29,7 @@ export function Board(props: Shared) {
     return (
       <Empty mark="☰" title="No tasks yet">
         <p>Say what you want built. The team reads the repository, asks what is open, and makes a plan that you approve.</p>
-        <GoalForm team={props.team.team} />
+        <GoalForm team={props.team.team} isFirst />
       </Empty>
     );
   }
@@ -178,9 +178,9 @@ function useHeldColumns(rows: readonly TaskRow[], board: { readonly current: HTM
 }
 
 /** `j` and `k` go through the cards of the board. */
-function useBoardKeys(board: { readonly current: HTMLElement | null }, go: Shared["go"]): void {
+function useBoardKeys(board: { readonly current: HTMLElement | null }): void {
   useEffect(() => {
-    const listen = (event: KeyboardEvent | ReactKeyboardEvent) => {
+    const listen = (event: KeyboardEvent) => {
       const target = event.target as HTMLElement;
       if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, textarea, select, dialog, [popover]")) return;
       if (event.key !== "j" && event.key !== "k") return;
@@ -191,5 +191,5 @@ function useBoardKeys(board: { readonly current: HTMLElement | null }, go: Share
     };
     document.addEventListener("keydown", listen);
     return () => document.removeEventListener("keydown", listen);
-  }, [board, go]);
+  }, [board]);
 }

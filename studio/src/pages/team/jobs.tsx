@@ -1,7 +1,7 @@
 // Planning and runs that the studio itself has started, and the questions of planning.
 
-import { useMutation, useQuery } from "@tanstack/react-query";
-import { type FormEvent, useId } from "react";
+import { queryOptions, useMutation, useQuery } from "@tanstack/react-query";
+import { type FormEvent, useEffect, useId } from "react";
 
 import { api, ApiProblem, pathOf } from "../../api/client.ts";
 import type { AnsweredView, JobPage, JobView, PlanningPage, PlanningView, QuestionBody } from "../../api/types.ts";
@@ -59,9 +59,12 @@ export function StopJob({ team, kind, className = "button small danger" }: { tea
 }
 
 /** What was started here and did not come to its end, and what planning asks. */
-export function Jobs({ team }: { team: string }) {
+export function Jobs({ team, isRunning }: { team: string; isRunning: boolean }) {
   const jobs = useJobs(team);
-  const shown = jobs?.jobs.filter((job) => job.status === "failed" || (job.kind === "plan" && job.status === "stopped")) ?? [];
+  const change = jobs?.change;
+  // That planning asks is no event of the team.
+  useEffect(() => refreshTeam(team), [team, change]);
+  const shown = jobs?.jobs.filter((job) => job.status === "failed" || (job.status === "stopped" && !isRunning)) ?? [];
   if (jobs === null || jobs === undefined) return null;
   return (
     <>
@@ -86,6 +89,7 @@ function Job({ job }: { job: JobView }) {
       </p>
       {job.reason !== "" && <p>{job.reason}</p>}
       {job.status === "failed" && job.output !== "" && <Long text={job.output} />}
+      {job.status === "stopped" && <p>{job.kind === "run" ? "What is done is kept: the next run continues." : "What is done is kept: plan the same goal again, and it continues."}</p>}
       <p className="small">
         <code>{job.command}</code>
       </p>
@@ -93,12 +97,12 @@ function Job({ job }: { job: JobView }) {
   );
 }
 
+export const plansQuery = (team: string) =>
+  queryOptions({ queryKey: ["team", team, "plans"], queryFn: ({ signal }) => api<PlanningPage>(pathOf`/teams/${team}/plans`, { signal }) });
+
 /** Goals whose planning waits for answers. */
 function OpenPlanning({ team }: { team: string }) {
-  const { data } = useQuery({
-    queryKey: ["team", team, "plans"],
-    queryFn: ({ signal }) => api<PlanningPage>(pathOf`/teams/${team}/plans`, { signal }),
-  });
+  const { data } = useQuery(plansQuery(team));
   return data?.plans.map((plan) => <PlanningQuestions key={plan.plan} team={team} plan={plan} />);
 }
 

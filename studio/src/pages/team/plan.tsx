@@ -84,7 +84,7 @@ export function Plan(props: Shared) {
       {rows.length === 0 && (
         <Empty mark="☰" title="No plan yet">
           <p>Say what you want built. The plan appears here, to approve.</p>
-          <GoalForm team={team.team} />
+          <GoalForm team={team.team} isFirst />
         </Empty>
       )}
       {plan.rounds.map((round, index) => (

@@ -11,10 +11,17 @@ import type { AttemptPage, AttemptView, BlockerPage, DiffView, LogPage, PlanView
 const PAGE = 500;
 const PAUSE = 400;
 const LONG_PAUSE = 1_500;
+const LOOK = 4_000;
 
 const get = <T>(path: string, query: Query = {}) => ({ signal }: { signal: AbortSignal }) => api<T>(path, { query, signal });
 
-export const teamQuery = (team: string) => queryOptions({ queryKey: ["team", team, "state"], queryFn: get<TeamDetails>(pathOf`/teams/${team}`) });
+/** The state of a team. A run that was killed says nothing: it is looked at now and then. */
+export const teamQuery = (team: string) =>
+  queryOptions({
+    queryKey: ["team", team, "state"],
+    queryFn: get<TeamDetails>(pathOf`/teams/${team}`),
+    refetchInterval: ({ state }) => (state.data?.running ? LOOK : false),
+  });
 
 export const tasksQuery = (team: string) =>
   queryOptions({
@@ -86,8 +93,14 @@ function useSeldom(call: () => void, pause: number): () => void {
 
 /** Keep what is shown of a team as it is now. */
 export function useTeamFeed(team: string): void {
-  const refresh = useSeldom(() => refreshTeam(team), PAUSE);
-  useFeed(`team/${encodeURIComponent(team)}`, "now", (message) => message.items.length > 0 && refresh());
+  // The plan of hundreds of tasks takes the server a moment.
+  const refresh = useSeldom(() => void client.invalidateQueries({ queryKey: ["team", team], predicate: ({ queryKey }) => queryKey[2] !== "plan" }), PAUSE);
+  const refreshPlan = useSeldom(() => void client.invalidateQueries({ queryKey: ["team", team, "plan"] }), LONG_PAUSE);
+  useFeed(`team/${encodeURIComponent(team)}`, "now", (message) => {
+    if (message.items.length === 0) return;
+    refresh();
+    refreshPlan();
+  });
 }
 
 /** Keep what an agent does as it is now: its steps are lines of its run, not events of the team. */

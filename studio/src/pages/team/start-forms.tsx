@@ -1,6 +1,6 @@
 // A goal to plan, and a run to start.
 
-import { useMutation } from "@tanstack/react-query";
+import { useMutation, useQuery } from "@tanstack/react-query";
 import { type FormEvent, useId, useState } from "react";
 
 import { api, pathOf } from "../../api/client.ts";
@@ -9,11 +9,11 @@ import { useMay, useStudio } from "../../studio.tsx";
 import { Command, Problem } from "../../ui/basics.tsx";
 import { Dialog } from "../../ui/overlays.tsx";
 import { useDraft } from "./drafts.ts";
-import { useJobs } from "./jobs.tsx";
+import { plansQuery, useJobs } from "./jobs.tsx";
 import { refreshTeam } from "./queries.ts";
 
 /** A box for a goal; where this server starts nothing, the command for a terminal. */
-export function GoalForm({ team, onPlanned }: { team: string; onPlanned?: () => void }) {
+export function GoalForm({ team, isFirst = false, onPlanned }: { team: string; isFirst?: boolean; onPlanned?: () => void }) {
   const { may, why } = useMay("run");
   const jobs = useJobs(team);
   const id = useId();
@@ -28,7 +28,11 @@ export function GoalForm({ team, onPlanned }: { team: string; onPlanned?: () => 
     },
     onSettled: () => refreshTeam(team),
   });
+  const plans = useQuery({ ...plansQuery(team), enabled: Boolean(jobs) });
   if (jobs === undefined) return null;
+  if (isFirst && plans.data?.plans.some((each) => each.questions.some((question) => !question.answered))) {
+    return <p className="note">Planning waits for your answers above. The tasks appear here then.</p>;
+  }
   if (jobs?.jobs.some((job) => job.kind === "plan" && job.status === "running")) {
     return (
       <p className="note" role="status">

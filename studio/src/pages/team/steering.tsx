@@ -1,7 +1,7 @@
 // What a person asks of a task or of the run, and what became of it.
 
 import { useMutation } from "@tanstack/react-query";
-import { type FormEvent, useEffect, useId, useRef, useState } from "react";
+import { type FormEvent, useEffect, useState } from "react";
 
 import { api, pathOf } from "../../api/client.ts";
 import type { ActionBody, ActionView, TaskRow } from "../../api/types.ts";
@@ -24,9 +24,15 @@ const WHAT: Record<string, string> = { note: "The note", stop: "Stop", kill: "Ki
 
 /** What became of what was asked for. */
 export function Asked({ asked }: { asked: ActionView | undefined }) {
+  const [isOld, setOld] = useState(false);
+  useEffect(() => {
+    setOld(false);
+    const timer = setTimeout(() => setOld(true), 10_000);
+    return () => clearTimeout(timer);
+  }, [asked]);
   return (
     <span className="small muted" aria-live="polite">
-      {asked && `${WHAT[asked.action] ?? asked.action}: ${asked.running ? "the run takes it now." : "the next run takes it; none is in progress."}`}
+      {asked && !isOld && `${WHAT[asked.action] ?? asked.action}: ${asked.running ? "the run takes it now." : "the next run takes it; none is in progress."}`}
     </span>
   );
 }
@@ -103,14 +109,7 @@ export const noteBox = "team-note";
 
 function NoteBox({ team, task, act, isAtWork }: { team: string; task: string; act: ReturnType<typeof useAct>; isAtWork: boolean }) {
   const { may, why } = useMay("run");
-  const label = useId();
-  const box = useRef<HTMLTextAreaElement>(null);
   const [draft, setDraft, forget] = useDraft(noteDraft(team, task));
-  useEffect(() => {
-    // A note from a line of a diff goes on behind the line that it names.
-    const element = box.current;
-    if (element !== null && document.activeElement === element) element.setSelectionRange(element.value.length, element.value.length);
-  }, []);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (draft.trim() === "" || act.isPending) return;
@@ -118,11 +117,10 @@ function NoteBox({ team, task, act, isAtWork }: { team: string; task: string; ac
   };
   return (
     <form className="row note-form" onSubmit={submit}>
-      <label id={label} htmlFor={noteBox} className="sr-only">
+      <label htmlFor={noteBox} className="sr-only">
         Note to the agent
       </label>
       <textarea
-        ref={box}
         id={noteBox}
         className="textarea grow"
         rows={1}

@@ -2,6 +2,7 @@ import { useState } from "react";
 import { useLocation } from "wouter";
 
 import { pathOf } from "../../api/client.ts";
+import type { RunSpending } from "../../api/types.ts";
 import { useMay, useStudio } from "../../studio.tsx";
 import { Problem, Status } from "../../ui/basics.tsx";
 import { formatCost, formatCount } from "../../ui/format.ts";
@@ -14,6 +15,15 @@ import { columnOf, type Offer, spentCost } from "./tasks.ts";
 
 const STOP: Offer = { action: "stop", label: "Stop", warning: "The run ends after the attempts that are in progress. Nothing that is merged is lost; the next run goes on." };
 const KILL: Offer = { action: "kill", label: "Kill", warning: "The run ends now, in the middle of what its agents do. Work that is not merged stays on its branches." };
+
+/** What a run has spent of each of its limits. */
+function limitsText(run: RunSpending): string {
+  const parts: string[] = [];
+  if (run.cost !== null) parts.push(`${spentCost(run.spent, formatCost)} of ${formatCost(run.cost)}`);
+  if (run.tokens !== null) parts.push(`${formatCount(run.spent.tokens)} of ${formatCount(run.tokens)} tokens`);
+  if (run.calls !== null) parts.push(`${formatCount(run.spent.calls)} of ${formatCount(run.calls)} calls`);
+  return parts.join(", ");
+}
 
 export function TeamHeader({ team, rows }: Shared) {
   const { may, why } = useMay("run");
@@ -82,6 +92,7 @@ export function TeamHeader({ team, rows }: Shared) {
         <span title={`${formatCount(team.spent.calls)} calls, ${formatCount(team.spent.tokens)} tokens${team.spent.unpriced > 0 ? `, ${formatCount(team.spent.unpriced)} calls without a known price` : ""}`}>
           cost {spentCost(team.spent, formatCost)} · {formatCount(team.spent.tokens)} tokens
         </span>
+        {team.run !== null && limitsText(team.run) !== "" && <span title="What the last run has spent of its budget, with what is reserved for calls in progress">run: {limitsText(team.run)}</span>}
         <span>
           branch <code>{team.branch}</code>
         </span>

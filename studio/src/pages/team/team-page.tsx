@@ -54,6 +54,12 @@ function OneTeam({ team }: { team: string }) {
     document.addEventListener("keydown", close);
     return () => document.removeEventListener("keydown", close);
   });
+  const isKey = tasks.data?.some((row) => row.key === address.task) ?? true;
+  const named = isKey ? undefined : tasks.data?.find((row) => String(row.id) === address.task)?.key;
+  useEffect(() => {
+    // A task may be named by its number, as in the runs of agents.
+    if (named !== undefined) go({ task: named, tab: address.tab, attempt: address.attempt, file: address.file }, { replace: true });
+  }, [named]);
   const error = state.error ?? tasks.error ?? plan.error;
   if (state.data === undefined || tasks.data === undefined || plan.data === undefined) {
     return <div className="page">{error ? <Problem error={error} /> : <Loading lines={6} />}</div>;
@@ -61,7 +67,7 @@ function OneTeam({ team }: { team: string }) {
   const rows = tasks.data;
   const critical = new Set(plan.data.critical_path);
   const shared = { team: state.data, rows, plan: plan.data, critical, address, go };
-  const opened = address.task === null ? undefined : rows.find((row) => row.key === address.task || String(row.id) === address.task);
+  const opened = address.task === null ? undefined : rows.find((row) => row.key === address.task);
   const runs = new Set(rows.map((row) => row.doing?.run).filter((run) => run !== undefined && run !== ""));
   return (
     <div className={`page team${address.task !== null ? " with-task" : ""}${address.wide ? " wide" : ""}`}>
@@ -69,7 +75,7 @@ function OneTeam({ team }: { team: string }) {
         <FollowAgent key={run} team={team} base={base} run={run!} />
       ))}
       <TeamHeader {...shared} />
-      <Jobs team={team} />
+      <Jobs team={team} isRunning={state.data.running} />
       {error !== null && <Problem error={error} />}
       <div className="team-columns">
         <div className="team-main">
@@ -89,7 +95,7 @@ function OneTeam({ team }: { team: string }) {
           {address.view === "plan" && <Plan {...shared} />}
           {address.view !== "plan" && rows.length > 0 && <Agents {...shared} />}
         </div>
-        {address.task !== null && <TaskPanel key={address.task} team={state.data} row={opened} address={address} go={go} rows={rows} />}
+        {address.task !== null && named === undefined && <TaskPanel key={address.task} team={state.data} row={opened} address={address} go={go} rows={rows} />}
       </div>
     </div>
   );

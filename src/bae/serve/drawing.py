@@ -1,0 +1,38 @@
+"""Pictures of boxes and arrows, as the page draws them: the server says where everything is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from bae.pictures.layout import Arranged, Size, arrange
+from bae.pictures.svg import SPACING
+from bae.serve.views import BoxView, EdgeView
+
+_WIDTH: Final = 48
+_LETTER: Final = 9
+_HEIGHT: Final = 40
+"""The size of a box, in pixels: its width without its name, and that of a letter."""
+
+
+def lay_out(names: Sequence[str], edges: Sequence[tuple[int, int]]) -> Arranged:
+    """Where the boxes of nodes are in a picture, by their names, and the lines between them."""
+    sizes = [Size(_WIDTH + _LETTER * len(name), _HEIGHT) for name in names]
+    return arrange(sizes, edges, SPACING)
+
+
+def draw_boxes(
+    names: Sequence[str], links: Sequence[tuple[int, int]], width: int, height: int
+) -> tuple[list[BoxView], list[EdgeView]]:
+    """Boxes of one size and the arrows between them, from left to right. `links` has the places of
+    the names that an arrow goes from and to."""
+    laid = arrange([Size(width, height)] * len(names), links, SPACING, across=True)
+    boxes = [
+        BoxView(node=name, x=x, y=y, width=size.width, height=size.height)
+        for name, (x, y), size in zip(names, laid.corners, laid.sizes, strict=True)
+    ]
+    edges = [
+        EdgeView(source=names[a], target=names[b], chosen_by="certain", line=[*line])
+        for (a, b), line in zip(links, laid.lines, strict=True)
+    ]
+    return boxes, edges
