@@ -127,12 +127,12 @@ async def test_a_batch_after_a_takeover_stores_nothing(journal: PostgresJournal)
         await outlive(journal)
         taken = await journal.claim("r")
         for store in (
-            owner.append(claim, [line(1)]),
-            owner.append(other, lines(1, 4)),
-            owner.release(claim, "ended", [line(1)]),
+            lambda: owner.append(claim, [line(1)]),
+            lambda: owner.append(other, lines(1, 4)),
+            lambda: owner.release(claim, "ended", [line(1)]),
         ):
             with refused("bae-run-taken"):
-                await store
+                await store()
         assert await numbers(journal, "r") == [0]
         assert await numbers(journal, "other") == [0]
         assert (await journal.info("r")).status == "running"
