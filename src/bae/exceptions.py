@@ -313,6 +313,13 @@ class RunCancelled(BaeError):
     code: str = "bae-run-cancelled"
 
 
+class RunFailed(BaeError):
+    """A run has failed in another process, or earlier: `graph.result` raises it. `.code` is that of
+    the error of the run, where it has one, and `.cause` the error as the journal has it."""
+
+    code: str = "bae-run-failed"
+
+
 class ReplayError(JournalError):
     """A replayed run does, or asks for, something else than was recorded; `.diff` says what."""
 

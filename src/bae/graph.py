@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bae.plan import FieldPlan
     from bae.prompts.messages import Prompt
     from bae.result import GraphResult, Recovered
-    from bae.rooms import Journal, RunInfo, StoredThread
+    from bae.rooms import Engine, Journal, RunInfo, StoredThread
     from bae.run import GateAnswerer, RunParameters, WorkParameters
     from bae.secrets import Copies
     from bae.writer import Log
@@ -425,6 +425,43 @@ class Graph(Generic[S, T]):
         resumed = RunOptions(lm, None, **options)
         return await rooms.recover(self, resumed, checked_store(journal), concurrency, given)
 
+    async def submit(
+        self,
+        start_node: S,
+        *,
+        journal: Journal,
+        run_id: str | None = None,
+        engine: Engine | None = None,
+        delay: float = 0.0,
+        max_iters: int = 10,
+        thread: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Store a run for a worker to carry out, and return its id: `bae worker` in any process, or
+        `recover`. It is stored when this returns, and nothing of it has begun.
+
+        `engine` hands the id of the run to a worker, as `TemporalEngine` does; without one the run
+        waits for a worker that looks into the journal. It begins in `delay` seconds at the
+        earliest. A `run_id` that the journal has is refused (`bae-run-exists`), so a submission can
+        be repeated. The start node may have no secret (`bae-submit-secret`). The other parameters
+        are those of `arun`; the worker brings the LM.
+        """
+        more: Any = {"thread": thread, "delay": delay, "max_iters": max_iters, "engine": engine}
+        about = None if metadata is None else _checked_metadata(metadata)
+        store = checked_store(journal)
+        return await rooms.submit(self, start_node, store, run_id=run_id, metadata=about, **more)
+
+    async def result(
+        self, run_id: str, *, journal: Journal, timeout: float | None = None
+    ) -> GraphResult[T]:
+        """Wait until a run has ended, in whichever process, and return its result.
+
+        Raises `RunFailed` with the code of the error that the run failed with, `RunCancelled`, or
+        after `timeout` seconds `JournalError` (`bae-result-timeout`), which says what the run waits
+        for. It does not carry out the run: `resume` does.
+        """
+        return await rooms.wait_for_result(self, run_id, checked_store(journal), timeout)
+
     async def answer(
         self,
         run_id: str,
@@ -437,6 +474,7 @@ class Graph(Generic[S, T]):
         given: Mapping[str, Any] | None = None,
         go_on: bool = True,
         by: str = "",
+        engine: Engine | None = None,
         **options: Unpack[WorkParameters],
     ) -> GraphResult[T]:
         """Answer a gate that a run waits for, and resume the run.
@@ -445,12 +483,18 @@ class Graph(Generic[S, T]):
         or by its address where several are open (`result.waiting` and `journal.runs()` have these).
         The value is checked against the field's type first, and is an `Approval` for a tool call;
         the first answer counts, and a second one is refused. With `go_on=False` the answer is only
-        stored, until the run is resumed. `by` is who answers: it is stored with the answer, and
-        `journal.why` shows it. The other parameters are those of `resume`.
+        stored, until the run is resumed; with an `engine`, a worker of the engine resumes it. `by`
+        is who answers: it is stored with the answer, and `journal.why` shows it. The other
+        parameters are those of `resume`.
         """
 
         store, resumed = checked_store(journal), RunOptions(lm, max_iters, **options)
-        return await rooms.answer_gate(self, run_id, field, value, resumed, store, given, go_on, by)
+        go_on = go_on and engine is None
+        answered = (run_id, field, value, resumed, store, given, go_on, by)
+        result = await rooms.answer_gate(self, *answered)
+        if engine is not None:
+            await rooms.dispatch(engine, run_id, self.name)
+        return result
 
     async def tell(self, run_id: str, text: str, *, journal: Journal) -> None:
         """Tell the LM of a run something: it reads `text` as a message before the next round of its

@@ -16,7 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from time import perf_counter
 from types import MappingProxyType, TracebackType
@@ -201,6 +201,21 @@ class Watching(NamedTuple):
 
     observer: Observer
     patience: float
+
+
+@contextmanager
+def carrying(work: str, run_id: str, graph: str) -> Generator[Mapping[str, str]]:
+    """Have the observers that are in force know of work on a run by which another process gets it:
+    "submit", "dispatch" or "work". What they return is stored with the run, as the metadata of the
+    run: telemetry continues a trace by it. An observer that wants this has a method `carry`, which
+    returns a context manager."""
+    headers: dict[str, str] = {}
+    with ExitStack() as stack:
+        for watching in in_force():
+            carry = getattr(watching.observer, "carry", None)
+            if carry is not None:
+                headers |= stack.enter_context(carry(work, run_id, graph))
+        yield headers
 
 
 def in_force() -> Sequence[Watching]:

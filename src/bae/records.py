@@ -174,6 +174,9 @@ class Record:
     """Reads from a record the asker of a question and what one answer used, where a later record
     has the usage of all answers."""
 
+    is_progress: ClassVar[bool] = False
+    """Whether the run has come further with it: a resumed run does not write it again."""
+
     # Written once and not generated for each kind: that would double what the module costs to load.
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
@@ -210,6 +213,7 @@ class StepStarted(Record):
     node: Node
     made: tuple[str, ...] = ()
 
+    is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {"node": StorageRole("step node")}
 
 
@@ -220,6 +224,7 @@ class Returned(Record):
 
     node: Node
 
+    is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {"node": _NODE}
 
 
@@ -340,6 +345,7 @@ class ItemEnded(Record):
     index: int
     value: Any
 
+    is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {
         **_OF_FIELD,
         "index": _json(int),
@@ -453,6 +459,7 @@ class ChoiceMade(Record):
     seconds: float
     usage: Usage
 
+    is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {
         "node": StorageRole("previous node"),
         "chosen": StorageRole("class or end"),
@@ -482,6 +489,7 @@ class FillEnded(Record):
     seconds: float
     usage: Usage
 
+    is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {
         "node": StorageRole("filled node"),
         "seconds": _NUMBER,
@@ -585,6 +593,7 @@ class LMAnswered(Record):
     value: Node | type[Node] | type[None] | None
     number: int | None = None
 
+    is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {
         "asker": _ASKER,
         "method": _json(LMMethod),
@@ -688,6 +697,7 @@ class RoundMade(Record):
     withheld: bool = False
     stop: Literal["", "cut-off", "refused"] = ""
 
+    is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {
         **_QUESTION,
         "number": _json(int),
@@ -753,6 +763,7 @@ class ToolEnded(Record):
 
     kept_in: ClassVar[str] = "ended"
     """The part of a `bae.work.ToolLoop` that has it, by id."""
+    is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {
         **_QUESTION,
         "id": _TEXT,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from bae.engine.engine import Engine as Engine
     from bae.exceptions import Problem
     from bae.graph import Graph
     from bae.journal.gates import answer_gate as answer_gate
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from bae.journal.store import Journal as Journal
     from bae.journal.stored_runs import RunInfo as RunInfo
     from bae.journal.stored_thread import StoredThread as StoredThread
+    from bae.journal.submit import dispatch as dispatch
+    from bae.journal.submit import submit as submit
+    from bae.journal.submit import wait_for_result as wait_for_result
     from bae.lm.policies.budget import Budget as Budget
     from bae.lm.registry import LazyLM as LazyLM
     from bae.lm.registry import advice_for as advice_for
@@ -86,6 +90,7 @@ __getattr__, __dir__ = export_lazily(
         "journal.run_checks": "check_names check_thread",
         "journal.store": "Journal",
         "journal.stored_thread": "StoredThread",
+        "journal.submit": "dispatch submit wait_for_result",
         "lm.registry": "LazyLM advice_for cached_lm find_default_lm name_error no_lm_takes",
         "pictures": "to_mermaid to_svg",
     },

@@ -68,6 +68,8 @@ class RunOptions(NamedTuple):
     turn: TurnOptions | None = None
     """How the run takes its turn in a thread."""
     metadata: Mapping[str, Any] = MappingProxyType({})
+    tries_again: Callable[[BaseException], bool] | None = None
+    """Which failures leave the run interrupted, because its owner tries it again."""
 
 
 class Waiting(Exception):

@@ -61,6 +61,7 @@ from bae.secrets import shown_values
 from bae.sharing import Dataflow
 from bae.tasks import reason_of
 from bae.usage import Usage, meter_in_force
+from bae.writer import writer_in_use
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -108,6 +109,7 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         run.scene = replace(run.scene)  # so that its questions are told from those of other runs
     # The default is set too where a body of another run has started this one.
     token = None if scene_around.get() is run.scene else scene_around.set(run.scene)
+    around = writer_in_use.set(run.writer) if run.outer is None else None
     try:
         given_up: Collection[str] = NONE
         start, is_recorded, find_next = run.past.begin(run, graph, start)
@@ -125,6 +127,8 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
             run.flow.opening.leave(run)
     if token is not None:
         scene_around.reset(token)
+    if around is not None:
+        writer_in_use.reset(around)
     failure = await _finish(run, failure)
     try:
         return _result(run, failure)
@@ -187,12 +191,25 @@ def _end_record(run: Run, failure: BaseException | None) -> RunEnded:
     return RunEnded(*place, "failed", None, failure)
 
 
+def _is_tried_again(run: Run, ended: RunEnded) -> bool:
+    """Whether the owner of a run that has failed tries it again."""
+    decide = run.options.tries_again
+    return (
+        not run.path
+        and decide is not None
+        and ended.error is not None
+        and (ended.outcome == "failed" and decide(ended.error))
+    )
+
+
 async def _finish(run: Run, failure: BaseException | None) -> BaseException | None:
     """Record how a run came out; answers what it fails with then."""
     try:
         ended = _end_record(run, failure)
         if isinstance(ended.error, HandedOver):
             await run.writer.hand_over(run)
+        elif _is_tried_again(run, ended):
+            await run.writer.hand_over(run, ended.error)
         else:
             await run.writer.finish(run, ended)
     except asyncio.CancelledError as cancelled:

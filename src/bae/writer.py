@@ -4,6 +4,7 @@ journal stores them too."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from time import time
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,11 @@ class Writer:
     def __init__(self, log: Log | None = None) -> None:
         self.log: Log = [] if log is None else log
         self.unstorable = None
+
+    @property
+    def token(self) -> int:
+        """The fencing token of the run in this process; 0 without a journal."""
+        return 0
 
     @property
     def journal(self) -> Journal | None:
@@ -133,5 +139,28 @@ class Writer:
         """Record how a run, or a graph inside it, ended."""
         self.log.append(ended)
 
-    async def hand_over(self, run: Run) -> None:
-        """Give up a run in progress, so that another process can continue it."""
+    async def hand_over(self, run: Run, error: BaseException | None = None) -> None:
+        """Give up a run in progress, so that another process can continue it, or this one after an
+        error."""
+
+
+writer_in_use: ContextVar[Writer | None] = ContextVar("bae_writer", default=None)
+"""The writer of the run that this code runs in."""
+
+
+def fencing_token() -> int:
+    """A number that grows each time a process takes the run: a service that stores the greatest
+    number it has seen can refuse a process that was stopped for so long that another one has taken
+    its run.
+
+    Call it inside a body, a dependency or a tool; outside a run it raises `RuntimeError`. A run
+    without a journal has 0: no other process can take it. The journal refuses what such a process
+    stores; the token is for effects outside the journal.
+    """
+    writer = writer_in_use.get()
+    if writer is None:
+        raise RuntimeError(
+            "fencing_token() was called outside a run: call it in a body, a dependency or a tool, "
+            "and pass the number on from there"
+        )
+    return writer.token

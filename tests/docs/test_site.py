@@ -30,7 +30,7 @@ DOCS = ROOT / "docs"
 MODULES = (
     *("bae", "bae.compiler", "bae.evals", "bae.files", "bae.given_files", "bae.journal", "bae.lm"),
     *("bae.observers", "bae.optimizer", "bae.otel", "bae.pictures", "bae.resolver", "bae.tasks"),
-    *("bae.serve",),
+    *("bae.engine", "bae.serve"),
     *("bae.subprocesses", "bae.team", "bae.testing"),
 )
 RECORDER = ROOT / "tools" / "record_terminal.py"

@@ -176,6 +176,8 @@ def used_up(background: Background, method: str, path: str) -> dict[str, str]:
     """Something new where a request that is accepted can be so only once."""
     name = f"new-{next(NUMBERS)}"
     match method, path:
+        case _, "/threads/{thread}/turns/{run}":
+            background.start("orders", name, name, sku="lamp")
         case "delete", "/runs/{run}" | "/threads/{thread}":
             background.start("orders", name, name, sku="lamp")
         case "post", "/runs/{run}/answers":

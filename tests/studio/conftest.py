@@ -13,10 +13,9 @@ import pytest
 import pytest_asyncio
 
 from browser import FLAGS, find_chromium
+from opened_studio import PHONE, WIDE
 
 HERE = Path(__file__).parent
-WIDE = {"width": 1280, "height": 800}
-PHONE = {"width": 400, "height": 800}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

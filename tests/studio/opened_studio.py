@@ -17,6 +17,8 @@ from bae.serve.studio_login import Logins
 from bae.serve.studio_page import StudioPage
 
 SCRIPT_TOKEN = "token-of-a-script"
+WIDE = {"width": 1280, "height": 800}
+PHONE = {"width": 400, "height": 800}
 
 
 @dataclass

@@ -11,8 +11,7 @@ from pydantic import Field
 from bae import Dep, Gate, Graph, Messages, Node, Thread
 from bae.journal import MemoryJournal
 from bae.testing import ScriptedLM
-from conftest import PHONE, WIDE
-from opened_studio import open_studio
+from opened_studio import PHONE, WIDE, open_studio
 
 
 async def get_stock() -> int:

@@ -46,6 +46,9 @@ COMMANDS: Final = {
     "studio": Entry("Open a page to watch, chat with and steer runs and teams.", "studio:studio"),
     "mcp": Entry("List the MCP servers of a graph, or serve a graph as one.", "mcp:group"),
     "serve": Entry("Serve a graph over HTTP: start, follow and answer its runs.", "serve:serve"),
+    "submit": Entry("Store a run for a worker to carry out.", "submit:submit"),
+    "worker": Entry("Carry out the runs of a journal, with other workers.", "worker:worker"),
+    "engine": Entry("Show what the workers of a journal have to do.", "engine:group"),
     "lm": Entry("List the language models and try one.", "lm:group"),
     "version": Entry("Print the versions of bae and its packages.", "app:version"),
 }

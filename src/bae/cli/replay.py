@@ -184,7 +184,7 @@ def read_secrets(
     """What `Graph.resume` and `Graph.replay` take as `given`: what --set says, and what is asked
     for beside it."""
     given: dict[str, Any] = {}
-    for (cls, field), text in split_sets(sets, partial(_field_at, graph)):
+    for (cls, field), text in split_sets(sets, partial(field_at, graph)):
         given[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
     while missing := asyncio.run(_find_missing(graph, stored, given)):
         if not (ask and can_ask()):
@@ -199,12 +199,12 @@ def read_secrets(
         for place in missing:
             typed = None
             while typed is None:
-                typed = ask_field(*_field_at(graph, place))
+                typed = ask_field(*field_at(graph, place))
             given[place] = typed.value
     return given
 
 
-def _field_at(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
+def field_at(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
     """The class and the field of `Login.token`."""
     name, _, field = place.partition(".")
     for each in graph.graphs:

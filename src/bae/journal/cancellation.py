@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from time import monotonic, time
-from typing import Final
+from typing import Any, Final, Literal
 
 from bae.exceptions import BaeError, JournalError, RunCancelled
 from bae.journal.decoder import off_loop, read_history
@@ -35,7 +35,7 @@ async def cancel_run(journal: Journal, run_id: str, timeout: float) -> RunInfo:
     while info.status not in ("ended", "failed", "cancelled"):
         if info.standing() != "running":
             try:
-                await _end_unowned(journal, info)
+                await end_unowned(journal, info)
             except JournalError as error:
                 if error.code not in _TAKEN:
                     raise
@@ -74,15 +74,20 @@ async def _request(journal: Journal, run_id: str) -> None:
             watch.look_now()
 
 
-async def _end_unowned(journal: Journal, info: RunInfo) -> None:
-    """Cancel a run that no process works on."""
+async def end_unowned(
+    journal: Journal,
+    info: RunInfo,
+    status: Literal["cancelled", "failed"] = "cancelled",
+    failure: BaeError | None = None,
+) -> None:
+    """End a run that no process works on, as cancelled or as failed with an error."""
     from bae.journal.resume import give_up_claim
 
     run_id, claims = info.run_id, list[Claim]()
     try:
         claim = await finish_despite_cancel(journal.claim(run_id), claims.append)
         stored = await journal.read(run_id)
-        lines = await off_loop(len(stored.lines), _last_lines, stored, claim)
+        lines = await off_loop(len(stored.lines), _last_lines, stored, claim, status, failure)
     except JournalError as error:
         if error.code == "bae-thread-busy":  # it is queued, and another run has the thread
             await journal.replace([_cancelled(await journal.read(run_id))])
@@ -96,21 +101,28 @@ async def _end_unowned(journal: Journal, info: RunInfo) -> None:
         if claims:
             await give_up_claim(journal, claims[0], info, error)
         raise
-    await finish_despite_cancel(journal.release(claim, "cancelled", lines))
+    why = "" if failure is None else f"[{failure.code}] {failure.message}"
+    await finish_despite_cancel(journal.release(claim, status, lines, error=why))
 
 
 def _cancelled(stored: StoredRun) -> StoredRun:
     return replace(stored, info=replace(stored.info, status="cancelled", waiting=()))
 
 
-def _last_lines(stored: StoredRun, claim: Claim) -> list[Line]:
-    """The lines of a run that is resumed and cancelled at once."""
+def _last_lines(
+    stored: StoredRun, claim: Claim, outcome: str, error: BaeError | None
+) -> list[Line]:
+    """The lines of a run that is resumed and ended at once."""
     n, now = len(stored.lines), time()
     if not n:
         return []
     step = len([each for each in read_history(stored).run.trace if each.whole])
     resumed = json.dumps({"owner": claim.owner, "changes": []})
-    ended = json.dumps({"outcome": "cancelled", "gates": []})
+    end: dict[str, Any] = {"outcome": outcome, "gates": []}
+    if error is not None:
+        name = type(error).__name__
+        end["error"] = {"type": name, "code": error.code, "message": error.message}
+    ended = json.dumps(end)
     return [
         Line(n, "RunResumed", now, "", step, resumed),
         Line(n + 1, "RunEnded", now, "", step, ended),

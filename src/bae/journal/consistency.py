@@ -17,7 +17,7 @@ from bae.exceptions import JournalError, faults
 from bae.journal.decoder import LineReader, StoredHistory
 from bae.journal.lines import StoredNode, damaged
 from bae.journal.shape import ShapeView
-from bae.journal.stored_runs import LATEST, MESSAGE, Line, StoredRun, messages_in
+from bae.journal.stored_runs import CANCEL, DEATH, LATEST, MESSAGE, Line, StoredRun, messages_in
 from bae.place import Place
 from bae.records import Record, Unstored
 from bae.sources import kind_named
@@ -97,7 +97,8 @@ class RunCheck:
             if asked is None or asked.gate is None or gate.place != asked.gate.place:
                 return f"no line opens the gate {gate.address!r} of {gate.place!r}"
         messages = {f"{MESSAGE}{number}" for number, _ in messages_in(self._answers)}
-        answered = {gate.removesuffix(REVOKED) for gate in self._answers.keys() - messages}
+        gates = [each for each in self._answers if not each.startswith((CANCEL, DEATH))]
+        answered = {gate.removesuffix(REVOKED) for gate in {*gates} - messages}
         unknown = sorted(answered - history.gates.keys())
         return f"no line opens the gate {unknown[0]!r}, which has an answer" if unknown else ""
 

@@ -279,8 +279,10 @@ async def recoverable(graph: Graph[Any, Any], journal: Journal) -> AsyncIterator
     """The runs of a graph that have no owner and can continue: queued runs in the order in which
     they were queued, then the others, the newest first."""
     queued = [info async for info in journal.every_run(status="queued", graph=graph.name)]
+    now = time()
     for info in reversed(queued):
-        yield info
+        if info.is_due(now):
+            yield info
     async for info in journal.every_run(status="interrupted", graph=graph.name):
         yield info
     async for info in journal.every_run(status="waiting", graph=graph.name):

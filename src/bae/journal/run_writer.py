@@ -77,6 +77,7 @@ class JournalWriter(Writer):
         self._claim: Claim | None = None
         self._watch: CancelWatch | None = None
         self._n = 0
+        self._token = 0
         self.told = 0
         """How many messages of people are in the records."""
         self._telling = asyncio.Lock()
@@ -92,6 +93,11 @@ class JournalWriter(Writer):
         return self._journal
 
     @property
+    def token(self) -> int:
+        """The fencing token: it grows with every claim."""
+        return self._token
+
+    @property
     def lines(self) -> int:
         """How many lines of the run there are."""
         return self._n
@@ -105,6 +111,9 @@ class JournalWriter(Writer):
         """Write on after the lines of a run that was claimed."""
         self._graph, self._encoder = graph, encoder_for(graph, self._journal)
         self._claim, self._n = claim, len(stored.lines)
+        # The line that says so is stored before anything is done: of two claims on a run, the later
+        # one has more lines before it.
+        self._token = claim.token = self._n + 1
         self._files.update(stored.files)
 
     async def begin(self, run: Run, graph: Graph[Any, Any], start: Node) -> None:
@@ -116,7 +125,7 @@ class JournalWriter(Writer):
         if graph not in STORABLE:
             check_names(run.run_id, graph.name)
             prove_storable(graph)
-        self._graph, (self._encoder, shape) = graph, _form_of(graph, self._journal)
+        self._graph, (self._encoder, shape) = graph, form_of(graph, self._journal)
         self.log.append(started)
         with collected() as found:
             data, now = self._encoder.encode(started), started.at
@@ -351,12 +360,15 @@ class JournalWriter(Writer):
         release = self._journal.release(claim, ended.outcome, lines, waiting, error, summary)
         await finish_despite_cancel(release, lambda _: self._journal.ring(claim.run_id))
 
-    async def hand_over(self, run: Run) -> None:
-        """Release the claim without an end: the run is interrupted, and can be resumed at once."""
+    async def hand_over(self, run: Run, error: BaseException | None = None) -> None:
+        """Release the claim without an end: the run is interrupted, and can be resumed at once. Its
+        entry has the `error` after which it is tried again."""
         await self.stop_watching()
         claim, self._claim = self._claim, None
         if claim is not None:
-            release = self._journal.release(claim, "running", (), summary=self._summary(run))
+            why = "" if error is None else self._encoder.error_line(error)
+            summary = self._summary(run)
+            release = self._journal.release(claim, "running", (), error=why, summary=summary)
             await finish_despite_cancel(release, lambda _: self._journal.ring(claim.run_id))
 
     def keep_files(self, files: Iterable[Attached]) -> None:
@@ -407,6 +419,8 @@ class JournalWriter(Writer):
 
     def _take_claim(self, claim: Claim | None) -> None:
         self._claim = claim
+        if claim is not None:
+            self._token = claim.token = 1
 
     def _refuse(self, error: Exception, claim: Claim) -> NoReturn:
         """Raise that a line could not be stored: there can be none after it."""
@@ -433,7 +447,7 @@ def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:
     return Encoder(graph, secrets=journal.secrets, **given)
 
 
-def _form_of(graph: Graph[Any, Any], journal: Journal) -> tuple[Encoder, Shape]:
+def form_of(graph: Graph[Any, Any], journal: Journal) -> tuple[Encoder, Shape]:
     """The encoder of a graph's records, and its shape: worked out once."""
     key = journal.secrets, journal.prompts, journal.thinking
     form = _FORMS.setdefault(graph, {}).get(key)

@@ -47,6 +47,10 @@ CANCEL: Final = "cancel:"
 """Begins the address of a request to cancel a run; the number of times that the run was resumed
 follows. It is stored in the same way: the owner of the run finds it."""
 
+DEATH: Final = "died:"
+"""Begins the address of a note that a process died while it worked on a run; the number of times
+that the run was resumed follows. A worker stores it in the same way, and counts the notes."""
+
 OPEN: Final = ("running", "waiting")
 """The statuses of a run that keeps its thread for itself."""
 
@@ -128,6 +132,10 @@ class RunInfo:
             return False
         return self.lease_until is None or self.lease_until < (time() if now is None else now)
 
+    def is_due(self, now: float | None = None) -> bool:
+        """Whether the run may begin at the time `now`: a queued run may be delayed."""
+        return self.status != "queued" or self.started <= (time() if now is None else now)
+
     def standing(self, now: float | None = None) -> Listed:
         """The status, or "interrupted", at the time `now`."""
         return "interrupted" if self.is_interrupted(now) else self.status
@@ -173,10 +181,12 @@ class RunLines(NamedTuple):
 @dataclass(slots=True, eq=False, repr=False)
 class Claim:
     """The right to write a run, held by one owner at a time. A store may subclass it, and refuses
-    lines under a claim that was lost."""
+    lines under a claim that was lost. `token` is its fencing token: a later claim on the run has a
+    greater one. The run sets it; a store need not know it."""
 
     run_id: str
     owner: str
+    token: int = field(default=0, init=False)
 
     def is_in_doubt(self) -> bool:
         """Whether the run may have been taken over: this process was suspended for longer than its

@@ -126,7 +126,7 @@ class SQLiteJournal(SQLJournal):
         self.lease = lease
         self.busy_timeout = busy_timeout
         self._starting = threading.Lock()
-        self._workers: tuple[Worker, Worker] | None = None
+        self._workers: tuple[StoreThread, StoreThread] | None = None
         """The thread that writes and the one that reads."""
         self._closed = False
 
@@ -169,7 +169,7 @@ class SQLiteJournal(SQLJournal):
         reader.put(WriteJob(do=question, future=future))
         return await future
 
-    def _start(self, run_id: str | None = None) -> tuple[Worker, Worker]:
+    def _start(self, run_id: str | None = None) -> tuple[StoreThread, StoreThread]:
         with self._starting:
             if self._closed:
                 raise failure("bae-journal-closed", self.path, run_id)
@@ -177,14 +177,14 @@ class SQLiteJournal(SQLJournal):
                 lease = Lease(self.lease)
                 writer = SQLiteWriter(self.path, lease, self.durability, self.busy_timeout)
                 reader = JournalReader(self.path, self.busy_timeout)
-                self._workers = Worker(self.path, writer), Worker(self.path, reader)
+                self._workers = StoreThread(self.path, writer), StoreThread(self.path, reader)
                 self._owner = lease.owner
                 for worker in self._workers:
                     weakref.finalize(self, worker.stop).atexit = False
         return self._workers
 
 
-class Worker:
+class StoreThread:
     """A thread that serves what is in its queue, all that is there at once, until it is told to
     stop. It is stopped when the program ends, and not used in forked children."""
 
@@ -339,7 +339,7 @@ def _failed(error: BaseException) -> Future[Any]:
     return future
 
 
-def _stop(workers: Iterable[Worker], seconds: float | None = None) -> None:
+def _stop(workers: Iterable[StoreThread], seconds: float | None = None) -> None:
     # One after the other: the last connection to close empties the log into the file, and two that
     # close at the same moment each take the other for the last.
     for worker in workers:
@@ -373,7 +373,7 @@ def _in_child() -> None:
         _alive.discard(worker)
 
 
-_alive: weakref.WeakSet[Worker] = weakref.WeakSet()
+_alive: weakref.WeakSet[StoreThread] = weakref.WeakSet()
 _inherited: set[str] = set()
 atexit.register(lambda: _stop(list(_alive), AT_EXIT))
 if hasattr(os, "register_at_fork"):

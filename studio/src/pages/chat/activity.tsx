@@ -55,7 +55,7 @@ export function Thoughts({ thoughts, now }: { thoughts: string[]; now: string })
   if (thoughts.length === 0 && now === "") return null;
   return (
     <details className="turn-fold">
-      <summary>{now === "" ? "thoughts" : "thinking"}</summary>
+      <summary>{now === "" ? "thoughts" : "thoughts so far"}</summary>
       {[...thoughts, ...(now === "" ? [] : [now])].map((text, index) => (
         <p key={index} className="value text muted">
           {text}

@@ -1,0 +1,151 @@
+"""`bae engine status`, and the options of all commands that know an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from bae.cli.journals import use
+from bae.cli.loading import load_module, load_proved
+from bae.cli.options import AsJSON, JournalFile, examples, option
+from bae.cli.printing import out, print_json
+from bae.cli.replay import field_at
+from bae.cli.start import read_text, split_sets
+
+if TYPE_CHECKING:
+    from bae.engine import Engine, QueueStatus, WorkerGraph
+    from bae.journal.store import Journal
+
+group = typer.Typer(help="Show what the workers of a journal have to do.", no_args_is_help=True)
+
+EngineName = Annotated[
+    str | None,
+    option(
+        "--engine NAME",
+        "What hands runs to workers: `temporal`. Default: workers look into the journal.",
+        envvar="BAE_ENGINE",
+    ),
+]
+TemporalAddress = Annotated[
+    str | None,
+    option(
+        "--address HOST:PORT",
+        "Where Temporal is. Default: TEMPORAL_ADDRESS, or the profile of Temporal's own "
+        "configuration file.",
+    ),
+]
+Namespace = Annotated[
+    str | None,
+    option("--namespace NAME", "The namespace in Temporal. Default: TEMPORAL_NAMESPACE."),
+]
+TaskQueue = Annotated[
+    str | None,
+    option("--task-queue NAME", "The task queue in Temporal. Default: bae.", envvar="BAE_QUEUE"),
+]
+_ENGINES: Final = ("journal", "temporal")
+
+
+def engine_of(
+    name: str | None,
+    address: str | None,
+    namespace: str | None,
+    task_queue: str | None,
+    poll: float = 1.0,
+) -> Engine:
+    """The engine that a command line names."""
+    from bae.engine import JournalEngine, TemporalEngine
+
+    if name not in (None, *_ENGINES):
+        raise typer.BadParameter(
+            f"{name!r} is none of {', '.join(_ENGINES)}", param_hint="'--engine'"
+        )
+    if name == "temporal":
+        return TemporalEngine(address, namespace=namespace, task_queue=task_queue or "bae")
+    given = {"--address": address, "--namespace": namespace, "--task-queue": task_queue}
+    for option_name, value in given.items():
+        if value is not None and name is None and option_name != "--task-queue":
+            raise typer.BadParameter(
+                "it is about Temporal: add --engine temporal", param_hint=f"'{option_name}'"
+            )
+    return JournalEngine(poll=poll)
+
+
+def load_worker_graphs(names: Sequence[str | None], sets: Sequence[str]) -> list[WorkerGraph]:
+    """The graphs that are named, each with the secrets that --set gives for its classes, and each
+    `WorkerGraph` that is named."""
+    from bae.engine import WorkerGraph
+
+    found: list[WorkerGraph] = []
+    unused = list(sets)
+    for said in names:
+        if said is not None and ":" in said:
+            module, _, name = load_module(said)
+            declared = getattr(module, name, None)
+            if isinstance(declared, WorkerGraph):
+                found.append(declared)
+                continue
+        graph = load_proved(said)
+        classes = {cls.__name__ for each in graph.graphs for cls in each.plans}
+        own = [each for each in sets if each.partition(".")[0].strip() in classes]
+        unused = [each for each in unused if each not in own]
+        given: dict[str, Any] = {}
+        for (cls, field), text in split_sets(own, partial(field_at, graph)):
+            given[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
+        found.append(WorkerGraph(graph, None, given))
+    if unused:
+        split_sets(unused, partial(field_at, found[-1].graph))  # which says what is wrong
+    return found
+
+
+@group.command("status", epilog=examples("bae engine status", "bae engine status --json"))
+def status(
+    journal: JournalFile = None,
+    engine: EngineName = None,
+    address: TemporalAddress = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Print how many runs are queued, in progress, interrupted and parked, for how long, and who
+    works on them."""
+    from bae.engine import queue_status
+
+    dispatcher = engine_of(engine, address, namespace, task_queue)
+
+    async def read(kept: Journal) -> tuple[QueueStatus, dict[str, Any]]:
+        found = await queue_status(kept)
+        try:
+            return found, await dispatcher.status()
+        finally:
+            await dispatcher.close()
+
+    found, reported = use(journal, read)
+    if as_json:
+        known = {each.name: dict(getattr(found, each.name)) for each in fields(found)}
+        print_json({**known, "engine": reported})
+        return
+    for standing in ("queued", "delayed", "running", "interrupted", "waiting"):
+        counts: dict[str, int] = getattr(found, standing)
+        line = f"{standing:<12}{sum(counts.values()):>7}"
+        if standing in found.oldest:
+            line += f"   oldest {duration(found.oldest[standing])}"
+        if standing == "waiting" and found.ready:
+            line += f"   {sum(found.ready.values())} can continue"
+        graphs = ", ".join(f"{graph} {count}" for graph, count in sorted(counts.items()))
+        out().print(line + (f"   {graphs}" if graphs else ""), highlight=False, soft_wrap=True)
+    for owner, count in sorted(found.owners.items()):
+        out().print(f"  {owner}: {count}", highlight=False, markup=False, soft_wrap=True)
+    for name, value in reported.items():
+        out().print(f"{name}: {value}", highlight=False, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people read them: 40 s, 12 min, 3 h, 2 d."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

@@ -1,0 +1,135 @@
+"""`bae worker`: carries out the runs that a journal has, until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+import typer
+
+from bae.cli import exits
+from bae.cli.engine import (
+    EngineName,
+    Namespace,
+    TaskQueue,
+    TemporalAddress,
+    engine_of,
+    load_worker_graphs,
+)
+from bae.cli.exits import refused
+from bae.cli.journals import file_to_write, open_to_write
+from bae.cli.lm import make_lm
+from bae.cli.options import (
+    AsJSON,
+    JournalFile,
+    LMName,
+    Modules,
+    SecretsOption,
+    above_zero,
+    examples,
+    option,
+)
+from bae.cli.printing import note, print_json
+from bae.cli.signals import Signals
+
+EPILOG: Final = examples(
+    "bae worker app.py --lm local",
+    "bae worker app.py shop.refunds:graph --journal runs.db --concurrency 20",
+    "BAE_JOURNAL=postgresql://db.example.com/bae bae worker app.py --engine temporal",
+    "A MODULE may name a `bae.engine.WorkerGraph`, which brings an LM and secrets of its own.",
+)
+
+
+def worker(
+    module: Modules = None,
+    journal: JournalFile = None,
+    lm: LMName = None,
+    sets: SecretsOption = None,
+    concurrency: Annotated[
+        int, option("--concurrency N", "How many runs are in progress at once.", min=1)
+    ] = 10,
+    retries: Annotated[
+        int,
+        option(
+            "--retries N", "How often a run is tried again after an error that may pass.", min=0
+        ),
+    ] = 5,
+    deaths: Annotated[
+        int,
+        option(
+            "--deaths N",
+            "How many processes may die at one step of a run; then the run has failed.",
+            min=1,
+        ),
+    ] = 5,
+    poll: Annotated[
+        float,
+        option(
+            "--poll SECONDS",
+            "How often the journal is searched for runs.",
+            callback=above_zero,
+        ),
+    ] = 1.0,
+    engine: EngineName = None,
+    address: TemporalAddress = None,
+    namespace: Namespace = None,
+    task_queue: TaskQueue = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Carry out the runs of a journal: queued and interrupted ones, and parked ones whose gates are
+    answered.
+
+    Start any number of workers, on any number of machines. SIGTERM or Ctrl-C stops a worker: it
+    takes no more runs and hands its runs over, and another worker continues them at once. A second
+    signal ends it immediately; its runs are continued when its lease is over.
+    """
+    from bae.engine import Worker
+
+    names: list[str | None] = [*(module or ())]
+    graphs = load_worker_graphs(names or [None], sets or ())
+    for index, each in enumerate(graphs):
+        if each.lm is None:  # one LM for all runs of a graph
+            model = make_lm(each.graph, lm, quiet=as_json)
+            graphs[index] = replace(each, lm=model)
+    dispatcher = engine_of(engine, address, namespace, task_queue, poll)
+    file = file_to_write(journal)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+
+    async def work(signals: Signals) -> None:
+        async with open_to_write(file) as kept:
+            working = Worker(
+                *graphs,
+                journal=kept,
+                engine=dispatcher,
+                concurrency=concurrency,
+                retries=retries,
+                most_deaths=deaths,
+            )
+            signals.calls(working.stop)
+            shown = ", ".join(working.graphs)
+            if as_json:
+                about: dict[str, Any] = {"graphs": [*working.graphs], "journal": shown_of(kept)}
+                print_json({**about, "concurrency": concurrency})
+            else:
+                note(f"carrying out runs of {shown} from {shown_of(kept)}; Ctrl-C stops the worker")
+            try:
+                await working.run()
+            finally:
+                await dispatcher.close()
+        if not as_json:
+            note("the worker has stopped, and its runs are handed over")
+
+    with Signals(str) as signals:
+        try:
+            asyncio.run(work(signals))
+        except ExceptionGroup as group:
+            raise refused(f"the worker has stopped: {group.exceptions[0]}", cause=group) from group
+    if signals.code == exits.INTERRUPTED:
+        raise typer.Exit(exits.DONE)
+
+
+def shown_of(journal: Any) -> str:
+    """Where a journal is, without a password."""
+    return str(getattr(journal, "url", None) or getattr(journal, "path", journal))

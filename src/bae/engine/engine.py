@@ -1,0 +1,35 @@
+"""`Engine`: what hands the runs of a journal to workers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bae.engine.worker import Worker
+
+
+class Engine(ABC):
+    """Hands the ids of runs to workers. The journal keeps the runs; an engine keeps ids only.
+
+    For an engine of your own, write `dispatch` and `serve`. `dispatch` may come twice, late, or for
+    a run that has ended: `Worker.carry_out` finds out what there is to do, and the lease of the
+    journal lets one process work on a run. What an engine loses, a worker finds in the journal.
+    """
+
+    @abstractmethod
+    async def dispatch(self, run_id: str, graph: str, *, delay: float = 0.0) -> None:
+        """Have a worker look at a run: one that was submitted, or whose gate was answered. It may
+        be looked at already. A run that is new begins in `delay` seconds."""
+
+    @abstractmethod
+    async def serve(self, worker: Worker) -> None:
+        """Have the worker carry out runs, `await worker.carry_out(run_id, graph)`, until
+        `worker.stopping` is set. Return after the last of them is over."""
+
+    async def status(self) -> dict[str, Any]:
+        """What the engine itself reports, for `bae engine status`: plain JSON."""
+        return {}
+
+    async def close(self) -> None:  # noqa: B027 - an engine may hold nothing open
+        """Close what is open."""

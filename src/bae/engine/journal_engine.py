@@ -1,0 +1,96 @@
+"""`JournalEngine`: workers look into the journal for runs, and nothing else is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from random import uniform
+from time import monotonic, time
+from typing import TYPE_CHECKING, Final
+
+from bae.engine.engine import Engine
+from bae.engine.ready_runs import ReadyRuns
+from bae.exceptions import describe
+
+if TYPE_CHECKING:
+    from bae.engine.worker import Worker
+    from bae.journal.stored_runs import RunInfo
+
+_LONGEST_PAUSE: Final = 30.0
+
+_log = logging.getLogger("bae")
+
+
+class JournalEngine(Engine):
+    """Workers that look into the journal every `poll` seconds. It needs no other service: a
+    `SQLiteJournal` for the workers of one machine, a `PostgresJournal` for those of many."""
+
+    def __init__(self, *, poll: float = 1.0) -> None:
+        if not poll > 0:
+            raise ValueError(f"JournalEngine(poll={poll!r}): give seconds, more than 0")
+        self.poll = poll
+
+    async def dispatch(self, run_id: str, graph: str, *, delay: float = 0.0) -> None:
+        """Nothing: the run is in the journal, where a worker finds it."""
+
+    async def serve(self, worker: Worker) -> None:
+        """Carry out what is ready, until the worker stops."""
+        ready = ReadyRuns(worker.journal, [*worker.graphs])
+        bell = asyncio.Event()
+        found: deque[RunInfo] = deque()
+        next_look = 0.0
+        failures = 0
+        async with asyncio.TaskGroup() as group:
+            stop = group.create_task(_ring_at_stop(worker, bell))
+            while not worker.stopping.is_set():
+                bell.clear()
+                if worker.free and (now := monotonic()) >= next_look:
+                    limit = 2 * worker.concurrency
+                    try:
+                        found = deque(await ready.find(limit, worker.run_ids))
+                        failures = 0
+                    except Exception as error:  # a store may raise anything, and is asked again
+                        failures += 1
+                        _log.warning("the journal could not be searched: %s", describe(error))
+                    next_look = now + min(self.poll * 2**failures, _LONGEST_PAUSE)
+                    next_look += self.poll * uniform(-0.2, 0.2)  # workers look at other times
+                is_known = bool(found)
+                for _ in range(min(worker.free, len(found))):
+                    group.create_task(self._carry_out(worker, ready, found.popleft(), bell))
+                await asyncio.sleep(0)  # the runs are in progress before their number is asked
+                if is_known and not found:
+                    next_look = 0.0  # there may be more
+                pause = next_look - monotonic() if worker.free else self.poll
+                if pause > 0:
+                    await _wait(bell, pause)
+            stop.cancel()
+
+    async def _carry_out(
+        self, worker: Worker, ready: ReadyRuns, info: RunInfo, bell: asyncio.Event
+    ) -> None:
+        outcome = await worker.carry_out(info.run_id, info.graph, info)
+        if outcome.kind == "unfit":
+            ready.skip(info)
+            why = "its graph is not here" if outcome.error is None else describe(outcome.error)
+            _log.warning("the run %s is left to another worker: %s", info.run_id, why)
+        elif outcome.kind == "again":
+            try:
+                info = await worker.journal.info(info.run_id)
+            except Exception as error:  # it is looked at again, later
+                _log.warning("the run %s could not be read: %s", info.run_id, describe(error))
+            ready.skip(info, time() + (outcome.after or 0.0))
+        bell.set()  # there is room for another run
+
+
+async def _ring_at_stop(worker: Worker, bell: asyncio.Event) -> None:
+    await worker.stopping.wait()
+    bell.set()
+
+
+async def _wait(bell: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await bell.wait()
+    except TimeoutError:
+        pass

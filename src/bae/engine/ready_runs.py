@@ -1,0 +1,90 @@
+"""`ReadyRuns`: the runs of a journal that a worker can carry out now, found a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from random import shuffle
+from time import time
+from typing import TYPE_CHECKING, Final
+
+from bae.journal.stored_runs import Listed, RunInfo
+
+if TYPE_CHECKING:
+    from bae.journal.store import Journal
+
+_PAGE: Final = 200
+
+
+class ReadyRuns:
+    """Finds queued runs that are due, interrupted runs, and parked runs whose gate is answered or
+    out of time. Runs that wait for a person are read once, and again when they change."""
+
+    def __init__(self, journal: Journal, graphs: Collection[str]) -> None:
+        self._journal, self._graphs = journal, tuple(graphs)
+        self._seen = dict.fromkeys(graphs, 0)
+        """By graph: the greatest change of its parked runs that was read."""
+        self._parked: dict[str, RunInfo] = {}
+        """The parked runs that can continue, or will at a deadline."""
+        self._skipped: dict[str, tuple[int, float]] = {}
+        """Runs that are left alone until they change, or until a time."""
+
+    def skip(self, info: RunInfo, until: float = float("inf")) -> None:
+        """Leave a run alone until it changes, or until a time."""
+        now = time()
+        if len(self._skipped) > 10 * _PAGE:
+            self._skipped = {i: each for i, each in self._skipped.items() if each[1] > now}
+        self._skipped[info.run_id] = info.change, until
+
+    async def find(self, limit: int, busy: Collection[str] = ()) -> list[RunInfo]:
+        """At most `limit` runs, without those that are `busy` here. Several workers look at the
+        same time, so a worker takes some of those that are ready, and the oldest ones soon."""
+        found: list[RunInfo] = []
+        for graph in self._graphs:
+            wanted = max(2 * limit, _PAGE)
+            parked = await self._find_parked(graph)
+            ready = [info for info in parked if self._is_free(info, busy)]
+            for status in ("interrupted", "queued"):
+                async for info in self._pages(status, graph):
+                    if len(ready) >= wanted:
+                        break
+                    if info.is_due() and self._is_free(info, busy):
+                        ready.append(info)
+            found += ready
+        shuffle(found)
+        for info in found[:limit]:  # what becomes of it changes it
+            self._parked.pop(info.run_id, None)
+        return found[:limit]
+
+    async def _pages(self, status: Listed, graph: str) -> AsyncIterator[RunInfo]:
+        """The runs of a status, those that changed first at the beginning."""
+        after = 0
+        while True:
+            page = await self._journal.runs(status=status, graph=graph, after=after, limit=_PAGE)
+            for info in page:
+                yield info
+            if len(page) < _PAGE:
+                return
+            after = page[-1].change
+
+    async def _find_parked(self, graph: str) -> list[RunInfo]:
+        while True:
+            seen = self._seen[graph]
+            page = await self._journal.runs(status="waiting", graph=graph, after=seen, limit=_PAGE)
+            for info in page:
+                self._seen[graph] = max(self._seen[graph], info.change)
+                has_deadline = any(gate.deadline is not None for gate in info.waiting)
+                if info.can_continue() or has_deadline:
+                    self._parked[info.run_id] = info
+            if len(page) < _PAGE:
+                break
+        now = time()
+        return [i for i in self._parked.values() if i.graph == graph and i.can_continue(now)]
+
+    def _is_free(self, info: RunInfo, busy: Collection[str]) -> bool:
+        if info.run_id in busy:
+            return False
+        change, until = self._skipped.get(info.run_id, (-1, 0.0))
+        if change == info.change and until > time():
+            return False
+        self._skipped.pop(info.run_id, None)
+        return True

@@ -1,0 +1,236 @@
+"""`TemporalEngine`: Temporal hands runs to workers. It gets the ids of runs and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any, Final
+
+from bae.engine.engine import Engine
+from bae.engine.ready_runs import ReadyRuns
+from bae.exceptions import describe
+from bae.lm.extras import need
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+    from temporalio.worker import Worker as TemporalWorker
+
+    from bae.engine.worker import Worker, WorkOutcome
+
+_FIRST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 15.0
+
+_log = logging.getLogger("bae")
+
+
+class TemporalEngine(Engine):
+    """Has Temporal hand runs to workers: `TemporalEngine("127.0.0.1:7233")`. It needs the extra
+    `temporal`.
+
+    Each run is a workflow whose id is `bae:` and the id of the run, with one activity that begins
+    or resumes the run and sends heartbeats. Its arguments are the id of the run and the name of the
+    graph: no value of a node reaches Temporal. A worker that sends no heartbeat for `heartbeat`
+    seconds is taken for dead; give the lease of the journal. The workers of a task queue have the
+    same graphs: a run that a worker cannot carry out is tried again later, by any of them.
+
+    `address`, `namespace`, keys and certificates that are not given come from Temporal's own
+    environment variables and configuration file (`TEMPORAL_ADDRESS`, `TEMPORAL_API_KEY`, …). Every
+    `sweep` seconds a worker gives Temporal the runs that it finds ready in the journal: those whose
+    submission was cut off, or whose gates were answered without an engine.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        namespace: str | None = None,
+        task_queue: str = "bae",
+        heartbeat: float = 30.0,
+        sweep: float = 30.0,
+        timeout: float = 10.0,
+    ) -> None:
+        need("temporalio", extra="temporal", by="TemporalEngine")
+        if not (heartbeat > 0 and sweep > 0 and timeout > 0):
+            raise ValueError(
+                f"TemporalEngine(heartbeat={heartbeat!r}, sweep={sweep!r}, timeout={timeout!r}): "
+                "give seconds, more than 0"
+            )
+        self.address, self.namespace, self.task_queue = address, namespace, task_queue
+        self.heartbeat, self.sweep, self.timeout = heartbeat, sweep, timeout
+        self._client: Client | None = None
+        self._connecting = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"TemporalEngine({self.address!r}, task_queue={self.task_queue!r})"
+
+    async def dispatch(self, run_id: str, graph: str, *, delay: float = 0.0) -> None:
+        """Start the workflow of a run, or wake it."""
+        from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+
+        client = await self._connected()
+        await client.start_workflow(
+            "bae.run",
+            args=[run_id, graph, self.heartbeat],
+            id=workflow_id(run_id),
+            task_queue=self.task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            start_signal="wake",
+            start_delay=timedelta(seconds=delay) if delay else None,
+            rpc_timeout=timedelta(seconds=self.timeout),
+        )
+
+    async def serve(self, worker: Worker) -> None:
+        """Carry out what Temporal hands out, until the worker stops."""
+        async with asyncio.TaskGroup() as group:
+            stopping = group.create_task(worker.stopping.wait())
+            client = await self._connect_until(stopping)
+            if client is None:
+                return
+            sweeping = group.create_task(self._sweep(worker))
+            async with _running(self._worker_of_runs(client, worker)):
+                await stopping
+            sweeping.cancel()
+
+    async def status(self) -> dict[str, Any]:
+        """What Temporal has: open workflows, and whether a worker is there for them."""
+        client = await self._connected()
+        wanted = f'WorkflowType = "bae.run" AND TaskQueue = "{self.task_queue}"'
+        found = await client.count_workflows(f'{wanted} AND ExecutionStatus = "Running"')
+        return {
+            "name": "temporal",
+            "address": client.service_client.config.target_host,
+            "namespace": client.namespace,
+            "task_queue": self.task_queue,
+            "open_workflows": found.count,
+        }
+
+    # The connection.
+
+    async def _connected(self) -> Client:
+        async with self._connecting:
+            if self._client is None:
+                async with asyncio.timeout(self.timeout):
+                    self._client = await self._connect()
+            return self._client
+
+    async def _connect(self) -> Client:
+        from temporalio.client import Client
+        from temporalio.envconfig import ClientConfig
+
+        known: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
+        if self.address is not None:
+            known["target_host"] = self.address
+        known.setdefault("target_host", "127.0.0.1:7233")
+        if self.namespace is not None:
+            known["namespace"] = self.namespace
+        return await Client.connect(**known)
+
+    async def _connect_until(self, stopping: asyncio.Task[Any]) -> Client | None:
+        """The client, once Temporal answers; None if the worker stops before."""
+        pause = _FIRST_PAUSE
+        while not stopping.done():
+            try:
+                return await self._connected()
+            except Exception as error:  # any reason: it may be there later
+                _log.warning("Temporal does not answer, and is asked again: %s", describe(error))
+            await asyncio.wait((stopping,), timeout=pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return None
+
+    # What this process does for Temporal.
+
+    def _worker_of_runs(self, client: Client, worker: Worker) -> TemporalWorker:
+        from temporalio import activity
+        from temporalio.worker import UnsandboxedWorkflowRunner
+        from temporalio.worker import Worker as TemporalWorker
+
+        from bae.engine.temporal_workflow import RunWorkflow
+
+        @activity.defn(name="bae.carry_out")
+        async def carry_out(run_id: str, graph: str) -> dict[str, Any]:
+            async with _heartbeats(self.heartbeat / 4):
+                outcome = await worker.carry_out(run_id, graph)
+            return _reported(outcome)
+
+        return TemporalWorker(
+            client,
+            task_queue=self.task_queue,
+            workflows=[RunWorkflow],
+            workflow_runner=UnsandboxedWorkflowRunner(),
+            activities=[carry_out],
+            max_concurrent_activities=worker.concurrency,
+            graceful_shutdown_timeout=timedelta(seconds=60),
+        )
+
+    async def _sweep(self, worker: Worker) -> None:
+        """Give Temporal the runs that the journal has and that nobody works on."""
+        ready = ReadyRuns(worker.journal, [*worker.graphs])
+        given: dict[str, float] = {}
+        while True:
+            await asyncio.sleep(self.sweep)
+            now = monotonic()
+            given = {run_id: at for run_id, at in given.items() if now - at < 10 * self.sweep}
+            try:
+                for info in await ready.find(1000, given):
+                    if info.status != "waiting" and info.updated > time() - self.sweep:
+                        continue  # it is being handed out
+                    await self.dispatch(info.run_id, info.graph)
+                    given[info.run_id] = now
+            except Exception as error:  # the journal or Temporal is away: later
+                _log.warning("runs are not handed to Temporal: %s", describe(error))
+
+
+def workflow_id(run_id: str) -> str:
+    """The id of the workflow of a run."""
+    return f"bae:{run_id}"
+
+
+def _reported(outcome: WorkOutcome) -> dict[str, Any]:
+    """What the workflow is told. An error has Temporal try again, here or in another worker."""
+    from temporalio.exceptions import ApplicationError
+
+    if outcome.kind in ("over", "waiting"):
+        return {"kind": outcome.kind, "after": outcome.after}
+    after = {"handed over": 0.0, "unfit": None, "again": outcome.after}[outcome.kind]
+    # Neither the message of the error nor its cause: Temporal would store them.
+    name = "" if outcome.error is None else type(outcome.error).__name__
+    raise ApplicationError(
+        f"{outcome.kind} {getattr(outcome.error, 'code', name)}".strip(),
+        type=outcome.kind,
+        next_retry_delay=None if after is None else timedelta(seconds=max(after, 0.05)),
+    )
+
+
+@asynccontextmanager
+async def _heartbeats(every: float) -> AsyncGenerator[None]:
+    from temporalio import activity
+
+    async def beat() -> None:
+        while True:
+            activity.heartbeat()
+            await asyncio.sleep(every)
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        beating.cancel()
+        with suppress(asyncio.CancelledError):
+            await beating
+
+
+@asynccontextmanager
+async def _running(worker: TemporalWorker) -> AsyncGenerator[None]:
+    """Have a worker of Temporal run inside the block. At its end it takes nothing new, and what it
+    does is waited for."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker.run())
+        try:
+            yield
+        finally:
+            await worker.shutdown()

@@ -1,0 +1,295 @@
+"""`Worker`: carries out runs of a journal for an engine, and hands them over when it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from time import time
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from bae.engine.attempts import Attempts, attempts_of, end_poison, note_death
+from bae.exceptions import BaeError, JournalError, describe
+from bae.graph import Graph
+from bae.journal.resume import resume
+from bae.observers import carrying
+from bae.run import HandedOver, RunOptions
+from bae.tasks import explained, gone
+
+if TYPE_CHECKING:
+    from bae.engine.engine import Engine
+    from bae.journal.store import Journal
+    from bae.journal.stored_runs import RunInfo
+    from bae.lm import LM
+    from bae.result import GraphResult
+
+_ELSEWHERE: Final = ("bae-run-owned", "bae-run-taken", "bae-thread-busy")
+_AWAY: Final = (
+    *("bae-journal-failed", "bae-journal-away", "bae-journal-locked", "bae-journal-full"),
+)
+"""The journal cannot be reached at present."""
+FIRST_WAIT: Final = 1.0
+"""Seconds before a run is tried again; each time twice as long."""
+_SHORTEST_WAIT: Final = 0.5
+_LONGEST_WAIT: Final = 60.0
+_SUSPECT: Final = 2
+"""Deaths after which a run is carried out one at a time with others of that kind: if the process
+dies again, the others are not blamed."""
+
+_log = logging.getLogger("bae")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGraph:
+    """A graph that a worker carries out, with what its runs need here: the LM, and in `given` the
+    secrets that no journal stores, as `{"Login.token": SecretStr(…)}`."""
+
+    graph: Graph[Any, Any]
+    lm: LM | str | None = None
+    given: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOutcome:
+    """What came of a run that a worker was to carry out.
+
+    - "over": it has ended, has failed or was cancelled; `error` says why it failed.
+    - "waiting": it waits for a person, or for a time `after` so many seconds.
+    - "again": it can be tried again `after` so many seconds.
+    - "unfit": the classes of this worker do not fit the run, or it has no such graph.
+    - "handed over": the worker stops, and another one can continue the run at once.
+    """
+
+    kind: Literal["over", "waiting", "again", "unfit", "handed over"]
+    after: float | None = None
+    error: BaseException | None = None
+    result: GraphResult[Any] | None = None
+
+
+class Worker:
+    """Carries out the runs of graphs that a journal has: `await Worker(graph, journal=…).run()`.
+
+    - `graphs` are graphs, or each a `WorkerGraph` with its own LM and secrets; `lm` is for the
+      others.
+    - `engine` says which runs; without one the worker looks into the journal (`JournalEngine`).
+    - `concurrency` is how many runs are in progress here at once.
+    - `retries` is how often a run is tried again after an error that may pass, as an LM that is
+      busy (`error.retryable`), with growing pauses. A journal that is away is waited for.
+    - `most_deaths` is how many processes may die while they work on the same step of a run. After
+      that the run has failed with `bae-run-poisoned`.
+
+    A run whose classes have changed so that it does not fit is left to a worker with other code.
+    """
+
+    def __init__(
+        self,
+        *graphs: Graph[Any, Any] | WorkerGraph,
+        journal: Journal,
+        engine: Engine | None = None,
+        lm: LM | str | None = None,
+        concurrency: int = 10,
+        retries: int = 5,
+        most_deaths: int = 5,
+    ) -> None:
+        if not graphs:
+            raise ValueError("Worker(): give the graphs whose runs it carries out")
+        if concurrency < 1 or retries < 0 or most_deaths < 1:
+            raise ValueError(
+                f"Worker(concurrency={concurrency}, retries={retries}, most_deaths={most_deaths}): "
+                "give numbers of 1 or more; retries may be 0"
+            )
+        named = [
+            each if isinstance(each, WorkerGraph) else WorkerGraph(each, lm) for each in graphs
+        ]
+        self.graphs = {each.graph.name: each for each in named}
+        if len(self.graphs) < len(named):
+            raise ValueError(
+                "Worker(): two graphs have the same name, and their runs could not be told apart; "
+                'name them: Graph(…, name="refunds")'
+            )
+        for each in named:
+            each.graph.prove()
+        self.journal, self.engine = journal, engine
+        self.concurrency, self.retries, self.most_deaths = concurrency, retries, most_deaths
+        self.stopping = asyncio.Event()
+        """Set when the worker takes no more runs."""
+        self._tasks: dict[asyncio.Task[Any], str] = {}
+        self._suspects = asyncio.Lock()
+
+    @property
+    def run_ids(self) -> list[str]:
+        """The runs in progress here."""
+        return [*self._tasks.values()]
+
+    @property
+    def free(self) -> int:
+        """How many more runs the worker takes now."""
+        return 0 if self.stopping.is_set() else self.concurrency - len(self._tasks)
+
+    async def run(self) -> None:
+        """Carry out runs until `stop` is called, or this is cancelled. Runs in progress are handed
+        over then: they are stored as interrupted, and another worker continues them at once."""
+        from bae.engine.journal_engine import JournalEngine
+
+        engine = JournalEngine() if self.engine is None else self.engine
+        serving = asyncio.create_task(engine.serve(self), name="bae worker")
+        stopped = asyncio.create_task(self.stopping.wait())
+        try:
+            await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.stopping.set()
+            await self._hand_over()
+            if asyncio.current_task() is not None and not serving.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait((serving,), timeout=_LONGEST_WAIT)
+                serving.cancel()
+            stopped.cancel()
+            await gone((serving, stopped))
+        if not serving.cancelled():
+            serving.result()
+
+    def stop(self) -> None:
+        """Take no more runs, and hand over the runs in progress."""
+        self.stopping.set()
+
+    async def carry_out(self, run_id: str, graph: str, info: RunInfo | None = None) -> WorkOutcome:
+        """Begin or resume a run, and return what came of it. `info` is its entry, if it was read
+        a moment ago. An engine calls this; only what is a fault of the program is raised."""
+        worked = self.graphs.get(graph)
+        if worked is None:
+            return WorkOutcome("unfit")
+        if self.stopping.is_set():
+            return WorkOutcome("handed over")
+        task = asyncio.create_task(self._attempt(run_id, worked, info), name=f"run {run_id}")
+        self._tasks[task] = run_id
+        explained(task, lambda _: HandedOver() if self.stopping.is_set() else None)
+        task.add_done_callback(self._tasks.pop)
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            task.cancel()
+            await gone((task,))
+            raise
+        if task.cancelled():
+            return WorkOutcome("handed over")
+        return task.result()
+
+    async def _attempt(self, run_id: str, worked: WorkerGraph, info: RunInfo | None) -> WorkOutcome:
+        attempts = Attempts()
+        try:
+            info = await self.journal.info(run_id) if info is None else info
+            if info.status in ("ended", "failed", "cancelled"):
+                return WorkOutcome("over")
+            if not info.is_due():
+                return WorkOutcome("again", after=info.started - time())
+            if info.status == "waiting" and not info.can_continue():
+                return _waiting(info)
+            if info.status == "running":
+                if not info.is_interrupted():
+                    return WorkOutcome("again", after=_rest_of_lease(info))
+                attempts = await attempts_of(self.journal, run_id)
+                if attempts.died and not await self._survives(run_id, worked, attempts):
+                    return WorkOutcome("over")
+            if attempts.deaths < _SUSPECT:
+                return await self._resume(run_id, worked, attempts)
+            if self._suspects.locked():
+                return WorkOutcome("again", after=_SHORTEST_WAIT)
+            async with self._suspects:
+                return await self._resume(run_id, worked, attempts)
+        except Exception as error:
+            return await self._outcome_of(error, run_id, attempts)
+
+    async def _survives(self, run_id: str, worked: WorkerGraph, attempts: Attempts) -> bool:
+        """Store that a process died at work on a run; whether the run may be tried again."""
+        await note_death(self.journal, run_id, attempts)
+        if attempts.deaths < self.most_deaths:
+            return True
+        await end_poison(self.journal, run_id, worked.graph, attempts)
+        _log.error(
+            "the run %s is not tried again: %d processes died while they worked on its step %d",
+            run_id,
+            attempts.deaths,
+            attempts.step,
+        )
+        return False
+
+    async def _resume(self, run_id: str, worked: WorkerGraph, attempts: Attempts) -> WorkOutcome:
+        may_pass = partial(self._may_pass, attempts=attempts)
+        options = RunOptions(worked.lm, None, dep_cache={}, tries_again=may_pass)
+        with carrying("work", run_id, worked.graph.name):
+            result = await resume(
+                worked.graph, run_id, options, self.journal, worked.given or None, skip_ended=True
+            )
+        if not result.waiting:
+            return WorkOutcome("over", result=result)
+        deadlines = [gate.deadline for gate in result.waiting if gate.deadline is not None]
+        after = max(0.0, min(deadlines) - time()) if deadlines else None
+        return WorkOutcome("waiting", after=after, result=result)
+
+    def _may_pass(self, error: BaseException, attempts: Attempts) -> bool:
+        """Whether a run that has failed with this error is tried again."""
+        if getattr(error, "code", "") in _AWAY:
+            return True
+        return is_retryable(error) and attempts.tries < self.retries
+
+    async def _outcome_of(self, error: Exception, run_id: str, attempts: Attempts) -> WorkOutcome:
+        code = getattr(error, "code", "")
+        if code in ("bae-run-ended", "bae-run-unknown"):
+            return WorkOutcome("over", error=error)
+        after = max(min(_LONGEST_WAIT, FIRST_WAIT * 2.0**attempts.tries), _retry_after(error))
+        try:
+            info = await self.journal.info(run_id)
+        except JournalError:
+            return WorkOutcome("again", after=after, error=error)
+        if info.status in ("ended", "failed", "cancelled"):
+            if info.status == "failed":
+                _log.warning("the run %s failed: %s", run_id, describe(error))
+            return WorkOutcome("over", error=error)
+        if code in _ELSEWHERE:
+            return WorkOutcome("again", after=_rest_of_lease(info), error=error)
+        if self._may_pass(error, attempts):
+            _log.info("the run %s is tried again: %s", run_id, describe(error))
+            return WorkOutcome("again", after=after, error=error)
+        # It could not begin here: its classes have changed, or a secret is missing.
+        return WorkOutcome("unfit", error=error)
+
+    async def _hand_over(self) -> None:
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await gone(tasks)
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Whether trying again may help: the error, or one that it was caused by, says so."""
+    found: BaseException | None = error
+    while found is not None:
+        if getattr(found, "retryable", False):
+            return True
+        found = found.cause if isinstance(found, BaeError) else found.__cause__
+    return False
+
+
+def _retry_after(error: BaseException) -> float:
+    """The seconds for which a provider asks to wait."""
+    found: BaseException | None = error
+    while found is not None:
+        after: float | None = getattr(found, "retry_after", None)
+        if after is not None:
+            return after
+        found = found.cause if isinstance(found, BaeError) else found.__cause__
+    return 0.0
+
+
+def _rest_of_lease(info: RunInfo) -> float:
+    """Seconds after which a run that another process has may be free."""
+    left = 0.0 if info.lease_until is None else info.lease_until - time()
+    return min(max(left, _SHORTEST_WAIT), _LONGEST_WAIT)
+
+
+def _waiting(info: RunInfo) -> WorkOutcome:
+    deadlines = [gate.deadline for gate in info.waiting if gate.deadline is not None]
+    return WorkOutcome("waiting", after=min(deadlines) - time() if deadlines else None)

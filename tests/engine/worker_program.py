@@ -1,0 +1,43 @@
+"""A worker as a process, with a lease that tests choose: JOURNAL LEASE CONCURRENCY [ADDRESS]."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from typing import Any
+
+from bae.engine import JournalEngine, TemporalEngine, Worker
+from bae.journal import SQLiteJournal
+from engine import shop
+
+
+def open_journal(where: str, lease: float) -> Any:
+    """The journal of an address, with its schema after a `#`, or of a file."""
+    if where.startswith("postgresql:"):
+        from bae.journal import PostgresJournal
+
+        url, _, schema = where.partition("#")
+        return PostgresJournal(url, schema=schema or "bae", lease=lease)
+    return SQLiteJournal(where, lease=lease)
+
+
+async def main(where: str, lease: float, concurrency: int, address: str = "") -> None:
+    """Carry out runs until SIGTERM."""
+    engine: Any = JournalEngine(poll=0.2)
+    if address:
+        engine = TemporalEngine(address, heartbeat=lease, sweep=3)
+    async with open_journal(where, lease) as journal:
+        graphs = (shop.orders, shop.refunds, shop.poison)
+        worker = Worker(
+            *graphs, journal=journal, engine=engine, concurrency=concurrency, most_deaths=3
+        )
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+        print("ready", flush=True)
+        await worker.run()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(message)s")
+    asyncio.run(main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]))
