@@ -181,6 +181,10 @@ bench-team-reading: .venv/.dev ## Measure whether a worker finds the files of 60
 optimize: .venv/.dev ## Have the local model learn from runs, and see what came of it, offline
 	.venv/bin/python -m benchmarks.optimizing
 
+.PHONY: dist
+dist: .venv-uv/.uv ## Build the wheel and the source archive into dist
+	.venv-uv/bin/uv build --quiet --system-certs --python "$(BASE)" --out-dir dist
+
 .PHONY: lock
 lock: .venv-uv/.uv ## Pin the newest versions that pyproject.toml allows in requirements-dev.txt
 	.venv-uv/bin/uv lock --quiet --system-certs --upgrade --python "$(BASE)"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from default_signals import default_signals
+from postgres_server import PostgresServer, postgres_server
 
 # How long an example takes says more about the machine than about bae.
 settings.register_profile("bae", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -60,6 +61,13 @@ def pytest_configure(config):
     missing = [name for name in PACKAGES if is_missing(name)]
     if missing and os.environ.get("BAE_REQUIRE_EXTRAS"):
         raise pytest.UsageError(f"BAE_REQUIRE_EXTRAS is set, and missing are {', '.join(missing)}")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A server for all tests of this process, which use schemas of their own."""
+    with postgres_server() as server:
+        yield server
 
 
 CACHES = ("__pycache__", ".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache")

@@ -66,7 +66,7 @@ export function Shell({ children }: { children: ReactNode }) {
         ))}
         <div className="nav-foot">
           <p className="truncate" title={studio.journal}>
-            {studio.journal}
+            {studio.journal.split("/").at(-1)}
           </p>
           <p className="row wrap">
             <Connected />

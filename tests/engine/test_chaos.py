@@ -17,7 +17,7 @@ from bae.engine import JournalEngine, TemporalEngine
 from engine.fleet import Fleet, all_ended, fleet_of, repeats, submit_orders
 from engine.temporal_server import TemporalServer, temporal_server
 from engine.worker_program import open_journal
-from journal.postgres_server import PostgresServer, new_schema, postgres_server
+from postgres_server import PostgresServer, new_schema, postgres_server
 
 LEASE = 2.0
 

@@ -1,33 +1,281 @@
-"""`PostgresJournal` on a real server."""
+"""`PostgresJournal` on a real server: every promise of a journal, and what it does beyond that."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from textwrap import dedent
 
 import pytest
 
-from bae.journal.postgres.journal import PostgresJournal
+from bae import Graph, JournalError, Node
+from bae.journal import PostgresJournal
 from bae.testing import check_journal
-from postgres_server import PostgresServer, new_schema, postgres_server
+from journal_parts import ids, line, lines, new_run, numbers, refused
+from postgres_server import PostgresServer, Wire, new_schema
 
 pytestmark = pytest.mark.once
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with postgres_server() as started:
-        yield started
-
-
-async def opened(server: PostgresServer, **options: object) -> PostgresJournal:
-    journal = PostgresJournal(server.url, schema=new_schema(), **options)
+async def opened(postgres: PostgresServer, **options: object) -> PostgresJournal:
+    """A journal in new tables."""
+    journal = PostgresJournal(postgres.url, schema=new_schema(), **options)
     await journal.upgrade()
     return journal
 
 
-async def test_a_journal_in_postgres_keeps_every_promise(server: PostgresServer):
-    journals = [await opened(server) for _ in range(50)]
-    await check_journal(
-        lambda: journals.pop(),
-        reopen=lambda journal: PostgresJournal(server.url, schema=journal.schema),
-    )
+def again(journal: PostgresJournal, url: str | None = None, **options: object) -> PostgresJournal:
+    """Another journal in the same tables, as another process has it."""
+    return PostgresJournal(url or journal.url, schema=journal.schema, **options)
+
+
+async def test_a_journal_in_postgres_keeps_every_promise(postgres: PostgresServer):
+    journals = [await opened(postgres) for _ in range(50)]
+    await check_journal(lambda: journals.pop(), reopen=again)
+
+
+# --- opening -------------------------------------------------------------------------------------
+
+
+async def test_a_database_without_tables_is_refused_with_what_makes_them(postgres: PostgresServer):
+    journal = PostgresJournal(postgres.url, schema=new_schema())
+    with refused("bae-journal-schema") as error:
+        await journal.runs()
+    assert "bae db upgrade" in str(error.value)
+    assert await journal.upgrade() == (0, 1)
+    assert await journal.runs() == []
+    assert await journal.upgrade() == (1, 1)
+    await journal.close()
+
+
+@pytest.mark.parametrize("url", ["sqlite:///x", "postgresql+psycopg://h/d", "postgresql://h:x/d"])
+def test_an_address_that_is_none_is_refused_at_once(url: str):
+    with pytest.raises(ValueError, match="address of a database"):
+        PostgresJournal(url)
+
+
+@pytest.mark.parametrize("place", ["bae:s3cret@127.0.0.1:1/d", "127.0.0.1:1/d?password=s3cret"])
+async def test_a_password_is_in_no_name_and_no_error(place: str):
+    journal = PostgresJournal(f"postgresql://{place}", patience=0)
+    with refused("bae-journal-away") as error:
+        await journal.runs()
+    with pytest.raises(ValueError, match="address") as other:
+        PostgresJournal(f"mysql://{place}")
+    said = f"{journal!r} {journal.name} {journal.url} {error.value!r} {error.value} {other.value}"
+    assert "s3cret" not in said
+    await journal.close()
+
+
+async def test_a_database_of_another_name_is_no_reason_to_wait(postgres: PostgresServer):
+    journal = PostgresJournal(postgres.url.replace("/postgres", "/nowhere"))
+    with refused("bae-journal-failed"):
+        await asyncio.wait_for(journal.runs(), 10)
+    await journal.close()
+
+
+# --- loops and threads ---------------------------------------------------------------------------
+
+
+class Ended(Node):
+    left: int
+
+    async def __call__(self) -> None: ...
+
+
+class Tick(Node):
+    left: int
+
+    async def __call__(self) -> Tick | Ended:
+        return Tick(left=self.left - 1) if self.left else Ended(left=0)
+
+
+TICKS = Graph(start=Tick, end=Ended)
+
+
+async def test_many_loops_and_threads_share_a_journal(postgres: PostgresServer):
+    journal = await opened(postgres)
+    ended: list[int] = []
+
+    def work() -> None:
+        async def both() -> None:
+            done = await asyncio.gather(*(TICKS.arun(Tick(left=5), journal=journal) for _ in "ab"))
+            ended.extend(len(each.trace) for each in done)
+
+        asyncio.run(both())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+    assert ended == [7] * 8
+    assert {info.status for info in await journal.runs()} == {"ended"}
+    await journal.close()
+
+
+class Blocking(Node):
+    async def __call__(self) -> Ended:
+        time.sleep(1.2)  # noqa: ASYNC251 - it blocks
+        return Ended(left=0)
+
+
+async def test_a_body_that_blocks_its_loop_for_three_leases_keeps_its_run(
+    postgres: PostgresServer,
+):
+    journal = await opened(postgres, lease=0.4)
+    other = again(journal, lease=0.4)
+
+    def work() -> None:
+        graph = Graph(start=Blocking, end=Ended)
+        asyncio.run(graph.arun(Blocking(), journal=journal, run_id="blocking"))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    refusals = 0
+    while thread.is_alive():
+        try:
+            await other.claim("blocking")
+        except JournalError as error:
+            refusals += error.code == "bae-run-owned"
+            if error.code not in ("bae-run-owned", "bae-run-unknown", "bae-run-ended"):
+                raise
+        else:
+            pytest.fail("it was taken over")
+    assert refusals
+    assert (await other.info("blocking")).status == "ended"
+    await journal.close()
+    await other.close()
+
+
+async def test_a_forgotten_journal_stops_its_thread_and_gives_up_its_runs(
+    postgres: PostgresServer,
+):
+    kept = await opened(postgres)
+    forgotten = again(kept)
+    await forgotten.create(new_run("r", lines(0, 1)))
+    name = f"bae {forgotten.name}"
+    threads = [each for each in threading.enumerate() if each.name == name]
+    del forgotten
+    for thread in threads:
+        await asyncio.to_thread(thread.join, 10)
+        assert not thread.is_alive()
+    assert (await kept.claim("r")).run_id == "r"
+    await kept.close()
+
+
+def test_a_program_that_never_closes_its_journal_loses_nothing(postgres: PostgresServer):
+    schema = new_schema()
+    program = f"""
+        import asyncio
+        from bae.journal import PostgresJournal
+        from journal_parts import line, lines, new_run
+
+        async def main():
+            global journal
+            journal = PostgresJournal({postgres.url!r}, schema={schema!r})
+            await journal.upgrade()
+            claim = await journal.create(new_run("r", lines(0, 1)))
+            journal.note(claim, line(1))
+
+        asyncio.run(main())
+    """
+    subprocess.run([sys.executable, "-c", dedent(program)], check=True, timeout=60, cwd="tests")
+
+    async def look() -> None:
+        async with PostgresJournal(postgres.url, schema=schema) as journal:
+            assert await numbers(journal, "r") == [0, 1]
+            assert (await journal.info("r")).owner is None
+
+    asyncio.run(look())
+
+
+# --- answers that are lost -----------------------------------------------------------------------
+
+
+async def test_what_was_stored_when_the_connection_broke_is_stored_once(postgres: PostgresServer):
+    kept = await opened(postgres)
+    async with Wire(postgres) as wire:
+        journal = again(kept, wire.url)
+        await journal.runs()
+
+        async def losing(do, part=b""):
+            wire.losing = part
+            done = await do
+            assert wire.losing is None
+            return done
+
+        claim = await losing(journal.create(new_run("r", lines(0, 1))))
+        await losing(journal.append(claim, lines(1, 2)))
+        await losing(journal.append(claim, lines(2, 4)))
+        assert await losing(journal.answer("r", "0:Gate.yes", "true"))
+        assert not await losing(journal.answer("r", "0:Gate.yes", "false"))
+        await losing(journal.release(claim, "waiting", lines(4, 5)))
+        claim = await losing(journal.claim("r"))
+        assert claim.token == 2
+        await losing(journal.fork("r", "f", 3, lines(3, 4)), b"COMMIT")
+        await losing(journal.replace([new_run("r2", lines(0, 3))]), b"COMMIT")
+        await losing(journal.append(claim, lines(5, 6)))
+        await losing(journal.release(claim, "ended", ()))
+        assert wire.lost == 11
+        assert await losing(journal.delete(["r2"]), b"COMMIT") == 1
+        await journal.close()
+    assert await numbers(kept, "r") == [0, 1, 2, 3, 4, 5]
+    assert await numbers(kept, "f") == [0, 1, 2, 3]
+    assert await ids(kept) == ["f", "r"]
+    await kept.close()
+
+
+async def test_a_claim_that_is_asked_for_twice_is_given_once_though_answers_are_lost(
+    postgres: PostgresServer,
+):
+    kept = await opened(postgres)
+    await kept.create(new_run("r", lines(0, 1)), claim=False)
+    async with Wire(postgres) as wire:
+        journal = again(kept, wire.url)
+        await journal.runs()
+        wire.losing = b""
+        claims = await asyncio.gather(*(journal.claim("r") for _ in "abc"), return_exceptions=True)
+        given = [each for each in claims if not isinstance(each, BaseException)]
+        assert len(given) == 1
+        assert {each.code for each in claims if isinstance(each, JournalError)} == {"bae-run-owned"}
+        await journal.close()
+    await kept.close()
+
+
+async def test_connections_that_are_cut_all_the_time_lose_no_line_and_double_none(
+    postgres: PostgresServer,
+):
+    import asyncpg
+
+    journal = await opened(postgres)
+
+    cuts = 0
+
+    async def write(run_id: str) -> int:
+        """Write lines until there were twelve cuts; returns how many."""
+        claim = await journal.create(new_run(run_id, lines(0, 1)))
+        n = 1
+        while cuts < 12:
+            await journal.append(claim, [line(n)])
+            n += 1
+        await journal.release(claim, "ended", [line(n)])
+        return n + 1
+
+    names = [f"r{n}" for n in range(5)]
+    writing = asyncio.gather(*map(write, names))
+    cutting = await asyncpg.connect(postgres.url)
+    while cuts < 12:  # in whatever they do
+        ended = await cutting.fetch(
+            "select pg_terminate_backend(pid, 100) from pg_stat_activity"
+            " where application_name = 'bae' and query ~ $1",
+            f"{journal.schema}.(write|lines)",
+        )
+        cuts += len(ended)
+    await cutting.close()
+    for name, count in zip(names, await writing, strict=True):
+        assert await numbers(journal, name) == [*range(count)]
+    assert {info.status for info in await journal.runs()} == {"ended"}
+    await journal.close()

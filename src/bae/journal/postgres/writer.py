@@ -16,7 +16,7 @@ from time import monotonic, time
 from typing import Any, Final
 
 from bae.exceptions import JournalError, describe
-from bae.journal.postgres.connections import ConnectionLost, Connections, Patience, close
+from bae.journal.postgres.connections import ConnectionLost, Connections, Patience, close, driver
 from bae.journal.postgres.desk import Desk
 from bae.journal.postgres.errors import error_of, failed, refusal
 from bae.journal.postgres.lease import Keys, Lease, PostgresClaim, steady_time
@@ -208,7 +208,7 @@ class Writer:
             except _Refused as refused:
                 left[0].error = refused.error
             except Exception as error:
-                if self._connection is not None and self._connection.is_closed():
+                if self._is_lost(error):
                     error = ConnectionLost(describe(error))
                 await close(self._connection)
                 self._connection = None
@@ -227,6 +227,12 @@ class Writer:
                         for job in left:
                             job.error = final
         self._finish(batch)
+
+    def _is_lost(self, error: Exception) -> bool:
+        """Whether the connection broke while it was used. The driver may say that by an error of
+        its own."""
+        broken = self._connection is not None and self._connection.is_closed()
+        return broken or isinstance(error, driver().InternalClientError)
 
     def _still_good(self, batch: Sequence[WriteJob]) -> list[WriteJob]:
         for job in batch:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -39,6 +40,12 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
+        self.launch()
+        with ThreadPoolExecutor(1) as pool:  # a test may have a loop of its own
+            pool.submit(lambda: asyncio.run(self._answers())).result()
+
+    def launch(self) -> None:
+        """Start it."""
         options = ["-p", str(self.port), "-k", str(self.folder), "-c", "listen_addresses=127.0.0.1"]
         options += ["-c", "max_connections=200", "-c", "fsync=off", "-c", "log_min_messages=fatal"]
         with (self.folder / "log").open("ab") as log:
@@ -47,7 +54,6 @@ class PostgresServer:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
             )
-        asyncio.run(self._answers())
 
     async def _answers(self) -> None:
         import asyncpg
@@ -69,6 +75,14 @@ class PostgresServer:
     def stop(self) -> None:
         """End it at once: nobody starts it again."""
         self._signal(signal.SIGQUIT, [])
+
+    def replace_data(self, folder: Path) -> None:
+        """Put a copy of its data in the place of the data, while it does not run."""
+        shutil.rmtree(self.folder / "data")
+        shutil.copytree(folder, self.folder / "data")
+        if self.as_user:
+            for path in (self.folder / "data", *(self.folder / "data").rglob("*")):
+                shutil.chown(path, 65534, 65534)
 
     def _children(self) -> list[int]:
         assert self.process is not None
@@ -146,3 +160,55 @@ def _readable(programs: Path, folder: Path) -> Path:
     if libraries.is_dir():  # the programs look for them beside their package
         shutil.copytree(libraries, folder / "site" / libraries.name, symlinks=True)
     return copied / "bin"
+
+
+@dataclass
+class Wire:
+    """A loopback port that leads to a server, and can be cut: to lose one answer, or all."""
+
+    server: PostgresServer
+    port: int = 0
+    losing: bytes | None = None
+    """What is in the next answer that is lost, with its connection: the server has done what was
+    asked."""
+    lost: int = 0
+    _listener: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://bae@127.0.0.1:{self.port}/postgres"
+
+    async def __aenter__(self) -> Wire:
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._listener.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._listener is not None
+        self._listener.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+
+        async def ask() -> None:
+            while data := await reader.read(65536):
+                far_writer.write(data)
+
+        async def answer() -> None:
+            while data := await far_reader.read(65536):
+                # Its first bytes tell of preparation: the answer that counts comes by itself.
+                if self.losing is not None and self.losing in data and data[:1] not in b"1RN":
+                    self.losing = None
+                    self.lost += 1
+                    return
+                writer.write(data)
+
+        tasks = {asyncio.create_task(ask()), asyncio.create_task(answer())}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for each in (writer, far_writer):
+                each.close()
