@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from bae.journal.postgres.errors import error_of, refusal
 from bae.journal.postgres.lease import PostgresClaim
-from bae.journal.postgres.reading import Reader, info_of
+from bae.journal.postgres.reading import PostgresReader, info_of
 from bae.journal.run_checks import check_fork, not_replaced
 from bae.journal.run_lists import labels_of
 from bae.journal.sqlite.lease import has_died
@@ -25,7 +25,7 @@ _HAS_FORK: Final = "select exists (select from {s}.runs where parent = $1 and ru
 
 async def add_fork(
     db: Any,
-    reader: Reader,
+    reader: PostgresReader,
     key: int,
     run_id: str,
     new_id: str,
@@ -45,7 +45,7 @@ async def add_fork(
 
 async def swap_runs(
     db: Any,
-    reader: Reader,
+    reader: PostgresReader,
     keys: Sequence[int],
     runs: Sequence[StoredRun],
     held: Mapping[str, Claim],
@@ -67,7 +67,7 @@ async def swap_runs(
         await add_files(db, reader, key, run.files)
 
 
-async def delete_free(db: Any, reader: Reader, keys: Sequence[int]) -> int:
+async def delete_free(db: Any, reader: PostgresReader, keys: Sequence[int]) -> int:
     """Delete runs, the newest first, except runs that have forks or a living owner."""
     query = "select run, owner from {s}.runs where run = any ($1) order by run desc for update"
     gone: list[int] = []
@@ -80,7 +80,7 @@ async def delete_free(db: Any, reader: Reader, keys: Sequence[int]) -> int:
 
 
 async def add_answer(
-    db: Any, reader: Reader, job: dict[str, Any], files: Mapping[str, bytes]
+    db: Any, reader: PostgresReader, job: dict[str, Any], files: Mapping[str, bytes]
 ) -> bool:
     """Store the answer to a gate, with files that become files of the run."""
     text = await db.fetchval(reader.sql("select {s}.answer_gate($1)"), json.dumps(job))
@@ -92,7 +92,7 @@ async def add_answer(
     return result["first"]
 
 
-async def add_files(db: Any, reader: Reader, key: int, files: Mapping[str, bytes]) -> None:
+async def add_files(db: Any, reader: PostgresReader, key: int, files: Mapping[str, bytes]) -> None:
     """Add files of a run."""
     if files:
         await db.execute(
@@ -155,7 +155,7 @@ def dump_summary(summary: RunSummary | None) -> str | None:
 
 async def _add_run(
     db: Any,
-    reader: Reader,
+    reader: PostgresReader,
     run: StoredRun,
     key: int,
     *,
@@ -170,14 +170,14 @@ async def _add_run(
     await db.executemany(reader.sql(_ADD_LINES), [(key, *line) for line in run.lines])
 
 
-async def _is_free(db: Any, reader: Reader, owner: str | None) -> bool:
+async def _is_free(db: Any, reader: PostgresReader, owner: str | None) -> bool:
     if owner is None:
         return True
     dead = [owner] if has_died(owner) else []
     return await db.fetchval(reader.sql("select {s}.bury($1, $2)"), owner, dead)
 
 
-async def _may_replace(db: Any, reader: Reader, run_id: str, claim: Claim | None) -> int | None:
+async def _may_replace(db: Any, reader: PostgresReader, run_id: str, claim: Claim | None) -> int | None:
     query = reader.sql("select run, owner, claim from {s}.runs where id = $1 for update")
     row = await db.fetchrow(query, run_id)
     if claim is not None:

@@ -22,7 +22,7 @@ AT_EXIT: Final = 5.0
 """Seconds that a program which ends waits for lines that are still to be stored."""
 
 
-class Desk:
+class PostgresDesk:
     """A thread with an event loop, in which `serve` runs until `stop` has told it to end; then
     `refuse` is told why nothing is done any more."""
 
@@ -122,7 +122,7 @@ def _end_all() -> None:
         desk.end(AT_EXIT)
 
 
-_alive: weakref.WeakSet[Desk] = weakref.WeakSet()
+_alive: weakref.WeakSet[PostgresDesk] = weakref.WeakSet()
 atexit.register(_end_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)

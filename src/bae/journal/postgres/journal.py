@@ -18,12 +18,12 @@ from bae.exceptions import JournalError
 from bae.journal.postgres import changes
 from bae.journal.postgres.address import checked_address, without_password
 from bae.journal.postgres.connections import Connections, driver
-from bae.journal.postgres.desk import Desk
+from bae.journal.postgres.desk import PostgresDesk
 from bae.journal.postgres.errors import error_of, failed
-from bae.journal.postgres.lease import Lease, PostgresClaim
-from bae.journal.postgres.reading import RUNS_OF_FILE, Reader, info_of
+from bae.journal.postgres.lease import PostgresLease, PostgresClaim
+from bae.journal.postgres.reading import RUNS_OF_FILE, PostgresReader, info_of
 from bae.journal.postgres.tables import upgrade
-from bae.journal.postgres.writer import WriteJob, Writer
+from bae.journal.postgres.writer import PostgresJob, PostgresWriter
 from bae.journal.run_lists import check_page, labels_of
 from bae.journal.sqlite.lease import has_died
 from bae.journal.store import Journal
@@ -96,9 +96,9 @@ class PostgresJournal(Journal):
         self.thinking = thinking
         self.lease = lease
         self.patience = patience
-        self._reader = Reader(self.name, schema)
+        self._reader = PostgresReader(self.name, schema)
         self._starting = threading.Lock()
-        self._workers: tuple[Writer, Desk] | None = None
+        self._workers: tuple[PostgresWriter, PostgresDesk] | None = None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -123,7 +123,7 @@ class PostgresJournal(Journal):
             if line.n != n:
                 error = ValueError(f"run {run.info.run_id!r}: got line {line.n} where {n} is due")
                 return _failed(error)
-        job = WriteJob(
+        job = PostgresJob(
             run.info.run_id,
             lines=run.lines,
             files=run.files,
@@ -137,7 +137,7 @@ class PostgresJournal(Journal):
         dead: list[str] = []
         until = 0.0
         while True:
-            work = WriteJob(run_id, job={"do": "claim", "id": run_id, "dead": dead}, claims=True)
+            work = PostgresJob(run_id, job={"do": "claim", "id": run_id, "dead": dead}, claims=True)
             try:
                 return await self._ask(work)
             except JournalError as error:
@@ -161,17 +161,17 @@ class PostgresJournal(Journal):
         own = self._own(claim)
         if own is None:
             return _failed(self._not_ours(claim))
-        return self._ask(WriteJob(claim.run_id, own, tuple(lines)))
+        return self._ask(PostgresJob(claim.run_id, own, tuple(lines)))
 
     def note(self, claim: Claim, line: Line) -> None:
         own = self._own(claim)
         if own is not None and self._workers is not None:
-            self._workers[0].put(WriteJob(claim.run_id, own, (line,)))
+            self._workers[0].put(PostgresJob(claim.run_id, own, (line,)))
 
     def put_files(self, claim: Claim, files: Mapping[str, bytes]) -> None:
         own = self._own(claim)
         if own is not None and self._workers is not None:
-            self._workers[0].put(WriteJob(claim.run_id, own, files=dict(files)))
+            self._workers[0].put(PostgresJob(claim.run_id, own, files=dict(files)))
 
     def release(
         self,
@@ -193,7 +193,7 @@ class PostgresJournal(Journal):
             "error": changes.clean(error),
             "summary": changes.dump_summary(summary),
         }
-        return self._ask(WriteJob(claim.run_id, own, tuple(lines), job=job, ends=True))
+        return self._ask(PostgresJob(claim.run_id, own, tuple(lines), job=job, ends=True))
 
     async def answer(
         self,
@@ -205,7 +205,7 @@ class PostgresJournal(Journal):
     ) -> bool:
         job = {"do": "answer", "id": run_id, "gate": gate, "value": value, "by": changes.clean(by)}
         if not files:
-            return await self._ask(WriteJob(run_id, job=job))
+            return await self._ask(PostgresJob(run_id, job=job))
         return await self._transact(
             run_id, lambda db: changes.add_answer(db, self._reader, job, files)
         )
@@ -373,7 +373,7 @@ class PostgresJournal(Journal):
 
     # The thread
 
-    def _ask(self, job: WriteJob) -> Future[Any]:
+    def _ask(self, job: PostgresJob) -> Future[Any]:
         future = job.future = get_running_loop().create_future()
         try:
             writer, _ = self._workers or self._start(job.run_id)
@@ -384,19 +384,19 @@ class PostgresJournal(Journal):
 
     async def _transact(self, run_id: str, do: Callable[[Any], Awaitable[Any]]) -> Any:
         """What is done in a transaction of several statements."""
-        return await self._ask(WriteJob(run_id, special=do))
+        return await self._ask(PostgresJob(run_id, special=do))
 
     async def _read(self, question: Callable[[Any], Awaitable[T]]) -> T:
         writer, desk = self._started()
         if writer.is_behind():
             with suppress(JournalError):  # then it can be read all the same
-                await self._ask(WriteJob())  # what was noted before is stored afterwards
+                await self._ask(PostgresJob())  # what was noted before is stored afterwards
         return await desk.ask(lambda: writer.connections.read(question))
 
-    def _started(self, run_id: str = "") -> tuple[Writer, Desk]:
+    def _started(self, run_id: str = "") -> tuple[PostgresWriter, PostgresDesk]:
         return self._workers or self._start(run_id)
 
-    def _start(self, run_id: str = "") -> tuple[Writer, Desk]:
+    def _start(self, run_id: str = "") -> tuple[PostgresWriter, PostgresDesk]:
         with self._starting:
             if self._closed:
                 raise error_of("bae-journal-closed", self.name, run_id or None)
@@ -405,8 +405,8 @@ class PostgresJournal(Journal):
                 connections = Connections(
                     self._url, self.name, self.schema, self.durability, self.lease, self.patience
                 )
-                writer = Writer(connections, Lease(self.lease))
-                desk = Desk(self.name, writer.serve, writer.stop, writer.refuse_rest)
+                writer = PostgresWriter(connections, PostgresLease(self.lease))
+                desk = PostgresDesk(self.name, writer.serve, writer.stop, writer.refuse_rest)
                 writer.desk = desk
                 self._workers = writer, desk
                 weakref.finalize(self, writer.stop).atexit = False

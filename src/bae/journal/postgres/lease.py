@@ -32,7 +32,7 @@ class PostgresClaim(Claim):
     __slots__ = ("at", "due", "kept", "lease", "lost", "number", "run", "token")
 
     def __init__(
-        self, run_id: str, lease: Lease, run: int, due: int, number: int, token: int
+        self, run_id: str, lease: PostgresLease, run: int, due: int, number: int, token: int
     ) -> None:
         super().__init__(run_id, lease.owner)
         self.lease = lease
@@ -61,7 +61,7 @@ class PostgresClaim(Claim):
             self.at = lines[-1].at
 
 
-class Lease:
+class PostgresLease:
     """The claims of this process. One row of the database, which is renewed three times per period,
     holds for all its runs; each batch of lines needs the row. Used in the thread of the writer
     alone, but for `is_over`."""

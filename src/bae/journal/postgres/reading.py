@@ -88,7 +88,7 @@ _COUNT: Final = """select
 
 
 @dataclass(frozen=True)
-class Reader:
+class PostgresReader:
     """Questions to a connection, of the journal in a schema."""
 
     name: str

@@ -90,6 +90,7 @@ async def upgrade(connection: Any, schema: str) -> tuple[int, int]:
 async def _version(connection: Any, schema: str) -> int:
     """The version of the tables; 0 where there are none."""
     table = f"{schema}.versions"
-    if await connection.fetchval("select to_regclass($1)", table) is None:
+    found = await connection.fetchval("select to_regclass($1)", table)
+    if found is None:
         return 0
     return int(await connection.fetchval(f"select version from {table}"))

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from bae.exceptions import JournalError, describe
 from bae.journal.postgres.connections import ConnectionLost, Connections, Patience, close, driver
-from bae.journal.postgres.desk import Desk
+from bae.journal.postgres.desk import PostgresDesk
 from bae.journal.postgres.errors import error_of, failed, refusal
-from bae.journal.postgres.lease import Keys, Lease, PostgresClaim, steady_time
+from bae.journal.postgres.lease import Keys, PostgresLease, PostgresClaim, steady_time
 from bae.journal.postgres.tables import DAYS_AHEAD, KEY_BITS
 from bae.journal.stored_runs import NO_FILES, Line
 
@@ -40,7 +40,7 @@ _ENDS: Final = """select run, shared,
 
 
 @dataclass(eq=False, slots=True)
-class WriteJob:
+class PostgresJob:
     """Work for the writer. `future` gets what came of it."""
 
     run_id: str = ""
@@ -73,14 +73,14 @@ class WriteJob:
 
 
 @dataclass(eq=False)
-class Writer:
+class PostgresWriter:
     """Stores work, in the thread of the desk."""
 
     connections: Connections
-    lease: Lease
-    queue: deque[WriteJob] = field(default_factory=deque[WriteJob])
+    lease: PostgresLease
+    queue: deque[PostgresJob] = field(default_factory=deque[PostgresJob])
     is_stopping: bool = False
-    desk: Desk | None = None
+    desk: PostgresDesk | None = None
     """The thread that this serves in, once there is one."""
     _keys: Keys = field(default_factory=partial(Keys, KEY_BITS))
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -101,7 +101,7 @@ class Writer:
         # A batch that takes longer was lost on the way: it is tried again.
         self._timeout = max(self.lease.seconds, 10.0)
 
-    def put(self, job: WriteJob) -> None:
+    def put(self, job: PostgresJob) -> None:
         """Queue work, from any thread; that which no caller waits for may wait a moment. Once the
         journal is closed it is refused."""
         self.queue.append(job)
@@ -161,10 +161,10 @@ class Writer:
 
     # Batches
 
-    async def _store_all(self, jobs: Sequence[WriteJob]) -> None:
+    async def _store_all(self, jobs: Sequence[PostgresJob]) -> None:
         """Store work in order. Each special job is a transaction of its own, and what claims comes
         after the lines before it, which it counts."""
-        batch: list[WriteJob] = []
+        batch: list[PostgresJob] = []
         try:
             for job in jobs:
                 self._take(job)
@@ -186,7 +186,7 @@ class Writer:
             self._finish(left)
             raise
 
-    def _take(self, job: WriteJob) -> None:
+    def _take(self, job: PostgresJob) -> None:
         if job.claims:
             job.number = randbits(62) + 1
         if job.claim is not None:
@@ -196,7 +196,7 @@ class Writer:
             except (JournalError, ValueError) as error:
                 job.error = error
 
-    async def _store(self, batch: Sequence[WriteJob]) -> None:
+    async def _store(self, batch: Sequence[PostgresJob]) -> None:
         """Store a batch, and again while the database is away."""
         if not batch:
             return
@@ -234,13 +234,13 @@ class Writer:
         broken = self._connection is not None and self._connection.is_closed()
         return broken or isinstance(error, driver().InternalClientError)
 
-    def _still_good(self, batch: Sequence[WriteJob]) -> list[WriteJob]:
+    def _still_good(self, batch: Sequence[PostgresJob]) -> list[PostgresJob]:
         for job in batch:
             if job.error is None and job.claim is not None and job.claim.lost is not None:
                 job.error = job.claim.lost()
         return [job for job in batch if job.error is None]
 
-    async def _commit(self, batch: Sequence[WriteJob]) -> None:
+    async def _commit(self, batch: Sequence[PostgresJob]) -> None:
         """Store a batch. Raises where it is not known that it was stored."""
         connection = await self._connected()
         needs_owner = bool(self.lease.unreleased) or any(
@@ -253,16 +253,17 @@ class Writer:
         if batch[0].special is not None:
             await self._transact(connection, batch[0])
             return
-        if len(batch) == 1 and await self._add_one(connection, batch[0]):
+        # Runs are given up before any is claimed: the claim may be on one of them.
+        released = [*self.lease.unreleased]
+        if len(batch) == 1 and not released and await self._add_one(connection, batch[0]):
             await self._confirm(connection)
             _keep(batch)
             return
-        jobs = [self._described(job) for job in batch if job.job is not None]
-        released = [*self.lease.unreleased] if needs_owner else []
-        jobs += [
+        jobs = [
             {"do": "release", "id": self.lease.unreleased[number], "claim": number}
             for number in released
         ]
+        jobs += [self._described(job) for job in batch if job.job is not None]
         found = await self._call(connection, batch, jobs, needs_owner)
         if "results" not in found:  # the batch is tried again, as far as it is still good
             if found.get("lost"):
@@ -277,12 +278,12 @@ class Writer:
         if needs_owner:
             await self._confirm(connection)
         _keep(batch)
-        results = iter(found["results"])
+        results = iter(found["results"][len(released) :])
         taken = [job for job in batch if job.job is not None and self._judge(job, next(results))]
         if taken:
             await self._commit(taken)
 
-    async def _add_one(self, connection: Any, job: WriteJob) -> bool:
+    async def _add_one(self, connection: Any, job: PostgresJob) -> bool:
         """Add the only line that there is to add. False where this must be looked at."""
         claim = job.claim
         if claim is None or job.job is not None or job.files or len(job.lines) != 1:
@@ -291,7 +292,7 @@ class Writer:
         tag: str = await connection.execute(self._add_line, *row, timeout=self._timeout)
         return tag == "INSERT 0 1"
 
-    def _described(self, job: WriteJob) -> dict[str, Any]:
+    def _described(self, job: PostgresJob) -> dict[str, Any]:
         """What the database is told of a job."""
         assert job.job is not None
         told = {**job.job, "again": job.is_again, "claim": job.number}
@@ -305,7 +306,7 @@ class Writer:
     async def _call(
         self,
         connection: Any,
-        batch: Sequence[WriteJob],
+        batch: Sequence[PostgresJob],
         jobs: Sequence[dict[str, Any]],
         needs_owner: bool,
     ) -> dict[str, Any]:
@@ -323,7 +324,7 @@ class Writer:
         )
         return json.loads(text)
 
-    async def _transact(self, connection: Any, job: WriteJob) -> None:
+    async def _transact(self, connection: Any, job: PostgresJob) -> None:
         """Do a special job, unless it was done when its answer was lost."""
         assert job.special is not None
         if job.transaction is not None and job.transaction[0] == self.connections.timeline:
@@ -331,7 +332,7 @@ class Writer:
             status = await connection.fetchval(query, job.transaction[1])
             if status == "committed":
                 return
-            if status == "in progress":
+            if status not in ("aborted", None):  # it goes on
                 raise TimeoutError
         async with asyncio.timeout(max(self._timeout, 60)), connection.transaction():
             await connection.execute(f"select from {self._schema}.changes for update")
@@ -342,7 +343,7 @@ class Writer:
                 raise _Refused(refused) from refused
             job.transaction = self.connections.timeline, number
 
-    def _judge(self, job: WriteJob, result: dict[str, Any]) -> bool:
+    def _judge(self, job: PostgresJob, result: dict[str, Any]) -> bool:
         """Take what the database says of a job. True where it must be tried with another key."""
         if result.get("code") == "key":
             job.run = 0
@@ -359,9 +360,9 @@ class Writer:
             job.value = result["first"]
         return False
 
-    def _finish(self, batch: Sequence[WriteJob]) -> None:
+    def _finish(self, batch: Sequence[PostgresJob]) -> None:
         """Tell the callers what came of their work."""
-        by_loop: dict[AbstractEventLoop, list[WriteJob]] = {}
+        by_loop: dict[AbstractEventLoop, list[PostgresJob]] = {}
         for job in batch:
             failed = job.error is not None
             if job.claim is not None and job.ends:
@@ -377,7 +378,7 @@ class Writer:
             with suppress(RuntimeError):  # a closed loop has no callers
                 loop.call_soon_threadsafe(self._settle, jobs)
 
-    def _settle(self, jobs: Sequence[WriteJob]) -> None:
+    def _settle(self, jobs: Sequence[PostgresJob]) -> None:
         """In the thread of the callers."""
         for job in jobs:
             future, error = job.future, job.error
@@ -389,7 +390,7 @@ class Writer:
             if future.done():  # it was cancelled
                 if made is not None and error is None:
                     release = {"do": "release", "id": job.run_id}
-                    self.put(WriteJob(job.run_id, made, job=release, ends=True))
+                    self.put(PostgresJob(job.run_id, made, job=release, ends=True))
             elif error is not None:
                 future.set_exception(error)
                 future.exception()  # a caller that does not wait is told at the next line
@@ -436,7 +437,7 @@ class Writer:
                     self._heart = None
                     await asyncio.sleep(self.lease.seconds / 15)
             if self.lease.unreleased:
-                self.queue.append(WriteJob())  # they are given up with any commit
+                self.queue.append(PostgresJob())  # they are given up with any commit
                 self._wake.set()
             if self._heart is not None and monotonic() - self._days_made > DAYS_MADE:
                 self._days_made = monotonic()
@@ -489,12 +490,12 @@ def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
 
 
-def _keep(batch: Sequence[WriteJob]) -> None:
+def _keep(batch: Sequence[PostgresJob]) -> None:
     """Note which lines the database has for certain."""
     for job in batch:
         if job.claim is not None and job.lines:
             job.claim.kept = job.lines[-1].n + 1
 
 
-def _is_told(job: WriteJob) -> bool:
+def _is_told(job: PostgresJob) -> bool:
     return job.future is not None and job.future.done()
