@@ -177,7 +177,9 @@ async def _is_free(db: Any, reader: PostgresReader, owner: str | None) -> bool:
     return await db.fetchval(reader.sql("select {s}.bury($1, $2)"), owner, dead)
 
 
-async def _may_replace(db: Any, reader: PostgresReader, run_id: str, claim: Claim | None) -> int | None:
+async def _may_replace(
+    db: Any, reader: PostgresReader, run_id: str, claim: Claim | None
+) -> int | None:
     query = reader.sql("select run, owner, claim from {s}.runs where id = $1 for update")
     row = await db.fetchrow(query, run_id)
     if claim is not None:

@@ -20,7 +20,7 @@ from bae.journal.postgres.address import checked_address, without_password
 from bae.journal.postgres.connections import Connections, driver
 from bae.journal.postgres.desk import PostgresDesk
 from bae.journal.postgres.errors import error_of, failed
-from bae.journal.postgres.lease import PostgresLease, PostgresClaim
+from bae.journal.postgres.lease import PostgresClaim, PostgresLease
 from bae.journal.postgres.reading import RUNS_OF_FILE, PostgresReader, info_of
 from bae.journal.postgres.tables import upgrade
 from bae.journal.postgres.writer import PostgresJob, PostgresWriter

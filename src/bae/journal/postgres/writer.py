@@ -19,7 +19,7 @@ from bae.exceptions import JournalError, describe
 from bae.journal.postgres.connections import ConnectionLost, Connections, Patience, close, driver
 from bae.journal.postgres.desk import PostgresDesk
 from bae.journal.postgres.errors import error_of, failed, refusal
-from bae.journal.postgres.lease import Keys, PostgresLease, PostgresClaim, steady_time
+from bae.journal.postgres.lease import Keys, PostgresClaim, PostgresLease, steady_time
 from bae.journal.postgres.tables import DAYS_AHEAD, KEY_BITS
 from bae.journal.stored_runs import NO_FILES, Line
 
