@@ -1,15 +1,13 @@
-// Dialogs of a run: choose another one to compare it with, what a replay found, and delete it.
+// The choice of a run to compare another one with.
 
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useLocation } from "wouter";
 
-import { api, pathOf } from "../../api/client.ts";
-import { client, type RunAt, runsQuery } from "../../api/queries.ts";
-import type { ReplayView, RunDetails } from "../../api/types.ts";
+import { runsQuery } from "../../api/queries.ts";
+import type { RunDetails } from "../../api/types.ts";
 import { Age, Loading, Problem, Status } from "../../ui/basics.tsx";
 import { Dialog } from "../../ui/overlays.tsx";
-import { ReplayOutcome } from "./compare-replay.tsx";
 
 export function CompareDialog({ details, onClose }: { details: RunDetails; onClose: () => void }) {
   const [, navigate] = useLocation();
@@ -39,48 +37,6 @@ export function CompareDialog({ details, onClose }: { details: RunDetails; onClo
             </li>
           ))}
         </ul>
-      </div>
-    </Dialog>
-  );
-}
-
-export function ReplayDialog({ replay, error }: { replay: ReplayView | null; error: unknown }) {
-  if (error !== null && replay === null) return <Problem error={error} />;
-  if (replay === null) return <Loading />;
-  return <ReplayOutcome found={replay} />;
-}
-
-export function DeleteDialog({ at, details, onClose, onDeleted }: { at: RunAt; details: RunDetails; onClose: () => void; onDeleted: () => void }) {
-  const [error, setError] = useState<unknown>(null);
-  const remove = async () => {
-    try {
-      await api(at.base + pathOf`/runs/${at.run}`, { method: "DELETE" });
-      client.removeQueries({ queryKey: ["run", at.base, at.run] });
-      void client.invalidateQueries({ queryKey: ["runs"] });
-      client.removeQueries({ queryKey: ["run-list"] });
-      onDeleted();
-    } catch (problem) {
-      setError(problem);
-    }
-  };
-  return (
-    <Dialog
-      title="Delete this run?"
-      onClose={onClose}
-      foot={
-        <>
-          <button type="button" className="button" onClick={onClose} autoFocus>
-            Keep it
-          </button>
-          <button type="button" className="button danger" onClick={() => void remove()}>
-            Delete {details.run_id}
-          </button>
-        </>
-      }
-    >
-      <div className="stack">
-        <p>All records of {details.run_id} are removed from the journal. This cannot be undone.</p>
-        {error !== null && <Problem error={error} />}
       </div>
     </Dialog>
   );
