@@ -205,10 +205,10 @@ class Watching(NamedTuple):
 
 @contextmanager
 def carrying(work: str, run_id: str, graph: str) -> Generator[Mapping[str, str]]:
-    """Have the observers that are in force know of work on a run by which another process gets it:
-    "submit", "dispatch" or "work". What they return is stored with the run, as the metadata of the
-    run: telemetry continues a trace by it. An observer that wants this has a method `carry`, which
-    returns a context manager."""
+    """Report to the observers in force that a run is handed to another process: "submit" or
+    "dispatch". An observer that wants this has a method `carry`, which returns a context manager.
+    The headers that it yields are stored in the metadata of the run, so that telemetry in the other
+    process continues the trace."""
     headers: dict[str, str] = {}
     with ExitStack() as stack:
         for watching in in_force():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from time import time_ns
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, finalize
 
@@ -13,17 +14,29 @@ from bae.lm.extras import need
 need("opentelemetry.trace", extra="otel", by="bae.otel")
 
 from opentelemetry import context as contexts  # noqa: E402
-from opentelemetry.trace import Tracer, TracerProvider, get_tracer  # noqa: E402
+from opentelemetry.trace import (  # noqa: E402
+    SpanContext,
+    SpanKind,
+    Tracer,
+    TracerProvider,
+    get_current_span,
+    get_tracer,
+)
+from opentelemetry.trace.propagation.tracecontext import (  # noqa: E402
+    TraceContextTextMapPropagator,
+)
 
 from bae import __version__  # noqa: E402
 from bae.observers import ObservedRun, observe, observing  # noqa: E402
 from bae.otel.attributes import about_conversation  # noqa: E402
-from bae.otel.spans import RunSpans  # noqa: E402
+from bae.otel.spans import RunSpans, fail_span  # noqa: E402
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import Journal
     from bae.records import Record
+
+_PROPAGATOR = TraceContextTextMapPropagator()
 
 __all__ = ["export", "export_run", "instrument", "tracing"]
 
@@ -113,14 +126,42 @@ class _Watching:
                 run_id=run.run_id,
                 past=run.past,
                 common=about_conversation(run.thread, run.metadata),
+                submitted=_submission(run.metadata),
             )
             # A run whose event loop was stopped never ends, but is dropped: its spans end then,
             # or when the interpreter exits.
             finalize(run, spans.close)
         spans.write(record)
 
+    @contextmanager
+    def carry(self, work: str, run_id: str, graph: str) -> Generator[dict[str, str]]:
+        """A span around the submission or dispatch of a run, and the headers by which the worker
+        continues the trace."""
+        with self._tracer.start_as_current_span(
+            f"{work} {graph}",
+            kind=SpanKind.PRODUCER,
+            attributes={"bae.run.id": run_id, "gen_ai.agent.name": graph},
+            record_exception=False,  # it would have the message
+            set_status_on_exception=False,
+        ) as span:
+            headers: dict[str, str] = {}
+            _PROPAGATOR.inject(headers)
+            try:
+                yield headers
+            except BaseException as error:
+                fail_span(span, time_ns(), error, content=False)
+                raise
+
     def __repr__(self) -> str:
         return "<bae.otel>"
+
+
+def _submission(metadata: Mapping[str, Any]) -> SpanContext | None:
+    """The span in which a run was submitted, by what `carry` had stored with the run."""
+    headers = {name: value for name, value in metadata.items() if isinstance(value, str)}
+    found = get_current_span(_PROPAGATOR.extract(headers, contexts.Context()))
+    context = found.get_span_context()
+    return context if context.is_valid else None
 
 
 def _tracer(provider: TracerProvider | None) -> Tracer:
