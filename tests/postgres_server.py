@@ -78,7 +78,8 @@ class PostgresServer:
                     return
                 assert self.process is not None
                 if self.process.poll() is not None:
-                    pytest.fail(f"Postgres ended: {(self.folder / 'log').read_text()[-2000:]}")
+                    log = (self.folder / "log").read_text()[-2000:]
+                    pytest.fail(f"Postgres ended with {self.process.returncode}: {log}")
                 await asyncio.sleep(0.05)
 
     def kill(self) -> None:
