@@ -1046,7 +1046,7 @@ export interface TurnView {
   "metadata": Record<string, unknown>;
 }
 
-/** Calls, tokens, cost and time; add two with `+`. A cost of None is unknown, not zero. `calls` counts requests that were sent, failed ones too, and `attempts` the answers that came back: a node filled at the second try has two. `seconds` is the time spent waiting for answers, added up over calls that ran at the same time; `models` names who answered. */
+/** Calls, tokens, cost and time; add two with `+`. A cost of None is unknown, not zero. `calls` counts the requests that were sent, including failed requests. `attempts` counts the answers: a node filled at the second try has two. `seconds` is the time spent waiting for answers, added up over calls that ran at the same time. `models` names the models that answered. */
 export interface Usage {
   "calls": number;
   "input_tokens": number;
