@@ -141,7 +141,7 @@ def parse_answer(answer: str) -> tuple[Edit, ...]:
 
 def refusal(problems: Sequence[str], missed: Sequence[str] = ()) -> EditError:
     """The error for an answer that was not applied."""
-    message = "the answer was not applied, no file was changed:\n- " + "\n- ".join(problems)
+    message = "the edits were not applied, and no file was changed:\n- " + "\n- ".join(problems)
     return EditError(message, reasons=tuple(problems), missed=tuple(dict.fromkeys(missed)))
 
 

@@ -237,11 +237,16 @@ def _read_call(call: MadeCall, at: float, run: str) -> LogEntry:
 
 def _shorten(call: MadeCall) -> str:
     """A call with the first line of each of its texts."""
-    first = {
-        name: f"{value.splitlines()[0]} …" if isinstance(value, str) and "\n" in value else value
+    short = {
+        name: _first_line(value) if isinstance(value, str) else value
         for name, value in call.arguments.items()
     }
-    return replace(call, arguments=first).text
+    return replace(call, arguments=short).text
+
+
+def _first_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return f"{lines[0]} …" if len(lines) > 1 else text
 
 
 # --- what workers do now --------------------------------------------------------------------------

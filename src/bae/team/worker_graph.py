@@ -183,7 +183,7 @@ def _describe_end(task: Task, error: LoopEnded | FillError | ToolCallError) -> s
         return error.message
     if isinstance(error, ToolCallError) and error.code not in _HOPELESS:
         return None
-    return f"The work on {task.title!r} has come to nothing: {headline(error.message, 300)}."
+    return f"The work on {task.title!r} ended without a result: {headline(error.message, 300)}."
 
 
 _HOPELESS: Final = ("bae-tools-context", "bae-tool-wrong-rounds")
