@@ -406,8 +406,8 @@ def add_failed_before(brief: str, known: str) -> str:
 
 def question_in(answer: str) -> str | None:
     """The question that an answer asks instead of writing edits."""
-    found = _QUESTION.match(answer)
-    return bounded(found[1].strip(), SHOWN_FAILURE) if found else None
+    match = _QUESTION.match(answer)
+    return bounded(match[1].strip(), SHOWN_FAILURE) if match else None
 
 
 def digest(answer: str) -> str:

@@ -162,13 +162,15 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     known = "\n".join(("", desk.brief, *progress.messages, ""))
     notes = (await bench.store.task(task.id)).notes
     new = [f"A person says: {note}" for note in notes if f"\n{note}\n" not in known]
-    told = [text for text in new if f"\n{text}\n" not in known]
+    messages = [text for text in new if f"\n{text}\n" not in known]
     if left <= _LAST:
         rounds = "This is the last round" if left == 1 else f"{left} rounds are left"
-        told.append(f"{rounds}: submit by answering without a call, or ask.")
+        messages.append(f"{rounds}: submit by answering without a call, or ask.")
     elif bench.idle_rounds - idle == _LAST:
-        told.append(f"Nothing was changed in {idle} rounds: edit, submit or ask within {_LAST}.")
-    return "\n\n".join(told) or None
+        messages.append(
+            f"Nothing was changed in {idle} rounds: edit, submit or ask within {_LAST}."
+        )
+    return "\n\n".join(messages) or None
 
 
 def _count_since(names: Sequence[str], rounds: Sequence[Sequence[ToolCall]]) -> int:
