@@ -91,6 +91,7 @@ from bae.team.store import Store
 from bae.team.task_log import read_task_log
 from bae.team.team_run import is_running, open_requests, read_held, read_paused
 from bae.team.unified_diffs import ChangedFile, read_changed_files
+from bae.team.worker_graph import worker_graph
 
 LINES_OF_ALL: Final = 20_000
 """Lines of a diff that are sent in one response, of all files together."""
@@ -131,6 +132,8 @@ def add_teams(
     api.endpoints += served.rows()
     api.feed_kinds["team"] = served.open_feed
     api.inbox_sources.append(served.list_waiting)
+    if any(team.journal is api.journal for team in teams.values()):
+        api.asked_elsewhere.add(worker_graph.name)  # a worker's question is a blocker
 
 
 class ServedTeams:

@@ -12,33 +12,35 @@ from asyncio import Future
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
-from typing import Final, TypeVar
-
-from bae.journal.postgres.errors import error_of
+from typing import Final, Literal, TypeVar
 
 T = TypeVar("T")
+Over = Literal["closed", "forked"]
+"""Why the thread does nothing more: it was closed, or this process was forked from its process."""
 
 AT_EXIT: Final = 5.0
 """Seconds that a program which ends waits for lines that are still to be stored."""
 
 
 class PostgresDesk:
-    """A thread with an event loop, in which `serve` runs until `stop` has told it to end; then
-    `refuse` is told why nothing is done any more."""
+    """A thread with an event loop, in which `serve` runs until `stop` has told it to end. Then
+    `refuse` gets the reason, and `error` makes an error of it."""
 
     def __init__(
         self,
         name: str,
         serve: Callable[[], Awaitable[None]],
         stop: Callable[[], None],
-        refuse: Callable[[str], None],
+        refuse: Callable[[Over], None],
+        error: Callable[[Over], Exception],
     ) -> None:
         self.name = name
-        self.over = ""
-        """Once nothing more is done: the code of the error that says why."""
+        self.over: Over | None = None
+        """Once nothing more is done: why."""
         self.stop = stop
         self._serve = serve
         self._refuse = refuse
+        self._error = error
         ready: ThreadFuture[asyncio.AbstractEventLoop] = ThreadFuture()
         self._thread = threading.Thread(
             target=self._run, args=[ready], name=f"bae {name}", daemon=True
@@ -63,12 +65,12 @@ class PostgresDesk:
 
         def finish(task: asyncio.Task[T]) -> None:
             with suppress(RuntimeError):  # a closed loop has no callers
-                future.get_loop().call_soon_threadsafe(_settle, future, task, self.name)
+                future.get_loop().call_soon_threadsafe(self._settle, future, task)
 
         try:
             self.loop.call_soon_threadsafe(start)
         except RuntimeError:
-            raise error_of(self.over or "bae-journal-closed", self.name) from None
+            raise self._error(self.over or "closed") from None
         try:
             return await future
         except asyncio.CancelledError:
@@ -94,26 +96,25 @@ class PostgresDesk:
         try:
             asyncio.run(main())
         finally:
-            self.over = self.over or "bae-journal-closed"
+            self.over = self.over or "closed"
             self._refuse(self.over)
 
-
-def _settle(future: Future[T], task: asyncio.Task[T], name: str) -> None:
-    """Tell a caller, in the thread of its loop, what came of a task."""
-    if future.done():
-        return
-    if task.cancelled():  # by the end of the thread: a caller that cancels it does not wait
-        future.set_exception(error_of("bae-journal-closed", name))
-    elif (error := task.exception()) is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(task.result())
+    def _settle(self, future: Future[T], task: asyncio.Task[T]) -> None:
+        """Tell a caller, in the thread of its loop, what came of a task."""
+        if future.done():
+            return
+        if task.cancelled():  # by the end of the thread: a caller that cancels it does not wait
+            future.set_exception(self._error("closed"))
+        elif (error := task.exception()) is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(task.result())
 
 
 def _in_child() -> None:
     # The connections are the parent's, and the thread is not there.
     for desk in list(_alive):
-        desk.over = desk.over or "bae-journal-forked"
+        desk.over = desk.over or "forked"
         _alive.discard(desk)
 
 
