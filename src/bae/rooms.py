@@ -1,6 +1,6 @@
-"""What the core asks other packages of bae to do, and names that a package has without importing
-their modules. Each is imported when it is first asked for: `import bae` stays fast, and a run that
-needs no other package loads none."""
+"""Lazy imports: the functions that the core calls in other packages of bae, and packages that
+export names without importing their modules. Each is imported when it is first used. `import bae`
+stays fast, and a run that needs no other package loads none."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ _GONE: Final = {
         "raises pydantic's ValidationError, which a run raises as FillError"
     ),
 }
-"""Public names of bae 3.0 that nothing has now, and what to write instead."""
+"""Public names of bae 3.0 that no longer exist, and what to write instead."""
 
 
 def export_lazily(
     package: str, modules: Mapping[str, str], root: str = ""
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package. `modules` maps each of its modules to the
-    names that the package has from it, with spaces between them; with `root`, they are modules of
-    that package."""
+    """The `__getattr__` and the `__dir__` of a package. `modules` maps each module to the names
+    that the package exports from it, with spaces between them. The modules are those of `root`, if
+    it is given."""
     origins = {name: module for module, names in modules.items() for name in names.split()}
     namespace = vars(sys.modules[package])
 
@@ -99,7 +99,7 @@ __getattr__, __dir__ = export_lazily(
 
 
 def journal_problems(graph: Graph[Any, Any]) -> tuple[list[Problem], list[Problem]]:
-    """What keeps a graph from running with a journal, and notes on what a journal does not hold."""
+    """The errors of a graph that runs with a journal, and notes on values that are not stored."""
     from bae.journal.keepable import notes, unkeepable
 
     return unkeepable(graph), notes(graph)
