@@ -23,7 +23,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, HttpUrl, field_validator, model_validator
 
 from bae import BaeLMError, FillError, Node
-from bae.lm import Attempt, LocalBackend, Usage, metered
+from bae.lm import Attempt, LocalBackend, Usage
+from bae.usage import metered
 
 TEMPERATURES = (0.0, 0.7, 1.5)
 FILLS = 10
