@@ -23,8 +23,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, HttpUrl, field_validator, model_validator
 
 from bae import BaeLMError, FillError, Node
-from bae.lm import Attempt, LocalBackend, Usage
-from bae.usage import metered
+from bae.lm import Attempt, LocalBackend, Usage, metered
 
 TEMPERATURES = (0.0, 0.7, 1.5)
 FILLS = 10

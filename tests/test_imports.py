@@ -468,14 +468,15 @@ def test_a_module_imports_pydantic_the_standard_library_and_the_packages_of_its_
 
 
 FORMER = {
-    "bae.lm": "check_lm_name: call bae.lm.resolve, which checks the name",
+    "bae.mcp": "servers_of: `bae mcp list` lists the tools of servers",
+    "bae.optimizer": "example_of: call examples_from",
 }
 
 
 @pytest.mark.parametrize("module", sorted(FORMER))
 def test_a_name_that_goes_can_be_imported_with_a_warning_that_says_what_to_write(module: str):
     name, _, instead = FORMER[module].partition(": ")
-    with pytest.warns(DeprecationWarning) as warned:
+    with pytest.warns(DeprecationWarning, match=f"{name} is not public any more") as warned:
         exec(f"from {module} import {name}")
     assert {each.filename for each in warned} == {"<string>"}  # the line that imports it
     assert all(

@@ -22,8 +22,8 @@ from bae.journal import (
     SourceEnded,
     StepStarted,
 )
-from bae.lm import report, tell
-from bae.usage import CallEvent, metered
+from bae.lm import metered, report, tell
+from bae.usage import CallEvent
 from end_node import EndNode
 
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from bae import LM, BaeLMError, Dep, Graph, Map, Node, NodeConfig, Usage
 from bae.exceptions import BudgetError, LimitError
-from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, report
-from bae.lm.policies.budget import estimate_tokens
+from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, estimate_tokens, report
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode

@@ -32,6 +32,7 @@ from bae.lm import (
     Retry,
     SQLiteCache,
     Timeout,
+    metered,
     tell,
 )
 from bae.lm.policies.cache import cache_key
@@ -40,7 +41,6 @@ from bae.observers import observing
 from bae.run import Run, RunOptions
 from bae.runner import run_graph
 from bae.testing import ScriptedLM
-from bae.usage import metered
 from bounded import BOUND
 from end_node import EndNode
 from growth import Scans

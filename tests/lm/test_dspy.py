@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from bae import BaeLMError
-from bae.lm import Usage
+from bae.lm import Usage, metered
 from bae.prompts.questions import fill_prompt
 from bae.testing import Provider, Received, Status
-from bae.usage import metered
 from bounded import BOUND
 from http_backends import SHIRT, AskBack, Outfit, Prices, Weather
 

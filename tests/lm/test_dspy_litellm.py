@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from bae import BaeLMError
+from bae.lm import metered
 from bae.lm.extras import is_there
 from bae.prompts.questions import fill_prompt
 from bae.testing import Cut, Malformed, Overlong, Provider, Refusal, Status
-from bae.usage import metered
 from bounded import BOUND, some_turns
 from http_backends import AskBack, Weather
 

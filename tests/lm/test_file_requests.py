@@ -22,8 +22,16 @@ from bae import (
     ToolCall,
     Tools,
 )
-from bae.lm import Answer, Backend, Budget, Budgeted, CallPart, FileLimits, Prompt
-from bae.lm.policies.budget import estimate_tokens
+from bae.lm import (
+    Answer,
+    Backend,
+    Budget,
+    Budgeted,
+    CallPart,
+    FileLimits,
+    Prompt,
+    estimate_tokens,
+)
 from bae.testing import Call, Calls, Provider, ScriptedLM
 from end_node import EndNode
 from file_parts import DOT, NOTE, PAPER, png

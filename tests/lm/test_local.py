@@ -25,11 +25,10 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from bae import BaeLMError, Graph, Node, Text, ToolCall, Tools
-from bae.lm import Answer, Attempt, Correction, LocalBackend, Prompt, Question, local_model
+from bae.lm import Answer, Attempt, Correction, LocalBackend, Prompt, Question, local_model, metered
 from bae.lm.local import without_control_tokens
 from bae.lm.local_engine import Loading
 from bae.prompts.messages import ask_in_text
-from bae.usage import metered
 from bounded import BOUND, some_turns
 from end_node import EndNode
 
@@ -486,8 +485,7 @@ async def test_a_system_without_the_library_for_threads_is_told_how_to_get_it(
 PROGRAM = """
     import asyncio, os, sys, threading
     from bae import Node
-    from bae.lm import (LocalBackend)
-    from bae.usage import (metered)
+    from bae.lm import LocalBackend, metered
     from pydantic import Field
 
     class Short(Node):

@@ -29,11 +29,11 @@ from bae.lm import (
     RateLimit,
     Retry,
     Timeout,
+    metered,
     report,
 )
 from bae.lm.adapter import LMAdapter
 from bae.testing import ScriptedLM
-from bae.usage import metered
 from bounded import BOUND
 from end_node import EndNode
 from naming import shown

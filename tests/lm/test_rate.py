@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bae import BaeLMError, Usage
-from bae.lm import Answer, Backend, Cached, Prompt, RateLimit, Retry
+from bae.lm import Answer, Backend, Cached, Prompt, RateLimit, Retry, metered
 from bae.lm.policies.budget import estimate_tokens
-from bae.usage import metered
 from growth import Lines, assert_linear
 from policy_parts import REPLY, Ask, Clock, Reply, at_once, busy, prompt, run, settled
 from toy_backend import ToyBackend

@@ -14,9 +14,8 @@ import pytest
 from asked_nodes import GOOD, Ask, Found, Left, attempts_of, failure, priced
 from bae import LM, BaeLMError, Dep, FillError, Graph, Map, Node, Usage
 from bae.journal import AnswerBegan, AnswerJudged, FieldText, FillEnded, FillStarted, LMUsed
-from bae.lm import Answer, Backend, Policy, Prompt, Retry, Timeout, tell
+from bae.lm import Answer, Backend, Policy, Prompt, Retry, Timeout, metered, tell
 from bae.observers import observing
-from bae.usage import metered
 from bounded import BOUND, run
 from end_node import EndNode
 from field_texts import Seen

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from bae import BaeLMError, Usage
 from bae.journal import AnswerBegan, AnswerJudged, AnswerRestarted, FieldText, TextVoided
-from bae.lm import Answer, Backend, Cached, Prompt, Retry, tell
+from bae.lm import Answer, Backend, Cached, Prompt, Retry, metered, tell
 from bae.observers import observing
 from bae.testing import ScriptedLM
-from bae.usage import metered
 from bounded import BOUND
 from field_texts import Seen
 from policy_parts import REPLY, Ask, Reply, at_once, busy, graph, prompt, run

@@ -26,8 +26,8 @@ from bae import (
     Usage,
 )
 from bae.journal import AnswerJudged
+from bae.lm import metered
 from bae.testing import Asked, Call, ScriptedLM, ScriptError
-from bae.usage import metered
 from end_node import EndNode
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from bae.language_model import LM
 from bae.rooms import export_lazily
-from bae.usage import Attempt, Discard, Restart, Thought, Usage, report, tell
+from bae.usage import Attempt, Discard, Restart, Thought, Usage, metered, report, tell
 
 if TYPE_CHECKING:
     from bae.lm.anthropic_backend import AnthropicBackend
@@ -13,18 +13,27 @@ if TYPE_CHECKING:
     from bae.lm.claude_cli import ClaudeCLIBackend
     from bae.lm.dspy_backend import DSPyBackend
     from bae.lm.file_limits import FileLimits
-    from bae.lm.http import PerLoop
+    from bae.lm.http import PerLoop, is_secret_name, remove_passwords
+    from bae.lm.kinds import LMKind
     from bae.lm.local import LocalBackend
     from bae.lm.optimized import OptimizedLM
-    from bae.lm.policies.budget import Budget
+    from bae.lm.policies.budget import Budget, estimate_tokens
     from bae.lm.policies.cache import Cached
     from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
     from bae.lm.policies.fallback import Fallback
     from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
     from bae.lm.policies.limits import Concurrency, RateLimit
     from bae.lm.policies.policy import Budgeted, Policy, Retry, Timeout
+    from bae.lm.prices import cost_of
     from bae.lm.pydantic_ai_backend import PydanticAIBackend
-    from bae.lm.registry import resolve
+    from bae.lm.registry import (
+        DefaultName,
+        check_lm_name,
+        find_default_lm,
+        find_default_name,
+        list_lm_kinds,
+        resolve,
+    )
     from bae.lm.requests import Answer
     from bae.lm.signatures import node_to_signature
     from bae.prompts.messages import (
@@ -55,11 +64,13 @@ __all__ = [
     "Concurrency",
     "Correction",
     "DSPyBackend",
+    "DefaultName",
     "Discard",
     "Fallback",
     "FewShot",
     "FileLimits",
     "FilePart",
+    "LMKind",
     "LearnedPrompt",
     "LocalBackend",
     "MemoryCache",
@@ -83,7 +94,16 @@ __all__ = [
     "ToolSpec",
     "Usage",
     "WithPrompts",
+    "check_lm_name",
+    "cost_of",
+    "estimate_tokens",
+    "find_default_lm",
+    "find_default_name",
+    "is_secret_name",
+    "list_lm_kinds",
+    "metered",
     "node_to_signature",
+    "remove_passwords",
     "report",
     "resolve",
     "tell",
@@ -100,34 +120,23 @@ __getattr__, __dir__ = export_lazily(
         "claude_cli": "ClaudeCLIBackend",
         "dspy_backend": "DSPyBackend",
         "file_limits": "FileLimits",
-        "http": "PerLoop",
+        "http": "PerLoop is_secret_name remove_passwords",
+        "kinds": "LMKind",
         "local": "LocalBackend",
         "optimized": "OptimizedLM",
-        "policies.budget": "Budget",
+        "policies.budget": "Budget estimate_tokens",
         "policies.cache": "Cached",
         "policies.cache_stores": "CacheStore MemoryCache SQLiteCache",
         "policies.fallback": "Fallback",
         "policies.learned": "LearnedPrompt NodePrompts PromptExample WithPrompts",
         "policies.limits": "Concurrency RateLimit",
         "policies.policy": "Budgeted Policy Retry Timeout",
+        "prices": "cost_of",
         "pydantic_ai_backend": "PydanticAIBackend",
-        "registry": "resolve",
+        "registry": (
+            "DefaultName check_lm_name find_default_lm find_default_name list_lm_kinds resolve"
+        ),
         "requests": "Answer",
         "signatures": "node_to_signature",
-    },
-    former={
-        "DefaultName": ("lm.registry", "call bae.lm.resolve, which takes the same names"),
-        "LMKind": ("lm.kinds", "read the output of `bae lm list --json`"),
-        "check_lm_name": ("lm.registry", "call bae.lm.resolve, which checks the name"),
-        "estimate_tokens": (
-            "lm.policies.budget",
-            "wrap the LM in bae.lm.Budgeted, which estimates each request",
-        ),
-        "find_default_lm": ("lm.registry", "run a graph without `lm=`, or call bae.lm.resolve"),
-        "find_default_name": ("lm.registry", "read the output of `bae lm list --json`"),
-        "is_secret_name": ("lm.http", "it has no successor"),
-        "list_lm_kinds": ("lm.registry", "read the output of `bae lm list --json`"),
-        "metered": ("usage", "read `usage` of a run's result"),
-        "remove_passwords": ("lm.http", "it has no successor"),
     },
 )

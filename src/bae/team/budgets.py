@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from bae import BudgetError
-from bae.lm import Budget, Policy, Usage
-from bae.lm.policies.budget import estimate_tokens
+from bae.lm import Budget, Policy, Usage, estimate_tokens, metered
 from bae.team import tables
 from bae.team.tables import sa
-from bae.usage import metered
 
 if TYPE_CHECKING:
     from bae import LM

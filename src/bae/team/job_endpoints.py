@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from bae import BaeLMError, GateError
 from bae.journal import Journal, RunInfo
-from bae.lm.registry import check_lm_name
+from bae.lm import check_lm_name
 from bae.serve import API, ApiCall, Endpoint, Form, GateView, InputFault, Refused, User, Value
 from bae.team.endpoints import ServedTeam, ServedTeams, get_row, put_row, wait_row
 from bae.team.jobs import JobKind, JobStatus, TeamJob, TeamJobs

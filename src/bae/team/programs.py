@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, cast
 
 from bae import BaeLMError, BudgetError
-from bae.lm import Answer, Backend, Budget, Prompt, Usage
-from bae.lm.prices import cost_of
+from bae.lm import Answer, Backend, Budget, Prompt, Usage, cost_of
 from bae.team import sandbox
 from bae.team.models import TeamError, bounded
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from bae.lm.http import is_secret_name, remove_passwords
+from bae.lm import is_secret_name, remove_passwords
 from bae.team.files import read_file
 
 

@@ -15,8 +15,7 @@ from typing import Final, Literal, Self, TypeAlias
 
 from bae import LM, BaeLMError
 from bae.journal import Journal
-from bae.lm import Backend, Policy, resolve
-from bae.lm.registry import find_default_lm, find_default_name, list_lm_kinds
+from bae.lm import Backend, Policy, find_default_lm, find_default_name, list_lm_kinds, resolve
 from bae.team import sandbox
 from bae.team.base_check import BaseCheck, BaseReports
 from bae.team.budgets import Budgets

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self, cast, overload
 
 from bae import LM, BaeError
-from bae.lm.registry import check_lm_name
+from bae.lm import check_lm_name
 from bae.tasks import finish_despite_cancel
 from bae.team import sandbox
 from bae.team.base_check import describe_failed_before

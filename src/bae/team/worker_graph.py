@@ -22,7 +22,7 @@ from bae import (
     ToolCallError,
     ToolError,
 )
-from bae.lm import Usage
+from bae.lm import Usage, metered
 from bae.team.desk import (
     SHOWN_FAILURE,
     Desk,
@@ -39,7 +39,6 @@ from bae.team.models import Task, bounded, headline
 from bae.team.program_turns import ProgramResult, describe_no_work, take_turn
 from bae.team.task_context import Context
 from bae.team.worker_tools import TOOLS, LoopEnded, LoopStopped, submit_work
-from bae.usage import metered
 
 if TYPE_CHECKING:
     from bae.team.edit_format import EditFormat
