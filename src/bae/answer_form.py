@@ -1,5 +1,5 @@
-"""`AnswerForm`: where the text of an answer has the fields of nodes, as it arrives and as a
-whole."""
+"""`AnswerForm`: where the text of an answer has the fields of nodes. It reads a complete answer, or
+pieces as they arrive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FieldPart(NamedTuple):
-    """A string in a field: the way to it inside the value, and its text or a piece of that."""
+    """A string in a field: the path to it inside the value, and its text or a piece of the text."""
 
     node: type[Node]
     field: str
@@ -28,9 +28,9 @@ class FieldPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """What an answer is of. `targets` are the classes that it may fill, each with the fields that
-    are asked for, by their names at `tag`, or by "" where there is one class alone. `base` is the
-    way to the object with the fields.
+    """The form of an answer. `targets` are the classes that the answer may fill, each with its
+    requested fields. Their keys are the names at `tag`, or "" for a single class. `base` is the
+    path to the object with the fields.
 
     With `is_text` the answer is plain text, the value of one field. `renamed` has the keys that
     stand for fields.
@@ -46,7 +46,7 @@ class AnswerForm:
 
     @classmethod
     def of(cls, target: type[Node], fields: tuple[str, ...] | None = None) -> AnswerForm:
-        """The form of an answer that fills a node, with all that is asked for unless given."""
+        """The form of an answer that fills a node: `fields`, or all fields that an LM is asked."""
         from bae.prompts.values import asked_fields
 
         names = asked_fields(target) if fields is None else fields
@@ -55,7 +55,7 @@ class AnswerForm:
 
     @property
     def target(self) -> type[Node] | None:
-        """The class that is filled, where it is known before the answer."""
+        """The class that is filled, if it is known before the answer."""
         return None if self.tag and len(self.targets) != 1 else next(self._classes, None)
 
     @property
@@ -67,7 +67,7 @@ class AnswerForm:
         return any(cls.__name__ == node and name in names for cls, names in self.targets.values())
 
     def parts_of(self, text: str) -> list[FieldPart]:
-        """The strings in a whole answer; none where it cannot be read."""
+        """The strings in a complete answer; none if it cannot be read."""
         if self.is_text:
             return [*self._text_part(text)]
         try:
@@ -82,7 +82,7 @@ class AnswerForm:
         ]
 
     def part(self, tagged: Any, path: JSONPath, text: str) -> FieldPart | None:
-        """The string at a way from the base, of the class that is `tagged` so."""
+        """The string at a path from the base, in the class with this tag."""
         if not path or tagged not in self.targets:
             return None
         node, names = self.targets[tagged]
@@ -97,7 +97,7 @@ class AnswerForm:
 
 
 class ArrivingAnswer:
-    """An answer that arrives in pieces. It is `broken` where it can be no answer of its form."""
+    """An answer that arrives in pieces. It is `broken` if it cannot be an answer of its form."""
 
     __slots__ = ("_early", "_form", "_strings", "_tagged")
 
@@ -106,11 +106,11 @@ class ArrivingAnswer:
         self._strings = JSONStrings()
         self._tagged = ""
         self._early: list[tuple[JSONPath, str]] = []
-        """What has come before it is known of which class it is."""
+        """Strings that arrived before the class was known."""
 
     @property
     def broken(self) -> bool:
-        """Whether no piece of it counts any more."""
+        """Whether the pieces are no longer used."""
         return self._strings.broken
 
     def feed(self, text: str) -> list[FieldPart]:
@@ -121,9 +121,9 @@ class ArrivingAnswer:
         if not form.targets:
             return []
         base, tag = form.base, form.tag
-        found = self._strings.feed(text)
+        pieces = self._strings.feed(text)
         inside: list[tuple[JSONPath, str]] = []
-        for path, piece in found:
+        for path, piece in pieces:
             if tag and path == tag:
                 self._tagged += piece
             elif path[: len(base)] == base:

@@ -1,4 +1,4 @@
-"""Values of the app, `Dep(fn, scope="app")`: opened when a run first asks, shared by the runs of
+"""Values with `Dep(fn, scope="app")`: opened when a run first asks for them, shared by the runs of
 all graphs that are open on an event loop, and closed with the last of these graphs."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def open_app(graph: Graph[Any, Any]) -> AsyncGenerator[None]:
-    """What `graph.open()` is."""
+    """The implementation of `graph.open()`."""
     graph.prove()
     loop = asyncio.get_running_loop()
     app = apps.setdefault(loop, _App())
@@ -43,12 +43,12 @@ async def open_app(graph: Graph[Any, Any]) -> AsyncGenerator[None]:
         if failure is not None:
             raise failure
     finally:
-        del failure  # the traceback holds this frame; without this both are kept alive
+        del failure  # the traceback holds this frame; otherwise both would stay alive
 
 
 def opening_of(graph: Graph[Any, Any], run: Run) -> Opening | None:
-    """The newest `graph.open()` that a run which begins now is inside of; the run has to `leave` it
-    when it is over."""
+    """The newest `graph.open()` around a run that begins now. The run has to `leave` it when it is
+    over."""
     app = apps.get(asyncio.get_running_loop())
     for opening in reversed(app.openings if app is not None else ()):
         if opening.graph is graph:
@@ -58,7 +58,7 @@ def opening_of(graph: Graph[Any, Any], run: Run) -> Opening | None:
 
 
 class Opening:
-    """One `graph.open()`, with the runs that are inside of it."""
+    """One `graph.open()`, with the runs inside it."""
 
     def __init__(self, graph: Graph[Any, Any], flow: Dataflow) -> None:
         self.graph = graph
@@ -71,11 +71,11 @@ class Opening:
         self._runs[run] = over, asyncio.current_task()
 
     def leave(self, run: Run) -> None:
-        """Count it no more."""
+        """Stop counting a run."""
         self._runs.pop(run)[0].set_result(None)
 
     async def value(self, wanted: Input, asked: PendingValue) -> Any:
-        """A value of the app; the first to ask has it opened. A failure is not kept."""
+        """A value of the app. The first run that asks opens it. A failure is not kept."""
         flow, run = self._flow, Run(outer=asked.run, run_id=asked.run.run_id)
         pending = flow.dependency(wanted, run, asked.node_type, asked.place)
         failed = await flow.gather([pending])
@@ -86,8 +86,8 @@ class Opening:
         raise cast(BaseException, failed.error)
 
     async def let_runs_end(self, failure: BaseException | None) -> BaseException | None:
-        """Wait for the runs in progress, cancelled first where the block has failed; answers what
-        it fails with then. The run that leaves the block itself is not waited for."""
+        """Wait for the runs in progress; cancel them first if the block has failed. Returns the
+        failure. The run that leaves the block itself is not awaited."""
         own = asyncio.current_task()
         runs = [(over, task) for over, task in self._runs.values() if task is not own]
         if runs and failure is None:
@@ -102,15 +102,15 @@ class Opening:
 
 
 class _App:
-    """What is open on one event loop."""
+    """The open graphs and values of one event loop."""
 
     def __init__(self) -> None:
-        # What is opened outlives the run that asks first, so that run's context is not used.
+        # A value outlives the run that asks first, so that run's context is not used.
         self.flow = Dataflow(context=copy_context())
         self.openings: list[Opening] = []
         self.users = 0
-        """How many have not been left to the end."""
+        """How many blocks have not been left to the end."""
 
 
 apps: dict[asyncio.AbstractEventLoop, _App] = {}
-"""What is open, by event loop."""
+"""The open graphs and values, by event loop."""

@@ -1,5 +1,5 @@
-"""Approvals: the answers of people about tool calls, the yeses that hold for a whole run or for a
-thread, and the rules for when a person is asked."""
+"""Approvals: people's answers about tool calls, approvals that hold for a whole run or thread, and
+the rules for when a person is asked."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from bae.tools import Tool
 
 WiderScope = Literal["run", "thread"]
-"""For what a yes may hold beside its own call."""
+"""How far an approval holds beyond its own call."""
 _WIDEST: Final = "thread"
 _WIDER: Final[tuple[WiderScope, ...]] = ("run", _WIDEST)
 REVOKED: Final = "(revoked)"
-"""Follows the address of a gate where a yes of it was taken back."""
+"""Follows the address of a gate whose approval was taken back."""
 _NO: Final = re.compile(r"(?:no|n)(?:\s*[:,;]\s*|\s+)(.+)", re.IGNORECASE | re.DOTALL)
 
 
 class Approval(BaseModel):
-    """A person's answer to whether a tool may be called. `True` and `False` are accepted in its
-    place, and so are the words "yes", "no", "no: the reason", "run" and "thread".
+    """A person's answer to whether a tool may be called. bae also accepts `True` and `False`, and
+    the words "yes", "no", "no: the reason", "run" and "thread".
 
     - `approve`: whether the call is made.
     - `arguments`: all arguments of the call, in place of the model's.
     - `reason`: why the call is refused. The model reads the reason.
-    - `scope`: a yes with "call" holds for this call, with these arguments; with "run", for all
-      calls of the tool in this run; with "thread", also for those in other turns of the thread.
+    - `scope`: how far an approval holds. "call" is this call, with these arguments; "run" is all
+      calls of the tool in this run; "thread" adds the calls in other turns of the thread.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,8 +56,8 @@ class Approval(BaseModel):
         if isinstance(given, str):
             return _read_words(given)
         if isinstance(given, Mapping):
-            said = dict(cast("Mapping[str, Any]", given))
-            return {"approve": True, **said} if said.get("arguments") is not None else said
+            fields = dict(cast("Mapping[str, Any]", given))
+            return {"approve": True, **fields} if fields.get("arguments") is not None else fields
         return given
 
     @model_validator(mode="after")
@@ -70,8 +70,8 @@ class Approval(BaseModel):
 
 
 class Interruption(BaseModel):
-    """A person's answer about a call that had begun and has no result. `True` and `False` are
-    accepted for `repeat`, and a text for `outcome`.
+    """A person's answer about a call that had begun and has no result. bae also accepts `True` and
+    `False` for `repeat`, and a text for `outcome`.
 
     - `repeat`: whether to call the tool again.
     - `outcome`: the result that the model reads, if the call is not repeated.
@@ -103,12 +103,13 @@ class Interruption(BaseModel):
 
 
 class Grant(NamedTuple):
-    """A yes that holds for all calls of a tool in a run, as `journal.approvals(run_id)` lists it.
+    """An approval that holds for all calls of a tool in a run, as `journal.approvals(run_id)` lists
+    it.
 
     - `place`: the field and the tool, as `Reply.calls(refund)`.
     - `address`: the gate where a person gave the answer, and `run_id` the run that asked.
-    - `revoked`: whether the yes was taken back.
-    - `scope`: "run", or "thread" for a yes that holds in other turns of the thread too.
+    - `revoked`: whether the approval was taken back.
+    - `scope`: "run", or "thread" for an approval that holds in other turns of the thread too.
     """
 
     tool: str
@@ -120,13 +121,13 @@ class Grant(NamedTuple):
 
     @property
     def holds_in_thread(self) -> bool:
-        """Whether the yes is for other turns of the thread too."""
+        """Whether the approval holds in other turns of the thread too."""
         return self.scope == _WIDEST
 
 
 def grants_in(answers: Mapping[str, str], run_id: str) -> list[Grant]:
     """The answers of a run that hold for all calls of a tool, including revoked answers."""
-    found: list[Grant] = []
+    grants: list[Grant] = []
     for address, text in answers.items():
         place = Place.parse(address)
         if place is None or len(place.parameters) != 3 or address.endswith(REVOKED):
@@ -137,12 +138,12 @@ def grants_in(answers: Mapping[str, str], run_id: str) -> list[Grant]:
             tool = place.parameters[0]
             where = f"{place.node}.{place.field}({tool})"
             is_revoked = f"{address}{REVOKED}" in answers
-            found.append(Grant(tool, where, address, is_revoked, scope, run_id))
-    return found
+            grants.append(Grant(tool, where, address, is_revoked, scope, run_id))
+    return grants
 
 
 def _scope_of(value: Any) -> WiderScope | None:
-    """For what an answer holds beside its own call; None for other answers."""
+    """How far an answer holds beyond its own call; None for other answers."""
     if not isinstance(value, dict):
         return None
     match cast("dict[str, Any]", value):
@@ -155,7 +156,7 @@ def _scope_of(value: Any) -> WiderScope | None:
 async def revoke_grants(
     journal: Journal, given: Sequence[Grant], tool: str, whose: str, run_id: str | None = None
 ) -> list[Grant]:
-    """Take back those of the given yeses that hold for a tool, and return them."""
+    """Take back the given approvals that hold for a tool, and return them."""
     holding = [each for each in given if not each.revoked]
     taken = [each for each in holding if tool in (each.tool, each.place)]
     if not taken:
@@ -172,18 +173,18 @@ async def revoke_grants(
 
 
 def for_run_alone(answers: Mapping[str, str]) -> dict[str, str]:
-    """Answers of a run whose yeses for the thread hold for this run only: a copy of the run belongs
-    to another thread, or to another journal."""
-    found = dict(answers)
+    """The answers of a run, with approvals for the thread limited to this run: a copy of the run
+    belongs to another thread, or to another journal."""
+    limited = dict(answers)
     for address, text in answers.items():
         value = json.loads(text)
         if _scope_of(value) == _WIDEST:
-            found[address] = json.dumps({**value, "scope": "run"}, ensure_ascii=False)
-    return found
+            limited[address] = json.dumps({**value, "scope": "run"}, ensure_ascii=False)
+    return limited
 
 
 def check_approval_scope(answer: Any, thread: str | None) -> None:
-    """Raise pydantic's ValidationError for a yes that is to hold for a thread, in a run of none."""
+    """Raise pydantic's ValidationError for an approval for a thread, in a run without a thread."""
     if isinstance(answer, Approval) and answer.scope == _WIDEST and thread is None:
         why = 'the run belongs to no thread that a yes could hold for: give "run"'
         detail: InitErrorDetails = {"type": PydanticCustomError("answer", why), "input": answer}
@@ -191,7 +192,7 @@ def check_approval_scope(answer: Any, thread: str | None) -> None:
 
 
 def dump_answer(gate: OpenGate, value: Any) -> str:
-    """The answer to a question about a call, as it is stored."""
+    """The answer to a question about a call, in the form in which it is stored."""
     return TypeAdapter(gate.type).dump_json(value).decode()
 
 
@@ -205,8 +206,9 @@ def load_answer(gate: OpenGate, text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRule:
-    """When a person is asked before a call, and what. `takes` are the arguments that the predicate
-    has; None where it takes all. `defaults` are values of arguments that a call may leave out."""
+    """When a person is asked before a call, and with which question. `takes` are the arguments of
+    the predicate; None if it takes all. `defaults` are values of arguments that a call may leave
+    out."""
 
     question: str = ""
     timeout: float | None = None
@@ -221,12 +223,12 @@ class ApprovalRule:
         known = {**(self.defaults or {}), **arguments}
         if self.takes is not None:
             known = {name: value for name, value in known.items() if name in self.takes}
-        found = self.predicate(**known)
-        return bool(await found if isinstance(found, Awaitable) else found)
+        verdict = self.predicate(**known)
+        return bool(await verdict if isinstance(verdict, Awaitable) else verdict)
 
 
 def approval_rule(tool: Tool, defaults: Mapping[str, Any]) -> ApprovalRule | None:
-    """The rule of a tool; None where nobody is asked."""
+    """The rule of a tool; None if nobody is asked."""
     approve, timeout = tool.approve, tool.approve_timeout
     if isinstance(approve, str):
         return ApprovalRule(approve, timeout)

@@ -1,4 +1,4 @@
-"""`Arguments`: what a dependency is called with that comes from the run, compared by value, so that
+"""`Arguments`: the arguments of a dependency that come from the run, compared by value, so that
 equal arguments are one call."""
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from bae.records import Unstored
 
 
 class Arguments:
-    """What a call of a function takes from the run: `own` arguments by parameter, and those of the
-    functions `below` it, by what tells them apart. It is the key of the call: equal to that of
-    another with equal values."""
+    """The arguments of a call that come from the run: its `own` arguments by parameter, and the
+    arguments of the functions `below` it, each by its key. They are the key of the call: calls with
+    equal values have equal keys."""
 
     __slots__ = ("_frozen", "_hash", "below", "key", "own")
 
@@ -30,14 +30,14 @@ class Arguments:
         self._hash = hash((key, frozenset(self._frozen.items())))
 
     def fits(self, other: Arguments) -> bool:
-        """Whether they are equal, but for values that no journal holds."""
+        """Whether they are equal, except for values that no journal stores."""
         known = [n for n, value in {**self.own, **self.below}.items() if not _is_unstored(value)]
         frozen, others = self._frozen, other._frozen
         return frozen.keys() == others.keys() and all(frozen[n] == others[n] for n in known)
 
     @property
     def is_known(self) -> bool:
-        """Whether there is no value among them that no journal holds."""
+        """Whether all values among them can be stored in a journal."""
         return not any(map(_is_unstored, (*self.own.values(), *self.below.values())))
 
     def __eq__(self, other: object) -> bool:
@@ -57,11 +57,11 @@ def _is_unstored(value: object) -> bool:
 
 
 def freeze(value: Any) -> Hashable:
-    """Something with a hash that is equal for equal values of one type: of models, dataclasses and
-    collections too. A NaN equals a NaN here. What else has no hash equals only itself."""
+    """A hashable form that is equal for equal values of one type, including models, dataclasses and
+    collections. A NaN equals a NaN here. Any other value without a hash equals only itself."""
     try:
         return _frozen(value)
-    except Exception:  # it holds itself, or its class compares or iterates in a way of its own
+    except Exception:  # it contains itself, or its class has its own way to compare or iterate
         return _Itself(value)
 
 
@@ -70,8 +70,8 @@ def _frozen(value: Any) -> Hashable:
     if cls is str:
         return cast(Hashable, value)
     if isinstance(value, BaseModel):
-        held = {n: value.__dict__.get(n, _ABSENT) for n in cls.__pydantic_fields__}
-        return cls, _of_mapping(held), freeze(value.__pydantic_extra__)
+        values = {n: value.__dict__.get(n, _ABSENT) for n in cls.__pydantic_fields__}
+        return cls, _of_mapping(values), freeze(value.__pydantic_extra__)
     if isinstance(value, Mapping):
         return cls, _of_mapping(cast("Mapping[Any, Any]", value))
     if isinstance(value, list | tuple):
@@ -79,8 +79,8 @@ def _frozen(value: Any) -> Hashable:
     if isinstance(value, set | frozenset):
         return cls, frozenset([_frozen(each) for each in cast("set[Any]", value)])
     if is_dataclass(value) and not isinstance(value, type):
-        held = {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
-        return cls, _of_mapping(held)
+        values = {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
+        return cls, _of_mapping(values)
     if value != value:
         return cls, _NAN
     try:
@@ -90,8 +90,8 @@ def _frozen(value: Any) -> Hashable:
     return cls, value
 
 
-def _of_mapping(held: Mapping[Any, Any]) -> Hashable:
-    return frozenset([(_frozen(name), _frozen(each)) for name, each in held.items()])
+def _of_mapping(values: Mapping[Any, Any]) -> Hashable:
+    return frozenset([(_frozen(name), _frozen(each)) for name, each in values.items()])
 
 
 _NAN: Final = "not a number"
@@ -99,7 +99,7 @@ _ABSENT: Final = object()
 
 
 class _Itself:
-    """A value that equals itself alone; it is kept, so that no other gets its identity."""
+    """A value that equals only itself. It is kept alive, so that no other gets its identity."""
 
     __slots__ = ("value",)
 

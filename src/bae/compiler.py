@@ -1,5 +1,5 @@
-"""A graph compiled for DSPy, with a signature and a predictor for every node, and any LM asked with
-the learned prompts of a directory: the names of bae 3.0 on top of `bae.optimizer`."""
+"""The names of bae 3.0 on top of `bae.optimizer`: a graph compiled for DSPy, with a signature and a
+predictor for every node, and any LM with the learned prompts of a directory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Y = TypeVar("Y", bound=Node)
 
 
 def compile_graph(graph: Graph[S, T]) -> CompiledGraph[S, T]:
-    """Compile a graph, and the graphs inside it, for DSPy. One that cannot run is refused."""
+    """Compile a graph, and the graphs inside it, for DSPy. A graph that cannot run is refused."""
     return CompiledGraph(_proven(graph, "compile_graph"))
 
 
@@ -53,15 +53,15 @@ class CompiledGraph(Generic[S, T]):
     """A graph with a DSPy signature and a predictor for every node class; `compile_graph` makes it.
 
     - `graph`: the graph itself.
-    - `signatures`: the `dspy.Signature` of every node class, `node_to_signature` of it; the plain
+    - `signatures`: the `dspy.Signature` of every node class, made by `node_to_signature`. The plain
       fields of a start are inputs, since the caller gives them.
-    - `choices`: the signature of the choice, for classes where the LM chooses what comes next.
+    - `choices`: the signature of the choice, for classes after which the LM chooses.
     - `predictors`: the `NodePredictor` of every node class. Each is fresh until it is optimized.
-    - `optimized`: those of them that `optimize` or `load` has set, fresh ones too where nothing was
-      learned.
+    - `optimized`: the predictors that `optimize` or `load` has set. A predictor that learned
+      nothing is fresh.
 
-    Run it as the graph, with `run` and `arun`: the LM is asked with what was learned. `optimize` it
-    with examples of its own runs, `save` what came of that, and `load` it again.
+    `run` and `arun` run it as the graph, with the learned prompts. `optimize` it with examples of
+    its own runs, `save` the learned prompts, and `load` them again.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class CompiledGraph(Generic[S, T]):
 
     @property
     def predictors(self) -> ChainMap[type[Node], NodePredictor]:
-        """The predictor of every node class: that of `optimized`, or else a fresh one. To set one
-        here is to set it there."""
+        """The predictor of every node class: from `optimized`, otherwise fresh. Setting a predictor
+        here sets it in `optimized`."""
         return ChainMap(self.optimized, self._fresh)
 
     def run(
@@ -114,11 +114,11 @@ class CompiledGraph(Generic[S, T]):
         max_iters: int = 10,
         **options: Unpack[RunParameters],
     ) -> GraphResult[T]:
-        """Run the graph from `start_node` to its end, the LM asked with what was learned.
+        """Run the graph from `start_node` to its end, with the learned prompts.
 
-        `lm` is an LM, the name of one, or a `dspy.LM`. It and the rest are as for `graph.arun`. A
-        node that has an LM pinned to it asks that one, with what was learned too, unless `lm` is a
-        `dspy.LM`: predictors ask that one alone.
+        `lm` is an LM, the name of an LM, or a `dspy.LM`. It and the other parameters are as for
+        `graph.arun`. A node with a pinned LM asks that LM, also with the learned prompts. If `lm`
+        is a `dspy.LM`, predictors ask only that LM.
         """
         return await self.graph.arun(start_node, self._with_learned(lm), max_iters, **options)
 
@@ -144,17 +144,17 @@ class CompiledGraph(Generic[S, T]):
         nodes: Iterable[type[Node] | str] | None = None,
         **options: Any,
     ) -> Self:
-        """Optimize the predictors, one node class after the other, and answer the graph itself.
+        """Optimize the predictors, one node class after the other, and return this graph.
 
-        `trainset` has examples as `trace_to_examples` and `examples_from` give them. `nodes` names
-        the classes to optimize, where it is not to be all. The rest is as for `optimize_node`; the
-        budget and the log of calls are shared by all of them. What a class has learned before stays
-        where nothing new is learned for it, and what is learned is there as soon as its class is
-        done, even if a later one fails.
+        `trainset` has examples from `trace_to_examples` or `examples_from`. `nodes` names the
+        classes to optimize; all classes unless given. The other parameters are as for
+        `optimize_node`; all classes share the budget and the log of calls. A class keeps what it
+        learned before if it learns nothing new. Learned prompts are set as soon as their class is
+        finished, even if a later class fails.
         """
         chosen = self._chosen("nodes", nodes)
         metrics: Any = metric
-        if isinstance(metrics, Mapping):  # one for another class would never be asked
+        if isinstance(metrics, Mapping):  # a metric for another class would never be used
             self._chosen("metric", cast("Mapping[Any, Any]", metrics))
         examples = list(trainset)
         options |= {"lm": _by_name(lm), "teacher": _by_name(teacher), "graph": self.graph}
@@ -169,16 +169,16 @@ class CompiledGraph(Generic[S, T]):
 
     def save(self, path: str | Path) -> list[Path]:
         """Write the learned prompts into a directory, one JSON file for each node class that has
-        some, and return the files."""
+        any, and return the files."""
         return save_optimized(self.predictors, path, among=self.graph)
 
     @classmethod
     def load(cls, graph: Graph[X, Y], path: str | Path) -> CompiledGraph[X, Y]:
-        """Compile a graph with what was saved. A class without a file has a fresh predictor, and
-        where none has one the log has a warning; files that were made for classes which are others
-        by now are refused, all by name (`bae-artifact-changed`)."""
-        found = load_optimized(_proven(graph, "CompiledGraph.load"), path)
-        return CompiledGraph(graph, optimized=found)
+        """Compile a graph with saved prompts. A class without a file has a fresh predictor; if no
+        class has a file, a warning is logged. Files for classes that have changed since are refused
+        (`bae-artifact-changed`), and the error names all of them."""
+        predictors = load_optimized(_proven(graph, "CompiledGraph.load"), path)
+        return CompiledGraph(graph, optimized=predictors)
 
     def __repr__(self) -> str:
         learned = [cls.__name__ for cls in self._learned()]
@@ -190,7 +190,7 @@ class CompiledGraph(Generic[S, T]):
         return {cls: each for cls, each in self.predictors.items() if not each.is_fresh}
 
     def _with_learned(self, lm: Any) -> Any:
-        """The LM of a run, with what was learned."""
+        """The LM of a run, with the learned prompts."""
         learned = self._learned()
         if _is_dspy(lm):
             return _optimized_lm(learned, lm)
@@ -200,7 +200,7 @@ class CompiledGraph(Generic[S, T]):
         return WithPrompts(_lm_of(lm, self.graph), prompts)
 
     def _chosen(self, by: str, nodes: Iterable[Any] | None) -> list[type[Node]]:
-        """The classes that the parameter `by` names, itself or as the keys of a mapping."""
+        """The classes that the parameter `by` names, in a list or as the keys of a mapping."""
         if nodes is None:
             return list(self.predictors)
         listed: list[Any] = [nodes] if isinstance(nodes, str | type) else [*nodes]
@@ -217,26 +217,25 @@ class CompiledGraph(Generic[S, T]):
 def create_optimized_lm(
     graph: Graph[Any, Any], compiled_path: str | Path, lm: LM | str | Any = None
 ) -> Backend:
-    """An LM that is asked with what was saved for the nodes of a graph.
+    """An LM with the saved prompts for the nodes of a graph. Pass it as `lm=` to `graph.run`.
 
-    `lm` is any LM of bae or the name of one, or a `dspy.LM`; without one it is the LM that a run
-    would use. With a `dspy.LM`, given or set by `dspy.configure`, this is an `OptimizedLM`. Pass it
-    as `lm=` to `graph.run`. Its `get_stats()` counts how many questions were asked with something
-    learned. What it raises for the files, and what it warns of, is as for
-    `bae.optimizer.load_artifacts`.
+    `lm` is any LM of bae or the name of one, or a `dspy.LM`; without it, the LM that a run would
+    use. With a `dspy.LM`, given or set by `dspy.configure`, the result is an `OptimizedLM`. Its
+    `get_stats()` counts how many questions used a learned prompt. Errors and warnings about the
+    files are as for `bae.optimizer.load_artifacts`.
     """
     from bae.lm.registry import configured_lm
 
     lm = configured_lm() if lm is None else lm
     if _is_dspy(lm):
         return _optimized_lm(load_optimized(graph, compiled_path), lm)
-    found = load_artifacts(graph, compiled_path)
-    prompts = {cls: artifact.prompts() for cls, artifact in found.items()}
+    artifacts = load_artifacts(graph, compiled_path)
+    prompts = {cls: artifact.prompts() for cls, artifact in artifacts.items()}
     return WithPrompts(_lm_of(lm, graph), prompts)
 
 
 def _proven(graph: Graph[S, T], by: str) -> Graph[S, T]:
-    """The graph, unless it is none, or cannot run."""
+    """The graph, checked to be a graph that can run."""
     if not isinstance(cast(object, graph), Graph):
         raise TypeError(f"{by} takes a Graph, and not {graph!r}: give it Graph(start=…)")
     graph.prove()
@@ -244,7 +243,7 @@ def _proven(graph: Graph[S, T], by: str) -> Graph[S, T]:
 
 
 def _is_dspy(lm: object) -> bool:
-    # A caller who gives one has imported dspy.
+    # A caller who passes one has imported dspy.
     dspy: Any = sys.modules.get("dspy")
     return dspy is not None and isinstance(lm, dspy.BaseLM)
 
@@ -256,8 +255,8 @@ def _optimized_lm(predictors: Mapping[type[Node], NodePredictor], lm: Any) -> Ba
 
 
 def _lm_of(lm: Any, graph: Graph[Any, Any]) -> LM:
-    """The LM that is meant; without one the default, looked for where the graph asks any but those
-    that are pinned to its nodes."""
+    """The LM of an argument. Without it, the default LM, which is looked up if the graph asks an LM
+    that is not pinned to a node."""
     from bae.lm.registry import LazyLM, find_default_lm
 
     if lm is not None:
@@ -268,14 +267,14 @@ def _lm_of(lm: Any, graph: Graph[Any, Any]) -> LM:
 
 
 def _by_name(lm: Any) -> Any:
-    """The LM of a name, the one that runs use too; anything else as it is."""
+    """The LM of a name, as runs use it; any other value unchanged."""
     from bae.lm.registry import cached_lm
 
     return cached_lm(lm) if isinstance(lm, str) else lm
 
 
 def _kept(before: NodePredictor, learned: NodePredictor) -> NodePredictor:
-    """What was learned now, and what was learned before where that is nothing."""
+    """The predictor with the new prompts, and the earlier prompts of parts that learned nothing."""
     kept: list[NodePart] = [
         p for p in PARTS if has_learned(before, p) and not has_learned(learned, p)
     ]

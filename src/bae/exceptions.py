@@ -1,6 +1,6 @@
-"""What a run raises, and what a proof finds. Every error is a `BaeError` with a stable code, the
-trace so far, the cause, and a message that ends in something to do; `docs/errors.md` explains each
-code."""
+"""The errors that a run raises and the problems that a proof finds. Every error is a `BaeError`
+with a stable code, the trace so far, the cause, and a message that ends in something to do.
+`docs/errors.md` explains each code."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem(str):
-    """What `Graph.validate()` returns, one for each problem: a text, with its parts by name.
+    """One problem that `Graph.validate()` finds: a text to print, with its parts by name.
 
-    `code` never changes and is explained in `docs/errors.md`; `place` is the node, field or edge;
-    `fix` says what to write instead. An error keeps a run from starting, a warning does not; a
-    note says what a journal makes of a value.
+    `code` never changes and is explained in `docs/errors.md`. `place` is the node, field or edge.
+    `fix` says what to write instead. An error keeps a run from starting, and a warning does not. A
+    note says how a journal treats a value.
     """
 
     severity: Literal["error", "warning", "note"]
@@ -39,7 +39,7 @@ class Problem(str):
     fix: str = ""
 
     def __new__(cls, severity: str, code: str, place: str, message: str, fix: str = "") -> Self:
-        """The text that is printed."""
+        """Make the text that is printed from the parts."""
         first = f"{severity:<7} {place:<16} {message}"
         return str.__new__(cls, f"{first}\n        fix: {fix}" if fix else first)
 
@@ -47,7 +47,7 @@ class Problem(str):
         return tuple(getattr(self, each.name) for each in fields(self))
 
     def at(self, place: str) -> Problem:
-        """The same problem, seen at another place."""
+        """The same problem at another place."""
         return replace(self, place=place)
 
 
@@ -62,23 +62,23 @@ def a_warning(code: str, message: str, fix: str = "", place: str = "") -> Proble
 
 
 def _positional(*, default: Any = None, kw_only: Literal[False] = False) -> Any:
-    """The default, None, of an attribute that may be given by its position."""
+    """The default, None, of an attribute that may be passed by position."""
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(_positional,))
 class _Raised(Exception):
     """Takes a message and a cause, and by name the attributes that a subclass annotates. Sequences
-    are kept as tuples, a text as it is."""
+    are stored as tuples, a text as it is."""
 
     def __new__(cls, *args: Any, **attributes: Any) -> Self:
         self = super().__new__(cls, *args)
-        # For a subclass of a user's that does not call `__init__`.
+        # For a subclass of a user that does not call `__init__`.
         message = readable(f"{args[0]}", 0) if args else ""
         self.__dict__.update(message=message, trace=[], journal=None)
         return self
 
     def __init__(self, message: str, cause: BaseException | None = None, **attributes: Any) -> None:
-        message = readable(f"{message}", 0)  # it may quote what others wrote
+        message = readable(f"{message}", 0)  # it may quote text of others
         super().__init__(message)
         self.message = message
         self.trace: list[Node] = []
@@ -92,15 +92,15 @@ class _Raised(Exception):
 
     def __setstate__(self, state: dict[str, Any] | None) -> None:
         super().__setstate__(state)
-        self.__cause__ = self.__dict__.get("cause")  # which pickle does not keep
+        self.__cause__ = self.__dict__.get("cause")  # pickle does not keep `__cause__`
 
 
 class BaeError(_Raised):
-    """The root of every error bae raises: catch it to catch them all.
+    """The root of every error that bae raises: catch it to catch them all.
 
-    Read `.code` to tell errors apart in code (it never changes), `.trace` for the nodes that were
-    done when the run failed, `.journal` for everything that was recorded until then, and `.cause`
-    for the exception underneath, which is also the `__cause__`.
+    Read `.code` to tell errors apart in code (it never changes). `.trace` has the nodes that were
+    complete when the run failed, and `.journal` everything that was recorded until then. `.cause`
+    is the exception underneath, which is also the `__cause__`.
     """
 
     message: str = _positional()
@@ -125,13 +125,13 @@ class BaeError(_Raised):
 
 
 class HintError(BaeError):
-    """A name in a type hint could not be resolved, or a hint is not one bae can follow."""
+    """A name in a type hint could not be resolved, or bae cannot follow the hint."""
 
     code: str = "bae-hint-unresolved"
 
 
 class ProofError(BaeError):
-    """The graph has problems that are sure to go wrong; nothing was called.
+    """The graph has errors that are sure to make a run fail; nothing was called.
 
     Read `.problems` for all of them, or call `graph.validate()` to get them without running.
     """
@@ -154,8 +154,8 @@ class NodeError(BaeError):
 
 
 class RouteError(NodeError):
-    """A node, or the LM for it, went on to something its return type does not declare, or the LM
-    made no choice; then `.tried` has its answers."""
+    """A node, or the LM that chose for it, returned something that its return type does not
+    declare. Or the LM made no choice; `.tried` then has its answers."""
 
     code: str = "bae-route-undeclared"
     tried: Sequence[Attempt] = ()
@@ -167,25 +167,25 @@ class FieldError(BaeError):
 
 
 class DepError(FieldError):
-    """A dependency of a field failed; `.node_type` and `.field_name` say whose."""
+    """A dependency of a field failed; `.node_type` and `.field_name` name the field."""
 
     code: str = "bae-dep-failed"
 
 
 class CallTimeout(TimeoutError):
-    """A dependency took longer than its bound; raised in its place."""
+    """A dependency took longer than its bound."""
 
 
 class RecallError(FieldError):
-    """A `Recall()` field found nothing of its type in the trace."""
+    """A `Recall()` field found no value of its type in the trace."""
 
     code: str = "bae-recall-missing"
 
 
 class GateError(FieldError):
-    """A gate has no usable answer: none was given, or the one that was given does not fit.
+    """A gate has no usable answer: there is no answer, or the answer does not fit the field.
 
-    Read `.gates` for the questions that are open.
+    Read `.gates` for the open questions.
     """
 
     code: str = "bae-gate-unanswered"
@@ -193,8 +193,8 @@ class GateError(FieldError):
 
 
 class ToolCallError(FieldError):
-    """A tool of a field failed, or its conversation came to no answer; `.calls` are the calls so
-    far, with their results, and `.call_id` is the id of the call that failed."""
+    """A tool of a field failed, or its conversation reached no answer. `.calls` are the calls so
+    far, with their results, and `.call_id` is the id of the failed call."""
 
     code: str = "bae-tool-failed"
     calls: Sequence[ToolCall] = ()
@@ -202,7 +202,7 @@ class ToolCallError(FieldError):
 
 
 class ToolServerError(BaeError):
-    """A server of tools could not be opened, is gone, or offers tools that cannot be used;
+    """A server of tools could not be opened, has ended, or offers tools that cannot be used.
     `.server` is its name."""
 
     code: str = "bae-mcp-failed"
@@ -210,8 +210,8 @@ class ToolServerError(BaeError):
 
 
 class LimitError(BaeError):
-    """A bound was reached: `.limit` names it, `.bound` is its value, `.used` how far it got.
-    `.looped` says that the run met a node class twice."""
+    """A bound was reached: `.limit` names it, `.bound` is its value, and `.used` how far it got.
+    `.looped` is True if the run met a node class twice."""
 
     code: str = "bae-limit-reached"
     limit: str = ""
@@ -221,11 +221,11 @@ class LimitError(BaeError):
 
 
 class BudgetError(LimitError):
-    """A budget has nothing left for a request, so it was not sent; or its time is over.
+    """A budget is spent, so a request was not sent; or the time of the budget is over.
 
-    `.limit` is "calls", "tokens", "cost" or "seconds", `.usage` what was spent, `.scope` the name
-    of the budget and `.budget` the budget itself: compare it with yours before you handle the
-    error of other code.
+    `.limit` is "calls", "tokens", "cost" or "seconds", and `.usage` what was spent. `.scope` is the
+    name of the budget, and `.budget` the budget itself: compare it with your own budget before you
+    handle an error that may come from other code.
     """
 
     code: str = "bae-budget-spent"
@@ -235,13 +235,12 @@ class BudgetError(LimitError):
 
 
 class BaeLMError(BaeError):
-    """The LM could not be asked, or there is none.
+    """The LM could not be asked, or there is no LM.
 
-    Read `.retryable` for whether asking again may help, `.retry_after` for the seconds the
-    provider asks to wait before that, and `.status` for the HTTP status, where there was one.
-    `.sent` is False where nothing was sent, and so no call is counted; `.usage` is what a request
-    that failed used, where its backend knows. `.failures` are the errors of all LMs of a
-    `Fallback`.
+    `.retryable` says whether asking again may help, and `.retry_after` how many seconds the
+    provider asks to wait before that. `.status` is the HTTP status, if there was one. `.sent` is
+    False if no request was sent; then no call is counted. `.usage` is what the failed request used,
+    if the backend knows it. `.failures` are the errors of all LMs of a `Fallback`.
     """
 
     code: str = "bae-lm-failed"
@@ -254,13 +253,13 @@ class BaeLMError(BaeError):
 
 
 class BaeParseError(BaeLMError):
-    """The LM, or the program that speaks for it, answered with something that is not JSON."""
+    """The LM, or the program that runs it, answered with something that is not JSON."""
 
     code: str = "bae-lm-unparsable"
 
 
 class ScriptError(BaeLMError):
-    """A scripted LM was asked something its script has no answer for."""
+    """A scripted LM was asked a question that its script has no answer for."""
 
     code: str = "bae-script-exhausted"
 
@@ -268,9 +267,9 @@ class ScriptError(BaeLMError):
 class FillError(BaeError):
     """The LM's answers for a node stayed invalid after every attempt.
 
-    Read `.validation_errors` for what was wrong with the last one, `.attempts` for how many there
-    were and `.tried` for each of them. `.code` tells a refusal, an empty answer and one that was
-    cut off from wrong values.
+    `.validation_errors` has what was wrong with the last answer, `.attempts` how many answers there
+    were, and `.tried` each of them. `.code` tells a refusal, an empty answer and a cut-off answer
+    from wrong values.
     """
 
     code: str = "bae-fill-invalid"
@@ -293,12 +292,12 @@ class UnparsableRouteError(RouteError, BaeParseError):
 
 
 class JournalError(BaeError):
-    """A journal could not be read or written, or has not, or may not have, what was asked for.
+    """A journal could not be read or written, does not have what was asked for, or refuses it.
 
-    Nothing that was acknowledged is lost: `.run_id` names the run, where there is one, and
+    Nothing that was acknowledged is lost: `.run_id` names the run, if there is one, and
     `graph.resume` continues it once the cause is fixed. `.places` are the fields that must be
-    given again, as `Login.token`, where it is that. `.busy_run` is the run that keeps its thread
-    busy.
+    given again, as `Login.token`, if the journal needs them. `.busy_run` is the run that keeps its
+    thread busy.
     """
 
     code: str = "bae-journal-failed"
@@ -307,21 +306,21 @@ class JournalError(BaeError):
 
 
 class RunCancelled(BaeError):
-    """The run was cancelled by a request, `journal.cancel(run_id)`, perhaps of another process. Its
-    own task was not: a run whose task is cancelled raises `asyncio.CancelledError`."""
+    """The run was cancelled by a request, `journal.cancel(run_id)`, perhaps of another process. A
+    run whose own task is cancelled raises `asyncio.CancelledError` instead."""
 
     code: str = "bae-run-cancelled"
 
 
 class RunFailed(BaeError):
-    """A run has failed in another process, or earlier: `graph.result` raises it. `.code` is that of
-    the error of the run, where it has one, and `.cause` the error as the journal has it."""
+    """A run has failed in another process, or earlier: `graph.result` raises it. `.code` is the
+    code of the run's error, if it has one, and `.cause` the error as the journal has it."""
 
     code: str = "bae-run-failed"
 
 
 class ReplayError(JournalError):
-    """A replayed run does, or asks for, something else than was recorded; `.diff` says what."""
+    """A replayed run differs from the recording; `.diff` shows how."""
 
     code: str = "bae-replay-diverged"
     diff: str = ""
@@ -335,9 +334,9 @@ class ArtifactError(BaeError):
     """The learned prompts of a node class cannot be used: the file cannot be read, or was made for
     a class that has changed since.
 
-    `.file` is the file or directory, `.node_type` the class, and `.changes` says what is other than
-    it was, one text for each field or successor. Where several files of a directory do not fit it
-    is about all of them: `.node_type` is None then, and each of `.changes` begins with its class.
+    `.file` is the file or directory, and `.node_type` the class. `.changes` has one text for each
+    field or successor that has changed. If several files of a directory do not fit, the error is
+    about all of them: `.node_type` is None, and each of `.changes` begins with its class.
     """
 
     code: str = "bae-artifact-invalid"
@@ -352,13 +351,12 @@ def text_of(error: BaseException) -> str:
         return readable(str(error))
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as raised:  # code of another's, which may do anything
+    except BaseException as raised:  # `__str__` is foreign code, which may do anything
         return f"(it has no text: {type(raised).__name__} in its __str__)"
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note to an exception of another's, where its class allows that: one of a frozen
-    dataclass does not."""
+    """Add a note to an exception, where its class allows that: a frozen dataclass does not."""
     with suppress(Exception):
         error.add_note(note)
 
@@ -378,18 +376,18 @@ def describe(error: BaseException) -> str:
 
 
 def faults(error: ValidationError) -> list[str]:
-    """What pydantic found wrong, one `field: message` for each, as far as there is room for."""
+    """The errors of pydantic, as one `field: message` each, as many as there is room for."""
     try:
         listed = error.errors(include_url=False, include_input=False, include_context=False)
-    except Exception as raised:  # a message may be made of objects of others
+    except Exception as raised:  # a message may contain foreign objects
         return [f"pydantic's errors cannot be read: {type(raised).__name__}"]
-    found: list[str] = []
+    messages: list[str] = []
     room = LONGEST_TEXT
     for number, each in enumerate(listed):
         place = ".".join(str(part) for part in each["loc"])
         line = readable(f"{place}: {each['msg']}" if place else each["msg"])
         room -= len(line)
         if number and room < 0:
-            return [*found, f"and {len(listed) - number:,} more"]
-        found.append(line)
-    return found
+            return [*messages, f"and {len(listed) - number:,} more"]
+        messages.append(line)
+    return messages

@@ -1,7 +1,7 @@
 """Images and documents that a model sees: values of fields, and results of functions and tools.
 
-A file is known by the hash of its bytes. As JSON it is a reference with that hash; the bytes are
-beside the JSON: in the messages to a model, and in the journal, once."""
+A file is identified by the hash of its bytes. Its JSON is a reference with that hash. The bytes are
+stored beside the JSON: in the messages to a model, and once in the journal."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 __all__ = ["File", "visible"]
 
 MAX_BYTES: Final = 32_000_000
-"""Bytes of a file: no provider takes more in a request."""
+"""How many bytes a file may have: no provider takes more in a request."""
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
-"""How a hash is written."""
+"""The form of a hash."""
 OF_FILE: Final = "bae_file"
-"""The key in the metadata of a core schema that says of which kind of file the schema is."""
+"""The key in the metadata of a core schema that names the kind of file."""
 
 _Kind = Literal["image", "document"]
 
@@ -54,7 +54,7 @@ class Attached(ABC):
     @property
     @abstractmethod
     def key(self) -> str:
-        """What equal ones share: the hash of a file, or the address."""
+        """The identity: the hash of a file, or the address. Equal files share it."""
 
     @property
     @abstractmethod
@@ -63,17 +63,17 @@ class Attached(ABC):
 
     @property
     def placeholder(self) -> str:
-        """A text in the place of the file, as `[image photo.png, image/png, 20 KB]`."""
+        """The text in place of the file, as `[image photo.png, image/png, 20 KB]`."""
         return f"[{self.kind} {self.about}]"
 
     @abstractmethod
     def as_json(self) -> Any:
-        """The JSON that stands for it."""
+        """The JSON that represents it."""
 
     @classmethod
     @abstractmethod
     def read_json(cls, value: Any) -> Self:
-        """Read it from JSON that anybody may have written."""
+        """Read it from JSON of any origin."""
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -90,7 +90,7 @@ class Attached(ABC):
                 metadata={OF_FILE: cls.__name__},
             )
 
-        # In a union, errors have the tag in the place of pydantic's name for the schema.
+        # In a union, errors have this tag in place of pydantic's name for the schema.
         tag = Tag(cls.__name__)
         return tag.__get_pydantic_core_schema__(source, cast("GetCoreSchemaHandler", make_schema))
 
@@ -120,12 +120,12 @@ class File(Attached):
     hash: str
     """The hash of the bytes, as `sha256:…`."""
     media_type: str
-    """The type, as the bytes say, for example `image/png`."""
+    """The type, read from the bytes: for example `image/png`."""
     name: str
-    """A name for people, and for the model; it may be empty."""
+    """A name for people and for the model; it may be empty."""
 
     media_types: ClassVar[tuple[str, ...]]
-    """The types that there are."""
+    """The types that the class accepts."""
 
     def __init__(self, data: bytes, name: str = "") -> None:
         if type(data) is not bytes:
@@ -147,13 +147,14 @@ class File(Attached):
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "") -> Self:
-        """Make one from bytes. Raises `ValueError` if the bytes are no such file."""
+        """Make a file from bytes. Raises `ValueError` if the bytes are of no type that the class
+        accepts."""
         return cls(data, name)
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], name: str | None = None) -> Self:
-        """Read a file. Raises `OSError` if it cannot be read, and `ValueError` if its bytes are no
-        such file. JSON never names a path: only code calls this."""
+        """Read a file. Raises `OSError` if it cannot be read, and `ValueError` if its bytes are of
+        no type that the class accepts. JSON never names a path: only code calls this."""
         try:
             return cls(read_file(path, MAX_BYTES), Path(path).name if name is None else name)
         except OSError as error:
@@ -165,13 +166,13 @@ class File(Attached):
 
     @classmethod
     def from_data_url(cls, text: str, name: str = "") -> Self:
-        """Make one from a data URL, as `data:image/png;base64,…`. The type is read from the bytes,
-        whatever the URL says."""
+        """Make a file from a data URL, as `data:image/png;base64,…`. The type is read from the
+        bytes, not from the URL."""
         return cls(_decoded(text), name)
 
     @property
     def data_url(self) -> str:
-        """All of the file as one text, which JSON can hold."""
+        """The whole file as a text that JSON can hold."""
         return f"data:{self.media_type};base64,{self.base64}"
 
     @property
@@ -231,7 +232,7 @@ class File(Attached):
 
     @classmethod
     def _find(cls, hash: str, name: str | None) -> Self:
-        """The file of a hash that may be seen here; without a `name`, under its own."""
+        """The visible file of a hash; without a `name`, under its own name."""
         scope = _scope.get()
         known = None
         while scope is not None and (known := scope.find(hash)) is None:
@@ -251,7 +252,7 @@ class File(Attached):
     @classmethod
     @abstractmethod
     def _find_type(cls, data: bytes) -> tuple[str, str]:
-        """Why the bytes are no such file, or the type."""
+        """The reason why the bytes are no such file, or the type."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, File):
@@ -330,8 +331,8 @@ class Document(File):
     def _find_type(cls, data: bytes) -> tuple[str, str]:
         if not data or len(data) > MAX_BYTES:
             return _wrong_size(data), ""
-        found = document_type(data)
-        return ("", found) if found else ("the bytes are no PDF and no text in UTF-8", "")
+        media_type = document_type(data)
+        return ("", media_type) if media_type else ("the bytes are no PDF and no text in UTF-8", "")
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -364,7 +365,7 @@ class FileUrl(Attached):
 
     @property
     def about(self) -> str:
-        """The address, without what may be secret in it: a user, a query, a fragment."""
+        """The address, without the parts that may be secret: a user, a query, a fragment."""
         scheme, _, rest = re.split(r"[?#]", self.url, maxsplit=1)[0].partition("://")
         host, slash, path = rest.partition("/")
         return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
@@ -405,8 +406,8 @@ class FileUrl(Attached):
 
 
 class ImageUrl(FileUrl):
-    """The address of an image. A field takes one from JSON if its type says so: `Image | ImageUrl`.
-    The provider of the model fetches it; bae does not."""
+    """The address of an image. A field takes an address from JSON if its type allows it:
+    `Image | ImageUrl`. The provider of the model fetches the image; bae does not."""
 
     __slots__ = ()
 
@@ -414,8 +415,8 @@ class ImageUrl(FileUrl):
 
 
 class DocumentUrl(FileUrl):
-    """The address of a document. A field takes one from JSON if its type says so:
-    `Document | DocumentUrl`. The provider of the model fetches it; bae does not."""
+    """The address of a document. A field takes an address from JSON if its type allows it:
+    `Document | DocumentUrl`. The provider of the model fetches the document; bae does not."""
 
     __slots__ = ()
 
@@ -426,8 +427,8 @@ class DocumentUrl(FileUrl):
 
 
 class FileScope:
-    """The files that are known while JSON is read or written: those `known` before, and those that
-    were `found` in what was written."""
+    """The files that are known while JSON is read or written: the files `known` before, and the
+    files `found` in the JSON that was written."""
 
     __slots__ = ("found", "known", "outer")
 
@@ -439,8 +440,8 @@ class FileScope:
 
     def find(self, hash: str) -> File | bytes | None:
         """A file by its hash."""
-        found = self.found.get(hash)
-        return found if isinstance(found, File) else self.known.get(hash)
+        file = self.found.get(hash)
+        return file if isinstance(file, File) else self.known.get(hash)
 
 
 _scope: ContextVar[FileScope | None] = ContextVar("bae_files", default=None)
@@ -448,14 +449,15 @@ _in_use = False
 
 
 def in_use() -> bool:
-    """Whether this process has made a file, or shown one: without any, there is nothing to look
+    """Whether this process has made a file, or shown one. Without any, there is nothing to look
     for."""
     return _in_use
 
 
 @contextmanager
 def visible(files: Iterable[File] | Mapping[str, File | bytes]) -> Generator[None]:
-    """Inside, JSON may name these files by their hashes: a server shows a client its own files so.
+    """Inside the block, JSON may name these files by their hashes. A server uses it to show a
+    client only the client's own files.
 
     ```python
     with visible(files_of(user)):
@@ -468,7 +470,7 @@ def visible(files: Iterable[File] | Mapping[str, File | bytes]) -> Generator[Non
         known = cast("Mapping[str, File | bytes]", files)
     else:
         known = {file.hash: file for file in files}
-    # Those of a resumed run, for example, of which this process has made none so far.
+    # For example, a resumed run has files although this process has made none so far.
     _in_use = _in_use or bool(known)
     token = _scope.set(FileScope(known, _scope.get()))
     try:
@@ -478,12 +480,12 @@ def visible(files: Iterable[File] | Mapping[str, File | bytes]) -> Generator[Non
 
 
 def collected() -> _Collecting:
-    """The files in what is written as JSON inside, by their hashes and addresses."""
+    """Collect the files in JSON that is written inside the block, by their hashes and addresses."""
     return _Collecting()
 
 
 class _Collecting:
-    """A class, since each record is written in one, and a generator takes thrice as long."""
+    """A class, not a generator, which takes three times as long: each record is written in one."""
 
     __slots__ = ("_token",)
 
@@ -499,35 +501,35 @@ class _Collecting:
 
 
 def is_collecting() -> bool:
-    """Whether files in what is written are being noted."""
+    """Whether the files in JSON that is written are being collected."""
     return _scope.get() is not None
 
 
 def find_visible(hash: str, name: str = "") -> File | None:
-    """A file that JSON may name here, by its hash. It gets the `name` if it has none."""
+    """A visible file, by its hash. It gets the `name` if it has none."""
     scope = _scope.get()
     while scope is not None:
-        found = scope.find(hash)
-        if found is not None:
-            return found if isinstance(found, File) else file_of(found, name)
+        file = scope.find(hash)
+        if file is not None:
+            return file if isinstance(file, File) else file_of(file, name)
         scope = scope.outer
     return None
 
 
 def visible_files_in(value: Any) -> Iterator[File]:
-    """The files that JSON refers to and may name here."""
+    """The visible files that JSON refers to."""
     if is_reference(value):
-        found = find_visible(value["hash"], str(value.get("name", "")))
-        if found is not None:
-            yield found
+        file = find_visible(value["hash"], str(value.get("name", "")))
+        if file is not None:
+            yield file
     elif isinstance(value, list | dict):
-        held = cast("list[Any] | dict[str, Any]", value)
-        for each in held.values() if isinstance(held, dict) else held:
-            yield from visible_files_in(each)
+        parts = cast("list[Any] | dict[str, Any]", value)
+        for part in parts.values() if isinstance(parts, dict) else parts:
+            yield from visible_files_in(part)
 
 
 def file_of(data: bytes, name: str = "") -> File:
-    """The image or the document that bytes are. Raises `ValueError` if they are neither."""
+    """The image or the document in these bytes. Raises `ValueError` if they are neither."""
     return Document(data, name) if image_header(data) is None else Image(data, name)
 
 
@@ -535,12 +537,12 @@ def is_reference(value: Any) -> TypeGuard[dict[str, Any]]:
     """Whether JSON has the form of a reference to a file."""
     if not isinstance(value, dict):
         return False
-    held = cast("dict[str, Any]", value)
-    return isinstance(held.get("hash"), str) and held.keys() <= _OF_REFERENCE
+    reference = cast("dict[str, Any]", value)
+    return isinstance(reference.get("hash"), str) and reference.keys() <= _OF_REFERENCE
 
 
 def placeholder_of(reference: Mapping[str, Any]) -> str:
-    """The placeholder of a file, from its reference in JSON."""
+    """The placeholder of a file, made from its reference in JSON."""
     media_type = str(reference.get("type", ""))
     kind = "image" if media_type.startswith("image/") else "document"
     size = reference.get("size")
@@ -550,7 +552,7 @@ def placeholder_of(reference: Mapping[str, Any]) -> str:
 
 
 def with_placeholders(value: Any) -> Any:
-    """JSON with placeholders in the place of references."""
+    """JSON with placeholders in place of references."""
     if isinstance(value, list):
         return [with_placeholders(each) for each in cast("list[Any]", value)]
     if not isinstance(value, dict):
@@ -563,7 +565,7 @@ def with_placeholders(value: Any) -> Any:
 
 def placeholders_in(value: Any) -> list[str]:
     """The placeholders of the references in JSON, each once."""
-    found: dict[str, None] = {}
+    placeholders: dict[str, None] = {}
     ahead = [value]
     for each in ahead:
         if isinstance(each, list):
@@ -571,15 +573,15 @@ def placeholders_in(value: Any) -> list[str]:
         elif isinstance(each, dict):
             shown = with_placeholders(each)
             if isinstance(shown, str):
-                found[shown] = None
+                placeholders[shown] = None
             else:
                 ahead += cast("dict[str, Any]", each).values()
-    return [*found]
+    return [*placeholders]
 
 
 def with_paths_read(value: Any, read: Callable[[str], File]) -> Any:
-    """JSON in which `@PATH` is the file that `read` returns, whole; the same object where there is
-    no path. For what a person gives by hand, and never for JSON of others."""
+    """JSON in which every `@PATH` is replaced by the file that `read` returns. Returns the same
+    object if there is no path. Only for JSON that a person types, never for JSON of others."""
     if isinstance(value, str):
         if len(value) < 2 or not value.startswith("@"):
             return value
@@ -597,7 +599,7 @@ def with_paths_read(value: Any, read: Callable[[str], File]) -> Any:
 
 
 def size_text(size: int) -> str:
-    """A number of bytes, as people write it."""
+    """A number of bytes in words: `20 KB`."""
     if size < 1_000:
         return f"{size} bytes"
     if size < 1_000_000:
@@ -616,7 +618,7 @@ def _written_json(value: Attached) -> Any:
 _WRITTEN: Final = core_schema.plain_serializer_function_ser_schema(
     _written_json, return_schema=core_schema.any_schema(), when_used="json"
 )
-# Where nothing is declared of a value, pydantic asks the value itself.
+# Where no type is declared for a value, pydantic asks the value itself.
 cast(Any, Attached).__pydantic_serializer__ = SchemaSerializer(
     core_schema.any_schema(serialization=_WRITTEN)
 )
@@ -642,13 +644,13 @@ def _has_data(value: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def _as_name(name: str) -> str:
-    """A name in one line, which cannot be taken for the end of a placeholder."""
+    """A name in one line, without the characters that end a placeholder."""
     shown = "".join(each if each.isprintable() and each not in "[]" else "_" for each in name)
     return shown[:_LONGEST_NAME].encode("utf-8", "replace").decode()
 
 
 def _decoded(text: str) -> bytes:
-    """The bytes in a data URL. Raises `ValueError` where there are none, or too many."""
+    """The bytes in a data URL. Raises `ValueError` if there are none, or too many."""
     if len(text) > _LONGEST_DATA_URL:
         raise ValueError(_too_large(len(text) // 4 * 3))
     head = _DATA_URL.match(text)
@@ -673,7 +675,7 @@ def _refused(cls: type[File], why: str) -> PydanticCustomError:
 
 
 def _json_schema(about: str, kind: _Kind, mode: str) -> dict[str, Any]:
-    """What clients may send, or what they get. `format` tells it from other schemas."""
+    """The schema of the JSON that clients send or get. `format` tells it from other schemas."""
     hashed = {"type": "string", "pattern": f"^{HASH.pattern}$"}
     name = {"type": "string"}
     if mode == "serialization":

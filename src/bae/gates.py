@@ -1,4 +1,4 @@
-"""Asking a person at a gate: who answers, answers that do not fit, and the deadline."""
+"""Asking a person at a gate: the answerer, answers that do not fit, and the deadline."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from bae.markers import OpenGate
 
 ATTEMPTS: Final = 3
-"""How often a gate is asked when the answers do not fit."""
+"""How often a gate is asked if the answers do not fit."""
 
 Check = Callable[[Any], Any]
-"""Validates an answer. Raises pydantic's ValidationError where it does not fit."""
+"""Validates an answer. Raises pydantic's ValidationError if it does not fit."""
 
 
 class Late:
@@ -30,14 +30,13 @@ class Late:
 
 
 LATE: Final = Late()
-"""Stands for an answer that was not given in time."""
+"""Stands for an answer that did not come in time."""
 
 
 async def answer_in_time(
     answer_with: GateAnswerer | None, opened: OpenGate, check: Check
 ) -> Any | Late:
-    """The answer that is given before the deadline, or `LATE`. Without a callable that answers,
-    raises what the run waits for."""
+    """The answer before the deadline, or `LATE`. Without an answerer, raises `Waiting`."""
     if opened.deadline is not None and opened.deadline <= time():
         return LATE
     if answer_with is None:
@@ -68,9 +67,9 @@ async def _ask(answer_with: GateAnswerer, opened: OpenGate, check: Check) -> Any
         except (BaeError, Waiting):  # an answerer that raises Waiting leaves the gate open
             raise
         except Exception as error:
-            said = f"answering {opened.question!r} raised {type(error).__name__}"
+            message = f"answering {opened.question!r} raised {type(error).__name__}"
             fix = "fix the callable given as answer=…"
-            raise gate_error(opened, said, fix, cause=error) from error
+            raise gate_error(opened, message, fix, cause=error) from error
         try:
             check(answer)
             return answer
@@ -78,20 +77,20 @@ async def _ask(answer_with: GateAnswerer, opened: OpenGate, check: Check) -> Any
             opened = replace(opened, problem="; ".join(faults(error)))
             last = error
     wanted = type_name(opened.type)
-    said = f"{ATTEMPTS} answers to {opened.question!r} were not {wanted}: {opened.problem}"
-    raise gate_error(opened, said, f"answer with a {wanted}", "bae-gate-invalid", last)
+    message = f"{ATTEMPTS} answers to {opened.question!r} were not {wanted}: {opened.problem}"
+    raise gate_error(opened, message, f"answer with a {wanted}", "bae-gate-invalid", last)
 
 
 def gate_error(
     opened: OpenGate,
-    said: str,
+    message: str,
     fix: str,
     code: str = GateError.code,
     cause: Exception | None = None,
 ) -> GateError:
     """An error about a gate."""
     return GateError(
-        f"{opened.place}: {said}",
+        f"{opened.place}: {message}",
         gates=[opened],
         node_type=opened.node_type,
         field_name=opened.field_name,

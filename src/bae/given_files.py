@@ -1,5 +1,5 @@
-"""Reading files that a user, an LLM or another program names. Only regular files are read, and only
-so many bytes: a device has no end, and a named pipe may have no writer."""
+"""Reading files that a user, an LLM or another program names. Only regular files are read, up to a
+bound: a device has no end, and a named pipe may have no writer."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from typing import IO, Any, Final
 __all__ = ["open_file", "read_file", "read_text"]
 
 LARGEST: Final = 64 * 1024 * 1024
-"""Bytes of a file that is read as a whole."""
+"""How many bytes a file may have that is read as a whole."""
 _INHERITED: Final = re.compile(r"/dev/stdin|(?:/dev|/proc/self)/fd/[0-9]+")
-"""What the caller has opened for this process, as a shell does for `<(command)`."""
+"""Files that the caller has opened for this process, as a shell does for `<(command)`."""
 
 
 @contextmanager
 def open_file(path: str | os.PathLike[str], *, follow: bool = True) -> Generator[IO[bytes]]:
-    """Open a regular file to read its bytes. A device or a named pipe is an `OSError`, and so is a
-    symbolic link with `follow=False`; the error does not name the file. A pipe that this process
-    inherited can be opened: `/dev/stdin`, or `/dev/fd/63`, which shells give for `<(command)`."""
+    """Open a regular file to read its bytes. Raises `OSError` for a device or a named pipe, and
+    with `follow=False` for a symbolic link; the error does not name the file. A pipe that this
+    process inherited can be opened: `/dev/stdin`, or `/dev/fd/63`, the name that shells give to
+    `<(command)`."""
 
     def opener(name: str, flags: int) -> int:
         flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
         return os.open(name, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
 
-    if not follow and os.path.islink(path):  # O_NOFOLLOW speaks of too many levels of them
+    if not follow and os.path.islink(path):  # the error of O_NOFOLLOW does not name the cause
         raise OSError("it is a symbolic link")
     with open(path, "rb", opener=opener) as file:
         kind = os.fstat(file.fileno()).st_mode
@@ -43,8 +44,8 @@ def open_file(path: str | os.PathLike[str], *, follow: bool = True) -> Generator
 
 
 def read_file(path: str | os.PathLike[str], most: int = LARGEST, *, follow: bool = True) -> bytes:
-    """Read the bytes of a file. Raises `OSError` where `open_file` does, and if the file has more
-    than `most` bytes (64 MiB)."""
+    """Read the bytes of a file. Raises `OSError` as `open_file` does, and if the file has more than
+    `most` bytes (64 MiB)."""
     with open_file(path, follow=follow) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -58,7 +59,7 @@ def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
 
 
 def read_stdin(most: int = LARGEST) -> str:
-    """The text on stdin; `OSError` if it is closed, or has more than `most` characters."""
+    """The text on stdin. Raises `OSError` if it is closed, or has more than `most` characters."""
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]  with <&-
         raise OSError("stdin is closed")
     text = sys.stdin.read(most + 1)
@@ -68,7 +69,8 @@ def read_stdin(most: int = LARGEST) -> str:
 
 
 def read_lines(file: IO[Any], most: int = LARGEST) -> Iterator[Any]:
-    """The lines of an open file, of bytes or of text; `OSError` if one is longer than `most`."""
+    """The lines of an open file, as bytes or text. Raises `OSError` if a line is longer than
+    `most`."""
     while line := file.readline(most + 1):
         if len(line) > most:
             raise _too_large("a line", most)

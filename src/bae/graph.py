@@ -1,5 +1,5 @@
-"""`Graph`: the node classes that can be reached from a start, found from their type hints, proved
-once and run as often as wanted. `runner.py` does the running, `proof.py` the proving."""
+"""`Graph`: the node classes that a start class leads to. bae finds them from the type hints, proves
+them once, and runs them as often as you want."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ D = TypeVar("D", bound=Node)
 
 
 class GraphSettings(TypedDict, total=False):
-    """The parameters of `Graph` that are given by name."""
+    """The parameters of `Graph` that are passed by name."""
 
     name: str | None
     system: str | None
@@ -65,20 +65,23 @@ class GraphSettings(TypedDict, total=False):
 
 
 class Graph(Generic[S, T]):
-    """A graph that starts at one node class and goes wherever the return types lead.
+    """A graph that starts at one node class and follows the return types from there.
 
     Give `end` to type the result: `Graph(start=Ask, end=Answer)` makes `graph.run(…).result` an
-    `Answer` for your editor. Several are given as a tuple, `end=(Answer, Refusal)`, and make a
-    union. `end` must name every node class the graph can end at. The type is
-    `Graph[Ask, Answer]`: a run takes its start and gives its end. `name` is for pictures and
-    journals; without one it is the start's. `system` is the system text of every question to an LM
-    in place of bae's own; a graph inside has that of the graph around it, unless it has one itself.
+    `Answer` for your editor. Give several ends as a tuple, `end=(Answer, Refusal)`; the result is
+    then a union. `end` must name every node class that the graph can end at. The type of the graph
+    is `Graph[Ask, Answer]`.
 
-    `context` says which nodes before the previous one a question shows to an LM: "previous" is none
-    of them, which is how it is without a setting, "start" the first node, "trace" all, and a node
-    class, or a tuple of these, all nodes of such a class. Of these the newest are shown that have
-    `context_limit` characters together, or else 20,000. The `NodeConfig` of a class, and a graph
-    inside, may have another setting.
+    - `name`: the name in pictures and journals; the name of the start class unless given.
+    - `system`: the system text of every question to an LM, in place of bae's own. A graph inside
+      this graph uses the same text, unless it has its own.
+    - `context`: which nodes, besides the previous node, a question shows to an LM. "previous", the
+      default, adds none. "start" adds the first node, "trace" all nodes, and a node class, or a
+      tuple of node classes, all nodes of these classes.
+    - `context_limit`: how many characters these nodes may have together; 20,000 unless given. The
+      newest nodes are shown first.
+
+    The `NodeConfig` of a class, and a graph inside, may set `context` and `context_limit` too.
     """
 
     @overload
@@ -140,19 +143,19 @@ class Graph(Generic[S, T]):
         self.system = None if system is None else cleandoc(system)
         self.scene = None if self.system is None else Scene(self.system)
         self.is_filled = False
-        """Whether it is one node, which an LM fills; see `graph_to_fill`."""
+        """Whether the graph is one node that an LM fills; see `graph_to_fill`."""
         self._problems: list[Problem] | None = None
         self._proved = False
 
-    # What follows from the classes. It is worked out when it is first asked for, and is a plain
-    # attribute from then on; while names are missing, it is worked out each time.
+    # These facts follow from the classes. Each is computed when it is first read, and is a plain
+    # attribute from then on. While names are missing, it is computed each time.
 
     plans: dict[type[Node], NodePlan]
-    """The plan of every node class, the start first, in the order they are reached."""
+    """The plan of every node class, the start first, in the order in which they are reached."""
     has_sources: bool
     """Whether any field of any node has a source."""
     given_fields: tuple[FieldPlan, ...]
-    """The fields that the caller may give."""
+    """The fields that the caller passes with the start node."""
     plans_with_tools: tuple[NodePlan, ...]
     """The nodes that an LM fills with tools, here and in the graphs inside."""
     shown_files: tuple[ShownFile, ...]
@@ -162,7 +165,7 @@ class Graph(Generic[S, T]):
     turns_read: float
     """How many earlier turns of a thread the nodes may show, here and in the graphs inside."""
     turn_calls_read: bool
-    """Whether they show the tool calls of these turns too."""
+    """Whether the nodes show the tool calls of these turns too."""
     graphs: tuple[Graph[Any, Any], ...]
     """This graph and the graphs inside it, all the way down, the outermost first."""
     hidden: Copies | None
@@ -190,13 +193,13 @@ class Graph(Generic[S, T]):
 
     @property
     def asks_person(self) -> bool:
-        """Whether a person gives the value of a field, here or in a graph inside."""
+        """Whether a person supplies the value of a field, here or in a graph inside."""
         return any(field.asks_person for field in self._sourced())
 
     @property
     def recalls(self) -> bool:
-        """Whether the value of a field, here or in a graph inside, is looked up in the trace: it
-        may be found in a run around this graph."""
+        """Whether a field, here or in a graph inside, looks up its value in the trace. The value
+        may come from a run around this graph."""
         return any(any(field.recalls()) for field in self._sourced())
 
     def _sourced(self) -> Iterator[FieldPlan]:
@@ -210,7 +213,7 @@ class Graph(Generic[S, T]):
 
     @property
     def edges(self) -> dict[type[Node], NodeTypes]:
-        """Where each node class leads, as its return type declares."""
+        """The node classes that each node class may lead to, by its return type."""
         return {cls: NodeTypes(plan.successors) for cls, plan in self.plans.items()}
 
     @property
@@ -219,12 +222,13 @@ class Graph(Generic[S, T]):
         return NodeTypes(cls for cls, plan in self.plans.items() if plan.may_end)
 
     def validate(self, *, journal: bool = False) -> list[Problem]:
-        """Everything that is known to go wrong before it does, errors first; empty when nothing.
+        """Find everything that is known to go wrong, before anything runs. The list has errors
+        first, and is empty when there are no problems.
 
-        Each is a text to print, and has its parts as `.severity`, `.code`, `.place`, `.message`
-        and `.fix`. A run refuses to start while there are errors. With `journal` it has also what a
-        run with a journal makes of the graph: errors for fields that no journal can hold, and notes
-        on values that are made again when a run is resumed, or are secrets.
+        Each problem is a text to print. Its parts are `.severity`, `.code`, `.place`, `.message`
+        and `.fix`. A run refuses to start while there are errors. With `journal=True` the list also
+        has errors for fields that no journal can store, and notes on values that are computed again
+        when a run is resumed, or that are secret.
         """
         problems = self._problems
         if problems is None:
@@ -241,7 +245,7 @@ class Graph(Generic[S, T]):
         return [*errors, *unstorable, *others, *notes]
 
     def prove(self) -> None:
-        """Raise `ProofError` with all errors that `validate` finds; warnings pass."""
+        """Raise `ProofError` with all errors that `validate` finds. Warnings do not raise."""
         if self._proved:
             return
         errors = [problem for problem in self.validate() if problem.severity == "error"]
@@ -256,27 +260,28 @@ class Graph(Generic[S, T]):
         self._proved = self._problems is not None
 
     def prompts(self, *nodes: Node, lm: LM | str | None = None) -> list[Prompt]:
-        """Every prompt that this graph, and the graphs inside it, can send: print one, or look at
+        """Every prompt that this graph, and the graphs inside it, can send. Print a prompt, or read
         its `.system`, `.text`, `.schema` and `.question`. No function, body or LM is called.
 
-        Nodes and resolved values are samples, along a shortest path from the start; a node that is
-        given, the start or any other, takes the place of its sample, with the fields it has. `lm`
-        is the LM that would be asked, where it has learned prompts or cannot choose and fill in one
-        call. Of a written body it has what `lm.make` and `lm.decide` would send, not what the body
-        asks in its own words: in a test, `ScriptedLM.prompts` has what was asked.
+        The nodes and the resolved values in the prompts are samples, along a shortest path from the
+        start. Pass nodes of your own, the start or any other, to use them in place of samples. Pass
+        `lm` if that LM has learned prompts, or cannot choose and fill in one call. For a written
+        body, the list has the prompts of `lm.make` and `lm.decide`, not the questions that the body
+        words itself: in a test, read those from `ScriptedLM.prompts`.
         """
         from bae.prompts.preview import prompts_of
 
         return prompts_of(self, nodes, lm)
 
     def to_mermaid(self, *, fields: bool = False) -> str:
-        """The graph as a Mermaid flowchart, with exactly the edges of the types. With `fields` it
-        shows the fields by source, and the graphs inside."""
+        """The graph as a Mermaid flowchart, with exactly the edges of the types. With `fields=True`
+        it also shows the fields by source, and the graphs inside."""
         return rooms.to_mermaid(self, fields=fields)
 
     def to_svg(self) -> str:
         """The graph as an SVG picture: nodes with their fields by source, arrows by who chooses,
-        and the graphs inside. A notebook shows it by itself; `bae.pictures` has more formats."""
+        and the graphs inside. A notebook shows the picture of a graph automatically; `bae.pictures`
+        has more formats."""
         return rooms.to_svg(self)
 
     def _repr_svg_(self) -> str:
@@ -316,35 +321,36 @@ class Graph(Generic[S, T]):
     ) -> GraphResult[T]:
         """Run the graph from `start_node` to its end.
 
-        - `lm` chooses and fills where nodes have an empty body: an LM, or the name of one such as
-          "local" or "claude-cli:sonnet". Without one it is what the variable BAE_LM names, or else
-          what this machine offers.
+        - `lm` chooses and fills where nodes have an empty body. Give an LM, or the name of an LM
+          such as "local" or "claude-cli:sonnet". Without `lm`, the run uses the LM that the
+          variable BAE_LM names; without that too, an LM that this machine offers.
         - `max_iters` bounds how many nodes may run; 0 is no bound.
         - `prefetch` starts the dependencies of a node that is sure to come while the LM is still
-          filling the one before it.
-        - `answer` is an async callable that answers gates; without it a run that meets one stops,
-          and the result's `.waiting` says what for.
-        - `dep_cache` holds values by dependency function. Those given are used instead of calling
-          the function, which is how tests replace one; those made are added.
+          filling the node before it.
+        - `answer` is an async callable that answers gates. Without it, a run that reaches a gate
+          stops, and the result's `.waiting` has the question.
+        - `dep_cache` holds values by dependency function. A run uses a value in it instead of
+          calling the function, which is how tests replace a function. The run adds the values that
+          it computes.
         - `journal` is where the run is stored as it happens, so that `resume` can continue it after
-          whatever stops it: a `SQLiteJournal`, say.
-        - `run_id` names the run; without one it gets a random id. A journal has every id once: a
-          second run of that id is refused, or with `resume=True` the first one is resumed, whatever
-          `start_node` is now.
-        - `thread` is the id of a conversation in the journal: this run is its next turn, and fields
-          with `Thread()` have the earlier ones. One run of a thread is in progress at a time.
+          any interruption: a `SQLiteJournal`, for example.
+        - `run_id` names the run; without it the run gets a random id. Each id of a journal is
+          unique: a second run with the same id is refused. With `resume=True` the stored run is
+          resumed instead, and `start_node` is ignored.
+        - `thread` is the id of a conversation in the journal. This run is its next turn, and fields
+          with `Thread()` have the earlier turns. One run of a thread is in progress at a time.
         - `busy` says what happens while another run of the thread is in progress: "wait" waits for
-          it, at most `busy_timeout` seconds, "refuse" raises `JournalError` (`bae-thread-busy`),
-          and "cancel" cancels it, in whichever process it is. Where a run is parked at a gate, this
-          run is refused with the question, unless the other is to be cancelled.
+          it, at most `busy_timeout` seconds; "refuse" raises `JournalError` (`bae-thread-busy`);
+          "cancel" cancels it, in any process. If the other run is parked at a gate, this run is
+          refused with the question, except with "cancel".
         - `interrupted` is for a run of the thread whose process has died: "resume" resumes it
-          first, and "cancel" cancels it. Without it, that is "cancel" with `busy="cancel"`, or else
+          first, and "cancel" cancels it. The default is "cancel" with `busy="cancel"`, otherwise
           "resume".
-        - `metadata` is a JSON object that is kept beside the run: `journal.runs(metadata=…)` finds
-          it. Telemetry has `user_id` as the user, and `session_id`.
+        - `metadata` is a JSON object that is stored with the run: `journal.runs(metadata=…)` finds
+          the run by it. Telemetry uses its `user_id` and `session_id`.
 
-        Raises a `BaeError` that carries the trace. Cancelling it cancels everything under it, and
-        nothing is left when it returns.
+        Raises a `BaeError` that carries the trace. Cancelling the call cancels everything that the
+        run has started; when it returns, nothing of the run is left.
         """
         if resume and (journal is None or run_id is None):
             raise ValueError("resume=True needs a journal=… and the run_id=… of the run")
@@ -368,10 +374,11 @@ class Graph(Generic[S, T]):
             await graph.arun(…)
         ```
 
-        Each is opened when a run of the block's event loop first asks for it, shared with all other
-        graphs that are open on that loop, and closed with the last of them. Leaving the block waits
-        for the runs of this graph that are in progress; leaving it by an error, or a cancellation,
-        cancels them first. `app` is not used: it makes `FastAPI(lifespan=graph.open)` work.
+        Such a dependency is opened when a run of the block's event loop first asks for it. All
+        graphs that are open on that loop share it, and it is closed with the last of them. Leaving
+        the block waits for the runs of this graph that are in progress. Leaving it by an error or a
+        cancellation cancels them first. `app` is not used: it makes `FastAPI(lifespan=graph.open)`
+        work.
         """
         from bae.app_scope import open_app
 
@@ -390,16 +397,15 @@ class Graph(Generic[S, T]):
         """Resume a run of a journal where it stopped: after a crash, a cancellation, a failure, or
         at a gate that has been answered.
 
-        What is recorded is not done again: dependencies, fills, choices, items of maps, answers at
-        gates, bodies that returned and graphs inside. What was in progress is. A run that has ended
-        is returned as it ended. The parameters are those of `arun`; `max_iters` counts the nodes
-        from the start of the run and is the one it was started with unless given, and budgets in
-        force are charged what it has spent. `given` has the secrets that the journal does not
-        store, as `{"Login.token": SecretStr(…)}`.
+        Recorded work is not repeated: dependencies, fills, choices, items of maps, answers at
+        gates, bodies that returned, and graphs inside. Work that was in progress is repeated. For a
+        run that has ended, the recorded result is returned. The parameters are those of `arun`.
+        `max_iters` counts the nodes from the start of the run; unless given, the original bound
+        holds. Budgets in force are charged what the run has spent. `given` has the secrets that the
+        journal does not store, as `{"Login.token": SecretStr(…)}`.
 
-        A run that another process owns at this moment is refused with `JournalError`
-        (`bae-run-owned`), and so is one whose classes have changed so that it cannot continue
-        (`bae-run-changed`).
+        Raises `JournalError` if another process owns the run at this moment (`bae-run-owned`), or
+        if the classes of the run have changed so that it cannot continue (`bae-run-changed`).
         """
 
         resumed = RunOptions(lm, max_iters, **options)
@@ -414,12 +420,12 @@ class Graph(Generic[S, T]):
         given: Mapping[str, Any] | None = None,
         **options: Unpack[WorkParameters],
     ) -> list[Recovered[T]]:
-        """Resume every run of this graph that was interrupted and has no owner, and every parked
-        one that can continue: a gate of it was answered, or is out of time.
+        """Resume every run of this graph that was interrupted and has no owner. Resume also every
+        parked run that can continue, because its gate was answered or is out of time.
 
         Call it when a program starts, and now and then. At most `concurrency` runs continue at
-        once. Each is returned with its result or its error; runs that another process takes first
-        are left out. Runs that failed or were cancelled are not resumed: `resume` does that.
+        once. The list has each run with its result or its error, without the runs that another
+        process takes first. Runs that failed or were cancelled are not resumed: `resume` does that.
         """
 
         resumed = RunOptions(lm, None, **options)
@@ -437,14 +443,14 @@ class Graph(Generic[S, T]):
         thread: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
-        """Store a run for a worker to carry out, and return its id: `bae worker` in any process, or
-        `recover`. It is stored when this returns, and nothing of it has begun.
+        """Store a run for a worker to carry out, and return its id. A worker is `bae worker`, or a
+        call of `recover`, in any process. When this returns, the run is stored and has not begun.
 
-        `engine` hands the id of the run to a worker, as `TemporalEngine` does; without one the run
-        waits for a worker that looks into the journal. It begins in `delay` seconds at the
-        earliest. A `run_id` that the journal has is refused (`bae-run-exists`), so a submission can
-        be repeated. The start node may have no secret (`bae-submit-secret`). The other parameters
-        are those of `arun`; the worker brings the LM.
+        With an `engine`, such as `TemporalEngine`, the id of the run goes to a worker of the
+        engine. Without it, the run waits for a worker that looks into the journal. The run begins
+        in `delay` seconds at the earliest. A `run_id` that the journal has is refused
+        (`bae-run-exists`), so a submission can be repeated. The start node may have no secret
+        (`bae-submit-secret`). The other parameters are those of `arun`; the worker supplies the LM.
         """
         more: Any = {"thread": thread, "delay": delay, "max_iters": max_iters, "engine": engine}
         about = None if metadata is None else _checked_metadata(metadata)
@@ -454,10 +460,10 @@ class Graph(Generic[S, T]):
     async def result(
         self, run_id: str, *, journal: Journal, timeout: float | None = None
     ) -> GraphResult[T]:
-        """Wait until a run has ended, in whichever process, and return its result.
+        """Wait until a run has ended, in any process, and return its result.
 
-        Raises `RunFailed` with the code of the error that the run failed with, `RunCancelled`, or
-        after `timeout` seconds `JournalError` (`bae-result-timeout`), which says what the run waits
+        Raises `RunFailed` with the code of the run's error, or `RunCancelled`. After `timeout`
+        seconds, raises `JournalError` (`bae-result-timeout`), whose message has what the run waits
         for. It does not carry out the run: `resume` does.
         """
         return await rooms.wait_for_result(self, run_id, checked_store(journal), timeout)
@@ -480,12 +486,12 @@ class Graph(Generic[S, T]):
         """Answer a gate that a run waits for, and resume the run.
 
         `field` names the gate: as `Refund.approved`, by the field alone, by the id of a tool call,
-        or by its address where several are open (`result.waiting` and `journal.runs()` have these).
-        The value is checked against the field's type first, and is an `Approval` for a tool call;
-        the first answer counts, and a second one is refused. With `go_on=False` the answer is only
-        stored, until the run is resumed; with an `engine`, a worker of the engine resumes it. `by`
-        is who answers: it is stored with the answer, and `journal.why` shows it. The other
-        parameters are those of `resume`.
+        or by its address where several gates are open (`result.waiting` and `journal.runs()` have
+        the addresses). The value is first checked against the field's type; for a tool call, it is
+        an `Approval`. The first answer counts, and a second answer is refused. With `go_on=False`
+        the answer is only stored, until the run is resumed. With an `engine`, a worker of the
+        engine resumes the run. `by` is the person who answers: it is stored with the answer, and
+        `journal.why` shows it. The other parameters are those of `resume`.
         """
 
         store, resumed = checked_store(journal), RunOptions(lm, max_iters, **options)
@@ -497,24 +503,24 @@ class Graph(Generic[S, T]):
         return result
 
     async def tell(self, run_id: str, text: str, *, journal: Journal) -> None:
-        """Tell the LM of a run something: it reads `text` as a message before the next round of its
+        """Send a message to the LM of a run. The LM reads `text` before the next round of its
         conversation with tools.
 
-        The run may be in progress, in any process, or parked, failed or interrupted; then it reads
-        the message once it is resumed. Messages are stored and taken in order, each once. A run
-        that has ended, or has no conversation with tools ahead, refuses it (`bae-tell-over`,
-        `bae-tell-nobody`). A message that comes while the LM writes its answer stays for the next
-        conversation of the run.
+        The run may be in progress, in any process. A run that is parked, failed or interrupted
+        reads the message after it is resumed. Messages are stored and read in order, each once. A
+        run that has ended is refused (`bae-tell-over`), and so is a run without a conversation with
+        tools ahead (`bae-tell-nobody`). A message that arrives while the LM writes its answer stays
+        for the next conversation of the run.
         """
         await rooms.tell_run(run_id, text, checked_store(journal))
 
     async def cancel(self, run_id: str, *, journal: Journal, timeout: float = 10.0) -> RunInfo:
-        """Cancel a run, in whichever process it is, and return its entry as it is then: see
-        `Journal.cancel`. Nothing of the graph is needed for it."""
+        """Cancel a run, in any process, and return its entry as it is then: see `Journal.cancel`.
+        The run may be of another graph."""
         return await checked_store(journal).cancel(run_id, timeout=timeout)
 
     def thread(self, id: str, *, journal: Journal) -> StoredThread:
-        """A thread of this graph in a journal, to be read, exported, forked or deleted."""
+        """A thread of this graph in a journal: read, export, fork or delete it."""
         return rooms.StoredThread(self, id, checked_store(journal))
 
     async def fork(
@@ -532,12 +538,14 @@ class Graph(Generic[S, T]):
         """Make a new run that is the same as another up to its step `at`, and return its id.
 
         The node at that step gets other values for the `fields` that you name, and `resume` with
-        the new id continues from it. Nothing before it is done again, and the other run stays as it
-        is. Name a field that is called as a parameter here in `changed`: `changed={"at": …}`.
+        the new id continues from it. Nothing before that step is repeated, and the other run stays
+        unchanged. If a field has the name of a parameter of this method, pass it in `changed`:
+        `changed={"at": …}`.
 
-        A fork belongs to no thread unless you name one. In the `thread` of the other run it takes
-        the place of that turn, and of those after it, once it has ended: with `at=0`, this edits
-        a message, or tries it again. A fork of a run without a thread is the next turn of yours.
+        A fork belongs to no thread unless you name one. In the `thread` of the other run, the fork
+        replaces that turn, and the turns after it, once the fork has ended: with `at=0`, this edits
+        a message or tries it again. A fork of a run without a thread becomes the next turn of the
+        thread that you name.
         """
 
         store, given = checked_store(journal), {**(changed or {}), **fields}
@@ -551,12 +559,12 @@ class Graph(Generic[S, T]):
         dep_cache: dict[Any, Any] | None = None,
         given: Mapping[str, Any] | None = None,
     ) -> GraphResult[T]:
-        """Run a recorded run again with every recorded value, and nothing called outside: no LM, no
-        dependency, no person at a gate. Your written bodies are called.
+        """Run a recorded run again with every recorded value. Your written bodies are called;
+        nothing outside is: no LM, no dependency, no person at a gate.
 
         Where a node, a choice or a prompt differs from the recording, `ReplayError` has both.
-        `dep_cache` has stand-ins for values that no journal holds, such as clients, and `given` the
-        secrets.
+        `dep_cache` has stand-ins for values that no journal stores, such as clients. `given` has
+        the secrets.
         """
 
         return await rooms.replay(self, run_id, checked_store(journal), dep_cache, given)
@@ -568,7 +576,7 @@ class Graph(Generic[S, T]):
         max_iters: int = 10,
         **options: Unpack[RunParameters],
     ) -> RunStream[T]:
-        """Run the graph and hand out its records as they are written:
+        """Run the graph and yield its records as they are written:
 
         ```python
         async with graph.stream(start, lm) as records:
@@ -577,8 +585,8 @@ class Graph(Generic[S, T]):
             print(records.result.result)
         ```
 
-        The parameters are those of `arun`, and so is what the loop raises. Leaving the block, or
-        breaking out of a plain `async for`, cancels the run.
+        The parameters are those of `arun`, and the loop raises what `arun` raises. Leaving the
+        block, or breaking out of a plain `async for`, cancels the run.
         """
         from bae.observers import RunStream
 
@@ -594,8 +602,8 @@ class Graph(Generic[S, T]):
         given: Mapping[str, Any] | None = None,
         **options: Unpack[WorkParameters],
     ) -> RunStream[T]:
-        """Resume a run, as `resume` does, and hand out the records that are written from now on, as
-        `stream` does. There are none where nothing is left to do."""
+        """Resume a run, as `resume` does, and yield the records that are written from now on, as
+        `stream` does. If nothing is left to do, there are no records."""
         from bae.observers import RunStream
 
         known: Any = {"journal": journal, "given": given, **options}
@@ -613,7 +621,7 @@ class Graph(Generic[S, T]):
         given: Mapping[str, Any] | None = None,
         **options: Unpack[WorkParameters],
     ) -> RunStream[T]:
-        """Answer a gate that a run waits for and resume the run, as `answer` does, and hand out the
+        """Answer a gate that a run waits for and resume the run, as `answer` does. Yield the
         records that are written from now on, as `stream` does."""
         from bae.observers import RunStream
 
@@ -638,7 +646,7 @@ def _find_plans(graph: Graph[Any, Any]) -> dict[type[Node], NodePlan]:
         if cls not in plans:
             plans[cls] = plan_of(cls).without_body() if graph.is_filled else plan_of(cls)
             ahead.extend(plans[cls].successors)
-    # Names that could not be resolved may be defined by the next time.
+    # Names that could not be resolved may be defined by the next call.
     if not any(plan.provisional for plan in plans.values()):
         graph.plans = plans
     return plans
@@ -754,7 +762,7 @@ def with_thread(
     busy_timeout: float = 300.0,
     interrupted: str | None = None,
 ) -> RunOptions:
-    """The options of a run that takes its turn in a thread, or has metadata."""
+    """The options of a run that is a turn of a thread, or has metadata."""
     if busy not in ("wait", "refuse", "cancel"):
         raise ValueError(f'busy={busy!r}: give "wait", "refuse" or "cancel"')
     if interrupted not in (None, "resume", "cancel"):
@@ -776,18 +784,18 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     import json
 
     try:
-        found = whole_json(json.loads(json.dumps(dict(metadata), allow_nan=False)))
+        checked = whole_json(json.loads(json.dumps(dict(metadata), allow_nan=False)))
     except (TypeError, ValueError) as error:
         raise TypeError(f"metadata={metadata!r:.200}: give a JSON object: {error}") from error
     if not all(type(key) is str for key in metadata):
         raise TypeError(f"metadata={metadata!r:.200}: give a JSON object, with texts as keys")
-    return found
+    return checked
 
 
 def new_writer(
     graph: Graph[Any, Any], journal: Journal | None, run_id: str | None, log: Log | None = None
 ) -> Writer:
-    """The writer of a run that begins."""
+    """The writer of a new run."""
     if journal is None:
         return Writer(log)
     store = checked_store(journal)
@@ -797,7 +805,7 @@ def new_writer(
 
 
 def checked_store(journal: object) -> Journal:
-    """The journal that was given, if it is one."""
+    """The journal, checked to be a `Journal`."""
     if isinstance(journal, rooms.Journal):
         return journal
     hint = ""
@@ -807,13 +815,13 @@ def checked_store(journal: object) -> Journal:
 
 
 def run_sync(work: Callable[[], Coroutine[Any, Any, R]], called: str, instead: str) -> R:
-    """Do async work for a sync caller; inside a running event loop it is refused."""
+    """Run async work for a sync caller. Inside a running event loop, raise `LoopError`."""
     import asyncio
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        pass  # and not run in here, or every error of a run would show this one above it
+        pass  # not run in here, or every error of a run would show this error above it
     else:
         raise LoopError(
             f"{called} was called inside a running event loop, which it would block",
@@ -823,15 +831,15 @@ def run_sync(work: Callable[[], Coroutine[Any, Any, R]], called: str, instead: s
 
 
 def _no_node_class(given: object) -> TypeError:
-    """The error of something that is no node class, given as a start or an end."""
+    """The error for a start or an end that is not a node class."""
     from pydantic import BaseModel
 
-    said = f"Graph takes Node classes, not {given!r}"
+    message = f"Graph takes Node classes, not {given!r}"
     if isinstance(given, type) and issubclass(given, BaseModel):
         name = given.__name__
-        return TypeError(f"{said}: {name} is a BaseModel; make it a Node: class {name}(Node)")
+        return TypeError(f"{message}: {name} is a BaseModel; make it a Node: class {name}(Node)")
     if isinstance(given, Node):
-        return TypeError(f"{said}: give the class, {type(given).__name__}; a run takes the node")
+        return TypeError(f"{message}: give the class, {type(given).__name__}; a run takes the node")
     if isinstance(given, list):
-        return TypeError(f"{said}; give several ends as a tuple")
-    return TypeError(said)
+        return TypeError(f"{message}; give several ends as a tuple")
+    return TypeError(message)

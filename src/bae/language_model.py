@@ -1,5 +1,5 @@
-"""The `LM` protocol: what a graph asks of a language model. Backends implement it; the runner and
-written bodies use it."""
+"""The `LM` protocol: the methods of a language model that a graph calls. Backends implement it; the
+runner and written bodies use it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     """Which nodes a question shows: the setting `context` of `Graph` and `NodeConfig`."""
 
     Origins = Mapping[str, tuple[Node, str]]
-    """The nodes that the values of fields were recalled from, each with its field there; an empty
+    """By field, the node and the field in the trace from which its value was recalled. An empty
     field is the node itself."""
 
 N = TypeVar("N", bound="Node")
@@ -41,11 +41,11 @@ N = TypeVar("N", bound="Node")
 
 @runtime_checkable
 class LM(Protocol):
-    """Four async methods. Annotate a parameter of a written body, or of a dependency, with `LM`
-    to be given the one of the run."""
+    """A language model with four async methods. Annotate a parameter of a written body, or of a
+    dependency, with `LM` to get the LM of the run."""
 
     async def make(self, node: Node, target: type[N]) -> N:
-        """Build a `target` from what `node` holds."""
+        """Build a `target` from the fields of `node`."""
         ...
 
     async def decide(self, node: Node) -> Node | None:
@@ -55,7 +55,7 @@ class LM(Protocol):
     async def choose_type(
         self, types: Sequence[type[Node] | type[None]], context: Mapping[str, Any]
     ) -> type[Node] | type[None]:
-        """Choose one of `types`, and nothing else; `type(None)`, where offered, ends the run."""
+        """Choose one of `types` and build nothing. `type(None)`, if offered, ends the run."""
         ...
 
     async def fill(
@@ -68,30 +68,31 @@ class LM(Protocol):
         """Fill the plain fields of `target` and build it together with the `resolved` ones.
 
         Build it by calling the class, `target(**resolved, **answer)`: that runs the model's own
-        validation, and leaves out what is resolved after the answer. `source` is the previous node.
+        validation, and leaves out fields that are resolved after the answer. `source` is the
+        previous node.
         """
         ...
 
 
 class RoutingLM(ABC):
-    """An LM that can choose and fill in one request, and that says how the LMs pinned to nodes are
-    asked. Every `bae.lm.Backend` is one. It is a base class, since another LM may have methods of
-    the same names that do something else."""
+    """An LM that can choose and fill in one request, and that wraps the LMs pinned to nodes. Every
+    `bae.lm.Backend` is a `RoutingLM`. It is a base class, not a protocol, since another LM may have
+    methods of the same names that do something else."""
 
     keeps_resolved: ClassVar[bool] = False
-    """Whether `fill` leaves the fields alone that were resolved. Otherwise the run checks."""
+    """Whether `fill` leaves resolved fields unchanged. Otherwise the run checks that."""
 
     calls_tools: bool = True
-    """Whether the model has native tool calls. Without it, the tools are in the question."""
+    """Whether the model has native tool calls. Without them, the tools are in the question."""
 
     native_tools: frozenset[str] | None = None
-    """The names of the tools that the provider itself runs; None where any name will do."""
+    """The names of the tools that the provider itself runs; None if any name is allowed."""
 
     takes_files: frozenset[str] = frozenset({"image", "document"})
-    """The kinds of files that the model is known to take, or not known to refuse."""
+    """The kinds of files that the model may take: all kinds, except those it is known to refuse."""
 
     def find_refuser(self, kind: str) -> RoutingLM | None:
-        """The LM that takes no files of a kind: this one, or one inside it. None where there is no
+        """The LM that takes no files of a kind: this LM, or an LM inside it. None if there is no
         such LM."""
         return None if kind in self.takes_files else self
 
@@ -106,9 +107,9 @@ class RoutingLM(ABC):
         scene: Scene | None = None,
     ) -> tuple[type[Node] | type[None], Node | None]:
         """Choose one of `types` as the successor of `node`. The second value is the chosen node,
-        filled, or None where it is still to be filled. `resolved` has the values that those of
-        `fillable` need first, where they need some; it is given where there are any. `scene` is
-        what the question shows besides; it is that of the run around it where none is given."""
+        filled; None if it is still to be filled. `resolved` has the values that the classes in
+        `fillable` need first; it is given if there are any. `scene` is what else the question
+        shows; without it, the scene of the run around the call."""
 
     def offer(
         self,
@@ -117,27 +118,26 @@ class RoutingLM(ABC):
         fillable: Sequence[type[Node]] = (),
         resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
     ) -> Choice:
-        """The choice that `route` asks for: none of its options comes filled, unless an LM says
-        otherwise."""
+        """The choice that `route` asks for. By default no option comes filled."""
         from bae.prompts.questions import choice_of
 
         return choice_of(tuple(types), ())
 
     def with_learned(self, prompt: Prompt) -> Prompt:
-        """The prompt as this LM sends it: with what was learned for it, where there is such."""
+        """The prompt as this LM sends it: with its learned prompts, if it has any."""
         return prompt
 
     @abstractmethod
     def pinned(self, lm: LM) -> LM:
-        """The LM to ask where `lm` is pinned to a node. The same object each time."""
+        """The LM to ask if `lm` is pinned to a node. The same object each time."""
 
     @abstractmethod
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge what a run has used before to the budgets around this LM."""
+        """Charge the usage of a run so far to the budgets around this LM."""
 
 
 class SpendingLimit(ABC):
-    """What limits the LM calls made in a context, such as a budget whose block was entered."""
+    """A limit on the LM calls made in a context, such as a budget whose block was entered."""
 
     @abstractmethod
     def charge(self, lm: LM) -> LM:
@@ -145,25 +145,26 @@ class SpendingLimit(ABC):
 
     @abstractmethod
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge what a run has used before."""
+        """Charge the usage of a run so far."""
 
 
 spending_limit: ContextVar[SpendingLimit | None] = ContextVar("bae_spending_limit", default=None)
-"""The limit in force here; None where nothing is limited."""
+"""The limit in force here; None if nothing is limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a question shows beyond the previous node and the node that is asked for, and what its
-    answer must be.
+    """What a question shows besides the previous node and the requested node, and the requirements
+    on its answer.
 
     `system` is the system text of the graph; None is bae's own. `shown` are the earlier nodes that
-    the setting `context` names, the oldest first, without the `omitted` ones, which would be too
-    much text. `hidden` are the fields of each class that may hold a copy of a secret; None for
-    none. `unstorable` says which fields of a filled node cannot be stored, and why: such an answer
-    is wrong, and is asked for again. It is None where a run stores nothing. `origins` are the nodes
-    of the trace, and their fields, that recalled values of a class come from: a value is shown
-    once. `toolbox` has the tools that the model may call before it answers.
+    the setting `context` names, the oldest first, without the `omitted` nodes, which would be too
+    much text. `hidden` are the fields of each class that may hold a copy of a secret; None if there
+    are none. `unstorable` finds fields of a filled node that cannot be stored, and the reasons:
+    such an answer is wrong, and the LM is asked again. It is None if the run stores nothing.
+    `origins` are the nodes of the trace, and their fields, from which values of a class were
+    recalled: the question shows each value once. `toolbox` has the tools that the model may call
+    before it answers.
     """
 
     system: str | None = None
@@ -175,7 +176,7 @@ class Scene:
     toolbox: Toolbox | None = None
 
     def storing(self, unstorable: Callable[[Node], Mapping[str, str]] | None) -> Scene:
-        """The scene of questions whose answers are stored, where there is an `unstorable`."""
+        """The scene of questions whose answers are stored, if there is an `unstorable`."""
         if unstorable is None:
             return self
         return Scene(
@@ -184,14 +185,14 @@ class Scene:
         )
 
     def recalling(self, origins: Mapping[type[Node], Origins] | None) -> Scene:
-        """The scene of a question about classes whose values are recalled from these nodes."""
+        """The scene of a question about classes with values recalled from these nodes."""
         return Scene(
             *(self.system, self.shown, self.omitted, self.hidden),
             *(self.unstorable, origins, self.toolbox),
         )
 
     def offering(self, toolbox: Toolbox | None) -> Scene:
-        """The scene of a question whose answer may call tools first, where there is a toolbox."""
+        """The scene of a question whose answer may call tools first, if there is a toolbox."""
         return Scene(
             *(self.system, self.shown, self.omitted, self.hidden),
             *(self.unstorable, self.origins, toolbox),
@@ -200,13 +201,13 @@ class Scene:
 
 PLAIN_SCENE = Scene()
 scene_around: ContextVar[Scene] = ContextVar("bae_scene", default=PLAIN_SCENE)
-"""The scene of a question for which none is given: that of the run around it. A body may ask an LM
-of its own, and an LM of the caller's own may pass on what it is asked."""
+"""The scene of a question without a scene of its own: the scene of the run around it. A body may
+ask an LM of its own, and an LM of the caller may pass on its questions."""
 
 
 @contextmanager
 def in_scene(own: Scene) -> Generator[None]:
-    """Have what is asked in the block asked in this scene, where none is given."""
+    """Use this scene for questions in the block that have none of their own."""
     token = scene_around.set(own)
     try:
         yield
@@ -215,8 +216,8 @@ def in_scene(own: Scene) -> Generator[None]:
 
 
 def ask_lm(lm: LM, method: str, scene: Scene, *given: Any, **named: Any) -> Awaitable[Any]:
-    """Call one of the methods of an LM for a question in a scene. LMs of bae take the scene as an
-    argument; for another one, and the LMs that it asks, it is the scene around the call."""
+    """Call a method of an LM for a question in a scene. LMs of bae take the scene as an argument.
+    For any other LM, and the LMs that it asks, it is the scene around the call."""
     call: Any = getattr(lm, method)
     if "scene" in (getattr(call, "__kwdefaults__", None) or ()):
         asking: Awaitable[Any] = call(*given, scene=scene, **named)
@@ -244,10 +245,9 @@ def with_limit(lm: LM) -> LM:
 
 
 def is_lm(value: object) -> bool:
-    """Whether an object has the four methods. A check with isinstance takes longer than a short
-    run."""
+    """Whether an object has the four methods. An isinstance check takes longer than a short run."""
     return all(hasattr(value, name) for name in METHODS)
 
 
 METHODS: Final = ("make", "decide", "choose_type", "fill")
-"""What every LM has."""
+"""The methods of every LM."""

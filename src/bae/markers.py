@@ -1,8 +1,8 @@
-"""Where a field's value comes from, written into its annotation: `Annotated[T, Dep(fn)]`,
-`Recall()`, `Map(fn, over=…)`, `Gate("question")` or `Thread()`. A field with none of them is plain:
-the caller gives it on the start node, the LM fills it on every other, in plain text where it has
-`Text()`. A field with `Tools(fn, …)` holds the tool calls that the LM made before it filled the
-node."""
+"""Markers say in a field's annotation where its value comes from: `Annotated[T, Dep(fn)]`,
+`Recall()`, `Map(fn, over=…)`, `Gate("question")` or `Thread()`. A field without a marker is plain:
+the caller passes it with the start node, and the LM fills it on every other node. With `Text()`
+the LM answers in plain text. A field with `Tools(fn, …)` holds the tool calls that the LM made
+before it filled the node."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ TOOL_ROUNDS: Final = 8
 
 
 _NO_OPTIONS: Final = ("fn", "over", "bound", "scope")
-"""Of what `Dep` and `Map` take, that which is no option or is a text."""
+"""The parameters of `Dep` and `Map` that are no options, or whose value may be a text."""
 
 
 class Marker:
-    """What every marker is: a value that is compared by its options and never changes."""
+    """The base of all markers: a value that is compared by its options and never changes."""
 
-    # Written once and not generated for each class: that would be most of what `import` costs.
+    # Written by hand, not generated as a dataclass for each class: that would slow down the import.
     __slots__ = ()
     __match_args__: tuple[str, ...] = ()
 
     is_source: ClassVar[bool] = True
-    """Whether it names a source. A field with another marker is plain."""
+    """Whether it names a source. A field with any other marker is plain."""
     planned_by: ClassVar[str]
     """The module of `bae.sources` that plans a field with the marker. Subclasses inherit it."""
 
@@ -81,7 +81,7 @@ class Marker:
 
 
 class _Called(Marker):
-    """What `Dep` and `Map` have in common: something to call, and how."""
+    """The common part of `Dep` and `Map`: something to call, and how."""
 
     __slots__ = ("bound", "fn", "inline", "retries", "timeout")
 
@@ -95,8 +95,8 @@ class _Called(Marker):
     def _check(self, timeout: object, retries: object) -> None:
         kind = type(self).__name__
         if type(self.fn).__module__ == "annotationlib":
-            # Python 3.14 tries an annotation before its names exist, with stand-ins for them; a
-            # marker made of one would be kept, so say no until there is a function.
+            # Python 3.14 evaluates an annotation before its names exist, with stand-ins for them.
+            # A marker made of a stand-in would stay, so refuse until there is a function.
             raise TypeError(f"{kind}({self.fn!r}): the name is not defined yet")
         may_be_none = self.fn is None and kind == "Dep"
         if not may_be_none and not callable(self.fn) and not hasattr(self.fn, "arun"):
@@ -133,23 +133,24 @@ class _Called(Marker):
 
 
 class Dep(_Called):
-    """The field's value is what `fn` returns, or with no `fn` a node that the LM fills.
+    """The field's value is what `fn` returns, or without `fn` a node that the LM fills.
 
     Give a function (sync or async), a generator that yields one value and cleans up after the
-    run, a context manager, a `Graph` or a `Node` class. Its own parameters annotated with `Dep`
-    are resolved first, a parameter annotated `LM` gets the run's LM, one annotated `Recall` a value
-    of the trace. Any other keyword binds a parameter, or a field of a graph's start node:
-    `Dep(search, query="question")` to the field `question` of the same node, one that the LM fills
-    included, and `Dep(search, query=Recall(Question))` to a value of the trace. Within a run `fn`
-    is called once for equal arguments, however many fields and functions ask for it.
+    run, a context manager, a `Graph` or a `Node` class. Parameters of `fn` that are annotated with
+    `Dep` are resolved first. A parameter annotated `LM` gets the run's LM, and a parameter
+    annotated `Recall` gets a value of the trace. Any other keyword binds a parameter of `fn`, or a
+    field of a graph's start node. `Dep(search, query="question")` binds it to the field `question`
+    of the same node, which the LM may fill; `Dep(search, query=Recall(Question))` binds it to a
+    value of the trace. Within a run `fn` is called once for equal arguments, however many fields
+    and functions ask for it.
 
     `Dep()` is for a field whose type is a node class: `background: Annotated[Background, Dep()]`.
-    The fields of that node that have a source are resolved, then the LM fills the others, in a call
-    of its own and at the same time as other fields are resolved. The LM is shown these values and
-    the previous node. The body of that node is not run, and it is not in the trace.
+    bae resolves the fields of that node that have a source. The LM then fills the others, in a call
+    of its own, while other fields are resolved. The LM sees the resolved values and the previous
+    node. The body of that node is not run, and the node is not in the trace.
 
-    - `timeout`: seconds for one call; 300 for a function and none for a graph unless given,
-      `None` for no bound.
+    - `timeout`: seconds for one call; unless given, 300 for a function and no bound for a graph.
+      `None` is no bound.
     - `retries`: how many more times to call it when it raises.
     - `inline`: call a sync function on the event loop instead of in a worker thread. Use it for
       trivial functions and for objects tied to their thread.
@@ -185,19 +186,19 @@ class Dep(_Called):
 
     def for_graph(self, graph: Graph[Any, Any]) -> Dep:
         """The same marker with a graph, which runs for each field that asks for it."""
-        found = Dep(graph, timeout=self.timeout, retries=self.retries)
-        found._set(inline=self.inline, cache=False, scope=self.scope, bound=self.bound)
-        return found
+        marker = Dep(graph, timeout=self.timeout, retries=self.retries)
+        marker._set(inline=self.inline, cache=False, scope=self.scope, bound=self.bound)
+        return marker
 
 
 class Map(_Called):
     """The field's value is the list of what `fn` returns for every item of the field `over`.
 
     Items are worked on concurrently, at most `limit` at once; results keep the order of the
-    items. `fn` takes the item as its first parameter that nothing else fills; a `Graph` or `Node`
-    class takes it as its start node, or as the start node's one plain field. `over` names a field
-    of the same node, one that the LM fills included. `timeout`, `retries` and `inline` are as for
-    `Dep`, for each item, and so are keywords that bind other parameters.
+    items. `fn` takes the item as its first parameter that nothing else fills. A `Graph` or `Node`
+    class takes it as its start node, or as the start node's only plain field. `over` names a field
+    of the same node, which the LM may fill. `timeout`, `retries` and `inline` are as for `Dep`, for
+    each item, and so are keywords that bind other parameters.
     """
 
     __slots__ = ("limit", "over")
@@ -226,12 +227,13 @@ class Map(_Called):
 
 
 class Recall(Marker):
-    """The field's value is the newest one of its type in the trace of the run.
+    """The field's value is the newest value of its type in the trace of the run.
 
-    Name a node class to look only at nodes of that class. Values that were themselves resolved
-    by `Dep` or `Recall` are skipped: what is found was given by the caller, filled by the LM,
-    answered at a gate or mapped. Where one node holds several values of the type, the field of
-    the same name is taken, else the first. A field whose type is a node class recalls that node.
+    Name a node class to look only at nodes of that class. Values that were themselves resolved by
+    `Dep` or `Recall` are skipped: bae finds values that the caller passed, the LM filled, a person
+    answered at a gate, or a `Map` computed. Where a node holds several values of the type, the
+    field of the same name is taken, otherwise the first. A field whose type is a node class recalls
+    that node.
     """
 
     __slots__ = ("node_type",)
@@ -263,10 +265,11 @@ class Thread(Marker):
     LM that fills the node, and the LM that chooses or fills what follows it, reads the turns as
     messages of the user and of the assistant, before the question. A run without a thread has none.
 
-    - `last`: how many turns there are at most; None for no bound. Of a longer thread the oldest
+    - `last`: how many turns there are at most; None for no bound. In a longer thread, the oldest
       quarter of these is left out at once, so that the beginning of a prompt stays the same for
-      several turns, as the caches of providers want.
-    - `limit`: how many characters the turns have together at most. Whole turns are left out.
+      several turns and providers can cache it.
+    - `limit`: how many characters the turns have together at most. A turn is shown in full or left
+      out.
     - `calls`: whether the LM reads the tool calls of the turns too, with their results.
     """
 
@@ -294,13 +297,13 @@ class Thread(Marker):
 class Gate(Marker):
     """The field's value is a person's answer to `question`.
 
-    Give `arun(…, answer=…)` an async callable that takes the `OpenGate` and returns the answer;
-    without one the run stops at the gate and its result says what it waits for. A run with a
-    journal is parked there, and `graph.answer` resumes it.
+    Give `arun(…, answer=…)` an async callable that takes the `OpenGate` and returns the answer.
+    Without `answer`, the run stops at the gate, and `.waiting` of its result has the question. A
+    run with a journal is parked there, and `graph.answer` resumes it.
 
     `timeout` is how many seconds there are to answer, counted from when the run reached the gate,
     however often it was interrupted since. After that the field takes its default; a field without
-    one fails the run.
+    a default fails the run.
     """
 
     __slots__ = ("question", "timeout")
@@ -319,16 +322,16 @@ class Gate(Marker):
 
 @dataclass(frozen=True, slots=True)
 class OpenGate:
-    """A gate that a run has reached: the question, and the field that the answer is for.
+    """A gate that a run has reached: the question, and the field for the answer.
 
     - `type`: the type of the field.
     - `context`: the values of the node that are known so far.
-    - `problem`: what was wrong with the previous answer, if it is asked again.
+    - `problem`: what was wrong with the previous answer, where the gate is asked again.
     - `path`, `step`: the subgraph, empty in the run itself, and the step.
     - `deadline`: in seconds since 1970; after it the field takes its default.
     - `call`: the tool call that the question is about, where a conversation with tools asks; None
-      at a `Gate`. `parameter` has the tool and the call, as `(refund)(c3)`, and `key` a hash of
-      the call, so that an answer holds for this call alone.
+      at a `Gate`. `parameter` has the tool and the call, as `(refund)(c3)`. `key` is a hash of the
+      call, so that an answer holds for this call alone.
     """
 
     question: str
@@ -345,23 +348,23 @@ class OpenGate:
     call: ToolCall | None = field(default=None, hash=False)
 
     def leave_open(self) -> NoReturn:
-        """Leave the gate without an answer, in an `answer=` callable: the run stops there, or is
-        parked in its journal, as it is without `answer=`."""
+        """Leave the gate without an answer, in an `answer=` callable. The run then stops at the
+        gate, or is parked in its journal, as without `answer=`."""
         from bae.run import Waiting
 
         raise Waiting([self])
 
     @property
     def address(self) -> str:
-        """The gate among all of a run's, as `2:Refund.approved`: step 2, the field of `Refund`. In
-        a graph inside the run, its path comes first."""
+        """The gate among all gates of a run, as `2:Refund.approved`: step 2, the field of `Refund`.
+        In a graph inside the run, its path comes first."""
         before = f"{self.path}/" if self.path else ""
         key = f"({self.key})" if self.key else ""
         return f"{before}{self.step}:{self.place}{key}"
 
     @property
     def place(self) -> str:
-        """The field that the answer is for, as `Node.field`, or `Node.field(refund)(c3)`."""
+        """The field for the answer, as `Node.field` or `Node.field(refund)(c3)`."""
         return f"{self.node_type.__name__}.{self.field_name}{self.parameter}"
 
     @property
@@ -373,12 +376,12 @@ class OpenGate:
 
 
 class Text(Marker):
-    """The LM answers with the field's text, and not with JSON: for code and long prose.
+    """The LM answers with the field's text, not with JSON: for code and long prose.
 
-    `parse` makes the field's value from the text; without it the value is the text. It is a plain
-    function, called on the event loop. Where it raises an exception, the answer is wrong: the LM is
-    asked again with the message, a bounded number of times. The LM fills no other field of the
-    node.
+    `parse` makes the field's value from the text; without `parse`, the value is the text. It is a
+    plain function, called on the event loop. When it raises an exception, the answer is wrong: the
+    LM is asked again with the message, a bounded number of times. The LM fills no other field of
+    the node.
     """
 
     __slots__ = ("parse",)
@@ -401,23 +404,24 @@ class Tools(Marker):
 
     Filling the node is one conversation: in each round the LM calls tools and reads their results,
     and its last message fills the other fields. Give functions, sync or async, bound methods, a
-    `Graph` or a `Node` class, `Tool(fn, …)` where something differs, `Ask(type)` for a question to
-    a person, `Native(name)` for a tool of the provider's own, or MCP servers. A function whose
-    parameters are all `Dep` and `Recall`, and that returns `list[Tool]`, is called for the tools.
+    `Graph` or a `Node` class, `Tool(fn, …)` to set options, `Ask(type)` for a question to a person,
+    `Native(name)` for a tool of the provider, or MCP servers. You may also give a function that
+    returns `list[Tool]` and has only `Dep` and `Recall` parameters: bae calls it for the tools.
 
     - `limit`: how many rounds there are at most.
-    - `on_limit`: "error" raises `ToolCallError` when the limit is reached; "answer" has the LM
-      answer with what it has, in one more round without tools.
-    - `accept`: a function that gets the filled node. A `ToolError` from it goes back to the LM as
-      one message, and the LM continues.
+    - `on_limit`: "error" raises `ToolCallError` when the limit is reached. "answer" has the LM
+      answer with the results so far, in one more round without tools.
+    - `accept`: a function that gets the filled node. When it raises a `ToolError`, the LM reads the
+      message and continues.
     - `accept_timeout`: seconds for one call of `accept`; 300 unless given, None for no bound.
     - `before_round`: a function that gets the `ToolProgress` before each request. The LM reads the
-      text that it returns; None for nothing. A `BaeError` from it ends the conversation.
-    - `show`: what later nodes and `Recall` show to an LM of the calls: "calls" for names and
+      text that it returns; it returns None to add nothing. A `BaeError` from it ends the
+      conversation.
+    - `show`: how much of the calls later nodes and `Recall` show to an LM: "calls" for names and
       arguments, "results" for the results too.
-    - `context`: how many tokens the conversation may have. Before a request that would be longer,
-      the oldest results are cut to one line each. Without it, the model's own limit counts, where
-      it is known.
+    - `context`: how many tokens the conversation may have. Before a longer request, the oldest
+      results are cut to one line each. Without `context`, the model's own limit counts, where it is
+      known.
     - `max_calls`: how many calls one round may have; `at_once`: how many of them run at once.
     """
 

@@ -1,5 +1,5 @@
-"""`Node`, what users write: a Pydantic model whose fields are context, whose class name is the
-instruction and whose `__call__` says by its return type where the run may go."""
+"""`Node`: the class that users subclass. Its fields are context for the LLM, its class name is the
+instruction, and the return type of its `__call__` declares where the run may go."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 class NodeConfig(Mapping[str, Any]):
     """bae's own settings of a node class, apart from Pydantic's `model_config`.
 
-    `lm` pins an LM to the class: it fills nodes of this class, chooses the node after them, and
-    is what their written body gets as `LM`. It may be a name, such as "local", that
-    `bae.lm.resolve` knows. Subclasses inherit it; parents and siblings do not see it.
+    `lm` pins an LM to the class: it fills nodes of this class and chooses the node after them, and
+    a written body of the class gets it as `LM`. It may be a name that `bae.lm.resolve` knows, such
+    as "local". Subclasses inherit it; parents and siblings do not see it.
 
-    `instruction` is what an LM is asked that fills a node of this class, in place of the class
-    name. `description` says what the class is for where an LM chooses among several. Both are
-    words about this one class: subclasses do not inherit them.
+    `instruction` is the instruction to an LM that fills a node of this class, in place of the class
+    name. `description` tells an LM that chooses among several classes what this class is for. Both
+    are words about this one class: subclasses do not inherit them.
 
     `context` and `context_limit` are those of `Graph`, for questions about this class alone: to
-    fill a node of it, and to choose what follows one. Subclasses inherit them.
+    fill a node of the class, and to choose the node after it. Subclasses inherit them.
 
     `show` names the fields whose secrets LMs see: `show=("address",)`. Other fields with
     `repr=False`, and `SecretStr`s, are masked in prompts. Only prompts change: journals, telemetry
-    and the terminal hide the values all the same. Subclasses inherit it.
+    and the terminal still hide the values. Subclasses inherit it.
 
-    `text` names the field with the text of the node in a thread: what the user says, where a run
-    starts at the node, and the reply, where a run ends at it. Without it, this is the only plain
-    field of type `str`, or else the JSON of the node. Subclasses inherit it.
+    `text` names the field with the text of the node in a thread: the message of the user, where a
+    run starts at the node, and the reply, where a run ends at it. Without `text`, it is the only
+    plain field of type `str`, otherwise the JSON of the node. Subclasses inherit it.
 
-    It is also a mapping of what is set, and a dict with such keys is accepted in its place.
+    A config is also a mapping of the settings that are set. bae accepts a dict with the same keys.
     """
 
     lm: LM | str | None = None
@@ -82,7 +82,7 @@ def _is_text(value: object) -> bool:
 
 
 def check_context(owner: str, context: object, limit: object) -> None:
-    """Raise an error for a setting `context` or `context_limit` that is none."""
+    """Raise an error for an invalid `context` or `context_limit`."""
     classes = cast("tuple[object, ...]", context if isinstance(context, tuple) else (context,))
     is_named = bool(classes) and all(isinstance(c, type) and issubclass(c, Node) for c in classes)
     if context not in (None, "previous", "start", "trace") and not is_named:
@@ -95,8 +95,8 @@ def check_context(owner: str, context: object, limit: object) -> None:
 
 
 class NodeTypes(Set["type[Node]"], tuple["type[Node]", ...]):
-    """Node classes in order: a tuple that is a set too. It equals a set of the same classes, and
-    makes a set where it is combined with one."""
+    """Node classes in order: a tuple that is also a set. It equals a set of the same classes, and
+    combining it with a set makes a set."""
 
     __slots__ = ()
 
@@ -126,14 +126,14 @@ class Node(BaseModel):
         async def __call__(self) -> Review | Publish: ...   # the LM chooses, then fills
     ```
 
-    An empty body (`...`) leaves the choice to the LM; a written one is your code and returns the
+    An empty body (`...`) leaves the choice to the LM. A written body is your code: it returns the
     next node, or None to end the run where the return type allows it. Build a node in your code
-    from the fields you know: the fields with a source may be left out, the run resolves them
-    before `__call__` sees the node. A value that you do give is kept.
+    from the fields you know. You may leave out the fields with a source: the run resolves them
+    before it calls the node. A value that you pass is kept.
     """
 
-    # A dependency may be anything, a client or a connection included; that the LM is only asked
-    # for what has a JSON schema is proved before a run. The run, and an LM, know fields by name.
+    # A dependency may be anything, a client or a connection included. The proof checks that every
+    # field for the LM has a JSON schema. The run, and an LM, know fields by name.
     model_config = ConfigDict(arbitrary_types_allowed=True, validate_by_name=True, defer_build=True)
 
     # Pydantic evaluates the annotations of this class again for every subclass, so at run time it
@@ -156,7 +156,7 @@ class Node(BaseModel):
 
     @classmethod
     def successors(cls) -> NodeTypes:
-        """The node classes that may follow this one, in the order of its return type."""
+        """The node classes that may follow this class, in the order of its return type."""
         from bae.plan import plan_of
 
         return NodeTypes(plan_of(cls, strict=True).successors)
@@ -177,7 +177,7 @@ class Node(BaseModel):
             remember_frame(cls)
         cls.__bae_sourced__ = _sourced_fields(cls) if cls.__pydantic_complete__ else None
 
-    if not TYPE_CHECKING:  # for type checkers the constructor stays the one pydantic declares
+    if not TYPE_CHECKING:  # type checkers see the constructor that pydantic declares
 
         def __init__(self, /, **data: Any) -> None:
             __tracebackhide__ = True
@@ -188,8 +188,8 @@ class Node(BaseModel):
                 return
             self.__pydantic_validator__.validate_python(data, self_instance=self)
 
-        # Tells pydantic that this is a constructor like its own, not one it must go through when
-        # it validates.
+        # Tells pydantic that this constructor is like its own: pydantic need not call it when it
+        # validates.
         __init__.__pydantic_base_init__ = True
 
         def __getattr__(self, name: str) -> Any:
@@ -203,17 +203,17 @@ class Node(BaseModel):
         def __repr_args__(self) -> Any:
             if (type(self).__bae_sourced__ or frozenset()) <= self.__dict__.keys():
                 return super().__repr_args__()
-            # A computed field of a draft may need what is not there yet.
+            # A computed field of a draft may need a field that is not resolved yet.
             fields = type(self).__pydantic_fields__
-            held = [(n, v) for n, v in self.__dict__.items() if n in fields and fields[n].repr]
-            return [*held, *(self.__pydantic_extra__ or {}).items()]
+            shown = [(n, v) for n, v in self.__dict__.items() if n in fields and fields[n].repr]
+            return [*shown, *(self.__pydantic_extra__ or {}).items()]
 
 
 Node.node_config = NodeConfig()
 Node.__class_vars__.add("node_config")
 
-# Building the schema of this one class, which has no fields, would load half of pydantic at import;
-# that of every subclass is built with its class, as usual.
+# Building the schema of this one class, which has no fields, would load half of pydantic at import.
+# The schema of every subclass is built with its class, as usual.
 Node.model_config["defer_build"] = False
 
 
@@ -230,7 +230,7 @@ def _sourced_fields(cls: type[Node]) -> frozenset[str]:
 
 
 def finish_class(cls: type[Node]) -> frozenset[str]:
-    """Resolve the annotations of a class; returns the names of its fields that have a source."""
+    """Resolve the annotations of a class; return the names of its fields with a source."""
     rebuild(cls)
     cls.__bae_sourced__ = _sourced_fields(cls)
     return cls.__bae_sourced__

@@ -1,6 +1,6 @@
-"""Reading a run while it is in progress. Observers are called with every record as it is written:
-`observe` registers one for all runs of the process, `observing` for the runs started in a block. A
-`RunStream` hands the records of one run out, one by one."""
+"""Observing a run in progress. Observers are called with every record as it is written: `observe`
+registers an observer for all runs of the process, and `observing` for the runs that start in a
+block. A `RunStream` yields the records of one run."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ T = TypeVar("T", bound="Node", covariant=True)
 
 
 class ObservedRun:
-    """The run that a record belongs to: one object for all records of a run, so that runs can be
-    told apart even where two have one id, as a run and its replay do. Keep what you know of a run
-    in a `WeakKeyDictionary` by this object, and it is dropped with the run."""
+    """The run that a record belongs to: one object for all records of a run. It tells runs apart
+    that share an id, as a run and its replay do. Keep your data about a run in a
+    `WeakKeyDictionary` by this object; it is then dropped with the run."""
 
     __slots__ = ("__weakref__", "graph", "metadata", "past", "run_id", "thread")
 
@@ -54,9 +54,9 @@ class ObservedRun:
         self.thread = thread
         """The id of the thread that the run belongs to."""
         self.metadata = metadata
-        """What the caller gave as `metadata`."""
+        """The `metadata` of the caller."""
         self.past = past
-        """What was recorded before a run was resumed: observers are not called with it again."""
+        """The records from before a run was resumed. Observers are not called with them again."""
         begun = next((record for record in past if isinstance(record, RunStarted)), None)
         self.graph = "" if begun is None else begun.graph
         """The name of the graph, known from the first record on."""
@@ -66,17 +66,17 @@ class ObservedRun:
 
 
 Observer = Callable[[ObservedRun, Record], object]
-"""What is called with every record of a run, and with the run. It is called where the record is
-written, mostly on the event loop and sometimes in a worker thread, and everything waits until it
-returns: so be quick, and hand slow work to a queue. One that raises, or takes too long once, is not
-called again in that run, which continues; a warning is logged to `bae`."""
+"""A function that is called with the run and each of its records. It is called where the record is
+written, mostly on the event loop and sometimes in a worker thread, and the run waits until it
+returns: return quickly, and put slow work into a queue. An observer that raises, or takes too long
+once, is not called again in that run. The run continues, and a warning is logged to `bae`."""
 
 
 def observe(observer: Observer, *, patience: float = 1.0) -> Callable[[], None]:
     """Call `observer` with the records of all runs of this process that begin from now on.
 
-    One that takes more than `patience` seconds for a record is not called again in that run. Call
-    what is returned to stop observing; runs in progress are observed until they end.
+    An observer that takes more than `patience` seconds for a record is not called again in that
+    run. Call the returned function to stop observing; runs in progress are observed until they end.
     """
     _refuse_async(observer)
     registration = Watching(observer, patience)
@@ -91,8 +91,8 @@ def observe(observer: Observer, *, patience: float = 1.0) -> Callable[[], None]:
 @contextmanager
 def observing(observer: Observer, *, patience: float = 1.0) -> Generator[None]:
     """Call `observer` with the records of the runs that begin inside the block, until they end,
-    including those in tasks and threads started in it. One that takes more than `patience` seconds
-    for a record is not called again in that run."""
+    including runs in tasks and threads that start in it. An observer that takes more than
+    `patience` seconds for a record is not called again in that run."""
     _refuse_async(observer)
     token = here.set((*here.get(), Watching(observer, patience)))
     try:
@@ -102,19 +102,19 @@ def observing(observer: Observer, *, patience: float = 1.0) -> Generator[None]:
 
 
 class RunStream(Generic[T], AsyncIterator[Record]):
-    """What `Graph.stream`, `stream_resume` and `stream_answer` return: iterate it for the records,
-    then read `.result`. They are kept for the result anyway, so a slow reader costs the run nothing
-    and misses nothing."""
+    """The records of one run: iterate it, then read `.result`. `Graph.stream`, `stream_resume` and
+    `stream_answer` return it. The run keeps its records anyway, so a slow reader costs nothing and
+    misses nothing."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, GraphResult[T]]]) -> None:
         self._results: list[GraphResult[T]] = []
-        # The generator does not know this object: with nothing pointing in a circle, both are
-        # dropped, and the run cancelled, as soon as a loop that was left lets go of them.
+        # The generator does not refer to this object: without a reference cycle both are dropped,
+        # and the run is cancelled, as soon as a loop that was left releases them.
         self._records = _follow(work, self._results)
 
     @property
     def result(self) -> GraphResult[T]:
-        """What `arun` would have returned; there once the records are exhausted."""
+        """The result that `arun` would have returned. It is there after the last record."""
         if not self._results:
             raise BaeError(
                 "there is no result: the run is not over yet, or it failed or was cancelled",
@@ -175,8 +175,8 @@ async def _follow(
 
 
 class RunReader:
-    """Who reads a run while it is in progress: the first run that begins in its context, and none
-    that a body of it starts."""
+    """The reader of a run in progress: the first run that begins in its context, not the runs that
+    a body of that run starts."""
 
     __slots__ = ("_run_id", "news", "unread")
 
@@ -186,7 +186,7 @@ class RunReader:
         self.news = asyncio.Event()
 
     def reads(self, run_id: str) -> bool:
-        """Whether this is the run, or that run once it is resumed."""
+        """Whether this is the run that is read, perhaps resumed."""
         self._run_id = self._run_id or run_id
         return self._run_id == run_id
 
@@ -205,10 +205,10 @@ class Watching(NamedTuple):
 
 @contextmanager
 def carrying(work: str, run_id: str, graph: str) -> Generator[Mapping[str, str]]:
-    """Have the observers that are in force know of work on a run by which another process gets it:
-    "submit", "dispatch" or "work". What they return is stored with the run, as the metadata of the
-    run: telemetry continues a trace by it. An observer that wants this has a method `carry`, which
-    returns a context manager."""
+    """Report to the active observers that a run is handed to another process: "submit" or
+    "dispatch". Only an observer with a method `carry`, which returns a context manager, gets the
+    report. The headers that it yields are stored in the metadata of the run, so that telemetry in
+    the other process continues the trace."""
     headers: dict[str, str] = {}
     with ExitStack() as stack:
         for watching in in_force():
@@ -220,15 +220,15 @@ def carrying(work: str, run_id: str, graph: str) -> Generator[Mapping[str, str]]
 
 def in_force() -> Sequence[Watching]:
     """The observers of a run that begins here."""
-    found = [*everywhere, *here.get()]
-    # One that is there twice is called once.
-    known = [each.observer for each in found]
-    return [each for index, each in enumerate(found) if each.observer not in known[:index]]
+    registered = [*everywhere, *here.get()]
+    # An observer that is registered twice is called once.
+    known = [each.observer for each in registered]
+    return [each for index, each in enumerate(registered) if each.observer not in known[:index]]
 
 
 def observed(log: list[Record], run_id: str, options: RunOptions) -> list[Record]:
-    """A log in the place of `log` that calls observers, and the reader of the run, with what is
-    written from now on; the same one where there are none."""
+    """A log in place of `log` that passes new records to the observers, and to the reader of the
+    run. Returns `log` itself if there are none."""
     reader = reading.get()
     hear = None if reader is None or not reader.reads(run_id) else reader.hear
     observers = in_force()
@@ -261,7 +261,7 @@ class ObservedLog(list[Record]):
         super().append(record)
         if self._observers:
             if not self._began:
-                # Dependencies can be resolved by hand, with a log that is no run's.
+                # A caller can resolve dependencies without a run; that log belongs to no run.
                 self._began = isinstance(record, RunStarted | RunResumed)
                 if isinstance(record, RunStarted):
                     self._run.graph = record.graph

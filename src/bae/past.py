@@ -1,4 +1,4 @@
-"""`Past`: what is recorded of a run already, by place or by asker."""
+"""`Past`: the records that a run has already, by place or by asker."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
 
 
 FindNext = Callable[["Run"], Any]
-"""Finds the recorded node at the step that a run has reached: the node, None where the run ended,
-or `NOTHING`."""
+"""Finds the recorded node at the step that a run has reached: the node, None if the run ended
+there, or `NOTHING`."""
 
 
 class Past:
-    """What is recorded of a run already. This is the past of a run that begins: there is none, and
-    every question is answered with `NOTHING`."""
+    """The records that a run has already. This is the past of a new run: it is empty, and every
+    method returns `NOTHING`."""
 
     __slots__ = ()
 
     graph_paths: Mapping[Hashable, str] = MappingProxyType({})
-    """Where each graph began that runs once in the whole run, by key. Another field may ask for it
-    first now."""
+    """The path of each graph that runs once in the whole run, by key. Another field may be the
+    first to ask for it now."""
     opened: Mapping[str, float] = MappingProxyType({})
-    """When each gate was reached first, by its address."""
+    """When each gate was first reached, by its address."""
 
-    # How a run goes along what is recorded.
+    # How a run follows its records.
 
     def begin(
         self, run: Run, graph: Graph[Any, Any], start: Node
     ) -> tuple[Node, bool, FindNext | None]:
-        """The first node of a run, or of a graph inside it; whether its start is recorded; and what
-        finds the nodes that follow, None where nothing is recorded. A step of a trivial body must
-        not pay for a question."""
+        """The first node of a run, or of a graph inside it; whether its start is recorded; and the
+        function that finds the nodes that follow. That is None if nothing is recorded: a step of a
+        trivial body must not pay for a call."""
         return start, False, None
 
     def step_starter(self, run: Run, start_step: StartStep) -> StartStep:
-        """The function that is called for each step of a run that has a past. It calls `start_step`
+        """The function that is called for each step of a run with a past. It calls `start_step`
         unless the step is recorded."""
         return start_step
 
@@ -81,13 +81,13 @@ class Past:
         early: bool = False,
         asked: Arguments | None = None,
     ) -> Any:
-        """The value of a source that is about to start; `early` before its inputs are started,
-        which are not needed where it is known. `asked` are its arguments that come from the run:
-        with others, its value is another."""
+        """The value of a source that is about to start. `early` is a call before the inputs of the
+        source are started, which it does not need if its value is known. `asked` are its arguments
+        that come from the run: another value belongs to other arguments."""
         return NOTHING
 
     def items(self, place: Place, node_type: type[Node]) -> Mapping[int, Any]:
-        """The values of the items of a map that are done, by number."""
+        """The values of the finished items of a map, by number."""
         return {}
 
     def gate_answer(self, gate: OpenGate) -> Any:
@@ -115,7 +115,7 @@ class Past:
     def fields_left_out(
         self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
     ) -> Sequence[FieldPlan]:
-        """The fields without a value that a recorded node did without."""
+        """The fields that had no value in a recorded node either."""
         return ()
 
     def complete_node(self, run: Run, node: Node, values: Mapping[str, Any]) -> Node:

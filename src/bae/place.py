@@ -1,4 +1,4 @@
-"""`Place`: where in a run a value belongs, and how that is written."""
+"""`Place`: where in a run a value belongs, and how a place is written."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ANY_STEP = -1
 class Place(NamedTuple):
     """A node of a run, a field of it, a parameter behind the field, or a part of its value.
 
-    Written `2:Report.summaries[3]`: step 2, class `Report`, field `summaries`, item 3. A place in a
-    graph that runs inside the run has the place of the field it runs for in front:
+    Written `2:Report.summaries[3]`: step 2, class `Report`, field `summaries`, item 3. In a graph
+    inside the run, the place of the field that the graph runs for comes first:
     `2:Report.summaries[3]/1:Summary.text`. `1:Day.weather(city)` is the parameter `city` of the
     function behind the field, and `2:Report.sections[0].title` a part of an item of a list.
     """
 
     path: str = ""
-    """The graph: empty for the run itself, else the place of the field that the graph runs for."""
+    """The graph: empty for the run itself, otherwise the place of the field that it runs for."""
     step: int = ANY_STEP
     node: str = ""
     """The name of the node class."""
@@ -36,12 +36,12 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Place | None:
-        """The place that a text names, or None if it names none. The step may be left out."""
+        """The place that a text names; None if it names no place. The step may be left out."""
         path, _, last = text.rpartition("/")
-        found = _PLACE.fullmatch(last)
-        if found is None:
+        match = _PLACE.fullmatch(last)
+        if match is None:
             return None
-        step, node, field, parameter, item, within = found.groups()
+        step, node, field, parameter, item, within = match.groups()
         return cls(
             path,
             ANY_STEP if step is None else int(step),
@@ -63,7 +63,7 @@ class Place(NamedTuple):
         return self.parameter[1:-1].split(")(") if self.parameter else []
 
     def below(self, parameter: str) -> Place:
-        """The place of a parameter of the function that this is the value of."""
+        """The place of a parameter of the function whose value this place has."""
         return Place(
             self.path, self.step, self.node, self.field, f"{self.parameter}({parameter})", None
         )

@@ -1,5 +1,5 @@
-"""Files that hold prompts, answers or runs: whatever bae creates of that kind, only its user can
-read, from its first byte. A file that exists keeps its permissions."""
+"""Private files, which hold prompts, answers or runs: only the user can read a file that bae
+creates, from its first byte. An existing file keeps its permissions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def private(path: str | Path, flags: int) -> int:
-    """The `opener` of such a file: `open(path, "wb", opener=private)`."""
+    """The `opener` of a private file: `open(path, "wb", opener=private)`."""
     return os.open(path, flags, 0o600)
 
 
 def make_private(path: str | Path) -> None:
-    """Create an empty file for SQLite, which gives the files beside it the same permissions. It is
-    linked to its place: to open and close it there would drop the locks of a connection that is
-    made at the same moment."""
+    """Create an empty file for SQLite, which gives the files beside it the same permissions. The
+    file is linked into place: opening and closing it in place would drop the locks of a connection
+    that opens at the same moment."""
     beside = f"{path}.{os.urandom(4).hex()}.new"
-    with suppress(OSError):  # then SQLite creates it, or reports why it cannot
+    with suppress(OSError):  # SQLite then creates the file, or reports why it cannot
         os.close(private(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         try:
             os.link(beside, path)
@@ -33,8 +33,8 @@ def make_private(path: str | Path) -> None:
 
 
 def switch_to_wal(connection: Connection, timeout: float) -> str:
-    """Have SQLite keep a write-ahead log for a file: the journal mode that it is in then. SQLite
-    itself does not wait for other processes that switch too."""
+    """Switch a SQLite file to a write-ahead log, and return its journal mode. SQLite itself does
+    not wait for other processes that switch too."""
     import sqlite3
 
     until = monotonic() + timeout
@@ -50,7 +50,7 @@ def switch_to_wal(connection: Connection, timeout: float) -> str:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write such a file: all of it, or it is as it was before."""
+    """Write a private file, all of it or nothing."""
     beside = path.with_name(f".{path.name[:100]}.{os.urandom(6).hex()}.part")
     try:
         with open(beside, "xb", opener=private) as file:
@@ -62,8 +62,8 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def put_in_place(file: IO[bytes], path: Path) -> None:
-    """Close a file that was written beside another and put it in the place of that, with the
-    permissions that are there."""
+    """Close a file that was written beside another, and replace the other with it. The permissions
+    of the other are kept."""
     file.flush()
     os.fsync(file.fileno())
     file.close()

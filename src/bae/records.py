@@ -1,5 +1,5 @@
-"""What a run writes down, one small record for each thing that happened, in order. Progress
-displays, results and usage read these; nothing else keeps a second account."""
+"""The records that a run writes: one small record for each event, in order. Progress displays,
+results and usage read them; there is no second account."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 Outcome = Literal["ended", "waiting", "failed", "cancelled"]
-"""How a run, or a graph inside it, is over."""
+"""The outcome of a run, or of a graph inside it."""
 LMMethod = Literal["make", "decide", "choose_type", "fill"]
 """The methods of an LM that a body or a function may call."""
 
 
 class Asker(NamedTuple):
     """Who asks the LM: the `fill` of a node, the `choice` after a node, the `body` of a node, or a
-    `source`, the function behind a field or behind a `parameter` of that. `item` is the number of
-    the item that the function of a map is called for."""
+    `source`, which is the function behind a field, or behind a `parameter` of that function. `item`
+    is the number of the item that the function of a map is called for."""
 
     kind: Literal["fill", "choice", "body", "source"]
     node: type[Node]
@@ -52,7 +52,7 @@ ReadUsage = Callable[[Any], tuple[Asker, Usage]]
 
 
 class Unstored:
-    """Stands in a record for a value that no journal holds: `LIVE` or `WITHHELD`."""
+    """Stands in a record for a value that no journal stores: `LIVE` or `WITHHELD`."""
 
     __slots__ = ("_shown",)
 
@@ -71,21 +71,21 @@ class Nothing:
 
 
 NOTHING: Final = Nothing()
-"""Stands for a place of which nothing is recorded, since None may be a value, or the end."""
+"""Stands for a place without a record, since None may be a value, or the end."""
 
 LIVE: Final = Unstored("<live: made again on resume>")
-"""The value of a dependency that no journal can hold."""
+"""The value of a dependency that no journal can store."""
 WITHHELD: Final = Unstored("<withheld: a secret>")
 """A secret that was not stored."""
 
 
 WITHHELD_MESSAGE: Final = "withheld"
-"""The message of an error that might quote a secret, after the place of the error if it has one."""
+"""The message of an error that may quote a secret, after the place of the error if it has one."""
 
 
 class RecordedError(Exception):
-    """Stands in a record that was read from a journal for the exception that was raised:
-    `type_name` is the name of its class, `code` its code if it was an error of bae."""
+    """Stands for the exception that was raised, in a record that was read from a journal.
+    `type_name` is the name of its class, and `code` its code if it was an error of bae."""
 
     def __init__(self, type_name: str, message: str, code: str | None = None) -> None:
         super().__init__(type_name, message, code)
@@ -110,7 +110,7 @@ class RecordedError(Exception):
 
 
 def error_text(error: BaseException) -> str:
-    """An error of a record in one line: its type and its message."""
+    """One line for the error of a record: its type and its message."""
     if isinstance(error, RecordedError):
         return f"{error.type_name}: {error.message}" if error.message else error.type_name
     message = text_of(error)
@@ -118,9 +118,9 @@ def error_text(error: BaseException) -> str:
 
 
 class StorageRole(NamedTuple):
-    """How an attribute of a record is stored. `name` is the way: the journal has a function for
-    each that writes it, and a function that reads it. Plain JSON has the `type` of the value.
-    `default` is the value of lines without it, which `is_omitted` leaves out."""
+    """How an attribute of a record is stored. The journal has a function that writes and a function
+    that reads each role, by `name`. Plain JSON has the `type` of the value. A line that leaves the
+    attribute out has the `default`; it is left out if `is_omitted` and the value is the default."""
 
     name: str
     type: Any = None
@@ -155,11 +155,11 @@ _OF_SOURCE: Final = {
 
 @dataclass(slots=True, repr=False, eq=False)
 class Record:
-    """The part all records share.
+    """The attributes that all records share.
 
-    `at` is the wall-clock time in seconds, `step` counts the nodes of the (sub)graph, `path` is
-    empty in the run itself and names the place of a graph that runs inside it, as in
-    `2:Report.summaries[3]`: step 2, field `summaries` of `Report`, item 3.
+    `at` is the wall-clock time in seconds. `step` counts the nodes of the (sub)graph. `path` is
+    empty in the run itself. For a graph inside the run, it is the place that the graph runs for, as
+    in `2:Report.summaries[3]`: step 2, field `summaries` of `Report`, item 3.
     """
 
     at: float
@@ -167,17 +167,17 @@ class Record:
     step: int
 
     stored: ClassVar[StorageRoles] = {}
-    """The attributes that a journal stores, and those it makes again from what is stored, in the
-    order of a line. Empty for a kind that is not stored."""
+    """The attributes that a journal stores, or restores from stored attributes, in the order of a
+    line. Empty for a kind that is not stored."""
 
     partial_usage: ClassVar[ReadUsage | None] = None
-    """Reads from a record the asker of a question and what one answer used, where a later record
+    """Reads the asker of a question and the usage of one answer from a record, if a later record
     has the usage of all answers."""
 
     is_progress: ClassVar[bool] = False
-    """Whether the run has come further with it: a resumed run does not write it again."""
+    """Whether the record is progress of the run: a resumed run does not write it again."""
 
-    # Written once and not generated for each kind: that would double what the module costs to load.
+    # Written by hand, not generated for each kind: that would double the time to load the module.
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
         return f"{type(self).__qualname__}({shown})"
@@ -241,8 +241,8 @@ class RunResumed(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class RunForked(Record):
-    """A fork begins: it shares the records before this one with the run `parent`, and continues at
-    `node`, in which the fields `changed` have new values."""
+    """A fork begins. It shares the records before this record with the run `parent`, and continues
+    at `node`, in which the fields `changed` have new values."""
 
     parent: str
     node: Node
@@ -260,15 +260,15 @@ class SourceStarted(Record):
     source: str
     by: str
     parameter: str = ""
-    """The parameter that the value is for, if it is not for the field itself: `(place)` of the
-    field's function, or further down, `(place)(client)`."""
+    """The parameter that gets the value, if the field itself does not: `(place)` of the field's
+    function, or further down, `(place)(client)`."""
 
     stored: ClassVar[StorageRoles] = _OF_SOURCE
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class SourceEnded(Record):
-    """A value for a field is there, or `error` has the reason why not."""
+    """The value of a field is computed, or `error` has the reason why not."""
 
     node_type: type[Node]
     field: str
@@ -279,8 +279,8 @@ class SourceEnded(Record):
     error: BaseException | None = None
     parameter: str = ""
     called_at: str = ""
-    """The place that the function was called for, if that was another: equal arguments are one
-    call."""
+    """The place that the function was called for, if it was another place: a run calls a function
+    once for equal arguments."""
 
     stored: ClassVar[StorageRoles] = {
         **_OF_SOURCE,
@@ -291,12 +291,12 @@ class SourceEnded(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class CallEnded(Record):
-    """A function that the run calls once has returned a value for a field of `node_type`, a class
-    outside the graph that a body or a function has an LM make.
+    """A function that the run calls once has returned a value for a field of `node_type`. That is a
+    class outside the graph: a body or a function asks an LM to fill it.
 
-    `place` of the `graph` of that name uses the function too; where no graph of the run does,
-    `function` is its module and name. `arguments` is a hash of those that come from the run. Only
-    journals have it; the log of a run has a `SourceEnded`.
+    `place` is another user of the function, in the `graph` of that name. If no graph of the run
+    uses it, `function` is its module and name. `arguments` is a hash of the arguments that come
+    from the run. Only journals have this record; the log of a run has a `SourceEnded`.
     """
 
     node_type: type[Node]
@@ -310,7 +310,7 @@ class CallEnded(Record):
     function: str = ""
     arguments: str = ""
     key: Hashable = None
-    """What identifies the function among those of the graph; not stored."""
+    """Identifies the function among the functions of the graph; not stored."""
 
     stored: ClassVar[StorageRoles] = {
         "node_type": StorageRole("outside class"),
@@ -329,7 +329,7 @@ class CallEnded(Record):
 @dataclass(slots=True, repr=False, eq=False)
 class ClassMet(Record):
     """A body or a function asks an LM about `node_type`, a class outside the graph that holds a
-    secret: what bodies and functions ask from here on, and are answered, is not to be shown."""
+    secret. Questions of bodies and functions from here on, and their answers, are not shown."""
 
     node_type: type[Node]
 
@@ -338,7 +338,7 @@ class ClassMet(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class ItemEnded(Record):
-    """One item of a `Map` is done."""
+    """One item of a `Map` is finished."""
 
     node_type: type[Node]
     field: str
@@ -363,8 +363,8 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True, repr=False, eq=False)
 class Recalled(Record):
-    """A value was found in the trace: in the field `origin.field` of the node at `origin.step` of
-    the run, or the graph inside it, at `origin.path`; an empty field is the node itself."""
+    """A value was found in the trace: in the field `origin.field` of the node at `origin.step`, in
+    the run or the graph inside it at `origin.path`. An empty field is the node itself."""
 
     node_type: type[Node]
     field: str
@@ -382,8 +382,8 @@ class Recalled(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class TurnStarted(Record):
-    """The run takes its turn in a thread, after the run `previous`; empty for none. `number` counts
-    the turns before it."""
+    """The run begins as a turn of a thread, after the run `previous`; empty for the first turn.
+    `number` counts the turns before it."""
 
     previous: str
     number: int
@@ -393,8 +393,8 @@ class TurnStarted(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class TurnsShown(Record):
-    """A field has the earlier turns of the thread: those of `count` runs, from `first` to `last`.
-    Before these are `omitted` turns. Only journals keep the runs alone, and not their texts."""
+    """A field has the earlier turns of the thread: the turns of `count` runs, from `first` to
+    `last`. `omitted` turns come before these. Journals store only the runs, not their texts."""
 
     node_type: type[Node]
     field: str
@@ -415,17 +415,17 @@ class TurnsShown(Record):
 
     @property
     def origin(self) -> None:
-        """The value is none of the trace."""
+        """None: the value does not come from the trace."""
         return None
 
     @property
     def parameter(self) -> str:
-        """It is the value of a field."""
+        """Empty: it is the value of a field."""
         return ""
 
 
 Found = Recalled | TurnsShown
-"""The record of a value that was found at once."""
+"""The record of a value that is found at once."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -511,8 +511,8 @@ class AnswerJudged(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class AnswerBegan(Record):
-    """The first piece of an answer to the `asker` has arrived. `attempt` counts the answers that
-    the question has had, whole or not, from 1. Only runs that are observed or streamed have it."""
+    """The first piece of an answer to the `asker` has arrived. `attempt` counts the answers to the
+    question from 1, including incomplete answers. Only observed or streamed runs have it."""
 
     asker: Asker
     attempt: int
@@ -521,11 +521,12 @@ class AnswerBegan(Record):
 @dataclass(slots=True, repr=False, eq=False)
 class FieldText(Record):
     """A piece of the text of a field that an LM fills, decoded: append `delta` to the text of
-    `place` so far. Each string of an answer has a place, those inside of lists and objects too.
+    `place` so far. Each string of an answer has a place, including strings inside lists and
+    objects.
 
-    Pieces come in batches, and at once where the LM does not stream. `attempt` is the number of the
-    answer. What the node has in the end may differ: validators may change it. No piece is of a
-    field that may not be shown. Only runs that are observed or streamed have these records.
+    Pieces arrive in batches; if the LM does not stream, all at once. `attempt` is the number of the
+    answer. The final value may differ, since validators may change it. Fields that may not be shown
+    have no pieces. Only observed or streamed runs have these records.
     """
 
     asker: Asker
@@ -536,9 +537,9 @@ class FieldText(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class Thinking(Record):
-    """A piece of what a model thinks before it answers, or of its summary: append `delta` to the
-    text of `place`, which is the node that is filled, or otherwise where the question comes from.
-    No prompt of another node has it. Only runs that are observed or streamed have these records.
+    """A piece of a model's thinking before it answers, or of a summary of it: append `delta` to the
+    text of `place`. That is the node that is filled, otherwise the place that asks. No prompt of
+    another node has it. Only observed or streamed runs have these records.
     """
 
     asker: Asker
@@ -549,8 +550,8 @@ class Thinking(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class TextVoided(Record):
-    """The text that `places` have had, up to this `attempt`, is void: the request is sent again,
-    the answer was wrong, or the text was not part of it. What is asked for again streams again."""
+    """The text of `places` up to this `attempt` is void: the request is sent again, the answer was
+    wrong, or the text was not part of it. The text of the next answer streams again."""
 
     asker: Asker
     places: tuple[Place, ...]
@@ -560,8 +561,8 @@ class TextVoided(Record):
 @dataclass(slots=True, repr=False, eq=False)
 class AnswerRestarted(Record):
     """A request failed with `error` and is sent again after `wait` seconds. Text that has arrived
-    is void: a `TextVoided` before this record says which. `model` is the LM that a `Fallback` asks
-    now; empty where the same LM is asked again."""
+    is void: a `TextVoided` before this record has its places. `model` is the LM that a `Fallback`
+    asks now; empty if the same LM is asked again."""
 
     asker: Asker
     error: BaseException
@@ -578,12 +579,12 @@ class AnswerRestarted(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class LMAnswered(Record):
-    """An LM that a written body or a dependency asks by itself has answered.
+    """An LM that a written body or a dependency asks has answered.
 
-    `method` is the method of the LM that was called, `asked` a hash of what it was asked, and
-    `target` the name of what it was to build, empty for a choice. `value` is the node, the class or
-    the None it returned. `number` counts the equal questions of one asker, in the order they were
-    asked; None in a journal that does not number them. Only runs with a journal write it.
+    `method` is the method of the LM that was called, and `asked` a hash of the question. `target`
+    is the name of the class to build, empty for a choice. `value` is the returned node, class or
+    None. `number` counts the equal questions of one asker, in the order in which they were asked;
+    None in a journal that does not number them. Only runs with a journal write it.
     """
 
     asker: Asker
@@ -604,15 +605,15 @@ class LMAnswered(Record):
     }
 
     def conversation(self, target: str) -> str:
-        """What tells the conversation with tools in which the LM fills a `target` apart from others
-        of the asker."""
+        """The key of the conversation with tools in which the LM fills a `target`, among the
+        conversations of the asker."""
         return f"{self.asked}:{self.number}:{target}"
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class LMFailed(Record):
-    """A question that a written body asked an LM by itself failed with `error`, which the body may
-    have caught: a replay raises it again. The other attributes are those of `LMAnswered`."""
+    """A question of a written body to an LM failed with `error`, which the body may have caught: a
+    replay raises it again. The other attributes are those of `LMAnswered`."""
 
     asker: Asker
     method: LMMethod
@@ -633,7 +634,7 @@ class LMFailed(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class LMUsed(Record):
-    """Calls that a written body or a dependency made by itself, or that failed."""
+    """The usage of LM calls that a written body or a dependency made, or that failed."""
 
     asker: Asker
     usage: Usage
@@ -645,21 +646,21 @@ _QUESTION: Final = {"asker": _ASKER, "question": _TEXT_IF_ANY}
 
 
 def _said(type: Any, default: Any) -> StorageRole:
-    """What an LM said, or was told: not stored where it may contain a secret."""
+    """A text from or for an LM: not stored if it may contain a secret."""
     return StorageRole("said", type, default)
 
 
 def _called(type: Any, default: Any = NOTHING) -> StorageRole:
-    """What tools were called with, or returned: the writer has masked secrets in it."""
+    """The arguments or the result of a tool: the writer has masked secrets in it."""
     return StorageRole("called", type, default)
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class ToolsOffered(Record):
-    """A conversation with tools begins, or continues in another process: the `asker` has the LM
+    """A conversation with tools begins, or continues in another process. The `asker` has the LM
     fill a `target`, whose `field` gets the calls. `question` tells the questions of one body or
-    function apart. `tools` have the name, the description and the schema of each tool, and `asked`
-    is the text of the question, where the LM is a backend."""
+    function apart. `tools` have the name, the description and the schema of each tool. `asked` is
+    the text of the question, if the LM is a backend."""
 
     asker: Asker
     target: str
@@ -680,10 +681,10 @@ class ToolsOffered(Record):
 @dataclass(slots=True, repr=False, eq=False)
 class RoundMade(Record):
     """The LM has answered in round `number` of a conversation with tools: with `calls`, each with
-    its id, name and arguments, or with an answer in `text`. `echo` is what its backend wants back,
-    and `ran` are calls that the provider has run itself, with their results. `withheld` says that
-    the text was not stored, because it may contain a secret, or that a redaction has removed the
-    text and the arguments. `stop` is "cut-off" or "refused" where the answer did not end by itself.
+    its id, name and arguments, or with an answer in `text`. `echo` is data that its backend needs
+    back, and `ran` are calls that the provider has run itself, with their results. `withheld` is
+    True if the text was not stored because it may contain a secret, or if a redaction has removed
+    the text and the arguments. `stop` is "cut-off" or "refused" if the answer did not end normally.
     """
 
     asker: Asker
@@ -734,7 +735,7 @@ class ToolStarted(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class ToolReported(Record):
-    """A tool says how far it is. It is not stored."""
+    """A tool reports its progress. Not stored."""
 
     asker: Asker
     id: str
@@ -748,8 +749,8 @@ class ToolReported(Record):
 
 @dataclass(slots=True, repr=False, eq=False)
 class ToolEnded(Record):
-    """A call of the LM has its result, or an error that the LM reads. `error` is None where it has
-    a result. `reused` names an equal call whose result this is."""
+    """A call of the LM has its result, or an error that the LM reads. `error` is None if there is a
+    result. `reused` names the equal call whose result this is."""
 
     asker: Asker
     id: str
@@ -762,7 +763,7 @@ class ToolEnded(Record):
     question: str = ""
 
     kept_in: ClassVar[str] = "ended"
-    """The part of a `bae.work.ToolLoop` that has it, by id."""
+    """The part of a `bae.work.ToolLoop` that holds the record, by id."""
     is_progress: ClassVar[bool] = True
     stored: ClassVar[StorageRoles] = {
         **_QUESTION,
@@ -782,7 +783,7 @@ class RoundReplied(Record):
 
     A "correction" says what is wrong with its answer, "refused" why `accept` refused it, "told" is
     a message of a person, "steered" a text of `before_round`, and "accepted" ends the conversation.
-    "cut" leaves the results of the rounds up to this one out of the conversation.
+    "cut" leaves the results of the rounds up to this round out of the conversation.
     """
 
     asker: Asker
@@ -831,7 +832,7 @@ KINDS: Final = {
 
 
 def kinds_with(*roles: str) -> tuple[type[Record], ...]:
-    """The kinds that store something in one of these ways."""
+    """The kinds that store an attribute in one of these roles."""
     return tuple(
         kind for kind in KINDS.values() if any(role.name in roles for role in kind.stored.values())
     )

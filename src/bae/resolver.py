@@ -1,4 +1,4 @@
-"""Resolving the fields of a node that have a source: in a run, and by hand for tests and tools."""
+"""Resolving the fields of a node that have a source: in a run, and directly for tests and tools."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def classify_fields(node_cls: type[Node]) -> dict[str, str]:
 
 class DepDag(dict[Any, tuple[Any, ...]], TopologicalSorter[Any]):
     """Dependency functions, each with the functions it waits for; also their `TopologicalSorter`.
-    It is true while there are functions, and once prepared, while it is active."""
+    It is true if there are functions; once prepared, while it is active."""
 
     def __init__(self, dag: Mapping[Any, tuple[Any, ...]]) -> None:
         super().__init__(dag)
@@ -70,14 +70,14 @@ def build_dep_dag(node_cls: type[Node]) -> DepDag:
     """Every dependency function behind the fields of `node_cls`, with the functions it waits for.
 
     Read it as a dict, or as a `graphlib.TopologicalSorter`, with `static_order()` or `prepare()`,
-    `get_ready()` and `done()`. A callable without a hash is there as the key a cache knows it by. A
-    cycle among them is raised as `DepError`.
+    `get_ready()` and `done()`. A callable without a hash is represented by its cache key. A cycle
+    is raised as `DepError`.
     """
     dag: dict[Any, tuple[Any, ...]] = {}
     for field in plan_of(node_cls, strict=True).fields.values():
         if field.call is not None:
-            found = (p for call in every_call(field.call) for p in call.problems)
-            cycle = next((p for p in found if p.code == "bae-dep-cycle"), None)
+            problems = (p for call in every_call(field.call) for p in call.problems)
+            cycle = next((p for p in problems if p.code == "bae-dep-cycle"), None)
             if cycle is not None:
                 raise DepError(
                     f"{node_cls.__name__}.{field.name}: {cycle.message}",
@@ -92,7 +92,7 @@ def build_dep_dag(node_cls: type[Node]) -> DepDag:
 
 
 def validate_node_deps(node_cls: type[Node], is_start: bool = False) -> list[str]:
-    """What is wrong with the sources of one node class, a line each; empty when nothing is.
+    """The problems with the sources of one node class, a line each; empty if there are none.
 
     `Graph.validate()` checks a whole graph, paths included.
     """
@@ -114,9 +114,9 @@ async def resolve_dep(
 ) -> Any:
     """Call one dependency, after its own dependencies, and return its value.
 
-    `cache` holds values by function: those that are there are used, those that are made are added.
-    What a function raises is raised as it is. Generators and context managers are closed when
-    `stack` is; without one they are refused, since nothing would close them.
+    `cache` holds values by function: a value in it is used instead of calling the function, and new
+    values are added. An error of a function is raised unchanged. Generators and context managers
+    are closed with `stack`; without it they are refused, since nothing would close them.
     """
     call = plan_call(fn)
     _refuse_unrunnable(call, unfilled(call))
@@ -140,9 +140,9 @@ async def resolve_fields(
 ) -> dict[str, Any]:
     """The values of all fields of `node_cls` that have a source, in the order of the fields.
 
-    Maps over a field that is not among them, and dependencies bound to one, are left out.
-    `dep_cache`, `lm` and `stack` are as for `resolve_dep`. What a function raises is raised as it
-    is, once its siblings are cancelled and gone.
+    Maps over a field that is not among them, and dependencies bound to such a field, are left out.
+    `dep_cache`, `lm` and `stack` are as for `resolve_dep`. An error of a function is raised
+    unchanged, after its siblings are cancelled and have ended.
     """
     plan = plan_of(node_cls, strict=True)
     for field in plan.context:
@@ -158,11 +158,11 @@ async def resolve_fields(
         original = error.cause
     except Waiting as waiting:
         raise GateError(str(waiting), gates=waiting.gates, fix="pass answer=…") from None
-    raise original  # out here, so that what it was itself raised from stays as it was
+    raise original  # out here, so that its own cause and context stay unchanged
 
 
 def _refuse_unrunnable(call: CallPlan, more: Iterable[Problem]) -> None:
-    """Raise what would keep a call from being made at all; types that do not fit are seen then."""
+    """Raise the error that keeps a call from being made. Types that do not fit are found later."""
     inside = [p for each in every_call(call) if each.graph for p in each.graph.validate()]
     endless = [each for each in inside if each.code in ("bae-dep-cycle", "bae-dep-depth")]
     for problem in [*endless, *problems_of(call), *more]:
@@ -178,10 +178,10 @@ async def resolve(
     given: Mapping[str, Any],
     records: list[Found] | None = None,
 ) -> dict[str, Any]:
-    """The values of `fields` in their order; `given` are the node's values that are known. The
-    records of values that are found at once are added to `records`.
+    """The values of `fields` in their order. `given` are the known values of the node. The records
+    of values that are found at once are added to `records`.
 
-    A field whose source failed and that has a default is left out.
+    A field with a default is left out if its source failed.
     """
     values: dict[str, Any] = {}
     for field in fields:
@@ -193,30 +193,26 @@ async def resolve(
         values |= await Resolution(run, plan, {**given, **values}).values_of(
             [field for field in fields if not field.is_immediate]
         )
-    found: dict[str, Any] = {}
-    for field in fields:
-        if field.name in values:
-            found[field.name] = values[field.name]
-    return found
+    return {field.name: values[field.name] for field in fields if field.name in values}
 
 
 def find_ahead(run: Run, plan: NodePlan) -> tuple[dict[str, Any], list[Found]] | None:
-    """All that a node needs before an LM fills it, where that is found at once, and the records of
-    it, which are not written here. None where something else is to be resolved too, where a
-    required value is not found, or where one is not valid: the fill itself then reports that."""
+    """All values that a node needs before an LM fills it, if they are found at once, and their
+    records, which are not written here. None if a source takes longer, if a required value is
+    missing, or if a value is not valid: the fill itself then reports that."""
     values: dict[str, Any] = {}
     records: list[Found] = []
     for field in plan.context:
         place = Place(run.path, run.step, plan.name, field.name)
-        found = field.find(run, plan.node, place) if field.is_immediate else None
-        if found is not None:
-            values[field.name] = found[0]
-            records.append(found[1])
+        match = field.find(run, plan.node, place) if field.is_immediate else None
+        if match is not None:
+            values[field.name] = match[0]
+            records.append(match[1])
         elif not field.is_immediate or field.required:
             return None
     try:
         validated(plan.node, values)
-    except Exception:  # validators are code of the node's own
+    except Exception:  # validators are the node's own code
         return None
     return values, records
 
@@ -233,7 +229,7 @@ def start_early(run: Run, plan: NodePlan) -> None:
 
 
 class _StackedFlow(Dataflow):
-    """A dataflow outside a run: what is opened is closed by the caller's stack."""
+    """A dataflow outside a run: the caller's stack closes what it opens."""
 
     def __init__(self, cache: dict[Any, Any] | None, stack: AsyncExitStack | None) -> None:
         super().__init__(cache)
@@ -271,7 +267,7 @@ class _StackedFlow(Dataflow):
 
 
 class Resolution:
-    """The fields of one node while their values are computed; `known` are those that are there."""
+    """The fields of one node while their values are computed; `known` are the known values."""
 
     def __init__(self, run: Run, plan: NodePlan, known: Mapping[str, Any]) -> None:
         self.run, self.plan, self.known = run, plan, known
@@ -279,7 +275,7 @@ class Resolution:
         self._pending: dict[str, PendingValue] = {}
 
     async def values_of(self, fields: Sequence[FieldPlan]) -> dict[str, Any]:
-        """The values of some fields, but for those whose default is used."""
+        """The values of some fields, without the fields whose default is used."""
         for field in fields:
             if field.name not in self._pending:
                 self._start(field)
@@ -292,13 +288,13 @@ class Resolution:
         if failed is not None:
             asked = [*(field.name for field in fields if field.required), *pending]
             raise failure_of(self.plan, next(n for n in asked if pending[n] is failed), failed)
-        found: dict[str, Any] = {}
+        resolved: dict[str, Any] = {}
         for name, value in pending.items():
             if value.error is None:
-                found[name] = value.value
+                resolved[name] = value.value
             else:
                 _warn_of_default(self.plan, name, value)
-        return found
+        return resolved
 
     def _start(self, field: FieldPlan) -> PendingValue:
         place = Place(self.run.path, self.run.step, self.plan.name, field.name)
@@ -306,17 +302,17 @@ class Resolution:
         return value
 
     def siblings(self, names: Iterable[tuple[str, str]]) -> list[tuple[str, PendingValue]]:
-        """The values of fields that another needs, by its parameters."""
-        found: list[tuple[str, PendingValue]] = []
+        """The values of fields that another field needs, by its parameters."""
+        values: list[tuple[str, PendingValue]] = []
         for parameter, name in names:
             value = self._pending.get(name) or self._start_sibling(name)
             if not value.done:
                 value.users += 1
-            found.append((parameter, value))
-        return found
+            values.append((parameter, value))
+        return values
 
     def _start_sibling(self, name: str) -> PendingValue:
-        """The value of a field that another needs."""
+        """The value of a field that another field needs."""
         field, known = self.plan.fields[name], self.known
         if name not in known and not field.is_immediate:
             return self._start(field)
@@ -336,7 +332,7 @@ def failure_of(plan: NodePlan, name: str, failed: PendingValue) -> BaeError:
         return error
     path = failed.failure_path(f"{plan.name}.{name}")
     if isinstance(error, BudgetError):
-        # A limit that the caller set, not a failure of the dependency that reached it.
+        # The caller set the limit: the dependency that reached it has not failed.
         error.path = f"{path}: {error.path}" if error.path else path
         return error
     below = failed
@@ -346,18 +342,18 @@ def failure_of(plan: NodePlan, name: str, failed: PendingValue) -> BaeError:
     place = f"{plan.name}.{name}{item}"
     code = DepError.code
     if isinstance(error, CallTimeout):
-        code, said = "bae-dep-timeout", str(error)
+        code, message = "bae-dep-timeout", str(error)
         marker = f"{below.source.title()}({below.name}, timeout=…)"
         fix = f"raise the bound: {marker}, or give the field a default"
     elif isinstance(error, BaeError) and below.call is not None and below.call.graph is not None:
         # A graph inside: its own error has the fix.
-        said, fix = f"in the graph {below.name}, {error.message}", error.fix
+        message, fix = f"in the graph {below.name}, {error.message}", error.fix
         path = f"{path}: {error.path}" if error.path else path
     else:
-        said = f"{below.name} raised {type(error).__name__}"
+        message = f"{below.name} raised {type(error).__name__}"
         fix = f"fix {below.name}, retry it with retries=…, or give the field a default"
     return DepError(
-        f"{place}: {said}",
+        f"{place}: {message}",
         node_type=plan.node,
         field_name=name,
         code=code,

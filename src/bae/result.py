@@ -23,7 +23,7 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(frozen=True, slots=True)
 class Recovered(Generic[T]):
-    """What `Graph.recover` did with one run: its `result`, or the `error` it failed with."""
+    """The outcome of `Graph.recover` for one run: its `result`, or the `error` it failed with."""
 
     run_id: str
     result: GraphResult[T] | None = None
@@ -31,13 +31,13 @@ class Recovered(Generic[T]):
 
 
 class GraphResult(Generic[T]):
-    """How a run came out. Read `.result` for the node it ended at.
+    """The outcome of a run. Read `.result` for the node it ended at.
 
     - `.trace`: every node in order, the terminal one last.
-    - `.node`: None after a normal end; the node a run stopped at when it waits for a person.
+    - `.node`: None after a normal end; for a run that waits for a person, the node it stopped at.
     - `.waiting`: the gates such a run waits for.
     - `.nested`: the nodes of graphs that ran inside this one, by place.
-    - `.usage`: what the LM calls used; `.journal`: everything that happened; `.run_id`.
+    - `.usage`: what the LM calls used; `.journal`: the records of the run; `.run_id`.
 
     Two results are equal if `.node` and `.trace` are.
     """
@@ -60,12 +60,12 @@ class GraphResult(Generic[T]):
         self.node = node
         self.waiting = waiting
         self.unfinished = ""
-        """Why a run that is only looked at has no result, where it waits for no answer."""
+        """Why a run that is only read has no result, if it waits for no answer."""
 
     @property
     def result(self) -> T:
-        """The terminal node, or None where the trace is empty. Raises `GateError` when the run
-        waits for a person instead."""
+        """The terminal node, or None if the trace is empty. Raises `GateError` if the run waits for
+        a person."""
         if self.waiting:
             asked = "; ".join(f"{gate.place}: {gate.question}" for gate in self.waiting)
             error = GateError(
@@ -88,7 +88,7 @@ class GraphResult(Generic[T]):
 
     @property
     def usage(self) -> Usage:
-        """Calls, tokens and cost of the run, graphs and maps inside it included."""
+        """Calls, tokens and cost of the run, including graphs and maps inside it."""
         return self.journal.usage()
 
     @property
@@ -110,7 +110,7 @@ class GraphResult(Generic[T]):
 
 
 class RunJournal(Sequence[Record]):
-    """What happened in one run, in order. Iterate it, index it, or pick records by type."""
+    """The records of one run, in order. Iterate it, index it, or select records by type."""
 
     __slots__ = ("_log", "_read", "_steps", "_trace")
 
@@ -134,7 +134,7 @@ class RunJournal(Sequence[Record]):
         return iter(self._records())
 
     def _records(self) -> Log:
-        """The log, with a record for each time that `Writer.step_starter` has left in it."""
+        """The log, with a record in place of each time that `Writer.step_starter` has left."""
         log = cast("list[Record | float]", self._log)
         for index in range(self._read, len(log)):
             entry = log[index]
@@ -151,8 +151,8 @@ class RunJournal(Sequence[Record]):
         return [record for record in self._records() if isinstance(record, kind)]
 
     def usage(self) -> Usage:
-        """What all LM calls of the run used, including those of graphs and maps inside it, and
-        those that a crash cut off after they were paid for."""
+        """What all LM calls of the run used. It includes the calls of graphs and maps inside the
+        run, and calls that a crash cut off after they were paid for."""
         count = UsageCount()
         for record in self._records():
             count.take(record)
@@ -160,25 +160,25 @@ class RunJournal(Sequence[Record]):
 
     def nested(self) -> dict[str, list[Node]]:
         """The nodes of every graph that ran inside this run, by its place."""
-        found: dict[str, list[Node]] = {}
+        nodes: dict[str, list[Node]] = {}
         for record in self._records():
             if record.path and isinstance(record, StepStarted):
-                found.setdefault(record.path, []).append(record.node)
-        return found
+                nodes.setdefault(record.path, []).append(record.node)
+        return nodes
 
     def __repr__(self) -> str:
         return f"<RunJournal of {len(self)} records>"
 
 
 COUNTED: Final = frozenset({AnswerJudged, RunResumed, *kinds_with("usage")})
-"""The kinds of records that say something about usage."""
+"""The kinds of records that have usage."""
 
 
 class UsageCount:
-    """Adds up what the records of a run say its LM calls used, each answer once.
+    """Adds up what the LM calls of a run used, from its records, each answer once.
 
-    The record of a question's last answer has what all of its answers used. A question that was cut
-    off has only the answers before that, and they were paid for too.
+    The record of a question's last answer has the usage of all its answers. A question that was cut
+    off has only records of the answers before that, which were paid for too.
     """
 
     __slots__ = ("_judged", "_used")
@@ -186,10 +186,10 @@ class UsageCount:
     def __init__(self) -> None:
         self._used: list[Usage] = []
         self._judged: dict[tuple[str, int], dict[Asker, list[Usage]]] = {}
-        """Answers to questions that have not had their last one, by path and step, and by asker."""
+        """The usage for questions without a last answer, by path and step, and by asker."""
 
     def take(self, record: Record) -> None:
-        """Count a record; give them in order."""
+        """Count a record. Records must come in order."""
         if type(record) not in COUNTED:
             return
         read_part = record.partial_usage

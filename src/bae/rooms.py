@@ -1,6 +1,6 @@
-"""What the core asks other packages of bae to do, and names that a package has without importing
-their modules. Each is imported when it is first asked for: `import bae` stays fast, and a run that
-needs no other package loads none."""
+"""Lazy imports: the functions that the core calls in other packages of bae, and packages that
+export names without importing their modules. Each is imported when it is first used. `import bae`
+stays fast, and a run that needs no other package loads none."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _GONE: Final = {
         "raises pydantic's ValidationError, which a run raises as FillError"
     ),
 }
-"""Public names of bae 3.0 that nothing has now, and what to write instead."""
+"""Public names of bae 3.0 that no longer exist, and what to write instead."""
 
 
 LAST_VERSION: Final = "0.1"
-"""The last version from which names can be imported that are public no more."""
+"""The last version of bae from which the `former` names of a package can be imported."""
 
 
 def export_lazily(
@@ -62,10 +62,10 @@ def export_lazily(
     root: str = "",
     former: Mapping[str, tuple[str, str]] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package. `modules` maps each of its modules to the
-    names that the package has from it, with spaces between them; with `root`, they are modules of
-    that package. `former` maps names that were public to their module, from `bae` on, and to what a
-    user writes instead: they can still be imported, with a DeprecationWarning."""
+    """The `__getattr__` and the `__dir__` of a package. `modules` maps each module to the names
+    that the package exports from it, with spaces between them. The modules are those of `root`, if
+    it is given. `former` maps a name that was public to its module, from `bae` on, and to what a
+    user writes instead: the name can still be imported, with a DeprecationWarning."""
     origins = {name: module for module, names in modules.items() for name in names.split()}
     namespace = vars(sys.modules[package])
 
@@ -123,7 +123,7 @@ __getattr__, __dir__ = export_lazily(
 
 
 def journal_problems(graph: Graph[Any, Any]) -> tuple[list[Problem], list[Problem]]:
-    """What keeps a graph from running with a journal, and notes on what a journal does not hold."""
+    """The errors of a graph that runs with a journal, and notes on values that are not stored."""
     from bae.journal.keepable import notes, unkeepable
 
     return unkeepable(graph), notes(graph)

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from bae.usage import CallEvent, Usage
 
 GateAnswerer = Callable[["OpenGate"], Awaitable[Any]]
-"""The type of `answer=`: an async callable that gets the open gate and returns the answer, or calls
+"""The type of `answer=`: an async callable that gets the open gate. It returns the answer, or calls
 `gate.leave_open()`."""
 
 
 class WorkParameters(TypedDict, total=False):
-    """The parameters by name that all ways to run a graph have; `Graph.arun` explains them."""
+    """The keyword parameters that all ways to run a graph share; `Graph.arun` explains them."""
 
     prefetch: bool
     answer: GateAnswerer | None
@@ -44,7 +44,7 @@ class WorkParameters(TypedDict, total=False):
 
 
 class RunParameters(WorkParameters, total=False):
-    """The parameters of `Graph.arun` and `Graph.stream` that are given by name."""
+    """The keyword parameters of `Graph.arun` and `Graph.stream`."""
 
     journal: Journal | None
     run_id: str | None
@@ -57,8 +57,8 @@ class RunParameters(WorkParameters, total=False):
 
 
 class RunOptions(NamedTuple):
-    """The options of a run, as the caller gave them. With `max_iters=None` a run that is resumed
-    has the bound that it was started with."""
+    """The options of a run, as the caller gave them. With `max_iters=None`, a resumed run keeps the
+    bound that it was started with."""
 
     lm: LM | str | None = None
     max_iters: int | None = 10
@@ -82,11 +82,11 @@ class Waiting(Exception):
         super().__init__(f"waiting for {', '.join(gate.place for gate in gates)}")
         self.gates = tuple(gates)
         self.node: Node | None = None
-        """The draft whose fields wait, if it is there already."""
+        """The draft whose fields wait, if there is one already."""
 
     @classmethod
     def inside(cls, error: Exception) -> Waiting | None:
-        """What the tasks of a group wait for, where nothing else has ended the group."""
+        """The gates that the tasks of a group wait for; None if anything else ended the group."""
         if not isinstance(error, ExceptionGroup):
             return None
         waiting, others = cast("ExceptionGroup[Exception]", error).split(cls)
@@ -104,7 +104,7 @@ class Waiting(Exception):
 
 
 class HandedOver(Exception):
-    """Explains the cancellation of a run that another process shall continue: the run has not
+    """Explains the cancellation of a run that another process will continue: the run has not
     ended, and its claim is given up. See `bae.tasks.explained`."""
 
 
@@ -114,7 +114,7 @@ CONTEXT_LIMIT: Final = 20_000
 
 
 class LMNotes:
-    """What a run remembers of the questions that it asks LMs; the graphs inside it share this."""
+    """A run's notes on the questions that it asks LMs. The graphs inside the run share them."""
 
     __slots__ = ("cut", "files", "granted", "met", "named", "streamed")
 
@@ -126,7 +126,7 @@ class LMNotes:
         self.cut: set[type[Node]] = set()
         """The classes whose questions leave out earlier nodes."""
         self.granted: set[str] = set()
-        """The tools that a person has approved for the whole run, where no journal has that."""
+        """The tools that a person has approved for the whole run, if no journal stores that."""
         self.files: dict[str, File] = {}
         """The files in results of tools, by their hashes."""
         self.streamed: dict[tuple[str, int], list[Place]] = {}
@@ -134,14 +134,14 @@ class LMNotes:
 
 
 class Run:
-    """How far a run has come: its trace, step and path. It writes through `writer`, looks back
-    through `past`, and `flow` schedules the values of its fields.
+    """The state of a run: its trace, step and path. It writes through `writer`, takes recorded
+    values from `past`, and `flow` schedules the values of its fields.
 
-    `lm` is the LM that it asks, `max_iters` how many nodes may run, 0 for no bound. `returned` is
-    the last node that a body has returned. `conversations` are those with tools that bodies and
-    functions have begun: a question that is asked again continues its conversation. `scene`,
-    `shows` and `shows_limit` say what a question shows besides the previous node. `turns` are the
-    earlier turns of the thread, as far back as a node may show them; None where there is no thread.
+    `lm` is the LM that it asks, and `max_iters` how many nodes may run, 0 for no bound. `returned`
+    is the last node that a body has returned. `conversations` are the conversations with tools that
+    bodies and functions have begun: a question that is asked again continues its conversation.
+    `scene`, `shows` and `shows_limit` say what a question shows besides the previous node. `turns`
+    are the earlier turns of the thread, as far back as a node may show them; None without a thread.
     """
 
     __slots__ = (
@@ -180,7 +180,7 @@ class Run:
         run_id: str = "",
     ) -> None:
         self.options = options
-        self.lm = cast("LM | None", options.lm)  # a name is made an LM before the first step
+        self.lm = cast("LM | None", options.lm)  # a name is resolved before the first step
         self.max_iters = cast(int, options.max_iters)
         self.writer = Writer() if writer is None else writer
         self.past, self.flow = past, flow
@@ -200,7 +200,7 @@ class Run:
             self.writer.log = observed(self.writer.log, self.run_id, options)
 
     def inside(self, path: str) -> Run:
-        """The run of a graph inside this one: a trace of its own, everything else shared."""
+        """The run of a graph inside this run: a trace of its own, everything else shared."""
         run = Run(
             self.options,
             writer=self.writer,
@@ -215,8 +215,8 @@ class Run:
         return run
 
     def lm_for(self, plan: NodePlan) -> LM | None:
-        """The LM that is pinned to a node class, asked as the run's LM has it asked, or else the
-        run's own. It is the same object for the same LM, so nodes that share one are known."""
+        """The LM pinned to this node class, with the run's policies around it; otherwise the run's
+        LM. Cached, so nodes that share an LM can be compared by identity."""
         if plan.lm is None:
             return self.lm
         own = self.named(plan.lm) if isinstance(plan.lm, str) else plan.lm
@@ -225,9 +225,9 @@ class Run:
         return with_limit(own)
 
     def restore_limits(self, used: Usage, seconds: float) -> None:
-        """Charge what a run has used, and how long it took, to what limits it from here on: the
-        limit in force, and the budgets around its LM. Each is charged for a run once: a budget that
-        was around the run when it spent that, in this process, has it already."""
+        """Charge what a run has used, and how long it took, to the limit in force and to the
+        budgets around its LM. Each is charged for a run once: a budget that was around the run in
+        this process has the charge already."""
         limit = spending_limit.get()
         if limit is not None:
             limit.restore(self.run_id, used, seconds)
@@ -241,7 +241,7 @@ class Run:
         return context or "previous", limit or CONTEXT_LIMIT
 
     def scene_for(self, plan: NodePlan, previous: Node | None) -> Scene:
-        """The scene of a question about a node class, whose previous node is shown in any case."""
+        """The scene of a question about a node class. The previous node is always shown."""
         context, limit = self.shown_by(plan)
         if context == "previous":
             return self.scene
@@ -264,16 +264,16 @@ class Run:
         return replace(self.scene, shown=shown, omitted=omitted) if nodes else self.scene
 
     def origins(self, records: Iterable[Found]) -> dict[str, tuple[Node, str]]:
-        """The nodes that values of a class were recalled from, by its fields and their records."""
-        found: dict[str, tuple[Node, str]] = {}
+        """The nodes from which fields of a node were recalled, by field, from their records."""
+        origins: dict[str, tuple[Node, str]] = {}
         for record in records:
             if record.origin is not None and not record.parameter:
                 path, step, field = record.origin
                 around = self
                 while around.outer and (around.path != path or step >= len(around.trace)):
                     around = around.outer
-                found[record.field] = around.trace[step], field
-        return found
+                origins[record.field] = around.trace[step], field
+        return origins
 
     def _warn_of_cut(self, plan: NodePlan, omitted: int, limit: int) -> None:
         if plan.node not in self.notes.cut:
@@ -290,7 +290,7 @@ class Run:
 
     @property
     def outermost(self) -> Run:
-        """The run that this one is part of, or itself."""
+        """The run that this run is part of, or itself."""
         run = self
         while run.outer is not None:
             run = run.outer
@@ -298,14 +298,14 @@ class Run:
 
     @property
     def notes(self) -> LMNotes:
-        """What the whole run remembers of its questions to LMs."""
+        """The notes of the whole run on its questions to LMs."""
         run = self.outermost
         if run._notes is None:
             run._notes = LMNotes()
         return run._notes
 
     def named(self, name: str) -> LM:
-        """The LM of a name, the same one for the whole run."""
+        """The LM of a name. The whole run gets the same LM for a name."""
         named = self.notes.named
         if name not in named:
             from bae.rooms import cached_lm
@@ -314,8 +314,8 @@ class Run:
         return named[name]
 
     def watch(self, asker: Asker, event: CallEvent, step: int | None = None) -> None:
-        """Record what an LM reports of a call while it is in progress; `step` is that of a call
-        that was started early."""
+        """Record what an LM reports of a call in progress. `step` is the step of a call that was
+        started early."""
         place = time(), self.path, self.step if step is None else step, asker
         match event:
             case Attempt():
@@ -339,7 +339,7 @@ class Run:
         return self._index
 
     def seen(self) -> Iterator[Node]:
-        """The nodes before now, newest first, those of the surrounding run after this one's."""
+        """The earlier nodes, newest first: those of this run, then of the run around it."""
         run: Run | None = self
         while run is not None:
             yield from reversed(run.trace)

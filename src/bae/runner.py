@@ -60,6 +60,7 @@ from bae.run import HandedOver, Run, Waiting
 from bae.secrets import shown_values
 from bae.sharing import Dataflow
 from bae.tasks import reason_of
+from bae.turns import turns_in_use
 from bae.usage import Usage, meter_in_force
 from bae.writer import writer_in_use
 
@@ -109,12 +110,17 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         run.scene = replace(run.scene)  # so that its questions are told from those of other runs
     # The default is set too where a body of another run has started this one.
     token = None if scene_around.get() is run.scene else scene_around.set(run.scene)
-    around = writer_in_use.set(run.writer) if run.outer is None else None
+    around = turns = None
+    if run.outer is None and (run.writer.journal is not None or writer_in_use.get() is not None):
+        # A run without a journal sets nothing: three objects more a run cost a crowd of runs 15 %.
+        around = writer_in_use.set(run.writer)
     try:
         given_up: Collection[str] = NONE
         start, is_recorded, find_next = run.past.begin(run, graph, start)
         if not is_recorded:
             await run.writer.begin(run, graph, start)
+        if run.outer is None and (run.turns is not None or turns_in_use.get() is not None):
+            turns = turns_in_use.set(run.turns)
         if graph.is_filled and not start.__dict__:
             previous = next(run.seen(), None)
             start, given_up = await _fill(run, plans, plans[graph.start], previous)
@@ -129,6 +135,8 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         scene_around.reset(token)
     if around is not None:
         writer_in_use.reset(around)
+    if turns is not None:
+        turns_in_use.reset(turns)
     failure = await _finish(run, failure)
     try:
         return _result(run, failure)

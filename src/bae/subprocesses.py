@@ -1,4 +1,4 @@
-"""Running a program for its output, with nothing of it left afterwards: no process, no child of it,
+"""Running a program for its output. Nothing of it is left afterwards: no process, no child process,
 no pipe."""
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from bae.tasks import finish_despite_cancel, wait_despite_cancel
 __all__ = ["EndedProgram", "run_program"]
 
 KEPT: Final = 2048
-"""Bytes of stderr that are kept: the last."""
+"""How many of the last bytes of stderr are kept."""
 LARGEST_OUTPUT: Final = 16 * 1024 * 1024
-"""Bytes that a program may print to each of its pipes, unless the caller gives another limit."""
+"""How many bytes a program may print to each pipe, unless the caller gives another limit."""
 
 ExceededBound = Literal["timeout", "stdout", "stderr"]
 
@@ -28,7 +28,7 @@ class EndedProgram:
     """A program that has ended.
 
     - `status`: its exit status, or the negative number of the signal that ended it.
-    - `out`, `err`: its output, and the last bytes of its stderr: 2,048, or as many as `kept` says.
+    - `out`, `err`: its output, and the last bytes of its stderr: 2,048, or the number `kept`.
     - `bound`: why `run_program` ended it: "timeout", or "stdout" or "stderr" for too much output.
       None if it ended by itself.
     """
@@ -60,9 +60,9 @@ async def run_program(
     gets SIGTERM, and SIGKILL if it has not ended within `grace` seconds. A process that leaves the
     group, as a daemon does, is not followed. Raises `OSError` if the program cannot be started.
 
-    With `given=None`, stdin stays open, and is closed in place of the SIGTERM. A program that looks
-    after others learns from that when it has to end them, also if this process dies. With
-    `on_output`, every piece of stdout goes to that function when it arrives, and `out` is empty.
+    With `given=None`, stdin stays open, and is closed instead of sending SIGTERM. A program that
+    supervises other programs then learns that it must end them, even if this process dies. With
+    `on_output`, that function gets every piece of stdout when it arrives, and `out` is empty.
     """
     child = _Child(limit, on_output, kept)
     try:
@@ -73,7 +73,7 @@ async def run_program(
         if not done:
             child.bound = "timeout"
         if child.exited.done():
-            await asyncio.wait([child.closed], timeout=grace)  # for what is still in the pipes
+            await asyncio.wait([child.closed], timeout=grace)  # for output still in the pipes
     finally:
         if child.started:
             await child.end(grace, ask=given is not None)
@@ -82,7 +82,7 @@ async def run_program(
 
 
 class ProcessGroup(asyncio.SubprocessProtocol):
-    """A program that leads a process group of its own, and how to end the group."""
+    """A program that leads a process group of its own, and the way to end the group."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -90,13 +90,13 @@ class ProcessGroup(asyncio.SubprocessProtocol):
         self.transport: Any
         self.exited: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
-        """Done when it exited and every pipe is closed: its whole output is here."""
+        """Done when it has exited and every pipe is closed: its whole output has arrived."""
 
     async def start(self, command: Sequence[str], **options: Any) -> None:
-        """Start the program, with pipes for its stdin, stdout and stderr. A cancellation waits:
-        nothing would end a process that is half started."""
-        # A step below `asyncio.create_subprocess_exec`, which may wait for a pipe that a grandchild
-        # still holds, and needs tasks to read with.
+        """Start the program, with pipes for its stdin, stdout and stderr. A cancellation waits
+        until it is started: nothing would end a half-started process."""
+        # One level below `asyncio.create_subprocess_exec`, which may wait for a pipe that a
+        # grandchild still holds, and needs tasks to read with.
         starting = asyncio.get_running_loop().subprocess_exec(
             lambda: self,
             *command,
@@ -122,11 +122,11 @@ class ProcessGroup(asyncio.SubprocessProtocol):
                 # Windows has no process groups in this sense: children of the program are left.
                 self.transport.kill()
         except (ProcessLookupError, PermissionError):
-            pass  # none is left, or only such as changed to another user
+            pass  # no process is left, or only processes of another user
 
     async def close_pipes(self) -> asyncio.CancelledError | None:
-        """Close the pipes of a program that has exited: a process that left the group may still
-        hold them, and input that it does not read is dropped. Returns a cancellation meanwhile."""
+        """Close the pipes of a program that has exited. A process that left the group may still
+        hold them, and unread input is dropped. Returns a cancellation that came meanwhile."""
         if self.stdin is not None and self.stdin.get_write_buffer_size():
             self.stdin.abort()
         self.transport.close()
@@ -135,23 +135,23 @@ class ProcessGroup(asyncio.SubprocessProtocol):
     # --- called by the loop -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It was started."""
+        """The program has started."""
         self.started = True
         self.transport = transport
 
     def process_exited(self) -> None:
-        """It ended. Children that it left behind are killed at once: later the number of its group
-        could be another's."""
+        """The program has ended. The children that it left are killed at once: later, the number of
+        its group could belong to another group."""
         self.signal(KILL)
         set_done(self.exited)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It ended, and its pipes are closed."""
+        """The program has ended, and its pipes are closed."""
         set_done(self.closed)
 
 
 class _Child(ProcessGroup):
-    """A running program: what it has printed, and how to end it."""
+    """A running program: its output so far, and the way to end it."""
 
     def __init__(
         self, limit: int, on_output: Callable[[bytes], None] | None = None, kept: int = KEPT
@@ -174,11 +174,11 @@ class _Child(ProcessGroup):
             self.stdin.write_eof()
 
     async def end(self, grace: float, *, ask: bool) -> None:
-        """Leave nothing of it. A cancellation meanwhile is raised when that is done."""
+        """End it and leave nothing. A cancellation that comes meanwhile is raised afterwards."""
         interrupted = None
         if not self.exited.done():
-            # Not SIGKILL first: it may be writing to its files, or renewing a login, or have
-            # others to end. A second cancellation ends the wait.
+            # Not SIGKILL first: it may be writing to its files, renewing a login, or ending other
+            # programs. A second cancellation ends the wait.
             if ask:
                 self.signal(signal.SIGTERM)
             else:
@@ -195,7 +195,7 @@ class _Child(ProcessGroup):
             raise interrupted
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """It printed something."""
+        """The program has printed something."""
         self.sizes[fd] += len(data)
         if self.sizes[fd] > self.limit and self.bound is None:
             self.bound = "stdout" if fd == 1 else "stderr"
@@ -209,7 +209,7 @@ class _Child(ProcessGroup):
             self.out += data
 
     def process_exited(self) -> None:
-        """It ended, so there is nothing more to wait for."""
+        """The program has ended, so there is nothing more to wait for."""
         super().process_exited()
         set_done(self.over)
 

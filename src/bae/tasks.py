@@ -1,4 +1,4 @@
-"""Tasks with an owner: waited for, cancelled and never lost, even if the owner is cancelled."""
+"""Tasks with an owner: awaited, cancelled and never lost, even if the owner is cancelled."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ __all__ = ["finish_despite_cancel"]
 
 T = TypeVar("T")
 Closer = Callable[[BaseException | None], Awaitable[None]]
-"""Closes something that was opened; it is given what the run failed with, if it did."""
+"""Closes a resource. It gets the error that the run failed with, if it failed."""
 
 
 def cancellations() -> int:
-    """How often the current task has been cancelled. A CancelledError can also come from a
-    function that raised it by itself, which is a failure like any other; and a function that is
-    cancelled can raise something else."""
+    """How often the current task has been cancelled. Use it to tell causes apart: a function can
+    raise a CancelledError by itself, which is an ordinary failure, and a cancelled function can
+    raise another error."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 Explains = Callable[[asyncio.CancelledError], BaseException | None]
-"""The error that a cancellation is due to; None if the work is just not wanted any more."""
+"""The error that caused a cancellation; None if the work is just not wanted any more."""
 
 
 def explained(task: asyncio.Task[Any], by: Explains) -> None:
-    """Have `by` asked why a task was cancelled. A run in it that was for an error has failed with
-    that, for its journal and its observers; the task is cancelled as any other."""
+    """Register `by` to say why a task was cancelled. If the cause is an error, a run in the task
+    has failed with that error, for its journal and its observers. The task itself is cancelled."""
     _explained[task] = by
 
 
 def reason_of(cancelled: asyncio.CancelledError) -> BaseException | None:
-    """What the current task has failed with, though it ends by a CancelledError: what explains
-    that, or this error itself where its own code raised it. None where it was just cancelled."""
+    """The error that the current task has failed with, though it ends by a CancelledError: the
+    registered reason, or the CancelledError if the task's own code raised it. None if the task was
+    just cancelled."""
     task = asyncio.current_task()
     explains = None if task is None else _explained.get(task)
     reason = None if explains is None else explains(cancelled)
@@ -48,9 +49,9 @@ async def wait_despite_cancel(
     futures: Iterable[asyncio.Future[Any]],
     drop: Callable[[], bool] | None = None,
 ) -> asyncio.CancelledError | None:
-    """Wait until all futures are done, even if this is cancelled meanwhile; the last cancellation
-    is returned, to be raised later. It is raised at once if `drop`, which is called then, says that
-    the work was dropped before it began."""
+    """Wait until all futures are done, even if this is cancelled meanwhile. Returns the last
+    cancellation, for the caller to raise. A cancellation calls `drop`; if that returns True, the
+    work was dropped before it began, and the cancellation is raised at once."""
     left: list[asyncio.Future[Any]] = [future for future in futures if not future.done()]
     cancelled: asyncio.CancelledError | None = None
     while left:
@@ -69,11 +70,12 @@ async def finish_despite_cancel(
     then: Callable[[T], None] | None = None,
     drop: Callable[[], bool] | None = None,
 ) -> T:
-    """Await `work` to its end, even if the caller is cancelled meanwhile: for work that must not
-    stop half-way, such as a write or a clean-up. The cancellation is raised when `work` has ended.
+    """Await `work` to its end, even if the caller is cancelled meanwhile. Use it for work that must
+    not stop half-way, such as a write or a clean-up. The cancellation is raised when `work` has
+    ended.
 
-    - `then` is called with the value, also where a cancellation is raised next: it can hand the
-      value to an owner that closes it.
+    - `then` is called with the value, even if a cancellation is raised next: it can hand the value
+      to an owner that closes it.
     - `drop` is called at a cancellation. If it returns True, the work was dropped before it began,
       and the cancellation is raised at once.
     """
@@ -90,7 +92,7 @@ async def finish_despite_cancel(
 
 
 async def gone(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Wait until tasks that were cancelled have ended, even if this one is cancelled meanwhile."""
+    """Wait until cancelled tasks have ended, even if this task is cancelled meanwhile."""
     own = asyncio.current_task()
     cancelled = await wait_despite_cancel(task for task in tasks if task is not own)
     if cancelled is not None:
@@ -98,8 +100,8 @@ async def gone(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-    """Run workers as tasks to their end. When one fails, or this is cancelled, the others are
-    cancelled and awaited; the first failure is raised as itself."""
+    """Run workers as tasks to their end. When a worker fails, or this is cancelled, the others are
+    cancelled and awaited; then the first failure is raised, not a group."""
     failures: list[BaseException] = []
 
     async def heard_out(worker: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -116,7 +118,7 @@ async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, 
     left = len(tasks)
 
     def count(_: object) -> None:
-        # Not `asyncio.wait` for the next to end: that looks at all tasks each time.
+        # `asyncio.wait` for the next task would look at all tasks each time.
         nonlocal left
         left -= 1
         if (failures or not left) and not over.done():
@@ -137,17 +139,17 @@ async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, 
         try:
             raise first
         finally:
-            del first  # as its traceback holds this frame
+            del first  # its traceback holds this frame
 
 
 async def opened_in_task(
     enter: Callable[[], Awaitable[Any]], leave: Closer, remember: Callable[[Closer], None]
 ) -> Any:
-    """Open something in a task of its own, which waits there until it is to be closed.
+    """Open something in a task of its own, which stays until it is to be closed.
 
-    Cancel scopes, task groups and context variables want to be left in the task that entered
-    them, and the one that asks for a dependency is not there any more when the run is over. What
-    closes it is handed to `remember` at the moment it is open.
+    Cancel scopes, task groups and context variables must be left in the task that entered them, and
+    the task that asks for a dependency has ended when the run is over. As soon as it is open,
+    `remember` gets the function that closes it.
     """
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[Any] = loop.create_future()

@@ -1,5 +1,5 @@
-"""Sync functions off the event loop: a pool of worker threads shared by all runs of the process,
-bounded, with context variables carried over."""
+"""Sync functions off the event loop: a bounded pool of worker threads that all runs of the process
+share. Context variables are carried over."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME_PREFIX = "bae "
 
 
 def set_thread_limit(limit: int) -> None:
-    """Let at most `limit` sync dependencies of this process run at once; the others queue.
+    """Let at most `limit` sync dependencies of this process run at once; others wait in a queue.
 
     A sync dependency that itself runs a graph waits for the calls of that graph, so these have a
     pool of their own, with the same limit. Calls that are running or queued stay where they are.
@@ -40,18 +40,17 @@ def set_thread_limit(limit: int) -> None:
 
 
 async def in_thread(fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-    """Call `fn` in a worker thread. Cancelling stops the wait at once; a call that has begun runs
-    to its end, since a thread cannot be stopped; one that has not is dropped.
-    """
+    """Call `fn` in a worker thread. Cancelling stops the wait at once. A call that has begun runs
+    to its end, since a thread cannot be stopped; a call that has not begun is dropped."""
     return await asyncio.wrap_future(_submit(fn, args, kwargs))
 
 
 async def in_thread_to_the_end(
     fn: Callable[..., T], /, *args: Any, then: Callable[[T], None] | None = None
 ) -> T:
-    """The same for calls that open or close something: a cancellation is held back until the call
-    has ended and `then` has been told what it returned, so that what was opened gets closed. One
-    that would open something, and has not begun, is dropped."""
+    """Call a function that opens or closes something in a worker thread. A cancellation waits until
+    the call has ended and `then` has its result, so that an opened resource is always closed. With
+    `then`, a call that has not begun is dropped."""
     submitted = _submit(fn, args, {})
     drop = None if then is None else submitted.cancel
     return await finish_despite_cancel(asyncio.wrap_future(submitted), then, drop)
@@ -75,7 +74,7 @@ def _begin(depth: int) -> None:
 def _call(fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
     try:
         return fn(*args, **kwargs)
-    except StopIteration as error:  # no future can carry it: the loop would wait for ever
+    except StopIteration as error:  # no future can hold it: the loop would wait forever
         raise RuntimeError(f"a sync call raised {describe(error)}") from error
 
 
@@ -85,7 +84,7 @@ def _forget_pools() -> None:
     _lock = threading.Lock()
 
 
-# By depth: the calls of a graph that runs in a worker thread never queue behind that thread's own.
+# By depth: the calls of a graph that runs in a worker thread never wait behind that thread's own.
 _pools: dict[int, ThreadPoolExecutor] = {}
 _here = threading.local()
 _limit = THREAD_LIMIT

@@ -1,5 +1,5 @@
-"""Tools: `Tool` sets options of a function that a model may call, `ToolCall` is one call, and a
-`ToolError` is read by the model. `Tools` in `bae.markers` puts them on a field."""
+"""Tools: `Tool` sets options of a function that a model may call, `ToolCall` is one call, and the
+model reads the message of a `ToolError`. `Tools` in `bae.markers` puts tools on a field."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RESULT_LIMIT: Final = 20_000
 """How many characters of a result the model reads, unless its tool says otherwise."""
 LONGEST_NAME: Final = 64
-"""How many characters the name of a tool has at most: not every provider takes more."""
+"""How many characters the name of a tool has at most: some providers take no more."""
 TOOL_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
 
 UNKNOWN: Final = "it is unknown whether this call ran; check before you call it again"
@@ -79,7 +79,7 @@ class ToolCall(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolProgress:
-    """How far a conversation with tools is, for the function in `Tools(before_round=…)`.
+    """The state of a conversation with tools, for the function in `Tools(before_round=…)`.
 
     - `limit`: how many rounds there are at most.
     - `by_round`: the calls of each round so far, with their results. A round without calls was an
@@ -108,28 +108,28 @@ class Tool:
     """A tool that differs from its function: `Tools(Tool(refund, approve=True))`.
 
     `fn` is a function, sync or async, a bound method, a `functools.partial`, a `Graph` or a `Node`
-    class. Parameters annotated `Dep`, `Recall` or `LM` are filled by bae, and the model does not
-    see them. The model reads the docstring of the function.
+    class. bae fills parameters annotated `Dep`, `Recall` or `LM`, and the model does not see them.
+    The model reads the docstring of the function.
 
-    - `name`: what the model calls it; the name of the function unless given.
-    - `description`: what the model reads in place of the docstring.
-    - `approve`: True, or a question, to have a person approve each call. A function returns whether
-      a person is asked about a call; its parameters are named as those of the tool. A person's
-      answer is an `Approval`.
-    - `approve_timeout`: seconds for a person to answer, counted from when the run asked first; a
+    - `name`: the name that the model uses; the name of the function unless given.
+    - `description`: the text that the model reads in place of the docstring.
+    - `approve`: True, or a question, to have a person approve each call. Give a function to decide
+      for each call whether a person is asked; its parameters are named as those of the tool. A
+      person's answer is an `Approval`.
+    - `approve_timeout`: seconds for a person to answer, counted from when the run asked first. A
       call that nobody approves in time is refused.
-    - `timeout`: seconds for one call; 300 for a function and none for a graph unless given. A call
-      that takes longer is cancelled, and the model reads that it is unknown whether it ran.
+    - `timeout`: seconds for one call; unless given, 300 for a function and no bound for a graph. A
+      call that takes longer is cancelled, and the model reads that it is unknown whether it ran.
     - `retries`: how many more times to call it when it raises something other than `ToolError`. A
       call that took too long is not repeated.
     - `inline`: call a sync function on the event loop instead of in a worker thread.
     - `result_limit`: how many characters of a result the model reads.
-    - `repeat`: "call" runs an equal call again, "reuse" answers it with the result from before.
-      Without either, an equal call runs again, but a model without native tool calls is then
-      offered the answer alone.
+    - `repeat`: "call" runs an equal call again, "reuse" answers it with the earlier result. Without
+      `repeat`, an equal call runs again, but a model without native tool calls may then only
+      answer.
     - `unfinished`: what happens, when a run is resumed, with a call that had begun and has no
-      result. "tell" has the model read that it is unknown whether the call ran, "ask" asks a
-      person, whose answer is an `Interruption`, and "repeat" calls it again.
+      result. With "tell" the model reads that it is unknown whether the call ran. "ask" asks a
+      person, whose answer is an `Interruption`. "repeat" calls the tool again.
     - `schema`: the JSON schema of the arguments, for a function that takes them by keyword and
       validates them itself.
     """
@@ -213,7 +213,7 @@ class Ask:
     """A tool whose result is a person's answer: the model writes the question.
 
     `type` is the type of the answer. The run waits as at a `Gate`, and the model reads the answer.
-    After `timeout` seconds without one, the model reads that nobody answered.
+    After `timeout` seconds without an answer, the model reads that nobody answered.
     """
 
     __slots__ = ("description", "name", "timeout", "type")
@@ -240,8 +240,8 @@ class Ask:
 
 
 class Native:
-    """A tool that the provider itself runs, as `Native("web_search", max_uses=3)`. A model whose
-    backend does not have it is refused before the run."""
+    """A tool that the provider itself runs, as `Native("web_search", max_uses=3)`. The run refuses
+    to start with a model whose backend does not have the tool."""
 
     __slots__ = ("name", "options")
 
@@ -253,14 +253,14 @@ class Native:
 
 
 class ToolServer(ABC):
-    """Tools that are known once something is opened, as those of an MCP server. It is opened once
+    """A source of tools that are known once it is opened, such as an MCP server. It is opened once
     for a run, or once for all runs inside `async with graph.open():`, and closed after it."""
 
     name: str
     approve: Approve = False
-    """Whether a person may be asked about its calls."""
+    """Whether a person may be asked about calls of its tools."""
     open_timeout: float | None = 300.0
-    """Seconds for opening it; None where it sees to that itself."""
+    """Seconds for opening it; None if the server bounds that itself."""
 
     @abstractmethod
     def open(self) -> AbstractAsyncContextManager[Sequence[Tool]]:
@@ -268,8 +268,8 @@ class ToolServer(ABC):
 
 
 class ToolInterrupted(Exception):
-    """Raised in a tool if it is unknown whether the call had an effect, as after a connection
-    broke. The model reads the message."""
+    """Raised in a tool when it is unknown whether the call had an effect, for example after a
+    connection broke. The model reads the message."""
 
 
 Reporter = Callable[[str, float | None, float | None], None]
@@ -281,8 +281,8 @@ _REPORTS: Final = 1_000
 
 
 def report_on_loop(write: Reporter) -> Reporter:
-    """A reporter for one call that runs `write` on the running event loop: sync tools report from
-    threads. After the first thousand reports, one a second is passed on."""
+    """A reporter for one call. Sync tools report from threads; the reporter runs `write` on the
+    running event loop. After the first thousand reports, it passes on one report a second."""
     loop, thread = get_running_loop(), get_ident()
     count, last = 0, 0.0
 
@@ -301,24 +301,24 @@ def report_on_loop(write: Reporter) -> Reporter:
 
 
 def report(text: str, done: float | None = None, total: float | None = None) -> None:
-    """Report the progress of a tool, inside it, to observers of the run and to an MCP client that
-    called the graph. Reports are not stored, and the model does not read them. After a thousand
-    reports of a call, one a second is passed on. Outside a tool, this does nothing."""
+    """Report the progress of a tool to observers of the run and to an MCP client that called the
+    graph. Call it inside a tool; elsewhere it does nothing. Reports are not stored, and the model
+    does not read them. After a thousand reports of a call, one report a second is passed on."""
     tell = reporter.get()
     if tell is not None:
         tell(text, done, total)
 
 
 call_in_progress: ContextVar[str] = ContextVar("bae_tool_call", default="")
-"""The idempotency key of the tool call that this code runs in."""
+"""The idempotency key of the tool call in progress."""
 
 
 def idempotency_key() -> str:
-    """A text that names the tool call in progress, for services that take an idempotency key.
+    """A key that names the tool call in progress, for services that take an idempotency key.
 
-    It is the same whenever this very call is made again: by `Tool(fn, retries=2)`, or by
+    The key is the same whenever this call is repeated: by `Tool(fn, retries=2)`, or by
     `Tool(fn, unfinished="repeat")` after a resume in another process. No other call of any run has
-    it. Call it inside a function that is a tool; elsewhere it raises `RuntimeError`.
+    the same key. Call it inside a tool; elsewhere it raises `RuntimeError`.
     """
     key = call_in_progress.get()
     if not key:
@@ -330,14 +330,14 @@ def idempotency_key() -> str:
 
 
 def as_tools(given: Iterable[Any]) -> tuple[Tool | Ask | Native | ToolServer, ...]:
-    """What users list as tools: functions, graphs and node classes become a `Tool`."""
+    """The tools that a user lists: a function, graph or node class becomes a `Tool`."""
     kinds = (Tool, Ask, Native, ToolServer)
     return tuple(each if isinstance(each, kinds) else Tool(each) for each in given)
 
 
 def call_key(asker: Asker, question: str, name: str, arguments: Any) -> str:
-    """What binds an answer to one call: a hash of its arguments and of the conversation. A graph
-    that begins again may make another call with the same id."""
+    """The key that binds an answer to one call: a hash of its arguments and of the conversation. A
+    graph that starts again may make another call with the same id."""
     who = asker.kind, asker.node.__name__, asker.field, asker.parameter, asker.item
     text = json.dumps([who, question, name, arguments], sort_keys=True, default=str)
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]

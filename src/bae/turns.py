@@ -1,23 +1,31 @@
-"""`Messages`: the earlier turns of a thread, as a node has them and as an LM reads them. A turn is
-one run of the thread: the message of the user, and the reply."""
+"""`Messages`: the earlier turns of a thread, for a node and for the LM. A turn is one run of the
+thread: the message of the user, and the reply."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, overload
+
+from pydantic_core import core_schema
 
 from bae.tools import ToolCall
 
 if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+
     from bae.prompts.messages import Message
 
 TURNS: Final = 20
-"""How many turns are read for a class outside the graph, whose `Thread` is not known before."""
+"""How many turns are read for a class outside the graph, whose `Thread` is not known beforehand."""
 _CUT_AT: Final = 4
-"""The oldest of so many equal parts of a window is left out at once."""
+"""A window of turns has this many equal parts; the oldest part is left out at once."""
 _LONGEST_CALL: Final = 2_000
-"""Characters of one tool call, with its result, that later turns show."""
+"""How many characters of a tool call, with its result, later turns show."""
+IS_TURNS: Final = "bae_turns"
+"""A key in the metadata of the core schema of `Messages`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +33,7 @@ class Turn:
     """One earlier turn of a thread: the text of the `user` and the `reply`.
 
     `run_id` is the run, and `at` the time when it began. `calls` are the tool calls of the turn, if
-    the field says `Thread(calls=True)`.
+    the field has `Thread(calls=True)`.
     """
 
     user: str
@@ -35,8 +43,8 @@ class Turn:
     calls: tuple[ToolCall, ...] = ()
 
     def messages(self) -> tuple[Message, Message]:
-        """The turn as an LM reads it. What tools returned is part of the user's message: a model
-        that reads calls in its own texts begins to write some."""
+        """The turn as an LM reads it. Tool calls are part of the user's message: a model that reads
+        calls in its own messages begins to write some."""
         from bae.prompts.messages import Message, TextPart, said_or
 
         parts = [TextPart(said_or(self.user, "(no text)"))]
@@ -54,9 +62,9 @@ class Turn:
 class Messages(Sequence[Turn]):
     """The earlier turns of a thread, the oldest first: the value of a field with `Thread()`.
 
-    It is a sequence of `Turn`, and never changes. A test gives one by hand, as pairs of texts:
-    `Messages([("My name is Ana.", "Hello Ana!")])`. `thread` is the id of the thread; empty where a
-    run belongs to none. `omitted` is how many earlier turns the field leaves out.
+    It is a sequence of `Turn`, and never changes. In a test, make it from pairs of texts:
+    `Messages([("My name is Ana.", "Hello Ana!")])`. `thread` is the id of the thread, empty for a
+    run without a thread. `omitted` is how many earlier turns the field leaves out.
     """
 
     turns: tuple[Turn, ...]
@@ -71,13 +79,13 @@ class Messages(Sequence[Turn]):
     ) -> None:
         if isinstance(turns, str):
             raise TypeError(f"Messages({turns!r}): give turns, as [(user, reply), …]")
-        made = tuple(each if isinstance(each, Turn) else _pair(each) for each in turns)
-        object.__setattr__(self, "turns", made)
+        listed = tuple(each if isinstance(each, Turn) else _pair(each) for each in turns)
+        object.__setattr__(self, "turns", listed)
         object.__setattr__(self, "thread", thread)
         object.__setattr__(self, "omitted", omitted)
 
     def __repr__(self) -> str:
-        # Without the texts: a node that is printed has its own values, and not the conversation.
+        # Without the texts: a printed node shows its own values, not the conversation.
         count = "1 turn" if len(self.turns) == 1 else f"{len(self.turns)} turns"
         thread = f" of {self.thread!r}" if self.thread else ""
         omitted = f", {self.omitted} omitted" if self.omitted else ""
@@ -93,9 +101,23 @@ class Messages(Sequence[Turn]):
     def __len__(self) -> int:
         return len(self.turns)
 
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        found = handler.resolve_ref_schema(handler(source))
+        whole = cast("core_schema.CoreSchema", {k: v for k, v in found.items() if k != "ref"})
+        return core_schema.json_or_python_schema(
+            core_schema.no_info_wrap_validator_function(_read, whole),
+            whole,
+            serialization=core_schema.wrap_serializer_function_ser_schema(_write, schema=whole),
+            metadata={IS_TURNS: True},
+            ref=found.get("ref"),  # or pydantic takes the other schema where the type is met again
+        )
+
     @property
     def ends(self) -> tuple[str, str]:
-        """The runs of the first turn and of the last."""
+        """The ids of the runs of the first and the last turn."""
         return (self.turns[0].run_id, self.turns[-1].run_id) if self.turns else ("", "")
 
     def without_calls(self) -> Messages:
@@ -109,7 +131,7 @@ class Messages(Sequence[Turn]):
         """The newest turns: at most `last` of them, with at most `limit` characters together.
 
         Where turns are left out, the window moves in steps of a quarter of `last`, so that the
-        beginning of the prompt stays the same for several turns, as the caches of providers want.
+        beginning of the prompt stays the same for several turns and providers can cache it.
         """
         total = self.omitted + len(self.turns)
         step = 1 if last is None else max(1, last // _CUT_AT)
@@ -125,19 +147,69 @@ class Messages(Sequence[Turn]):
         return Messages(turns[left:], self.thread, first + left)
 
     def messages(self) -> tuple[Message, ...]:
-        """The turns as an LM reads them, before the question. What is left out is said, also where
-        no turn is left."""
+        """The turns as an LM reads them, before the question. A note says how many turns are left
+        out, even if none is shown."""
         from bae.prompts.messages import TextPart
 
-        found = [message for turn in self.turns for message in turn.messages()]
+        messages = [message for turn in self.turns for message in turn.messages()]
         if not self.omitted:
-            return tuple(found)
+            return tuple(messages)
         turns = "1 earlier turn is" if self.omitted == 1 else f"{self.omitted} earlier turns are"
         note = f"({turns} left out)"
-        if not found:
+        if not messages:
             return Turn(note, "").messages()
-        found[0] = replace(found[0], parts=(TextPart(note), *found[0].parts))
-        return tuple(found)
+        messages[0] = replace(messages[0], parts=(TextPart(note), *messages[0].parts))
+        return tuple(messages)
+
+
+turns_in_use: ContextVar[Messages | None] = ContextVar("bae_turns", default=None)
+"""The earlier turns of the run that this code runs in, or whose values it reads."""
+
+
+@contextmanager
+def as_references() -> Generator[None]:
+    """Inside this block, JSON has a reference to runs in place of the turns of the run in use, at
+    any depth of a value. So a journal stores each turn once."""
+    token = _refers.set(True)
+    try:
+        yield
+    finally:
+        _refers.reset(token)
+
+
+_refers: ContextVar[bool] = ContextVar("bae_refers", default=False)
+is_referring: Final = _refers.get
+"""Whether JSON has references in place of turns."""
+
+
+def _write(value: Any, whole: Callable[[Any], Any]) -> Any:
+    known = turns_in_use.get() if is_referring() else None
+    if known is not None and isinstance(value, Messages) and value.turns:
+        first, last = value.ends
+        part = _part(known, last, len(value))
+        calls = part == value.turns
+        if calls or Messages(part).without_calls().turns == value.turns:
+            about = {"thread": value.thread, "omitted": value.omitted, "calls": calls}
+            return {**about, "first": first, "last": last, "count": len(value)}
+    return whole(value)
+
+
+def _read(data: Any, whole: Callable[[Any], Any]) -> Any:
+    if not is_referring() or not isinstance(data, dict) or "first" not in data:
+        return whole(data)
+    said = cast("Mapping[str, Any]", data)
+    known = turns_in_use.get() or Messages()
+    # Turns that the reader does not have count as omitted: the run is only shown then.
+    turns = _part(known, said["last"], said["count"])
+    missing = said["count"] - len(turns)
+    found = Messages(turns, said["thread"], said["omitted"] + missing)
+    return found if said["calls"] else found.without_calls()
+
+
+def _part(known: Messages, last: str, count: int) -> tuple[Turn, ...]:
+    """The `count` turns that end with the run `last`."""
+    end = next((n for n, turn in enumerate(known.turns, 1) if turn.run_id == last), 0)
+    return known.turns[max(0, end - count) : end]
 
 
 class TurnOptions(NamedTuple):
@@ -163,7 +235,7 @@ def _call_text(call: ToolCall) -> str:
         return json.dumps(value, ensure_ascii=False, default=str)
 
     outcome = f"error: {call.error}" if call.error else text(call.result)
-    said = f"[{call.name} {text(call.arguments)}: {outcome}]"
-    if len(said) <= _LONGEST_CALL:
-        return said
-    return f"{said[:_LONGEST_CALL]}… (cut: {len(said):,} characters)]"
+    shown = f"[{call.name} {text(call.arguments)}: {outcome}]"
+    if len(shown) <= _LONGEST_CALL:
+        return shown
+    return f"{shown[:_LONGEST_CALL]}… (cut: {len(shown):,} characters)]"

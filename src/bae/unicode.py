@@ -1,4 +1,4 @@
-"""Text that others wrote and that may be no Unicode: halves of characters are joined where they
+"""Foreign text that may be invalid Unicode: the halves of a surrogate pair are joined where they
 belong together, and refused or replaced where they do not."""
 
 from __future__ import annotations
@@ -6,15 +6,15 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 LONGEST_TEXT: Final = 8_000
-"""Characters that are kept of a text about an error."""
+"""How many characters of a text about an error are kept."""
 LONGEST_INT: Final = 4_300
-"""Digits of an int that JSON is read with."""
+"""How many digits of an int JSON is read with."""
 _TOO_LONG: Final = 10**LONGEST_INT
 
 
 def whole(text: str) -> str:
-    """The text, with the two halves of a character joined where they follow each other, as where a
-    stream was cut between them. Raises `ValueError` where one is without the other."""
+    """The text, with the halves of surrogate pairs joined where they follow each other, for example
+    where a stream was cut between them. Raises `ValueError` for a half without the other."""
     if text.isascii() or not _has_halves(text):
         return text
     units = text.encode("utf-16-le", "surrogatepass")
@@ -26,8 +26,8 @@ def whole(text: str) -> str:
 
 
 def readable(text: str, longest: int = LONGEST_TEXT) -> str:
-    """The text as Unicode, of at most so many characters; 0 is for any number. Half a character is
-    replaced, and where something is cut off, the text says so."""
+    """The text as valid Unicode, with at most `longest` characters; 0 is no bound. Half a character
+    is replaced. A text that was cut says how much is left out."""
     if longest and len(text) > longest:
         text = f"{text[:longest]}… ({len(text) - longest:,} more characters)"
     if text.isascii() or not _has_halves(text):
@@ -36,7 +36,7 @@ def readable(text: str, longest: int = LONGEST_TEXT) -> str:
 
 
 def readable_json(value: Any) -> Any:
-    """A value as JSON has it, with all of its texts and keys readable."""
+    """A JSON value with all of its texts and keys readable."""
     if isinstance(value, str):
         return readable(value, 0)
     if isinstance(value, dict):
@@ -46,8 +46,8 @@ def readable_json(value: Any) -> Any:
 
 
 def whole_json(value: Any) -> Any:
-    """A value that was parsed from JSON, with all of its texts and keys whole. Raises `ValueError`
-    where it is nothing that JSON can be read as."""
+    """A value that was parsed from JSON, with the surrogate pairs of all texts and keys joined.
+    Raises `ValueError` if JSON cannot have the value."""
     try:
         return _whole(value)
     except RecursionError:

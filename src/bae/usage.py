@@ -1,5 +1,5 @@
-"""What LM calls cost. Each call is reported with `report`; the runner collects what was reported
-during a step and writes it into the journal, from where `result.usage` sums it up."""
+"""The cost of LM calls. `report` reports the usage of a call. The runner collects the reports of a
+step and writes them into the journal, and `result.usage` is their sum."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Usage:
     """Calls, tokens, cost and time; add two with `+`. A cost of None is unknown, not zero.
 
-    `calls` counts requests that were sent, failed ones too, and `attempts` the answers that came
-    back: a node filled at the second try has two. `seconds` is the time spent waiting for
-    answers, added up over calls that ran at the same time; `models` names who answered.
+    `calls` counts the requests that were sent, including failed requests. `attempts` counts the
+    answers: a node filled at the second try has two. `seconds` is the time spent waiting for
+    answers, added up over calls that ran at the same time. `models` names the models that answered.
     """
 
     calls: int = 0
@@ -35,7 +35,7 @@ class Usage:
 
     @property
     def tokens(self) -> int:
-        """Those in and those out; cached ones are among those in."""
+        """The input and output tokens. Cached tokens are part of the input tokens."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
@@ -56,14 +56,14 @@ class Usage:
 
     @classmethod
     def total(cls, parts: Iterable[Usage]) -> Usage:
-        """The sum of several, and nothing used where there are none."""
+        """The sum of several usages; an empty usage if there are none."""
         listed = list(parts)
         return listed[0] if len(listed) == 1 else sum(listed, start=cls())
 
 
 def sound(used: Usage) -> Usage:
-    """A usage that can be added up and stored, from one that another program reports: counts are
-    whole numbers from 0 on, a cost that is no amount of money is unknown, and names are short."""
+    """A usage that can be added up and stored, from a usage that another program reports. Counts
+    are whole numbers from 0 on, an invalid cost is unknown, and names are short."""
     if _is_sound(used):
         return used
     given: Any = used.models
@@ -81,7 +81,7 @@ def sound(used: Usage) -> Usage:
 
 
 def _is_sound(used: Usage) -> bool:
-    """Whether a usage is as `sound` makes it, which it nearly always is."""
+    """Whether a usage needs no normalization, which is nearly always so."""
     counts = used.calls, used.input_tokens, used.output_tokens, used.cached_tokens, used.attempts
     for count in counts:
         if type(count) is not int or not 0 <= count <= MOST:
@@ -97,41 +97,41 @@ def _is_sound(used: Usage) -> bool:
     return True
 
 
-def read_count(said: object) -> int:
-    """A number of tokens or calls, as another program reports it; 0 where it is none."""
-    if type(said) is int:  # nearly always
-        return min(said, MOST) if said > 0 else 0
-    if isinstance(said, int | float) and not isinstance(said, bool) and said > 0:
-        return int(min(said, MOST))
+def read_count(given: object) -> int:
+    """A number of tokens or calls that another program reports; 0 if it is no number."""
+    if type(given) is int:  # nearly always
+        return min(given, MOST) if given > 0 else 0
+    if isinstance(given, int | float) and not isinstance(given, bool) and given > 0:
+        return int(min(given, MOST))
     return 0
 
 
-def read_amount(said: Any) -> float | None:
-    """Dollars or seconds, as another program reports them; None where they are no number. A text
-    is none, whatever Python's `float` makes of it."""
-    if type(said) is float:  # nearly always
-        return said if 0 <= said <= MOST else None
-    if not isinstance(said, int | float | Decimal) or isinstance(said, bool):
+def read_amount(given: Any) -> float | None:
+    """Dollars or seconds that another program reports; None if they are no number. A text is no
+    number, even if Python's `float` reads it."""
+    if type(given) is float:  # nearly always
+        return given if 0 <= given <= MOST else None
+    if not isinstance(given, int | float | Decimal) or isinstance(given, bool):
         return None
     try:
-        return float(said) if 0 <= said <= MOST else None
+        return float(given) if 0 <= given <= MOST else None
     except ArithmeticError:  # decimals that are no numbers cannot be compared
         return None
 
 
 def read_number(text: str) -> float | None:
-    """The number that a text is, in a header or an argument: ASCII digits, which may have a
-    fraction. None for all else that Python's `float` takes, such as `1_0`, `nan` and `1e9`."""
+    """The number in a header or an argument: ASCII digits, which may have a fraction. None for any
+    other text, including the texts `1_0`, `nan` and `1e9`, which Python's `float` reads."""
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
 _NUMBER: Final = re.compile(r"[0-9]{1,300}(?:\.[0-9]{1,300})?|\.[0-9]{1,300}")
-"""300 digits are less than infinity."""
+"""At most 300 digits, so that the number is finite."""
 
 
-def read_name(said: object) -> str:
-    """The name of a model, as another program reports it: one short line."""
-    return "".join(filter(str.isprintable, said[:LONGEST_NAME])) if isinstance(said, str) else ""
+def read_name(given: object) -> str:
+    """The name of a model that another program reports, as one short line."""
+    return "".join(filter(str.isprintable, given[:LONGEST_NAME])) if isinstance(given, str) else ""
 
 
 MOST: Final = 2**53 - 1
@@ -141,16 +141,18 @@ LONGEST_NAME: Final = 200
 """Characters of the name of a model."""
 
 AnswerVerdict = Literal["valid", "invalid", "unparsable", "empty", "cut-off", "refused"]
-"""What an answer is found to be."""
+"""The verdict on an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One answer of a model, what was found wrong with it, what it used, and what was asked: the
-    text of the prompt, without the schema. `prompt` is a hash of that, in a run read from a
-    journal. `filled` are the options that came filled with a choice; None where no record says
-    so, as in a journal of an older bae. `thinking` is what the model thought before, as far as its
-    provider shows it."""
+    """One answer of a model: what was wrong with it, what it used, and the question.
+
+    `asked` is the text of the prompt, without the schema. In a run that is read from a journal,
+    `prompt` is a hash of that text. `filled` are the options that came filled with a choice; None
+    if no record has them, as in a journal of an older bae. `thinking` is the model's thinking
+    before the answer, as far as its provider shows it.
+    """
 
     number: int
     answer: str
@@ -165,9 +167,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A request failed with `error` and is sent again after `wait` seconds: what was told of its
-    answer so far is void. `model` is the LM that a `Fallback` asks now; empty where the same LM is
-    asked again."""
+    """A request failed with `error` and is sent again after `wait` seconds. The text of its answer
+    so far is void. `model` is the LM that a `Fallback` asks now; empty if the same LM is asked
+    again."""
 
     error: BaseException
     wait: float
@@ -176,43 +178,43 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A piece of what a model thinks before it answers, or of a summary of that."""
+    """A piece of a model's thinking before it answers, or of a summary of it."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """The text that was told of this answer so far is not part of it, as text before a tool call.
-    A backend may tell this; otherwise the text is void when the answer has ended."""
+    """The text so far is not part of the answer, for example text before a tool call. A backend may
+    send this event. Otherwise the text is void when the answer has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """An LM is asked: what is told from here on is of an answer of the form that `form` makes."""
+    """An LM is asked. The events that follow are about an answer in the form that `form` makes."""
 
     form: Callable[[], AnswerForm]
 
 
 CallEvent = Attempt | str | Restart | Thought | Discard | Asking
-"""What can be told of a call while it lasts: an answer that was judged, a piece of its text, or
-that all of it begins again; and for those who follow the text, what it is of."""
+"""An event of a call in progress: a judged answer, a piece of its text, or a restart. Observers of
+the text also get an `Asking`, which says what the text is of."""
 
 Meter = tuple[Callable[[Usage], None], Callable[[CallEvent], None] | None]
-"""Who hears what is reported, and what is told."""
+"""The callable that gets each usage, and the callable that gets each event."""
 
 
 def report(usage: Usage) -> None:
-    """Say what a call used: an LM of your own calls this once per request, a backend returns it
-    with its answer. Outside a run it does nothing."""
+    """Report what a call used. An LM of your own calls this once per request; a backend returns the
+    usage with its answer. Outside a run it does nothing."""
     meter = meter_in_force.get()
     if meter is not None:
         meter[0](sound(usage))
 
 
 def tell(event: CallEvent) -> None:
-    """Report something of a call to those who watch the run. A backend that streams tells each
-    piece of the answer's text, and each `Thought`."""
+    """Send an event of a call to the observers of the run. A backend that streams sends each piece
+    of the answer's text, and each `Thought`."""
     meter = meter_in_force.get()
     if meter is not None and meter[1] is not None:
         meter[1](event)
@@ -222,24 +224,24 @@ def tell(event: CallEvent) -> None:
 def metered(
     watch: Callable[[CallEvent], None] | None = None, *, alone: bool = False
 ) -> Generator[list[Usage]]:
-    """Collect what is reported inside the block, by tasks started in it too; `watch` is called
-    with every event. Meters and observers around the block get it as well; with `alone`,
-    not of what was used: for callers that report it themselves."""
+    """Collect the usage that is reported inside the block, and by tasks started in it. `watch` is
+    called with every event. Meters and observers around the block get the reports too. With
+    `alone`, they get no usage: the caller reports it itself."""
     reported: list[Usage] = []
-    used, told = meter_in_force.get() or (None, None)
+    outer_count, outer_tell = meter_in_force.get() or (None, None)
 
     def count(usage: Usage) -> None:
         reported.append(usage)
-        if used is not None and not alone:
-            used(usage)
+        if outer_count is not None and not alone:
+            outer_count(usage)
 
     def hear(event: CallEvent) -> None:
-        if told is not None:
-            told(event)
+        if outer_tell is not None:
+            outer_tell(event)
         if watch is not None and not isinstance(event, Asking):
             watch(event)
 
-    token = meter_in_force.set((count, hear if told or watch else None))
+    token = meter_in_force.set((count, hear if outer_tell or watch else None))
     try:
         yield reported
     finally:
@@ -248,4 +250,4 @@ def metered(
 
 meter_in_force: ContextVar[Meter | None] = ContextVar("bae_usage_meter", default=None)
 text_is_followed: ContextVar[bool] = ContextVar("bae_text_is_followed", default=False)
-"""Whether somebody follows the text of answers, so that a backend that can stream should."""
+"""Whether the text of answers is observed, so that a backend that can stream should do so."""

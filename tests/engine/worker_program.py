@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from bae.engine import JournalEngine, TemporalEngine, Worker
@@ -23,6 +28,26 @@ def open_journal(where: str, lease: float) -> Any:
     return SQLiteJournal(where, lease=lease)
 
 
+@contextmanager
+def traced() -> Iterator[None]:
+    """Write the spans of the block into the file that SHOP_SPANS names, if it does."""
+    if "SHOP_SPANS" not in os.environ:
+        yield
+        return
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from bae.otel import tracing
+
+    spans, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    with tracing(provider):
+        yield
+    written = [json.loads(span.to_json()) for span in spans.get_finished_spans()]
+    Path(os.environ["SHOP_SPANS"]).write_text(json.dumps(written))
+
+
 async def main(where: str, lease: float, concurrency: int, address: str = "") -> None:
     """Carry out runs until SIGTERM."""
     engine: Any = JournalEngine(poll=0.2)
@@ -35,7 +60,8 @@ async def main(where: str, lease: float, concurrency: int, address: str = "") ->
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
         print("ready", flush=True)
-        await worker.run()
+        with traced():
+            await worker.run()
 
 
 if __name__ == "__main__":

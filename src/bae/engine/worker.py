@@ -15,7 +15,6 @@ from bae.engine.attempts import Attempts, attempts_of, end_poison, note_death
 from bae.exceptions import BaeError, JournalError, describe
 from bae.graph import Graph
 from bae.journal.resume import resume
-from bae.observers import carrying
 from bae.run import HandedOver, RunOptions
 from bae.tasks import explained, gone
 
@@ -219,10 +218,9 @@ class Worker:
     async def _resume(self, run_id: str, worked: WorkerGraph, attempts: Attempts) -> WorkOutcome:
         may_pass = partial(self._may_pass, attempts=attempts)
         options = RunOptions(worked.lm, None, dep_cache={}, tries_again=may_pass)
-        with carrying("work", run_id, worked.graph.name):
-            result = await resume(
-                worked.graph, run_id, options, self.journal, worked.given or None, skip_ended=True
-            )
+        result = await resume(
+            worked.graph, run_id, options, self.journal, worked.given or None, skip_ended=True
+        )
         if not result.waiting:
             return WorkOutcome("over", result=result)
         deadlines = [gate.deadline for gate in result.waiting if gate.deadline is not None]

@@ -1,4 +1,4 @@
-"""The journal: the append-only list of typed records that a run is, and the stores that keep it."""
+"""The journal of a run: an append-only list of typed records, and the stores for it."""
 
 from typing import TYPE_CHECKING
 
@@ -156,7 +156,7 @@ __all__ = [
     "timeline",
 ]
 
-# The stores are imported when they are first asked for: a run without one needs none of this.
+# The stores are imported when they are first used: a run without a journal needs none of this.
 __getattr__, __dir__ = export_lazily(
     __name__,
     {

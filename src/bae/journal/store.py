@@ -1,5 +1,5 @@
-"""`Journal`, the interface of a store of runs: it keeps the lines of each run in order, gives a run
-to one owner at a time, and takes one answer for a gate."""
+"""`Journal`, the interface of a store of runs. It stores the lines of each run in order, gives a
+run to one owner at a time, and accepts one answer for a gate."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ _PAGE: Final = 200
 
 
 class Journal(ABC):
-    """A store of runs: pass one to `graph.arun(…, journal=…)` and the run survives.
+    """A store of runs. Pass it to `graph.arun(…, journal=…)`, and the run survives its process.
 
-    bae has two: `SQLiteJournal` for a file and `MemoryJournal` for tests. For your own, subclass
-    this and write the eight abstract methods. Two more are optional: redaction and
-    `load(existing="replace")` need `replace`, and runs with images or documents need `put_files`.
-    Everything else has a default that is built on these; a
-    store may replace a default by something faster. `bae.testing.check_journal` checks a store.
+    Use `SQLiteJournal` for a file, `PostgresJournal` for a server and `MemoryJournal` for tests. To
+    write a store of your own, subclass `Journal` and write the eight abstract methods. Two more are
+    optional: redaction and `load(existing="replace")` need `replace`, and runs with images or
+    documents need `put_files`. All other methods have defaults that are built on these; override a
+    default if your store can do it faster. `bae.testing.check_journal` checks a store.
 
-    What the methods raise on purpose is a `JournalError`. What was acknowledged, by an awaited call
-    that returned, must survive whatever the store promises to survive. The lines of a run are
-    stored in order, without gaps, or not at all.
+    Methods raise `JournalError` for expected failures. A call that was awaited and returned is
+    acknowledged: its data must survive whatever the store promises to survive. The lines of a run
+    are stored in order, without gaps, or not at all.
     """
 
     secrets: bool = False
@@ -62,37 +62,37 @@ class Journal(ABC):
     prompts: bool = True
     """Whether the text of prompts and raw answers is stored, or only a hash of each prompt."""
     thinking: bool = False
-    """Whether what models think before an answer is stored with the answer."""
+    """Whether the thinking of models is stored with their answers."""
     _bells: tuple[Callable[[str], None], ...] = ()
 
-    # What a store must have.
+    # The methods that a store must have.
 
     @abstractmethod
     def create(self, run: StoredRun, *, claim: bool = True) -> Awaitable[Claim | None]:
-        """Store a new run as it is given, and claim it: then its status is "running". Without
-        `claim` the run keeps the status that it has, has no owner, and the result is None. This is
-        how a run is queued, forked and loaded. An id that exists is refused with `bae-run-exists`.
-        Of a thread at most one run is "running" or "waiting": another one with such a status, or
-        with a claim, is refused with `bae-thread-busy`, as `thread_busy` makes it. Check this in
-        the transaction that adds the run."""
+        """Store a new run and claim it: its status is then "running". Without `claim` the run keeps
+        its status, has no owner, and the result is None; this is how a run is queued, forked and
+        loaded. Refuse an id that exists with `bae-run-exists`. At most one run of a thread is
+        "running" or "waiting": refuse another run with such a status, or with a claim, with
+        `bae-thread-busy`; `thread_busy` makes the error. Check this in the transaction that adds
+        the run."""
 
     @abstractmethod
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
-        """Store lines; they are durable when what is returned has been awaited.
+        """Store lines. They are durable when the returned awaitable has been awaited.
 
-        The lines are taken in at the call, in order, whether or not the caller awaits: this is not
-        a coroutine function. `note` calls it where no event loop may run: make a future when the
-        caller awaits, not before. A line whose number is not the next is a ValueError. Fails with
-        `bae-run-taken` if another owner has claimed the run.
+        Take in the lines at the call, in order, whether or not the caller awaits: this is not a
+        coroutine function. `note` calls it where no event loop may run, so make a future when the
+        caller awaits, not before. Raise ValueError for a line whose number is not the next. Fail
+        with `bae-run-taken` if another owner has claimed the run.
         """
 
     @abstractmethod
     async def claim(self, run_id: str) -> Claim:
-        """Claim a run that has no owner, or whose owner is gone, and renew the lease from here on;
-        its status becomes "running". Refused with `bae-run-unknown`, with `bae-run-owned`, which
-        names the owner and the rest of its lease, or with `bae-run-ended`: another process may have
-        ended the run since it was read. A run of a thread is refused with `bae-thread-busy`, as by
-        `create`."""
+        """Claim a run that has no owner, or whose owner has died, and renew the lease from here on.
+        Its status becomes "running". Refuse an unknown run with `bae-run-unknown`, and a run with
+        an owner with `bae-run-owned`, which names the owner and the rest of its lease. Refuse a run
+        that has ended with `bae-run-ended`: another process may have ended it since it was read.
+        Refuse a run of a busy thread with `bae-thread-busy`, as `create` does."""
 
     @abstractmethod
     def release(
@@ -104,13 +104,14 @@ class Journal(ABC):
         error: str = "",
         summary: RunSummary | None = None,
     ) -> Awaitable[None]:
-        """Store the last lines of a run and how it ended, and give up the claim. Without a
-        `summary` the run keeps the one that it has. If the store cannot be written, the claim is
-        given up as soon as it can be written again."""
+        """Store the last lines of a run and its outcome, and give up the claim. Without a `summary`
+        the run keeps its summary. If the store cannot be written, give up the claim as soon as it
+        can be written again."""
 
     @abstractmethod
     async def read(self, run_id: str) -> StoredRun:
-        """All there is of a run, by whichever process; `bae-run-unknown` if there is none."""
+        """Everything that any process has stored of a run. Refuse an unknown run with
+        `bae-run-unknown`."""
 
     @abstractmethod
     async def runs(
@@ -124,13 +125,13 @@ class Journal(ABC):
         before: str | None = None,
         after: int | None = None,
     ) -> list[RunInfo]:
-        """The newest runs, the newest first; `before` continues after the run of that id. With
+        """The newest runs, the newest first. `before` continues after the run with that id. With
         `metadata`, the runs whose metadata has all these keys with these values.
 
-        The "running" ones include those that were interrupted, which can also be listed alone. With
-        `after`, the runs whose `change` is greater than this number, in the order of their
-        changes: give the greatest number that you have seen to follow the list. `check_page`
-        refuses what makes no sense.
+        The "running" runs include interrupted runs, which can also be listed alone. With `after`,
+        the runs whose `change` is greater than this number, in the order of their changes: pass the
+        greatest number that you have seen to follow the list. `check_page` refuses invalid
+        combinations.
         """
 
     @abstractmethod
@@ -142,46 +143,46 @@ class Journal(ABC):
         by: str = "",
         files: Mapping[str, bytes] = NO_FILES,
     ) -> bool:
-        """Store the answer to a gate, as JSON, with who gave it; False if there is one already.
-        `files` are the images and documents in it, by hash, which become files of the run: only a
-        store with `put_files` gets them."""
+        """Store the answer to a gate, as JSON, with the person who gave it. Returns False if there
+        is an answer already. `files` are the images and documents in the answer, by hash; they
+        become files of the run. Only a store with `put_files` gets them."""
 
     @abstractmethod
     async def delete(self, run_ids: Sequence[str]) -> int:
-        """Delete runs and return how many. A run that a process works on stays, and so may a run
-        whose lines a fork shares, unless the fork is deleted too."""
+        """Delete runs and return their number. A run that a process works on stays. A run whose
+        lines a fork shares may stay too, unless the fork is also deleted."""
 
-    # What a store may have.
+    # The methods that a store may have.
 
     async def replace(
         self, runs: Sequence[StoredRun], claims: Sequence[Claim] = (), *, erase: bool = False
     ) -> None:
-        """Store runs in place of those that have their ids, all of them or none, in one
-        transaction. An id that is new is added. `claims` are given up. A run that a process works
-        on is refused with `bae-run-owned`, unless `claims` has the claim on it. With `erase`, as
-        redaction asks, leave nothing of the old lines behind, as far as the store can.
+        """Store runs in place of the runs with the same ids, all of them or none, in one
+        transaction. A run with a new id is added. `claims` are given up. Refuse a run that a
+        process works on with `bae-run-owned`, unless `claims` has the claim on it. With `erase`,
+        which redaction uses, leave nothing of the old lines, as far as the store can.
 
         Optional: a store without this method refuses redaction and `load(existing="replace")`.
         """
         check_replaces(self, "replace stored runs")
 
     def put_files(self, claim: Claim, files: Mapping[str, bytes]) -> None:
-        """Take in images and documents of a run, by hash: `files` are stored before the lines of
-        the run that are taken in later, or together with them. This waits for nothing; if the files
-        cannot be stored, neither can those lines. A hash that is there already may come again.
+        """Take in images and documents of a run, by hash. Store them before the lines of the run
+        that are taken in later, or together with them. Do not wait. If the files cannot be stored,
+        do not store those lines either. A hash that is there already may come again.
 
-        A file is stored once, however many runs have it, and is deleted with the last run that has
-        it. `create` and `replace` store `run.files`, and `read` returns them; a fork has the files
-        of the lines that it shares.
+        A file is stored once, however many runs have it, and is deleted with the last of these
+        runs. `create` and `replace` store `run.files`, and `read` returns them. A fork has the
+        files of the lines that it shares.
 
         Optional: a store without this method refuses runs with images or documents.
         """
         raise without_files(self)
 
     def note(self, claim: Claim, line: Line) -> None:
-        """Store a line soon: with the next one that is awaited, or shortly after. Never fails: the
-        next `append` raises what went wrong. An LM may report an answer in a thread of its own, so
-        no event loop may run where this is called."""
+        """Store a line soon: with the next line that is awaited, or shortly after. Never fails: the
+        next `append` raises the error. An LM may report an answer from its own thread, so there may
+        be no event loop here."""
         try:
             stored = self.append(claim, (line,))
         except Exception:
@@ -200,10 +201,10 @@ class Journal(ABC):
         *,
         thread: str | None = None,
     ) -> None:
-        """A new run with the lines of `run_id` whose number is below `upto`, and `lines` (numbered
-        from `upto`) after them. It is "running" and has no owner, so that it can be claimed. It has
-        the shape, graph and metadata of the other, and none of its answers: people are asked
-        again. It belongs to the `thread`, or to none."""
+        """Make a new run with the lines of `run_id` whose number is below `upto`, followed by
+        `lines`, numbered from `upto`. The new run is "running" and has no owner, so that it can be
+        claimed. It has the shape, graph and metadata of the other run, and none of its answers:
+        people are asked again. It belongs to `thread`, or to no thread."""
         run = await self.read(run_id)
         check_fork(run_id, upto, len(run.lines))
         info = fork_info(run.info, new_id, lines, thread)
@@ -212,9 +213,9 @@ class Journal(ABC):
         await self.create(forked, claim=False)
 
     async def put(self, run: StoredRun, *, replace: bool = False) -> None:
-        """Store a run that was read elsewhere, with how it ended: all of it, or nothing. If there
-        is a run of its id, this is refused with `bae-run-exists`, unless it is to be replaced: then
-        the old run is kept if this fails."""
+        """Store a run that was read elsewhere, with its outcome: all of it, or nothing. If a run
+        has its id, raise `bae-run-exists`. With `replace`, replace that run instead; if this fails,
+        the old run stays."""
         check_run(run)
         if run.files and not keeps_files(self):
             raise without_files(self)
@@ -224,8 +225,8 @@ class Journal(ABC):
             await self.create(run, claim=False)
 
     async def find_file(self, hash: str, sees: Callable[[RunInfo], bool]) -> bytes | None:
-        """The bytes of an image or a document by its hash, if a run has it for which `sees` is
-        true; else None. A server answers with it what its user may see."""
+        """The bytes of an image or a document by its hash, if `sees` is true for a run that has it;
+        otherwise None. A server uses it to send only files that its user may see."""
         async for info in self.every_run():
             if not sees(info):
                 continue
@@ -240,7 +241,8 @@ class Journal(ABC):
         return None
 
     async def read_texts(self, run_id: str) -> StoredRun:
-        """All there is of a run but the bytes of its files: later turns of a thread read it."""
+        """Everything stored of a run except the bytes of its files. Later turns of a thread use
+        it."""
         return dataclasses.replace(await self.read(run_id), files={})
 
     async def info(self, run_id: str) -> RunInfo:
@@ -249,41 +251,41 @@ class Journal(ABC):
 
     async def forks(self, run_id: str, *, limit: int = 50) -> list[RunInfo]:
         """The runs that were forked from a run, the newest first."""
-        await self.info(run_id)  # which refuses one that is not there
+        await self.info(run_id)  # raises if there is no such run
         infos = [info async for info in self.every_run() if info.parent == run_id]
         return infos[:limit]
 
     async def answers(self, run_id: str) -> dict[str, str]:
-        """What people have answered at the gates of a run, and told it, as JSON by address: read
-        often while a run is in progress."""
+        """The answers of people at the gates of a run, and their messages to it, as JSON by
+        address. This is read often while a run is in progress."""
         return (await self.read(run_id)).answers
 
     async def thread_answers(self, thread: str, graph: str) -> dict[str, dict[str, str]]:
-        """The same for the runs of a graph in a thread, by run, the oldest first; runs without
-        answers may be left out. It is read before each tool call that needs an approval."""
+        """The answers for all runs of a graph in a thread, by run, the oldest first. Runs without
+        answers may be left out. This is read before each tool call that needs an approval."""
         infos = [info async for info in self.every_run(thread=thread, graph=graph)]
         return {info.run_id: await self.answers(info.run_id) for info in reversed(infos)}
 
     async def lines(self, run_id: str, *, after: int = -1, limit: int = 500) -> RunLines:
-        """At most `limit` lines of a run whose number is greater than `after`, with its entry. A
-        feed reads a run in progress with it."""
+        """At most `limit` lines of a run, with numbers greater than `after`, and its entry. A feed
+        uses it to read a run in progress."""
         run = await self.read(run_id)
-        found = run.lines[after + 1 : after + 1 + limit]
-        return RunLines(run.info, found, len(run.lines))
+        lines = run.lines[after + 1 : after + 1 + limit]
+        return RunLines(run.info, lines, len(run.lines))
 
     async def last_change(self) -> int:
-        """The greatest `change` of all runs; 0 where there are none."""
+        """The greatest `change` of all runs; 0 if there are none."""
         return max([info.change async for info in self.every_run()], default=0)
 
     async def version(self) -> int | None:
-        """A number that is another one after anything was stored, by any process. None where the
-        store has no cheap way to tell: then feeds read it now and then."""
+        """A number that changes whenever any process stores something. None if the store has no
+        cheap way to tell; feeds then read it from time to time."""
         return None
 
     async def older(self, than: float, statuses: Sequence[RunStatus]) -> list[str]:
         """The ids of the runs that were last written before the time `than`, by status, the oldest
-        run first; without those of a thread in which a run was written since, or has another
-        status."""
+        run first. The runs of a thread are left out if any of them was written since, or has
+        another status."""
         infos = [info async for info in self.every_run()]
         is_old = {i.run_id: i.updated < than and i.status in statuses for i in infos}
         kept = {i.thread for i in infos if i.thread is not None and not is_old[i.run_id]}
@@ -291,14 +293,14 @@ class Journal(ABC):
         return old[::-1]
 
     async def close(self) -> None:  # noqa: B027 - a store may hold nothing open
-        """Store what is still to be stored and close everything. Runs of this journal that are in
+        """Store everything that is pending and close everything. Runs of this journal that are in
         progress fail with `bae-journal-closed` at their next record."""
 
-    # What follows from these.
+    # Methods that are built on the others.
 
     def listen(self, hear: Callable[[str], None]) -> Callable[[], None]:
-        """Have `hear` called with the id of a run when this process has written to it through this
-        object, from any thread. Call what is returned to stop."""
+        """Call `hear` with the id of a run each time this process writes to the run through this
+        object, from any thread. Call the returned function to stop."""
         self._bells = (*self._bells, hear)
 
         def stop() -> None:
@@ -307,7 +309,7 @@ class Journal(ABC):
         return stop
 
     def ring(self, run_id: str) -> None:
-        """Tell those who listen that a run was written."""
+        """Tell the listeners that a run was written."""
         for hear in self._bells:
             hear(run_id)
 
@@ -327,8 +329,8 @@ class Journal(ABC):
     ) -> AsyncIterator[RunInfo]:
         """All runs, the newest first, a page at a time: `async for info in journal.every_run():`.
 
-        Runs that start meanwhile are left out; one that is deleted, or whose status changes,
-        meanwhile may be listed or not.
+        Runs that start meanwhile are left out. A run that is deleted meanwhile, or whose status
+        changes, may be listed or not.
         """
         known: list[str | None] = [None]
         while True:
@@ -342,7 +344,7 @@ class Journal(ABC):
                     before=known[-1],
                 )
             except JournalError as error:
-                known.pop()  # it was deleted since
+                known.pop()  # the run was deleted since
                 if error.code != "bae-run-unknown" or not known:
                     raise
                 continue
@@ -355,7 +357,7 @@ class Journal(ABC):
     async def why(self, run_id: str, place: str, *, step: int | None = None) -> Provenance:
         """Where the value of a field came from: `await journal.why(run_id, "Outfit.mood")`.
 
-        With several nodes of the class in the run this is about the newest, or the one at `step`.
+        If the run has several nodes of the class, the newest is meant, or the node at `step`.
         """
         from bae.journal.decoder import off_loop
         from bae.journal.why import why
@@ -364,36 +366,36 @@ class Journal(ABC):
         return await off_loop(len(run.lines), why, run, place, step)
 
     async def approvals(self, run_id: str) -> list[Grant]:
-        """The yeses that hold for all calls of a tool in a run, including revoked yeses: those of
-        the run, and those for its thread, of other runs of the same graph."""
+        """The approvals that hold for all calls of a tool in a run, including revoked approvals:
+        those of the run, and those for its thread, of other runs of the same graph."""
         from bae.approvals import grants_in
 
         info = await self.info(run_id)
-        found = grants_in(await self.answers(run_id), run_id)
+        grants = grants_in(await self.answers(run_id), run_id)
         if info.thread is not None:
             of_thread = await self.thread_answers(info.thread, info.graph)
             for other, answers in of_thread.items():
                 if other != run_id:
-                    found += [each for each in grants_in(answers, other) if each.holds_in_thread]
-        return found
+                    grants += [each for each in grants_in(answers, other) if each.holds_in_thread]
+        return grants
 
     async def revoke(self, run_id: str, tool: str) -> list[Grant]:
-        """Take back the yeses for a tool, those for the thread too, and return them: a person is
-        asked before its next call, in a run that is in progress too. `tool` is its name, or its
-        place, `Reply.calls(refund)`."""
+        """Take back the approvals for a tool, including those for the thread, and return them. A
+        person is asked before the next call of the tool, also in a run in progress. `tool` is its
+        name, or its place, `Reply.calls(refund)`."""
         from bae.approvals import revoke_grants
 
         given = await self.approvals(run_id)
         return await revoke_grants(self, given, tool, f"the run {run_id}", run_id)
 
     async def cancel(self, run_id: str, *, timeout: float = 10.0) -> RunInfo:
-        """Cancel a run, in whichever process it is, and return its entry as it is then.
+        """Cancel a run, in any process, and return its entry as it is then.
 
         A run in progress gets a request, which its owner follows within about a second: it stops
-        the run as any cancellation does, and `arun` raises `RunCancelled` there. This waits until
-        the run has stopped, `timeout` seconds at most (`bae-cancel-timeout`); with 0, it only
-        stores the request. A run that is queued, parked or interrupted is cancelled at once. One
-        that has ended or failed stays as it is.
+        the run like any cancellation, and `arun` raises `RunCancelled` there. This call waits until
+        the run has stopped, at most `timeout` seconds (`bae-cancel-timeout`); with 0, it only
+        stores the request. A run that is queued, parked or interrupted is cancelled at once. A run
+        that has ended or failed stays unchanged.
         """
         from bae.journal.cancellation import cancel_run
 
@@ -406,8 +408,8 @@ class Journal(ABC):
         statuses: Sequence[RunStatus] = ("ended", "failed", "cancelled"),
     ) -> int:
         """Delete the runs that were last written longer ago than `older_than`, in seconds or as a
-        timedelta, and return how many. Runs that wait or are in progress stay unless `statuses`
-        names them. The runs of a thread stay as long as one of them does."""
+        timedelta, and return their number. Runs that wait or are in progress stay unless `statuses`
+        names them. The runs of a thread stay as long as one of them stays."""
         age = older_than if isinstance(older_than, int | float) else older_than.total_seconds()
         for status in statuses:
             check_listed(status, get_args(RunStatus))
@@ -422,11 +424,11 @@ class Journal(ABC):
         graph: str | None = None,
         thread: str | None = None,
     ) -> int:
-        """Write runs as JSON lines to a path or an open file, and return how many.
+        """Write runs as JSON lines to a path or an open file, and return their number.
 
-        Without `run_ids` these are all of them, or those of a `status`, a `graph` or a `thread`. A
-        run that was forked is written whole, with the lines that it shares. A file at the path is
-        replaced when everything is written, and not before.
+        Without `run_ids`, write all runs, or the runs of a `status`, a `graph` or a `thread`. A
+        forked run is written in full, with the lines that it shares. A file at the path is replaced
+        only when everything is written.
         """
         from bae.journal.export import export
 
@@ -442,13 +444,13 @@ class Journal(ABC):
         """Read runs that `export` wrote, from a path or an open file, and return their ids.
 
         The whole file is checked before anything is stored: its lines are read in order, as they
-        are read from a journal later. Errors name the file and the line. A run that exists already
+        are later read from a journal. Errors name the file and the line. A run that exists already
         is an error, unless `existing` is "keep", to skip it, or "replace".
 
-        A run that was in progress or waiting where it was exported is "cancelled" here, so that it
-        is not continued by accident in two places: `graph.recover` leaves it alone, `graph.resume`
-        continues it. In the same way, a yes for a thread holds here for its own run only. With
-        `unfinished="keep"` both stay, for a journal that replaces the other.
+        A run that was in progress or waiting when it was exported is loaded as "cancelled", so that
+        two places cannot continue it by accident: `graph.recover` ignores it, and `graph.resume`
+        continues it. In the same way, an approval for a thread holds here only for its own run.
+        With `unfinished="keep"` both stay unchanged, for a journal that replaces the other.
         """
         from bae.journal.export import load
 
@@ -458,10 +460,10 @@ class Journal(ABC):
         """Remove the values of fields from a run for good:
         `await journal.redact(run_id, "Person.email")`.
 
-        They are gone from wherever the run stores them, and so are the prompts and answers of all
-        its LM calls, and the messages of errors; runs that share its lines, by a fork, are redacted
-        with it. What a body copied into another field is not followed: name
-        that field too. A run that is resumed afterwards asks for the values:
+        The values are removed from wherever the run stores them. So are the prompts and answers of
+        all its LM calls, and the messages of errors. Runs that share its lines, by a fork, are
+        redacted too. A body may have copied a value into another field: name that field too. A run
+        that is resumed afterwards asks for the values:
         `graph.resume(…, given={"Person.email": …})`.
         """
         from bae.journal.redaction import redact
@@ -470,7 +472,7 @@ class Journal(ABC):
 
 
 def check_replaces(journal: Journal, what: str) -> None:
-    """Raise `bae-journal-replace` for a store that has no `replace`, which `what` needs."""
+    """Raise `bae-journal-replace` for a store without `replace`, which `what` needs."""
     if type(journal).replace is Journal.replace:
         raise JournalError(
             f"{type(journal).__name__} cannot {what}: it has no method `replace`",
@@ -493,8 +495,8 @@ async def store_answer(
     by: str = "",
     files: Mapping[str, bytes] = NO_FILES,
 ) -> bool:
-    """Store the answer to a gate; False if there is one already. A store of others may know nothing
-    of who answers, nor of files."""
+    """Store the answer to a gate; False if there is an answer already. A user's store may take
+    neither `by` nor `files`."""
     if not files:
         answer = run_id, gate, value
         return await (journal.answer(*answer, by) if by else journal.answer(*answer))

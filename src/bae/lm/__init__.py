@@ -1,5 +1,5 @@
-"""Language models behind one protocol: backends, the policies around them, and their names. Each is
-imported on first use, and the package of a backend when one is made."""
+"""Language models behind one protocol: backends, the policies around them, and their names. Each
+module is imported on first use. The package of a provider is imported when its backend is made."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,5 @@
-"""An LM that is not a `Backend`, adapted: policies and budgets go around a `ScriptedLM`, or a class
-of your own with the four methods of `bae.LM`, and it is asked through those methods."""
+"""An adapter for LMs that are not a `Backend`: it lets policies and budgets wrap a `ScriptedLM`, or
+your own class with the four methods of `bae.LM`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pydantic_core import from_json
 
 from bae.failures import filled_other, no_tools, not_an_lm, undeclared
 from bae.language_model import RoutingLM, ask_lm, is_lm, scene_around
-from bae.lm.answers import Wrong, attempt, build, choice_failed, read, read_choice, read_fill
-from bae.lm.backend import Backend, ask_to_fill, asks_again
+from bae.lm.answers import Wrong, attempt, build, choice_error, read_choice, read_fill, read_json
+from bae.lm.backend import Backend, ask_to_fill, record_wrong
 from bae.lm.requests import Answer, ask, send
 from bae.node import Node
 from bae.plan import plan_of
@@ -33,8 +33,8 @@ N = TypeVar("N", bound="Node")
 
 
 class LMAdapter(Backend):
-    """An LM that is no backend, or one that overrides the methods of backends. It asks again by
-    itself, so nothing asks it again; and it chooses first, then fills."""
+    """An LM with its own `fill`, `choose_type`, `make` and `decide`, as a backend. The LM corrects
+    invalid answers itself, so the adapter never asks again. It chooses first, then fills."""
 
     runs_tools = False
 
@@ -46,25 +46,26 @@ class LMAdapter(Backend):
         self.native_tools = lm.native_tools if isinstance(lm, RoutingLM) else frozenset()
         # An LM with the four methods alone gets the nodes, with their files in them.
         self.takes_files = (lm if isinstance(lm, RoutingLM) else RoutingLM).takes_files
-        named = getattr(lm, "model", None)
-        self.model = named if isinstance(named, str) and named else _class_of(lm)
+        model = getattr(lm, "model", None)
+        self.model = model if isinstance(model, str) and model else _class_of(lm)
         self._instance = urandom(8).hex()
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Its class and its own `settings`. An LM without any differs from all others."""
+        """The class of the LM and its `settings`. An LM without settings shares no cache entry with
+        another LM."""
         if not self.has_settings:
             return {"lm": _class_of(self.lm), "instance": self._instance}
         return {"lm": _class_of(self.lm), "settings": dict(cast(Any, self.lm).settings)}
 
     @property
     def has_settings(self) -> bool:
-        """Whether the LM has `settings`, which say what changes its answers."""
+        """Whether the LM has `settings` for the keys of a cache."""
         return isinstance(getattr(self.lm, "settings", None), Mapping)
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Have the LM answer by the method that was called. What it reports meanwhile is the usage
-        of the answer."""
+        """Call the method of the LM that the prompt is for. The usage that the LM reports during
+        the call is the usage of the answer."""
         question = prompt.question
         if question.method == "decide":
             value, text = await self._decide(question)
@@ -79,25 +80,25 @@ class LMAdapter(Backend):
             chosen = await ask_lm(
                 self.lm, "choose_type", question.scene, [*question.types], context
             )
-            # Without a name it was not offered, which is reported where the answer is judged.
+            # A type without a name was not offered. Validation of the answer reports that.
             value, text = {"choice": _name_of(question, chosen) or repr(chosen)}, ""
         else:
             value = await self._build(question, question.target)
             text = _json_of(value) if prompt.schema is not None else _text_of(value)
-        # Where it reports nothing, it was asked all the same, and its cost is unknown.
+        # If the LM reports no usage, count one call of unknown cost.
         return Answer(text, Usage(calls=1, cost=None), value=value)
 
     async def request(self, prompt: Prompt) -> Answer:
-        """Ask the LM once, charged to the budgets in force; backends that it asks are charged
-        themselves."""
+        """Ask the LM once and charge the active budgets. Backends that the LM asks are charged
+        separately."""
         return await send(self, prompt, asks_others=True)
 
     def least_cost(self, usage: Usage) -> float | None:
-        """Nothing: whether its cost is known at all depends on what it reports."""
+        """0.0: the cost is known only from the usage that the LM reports."""
         return 0.0
 
     async def aclose(self) -> None:
-        """Close the LM, where it has an `aclose`."""
+        """Close the LM if it has an `aclose`."""
         close = getattr(self.lm, "aclose", None)
         if close is not None:
             await close()
@@ -111,7 +112,7 @@ class LMAdapter(Backend):
         return await decide_with(self, node, scene or scene_around.get())
 
     def __getattr__(self, name: str) -> Any:
-        # A body may use attributes that its LM has besides the four methods.
+        # A node's body may use attributes of its LM beyond the four methods.
         if name == "lm":
             raise AttributeError(name)
         return getattr(self.lm, name)
@@ -149,33 +150,33 @@ class LMAdapter(Backend):
 
 
 async def make_with(backend: Backend, node: Node, target: type[N], scene: Scene) -> N:
-    """A `target` from the `make` of an adapted LM, with policies around it or none."""
+    """Build a `target` with the `make` of an adapted LM, through the policies around it."""
     instruction = plan_of(target).instruction
-    prompt = _by("make", fill_question(target, {}, instruction, node, scene))
+    prompt = _with_method("make", fill_question(target, {}, instruction, node, scene))
     answer = await ask(backend, prompt)
     if isinstance(answer.value, target):
         tell(attempt(1, prompt, answer))
         return answer.value
-    first = prompt, answer, read_fill(prompt, answer)  # as a cache stores it
+    first = prompt, answer, read_fill(prompt, answer)  # JSON from a cache
     return await ask_to_fill(backend, target, {}, instruction, node, scene, first)
 
 
 async def decide_with(backend: Backend, node: Node, scene: Scene) -> Node | None:
-    """A successor of `node` from the `decide` of an adapted LM; None to end the run."""
+    """Get a successor of `node` from the `decide` of an adapted LM. None ends the run."""
     choice = choice_of(plan_of(type(node), strict=True).offered, ())
-    prompt = _by("decide", choice.prompt(node, scene=scene))
+    prompt = _with_method("decide", choice.prompt(node, scene=scene))
     answer = await ask(backend, prompt)
     if isinstance(answer.value, Node):
         tell(attempt(1, prompt, answer))
         return answer.value
-    said = read(answer)
-    got = said if isinstance(said, Wrong) else read_choice(choice, said)
-    if isinstance(got, Wrong):
+    data = read_json(answer)
+    choice_read = data if isinstance(data, Wrong) else read_choice(choice, data)
+    if isinstance(choice_read, Wrong):
         tried: list[Attempt] = []
-        await asks_again(backend, prompt, answer, got, tried)
-        raise choice_failed(choice.names, node, tried)
-    chosen, fields = got[0], cast(dict[str, Any], said).get("fields")
-    if chosen is not NoneType and isinstance(fields, dict):  # as a cache stores it
+        await record_wrong(backend, prompt, answer, choice_read, tried)
+        raise choice_error(choice.names, node, tried)
+    chosen, fields = choice_read[0], cast(dict[str, Any], data).get("fields")
+    if chosen is not NoneType and isinstance(fields, dict):  # JSON from a cache
         first = prompt, answer, cast(dict[str, Any], fields)
         instruction = plan_of(chosen).instruction
         return await ask_to_fill(backend, chosen, {}, instruction, node, scene, first)
@@ -184,46 +185,46 @@ async def decide_with(backend: Backend, node: Node, scene: Scene) -> Node | None
 
 
 def is_lossless(prompt: Prompt, answer: Answer) -> bool:
-    """Whether the text of an answer holds all of a node that an LM has built, so that the same node
-    can be made of it again. JSON cannot express every value, and serializers may hide some."""
+    """Whether the text of an answer is enough to build an equal node again. JSON cannot express
+    every value, and serializers may hide some."""
     node, question = answer.value, prompt.question
     if not isinstance(node, Node):
         return True
     cls = type(node)
     try:
-        if prompt.schema is None:  # what a text is parsed into is not to be told from the text
+        if prompt.schema is None:  # the one field is parsed from the text
             fields = {asked_fields(cls)[0]: answer.text}
         else:
-            said = from_json(answer.text)
-            fields = said["fields"] if question.method == "decide" else said
-        again = build(question.target or cls, asked_fields(cls), fields, question.resolved)
+            data = from_json(answer.text)
+            fields = data["fields"] if question.method == "decide" else data
+        rebuilt = build(question.target or cls, asked_fields(cls), fields, question.resolved)
         # Equal values, such as True and 1, may still differ.
-        return again == node and repr(again) == repr(node)
-    except Exception:  # validators and comparisons are code of the node's own
+        return rebuilt == node and repr(rebuilt) == repr(node)
+    except Exception:  # the node's own validators and comparisons may raise anything
         return False
 
 
 def _json_of(node: Node) -> str:
-    """The fields that an LM has filled, as JSON; nothing where JSON cannot express them."""
+    """The fields that an LM has filled, as JSON. Empty if JSON cannot express them."""
     try:
         fields = set(asked_fields(type(node)))
         return node.model_dump_json(include=fields, by_alias=False, round_trip=True, warnings=False)
-    except Exception:  # serializers are code of the node's own
+    except Exception:  # the node's own serializers may raise anything
         return ""
 
 
 def _text_of(node: Node) -> str:
-    """The text that an LM has filled a node with; its JSON where the value is something else."""
+    """The text that an LM has filled a node with, or JSON if the value is not a text."""
     value = getattr(node, asked_fields(type(node))[0])
     return value if isinstance(value, str) else _json_of(node)
 
 
-def _by(method: Literal["make", "decide"], prompt: Prompt) -> Prompt:
+def _with_method(method: Literal["make", "decide"], prompt: Prompt) -> Prompt:
     return replace(prompt, question=replace(prompt.question, method=method))
 
 
 def _name_of(question: Question, chosen: Any) -> str | None:
-    """The name that a model would choose it by, where it is among what is offered."""
+    """The name of a chosen type among the offered types, or None if it was not offered."""
     return next((name for name, cls in names_of(question.types).items() if cls is chosen), None)
 
 

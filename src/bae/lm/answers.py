@@ -1,5 +1,5 @@
-"""Answers, judged: whether one is a JSON object, the node it makes, and what to do about a wrong
-one: the correction that the model is sent, or the error that is raised."""
+"""Validation of answers: parse the JSON, build the node, and write the correction that is sent to
+the model or the error that is raised."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ LONGEST_QUOTE = 4000
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Why an answer is not what was asked for: the `fields` are to be asked for again, and `cause`
-    is the error that pydantic raised."""
+    """Why an answer is invalid: the `fields` to ask for again, and as `cause` the error that
+    pydantic raised."""
 
     verdict: AnswerVerdict
     errors: tuple[str, ...]
@@ -54,8 +54,8 @@ class Wrong:
     cause: ValidationError | None = None
 
 
-def read(answer: Answer) -> dict[str, Any] | Wrong:
-    """The JSON object in an answer. Nothing is guessed: with text around it, it is not JSON."""
+def read_json(answer: Answer) -> dict[str, Any] | Wrong:
+    """Parse the JSON object of an answer. Text around the object makes the answer unparsable."""
     value: Any = answer.value
     if answer.stop == "refused" or (value is UNPARSED and not answer.text.strip()):
         return no_text(answer)
@@ -77,19 +77,18 @@ def read(answer: Answer) -> dict[str, Any] | Wrong:
 
 
 def no_text(answer: Answer) -> Wrong:
-    """Why there is nothing to read: it was refused, cut off, or is empty."""
+    """Why an answer has no text: the model refused, was cut off, or sent an empty answer."""
     text = answer.text.strip()
     if answer.stop == "refused":
         return Wrong("refused", (readable(text) or "no reason was given",))
-    said = "the limit on its length was reached" if text else "no text"
-    return Wrong("cut-off" if answer.stop == "cut-off" else "empty", (said,))
+    reason = "the limit on its length was reached" if text else "no text"
+    return Wrong("cut-off" if answer.stop == "cut-off" else "empty", (reason,))
 
 
 def read_fill(prompt: Prompt, answer: Answer) -> dict[str, Any] | Wrong:
-    """The values in an answer that fills a node: the JSON object, or what its field makes of the
-    text."""
+    """Parse an answer that fills a node: its JSON object, or the text of its single field."""
     if prompt.schema is not None:
-        return read(answer)
+        return read_json(answer)
     if answer.stop != "end" or not answer.text.strip():
         return no_text(answer)
     fields = prompt.question.fields
@@ -102,11 +101,11 @@ def read_fill(prompt: Prompt, answer: Answer) -> dict[str, Any] | Wrong:
 
 
 def read_choice(
-    choice: Choice, said: dict[str, Any]
+    choice: Choice, data: dict[str, Any]
 ) -> tuple[type[Node] | type[None], dict[str, Any] | Wrong | None] | Wrong:
-    """What was chosen, and its fields where they can come with the choice."""
-    # There, a choice is one level down: see `choice_schema`.
-    inner: Any = said.get("answer") if choice.fillable else said
+    """The chosen type, and its fields if the schema of the choice has them."""
+    # With fields, the choice is one level down: see `choice_schema`.
+    inner: Any = data.get("answer") if choice.fillable else data
     if not isinstance(inner, dict):
         return Wrong(
             "invalid", ("answer: there is no such object, and the choice belongs into it",)
@@ -131,8 +130,8 @@ def build(
     resolved: Mapping[str, Any],
     scene: Scene = PLAIN_SCENE,
 ) -> N | Wrong:
-    """The node, validated as a whole; or which of the `asked` fields to ask for again, and why.
-    Where the error lies between fields, that is all of them."""
+    """Build and validate the node. If it is invalid, return the `asked` fields to ask for again. A
+    validation error that belongs to no single field asks for all of them again."""
     data = {**answered, **resolved}
     from_json = _fields_from_json(target)
     try:
@@ -152,18 +151,18 @@ def build(
             fix=f"fix the validators of {target.__name__}: to refuse a value, raise ValueError",
         ) from error
     find = scene.unstorable
-    refused = {} if find is None else {n: w for n, w in find(node).items() if n in asked}
-    if refused:
-        said = (f"{name}: it cannot be stored: {why}" for name, why in refused.items())
-        return Wrong("invalid", tuple(said), tuple(refused))
+    unstorable = {} if find is None else {n: w for n, w in find(node).items() if n in asked}
+    if unstorable:
+        errors = (f"{name}: it cannot be stored: {why}" for name, why in unstorable.items())
+        return Wrong("invalid", tuple(errors), tuple(unstorable))
     return node
 
 
 def _fields_from_json(target: type[Node]) -> frozenset[str] | None:
-    """The fields that are read as JSON: those a model is asked for. As a Python value, text would
-    stay text where a union accepts a date too, and a strict field would refuse it. What a function
-    has parsed is no JSON. None for a class with a constructor of its own, which is called as it
-    is."""
+    """The fields to validate in pydantic's JSON mode: the fields that a model is asked for. In
+    Python mode, a union with `date` would keep a date as text, and a strict field would refuse it.
+    A field that a function has parsed is excluded. None for a class with its own constructor, which
+    is called directly."""
 
     def find() -> frozenset[str] | None:
         if target.__init__ is not Node.__init__:
@@ -175,7 +174,7 @@ def _fields_from_json(target: type[Node]) -> frozenset[str] | None:
 
 
 def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = None) -> Attempt:
-    """The record of an answer that was judged: valid, or `wrong`."""
+    """The record of an answer: valid, or `wrong`."""
     text = answer.text
     if not text and answer.value is not UNPARSED:
         try:
@@ -198,8 +197,8 @@ def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = N
 
 
 def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Correction:
-    """A wrong answer, and what the model is told about it. `wanted` are the fields to answer
-    again, and `form` says how."""
+    """An invalid answer and the message to the model about it. `wanted` are the fields to answer
+    again; `form` says how."""
     quoted = tried.answer
     if len(quoted) > LONGEST_QUOTE:
         quoted = f"{quoted[:LONGEST_QUOTE]}…"
@@ -217,10 +216,10 @@ def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Corr
     return Correction(quoted, text)
 
 
-def fill_failed(
+def fill_error(
     target: type[Node], tried: Sequence[Attempt], cause: ValidationError | None
 ) -> FillError:
-    """The error when no attempt at filling a node is left."""
+    """The error after the last attempt at filling a node."""
     last = tried[-1]
     none_valid = ", none valid" if last.verdict == "invalid" else ""
     return (UnparsableFillError if last.verdict == "unparsable" else FillError)(
@@ -237,10 +236,10 @@ def fill_failed(
     )
 
 
-def choice_failed(
+def choice_error(
     names: Iterable[str], previous: Node | None, tried: Sequence[Attempt]
 ) -> RouteError:
-    """The error when no attempt at a choice is left."""
+    """The error after the last attempt at a choice."""
     last = tried[-1]
     among = f"among {', '.join(names)}"
     what = _what_failed(tried, f"choose {among}", f", none a choice {among}")
@@ -279,7 +278,7 @@ _CODES: Final[Mapping[str, tuple[str, str]]] = {
     "unparsable": ("bae-fill-unparsable", "bae-choice-unparsable"),
     "cut-off": ("bae-fill-cut-off", "bae-choice-cut-off"),
 }
-"""What an error is called by the verdict on the last answer: that of a fill, that of a choice."""
+"""The error codes for each verdict on the last answer: of a fill, and of a choice."""
 
 _STRUCTURED = "check that the model can give structured answers, or raise attempts=…"
 _FIXES: Final[Mapping[str, str]] = {

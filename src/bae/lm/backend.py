@@ -1,6 +1,6 @@
-"""What a backend is: one method, from a prompt, which asks for JSON or for plain text, to an answer
-with its usage. Filling and choosing are written once on top of it: ask, judge the answer, keep what
-is valid and ask again for the rest, a bounded number of times. Policies wrap it."""
+"""The base class of backends. A subclass writes one method: `answer` turns a prompt into an answer
+with its usage. Filling and choosing are written here once, on top of that method: ask, validate the
+answer, keep the valid fields, and ask again for the others, a bounded number of times."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bae.lm.answers import (
     Wrong,
     attempt,
     build,
-    choice_failed,
+    choice_error,
     correction,
-    fill_failed,
-    read,
+    fill_error,
     read_choice,
     read_fill,
+    read_json,
 )
 from bae.lm.file_limits import DEFAULT_LIMITS, FileLimits
 from bae.lm.requests import UNPARSED, Answer, ask, send
@@ -71,53 +71,53 @@ _NOTHING: Mapping[Any, Any] = {}
 
 
 class Backend(RoutingLM):
-    """A language model. Subclass it and write `answer`, and that alone: the four methods of
-    `bae.LM` are written on top of it. Policies ask a backend that overrides these through them, as
-    they ask an LM that is no backend.
+    """A language model. Subclass it and write `answer`: the four methods of `bae.LM` are built on
+    that method. If you override one of the four, policies call your methods instead of `answer`.
     """
 
     model: str = ""
-    """The model that answers, as its provider names it."""
+    """The provider's name for the model."""
 
     answers_unions: bool = True
-    """Whether the model can be held to a schema with alternatives, for one-call routing."""
+    """Whether the model can follow a schema with alternatives, which one-call routing needs."""
 
     attempts: int = 2
-    """How many more times a wrong answer is asked for again, with its errors."""
+    """How often an invalid answer is sent back to the model with its errors."""
 
     retries: int = 2
-    """How many more times a failed request is sent, where that can help; one that took all its time
-    is not. `bae.lm.Retry` around the backend sends that again too, and has more options."""
+    """How often a failed request is sent again, if that can help. A request that timed out is not
+    sent again; `bae.lm.Retry` around the backend does that too, and has more options."""
 
     first_wait: float = 0.5
     """Seconds until a failed request is first sent again; later waits are longer."""
 
     calls_tools: bool = False
-    """Whether `answer` sends `prompt.tools` and returns the model's calls in `Answer.calls`. A
-    backend without it gets the same tools by structured output."""
+    """Whether `answer` sends `prompt.tools` and returns the model's calls in `Answer.calls`. If
+    False, the model calls the same tools by structured output."""
 
     runs_tools: bool = True
-    """Whether bae has the conversation with tools. An adapted LM has it by itself."""
+    """Whether bae runs the tool loop. An adapted LM runs its own."""
 
     context_window: int | None = None
-    """How many tokens a request may have, where that is known. A conversation with tools that would
-    be longer is cut."""
+    """How many tokens a request may have, or None if unknown. A longer conversation with tools is
+    cut to fit."""
 
     native_tools: frozenset[str] | None = frozenset()
-    """The names of the tools that the provider itself runs, as `bae.Native` names them."""
+    """The tools that the provider runs itself, by their names in `bae.Native`."""
 
     takes_files: frozenset[str] = frozenset()
-    """The kinds of files that `answer` sends, "image" and "document". A prompt with a file of
-    another kind never gets there: `BaeLMError` is raised."""
+    """The kinds of files that `answer` can send: "image", "document" or both. A prompt with another
+    kind of file raises `BaeLMError` before `answer` is called."""
 
     file_limits: FileLimits = DEFAULT_LIMITS
-    """How many files a request may have, and how large: checked before `answer` is called."""
+    """How many files a request may have, and how large they may be. Checked before `answer` is
+    called."""
 
     one_call: bool = True
-    """Whether a choice and the filling of what is chosen may be one request."""
+    """Whether one request may choose the next node and fill it."""
 
     free: bool = False
-    """Whether requests cost nothing, failed ones too, as with a model on this machine."""
+    """Whether requests cost nothing, even failed requests, as with a model on this machine."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -135,31 +135,32 @@ class Backend(RoutingLM):
     async def answer(self, prompt: Prompt) -> Answer:
         """Ask the model once.
 
-        Raise `BaeLMError`, with `retryable` and `retry_after` where they are known, when there is
-        no answer: with `sent=False` where nothing was sent, and `usage` where it is known. A wrong
-        answer is no error here: return it as it is.
+        Return an invalid answer as it is: bae validates it. If there is no answer, raise
+        `BaeLMError` with what you know of `retryable`, `retry_after` and `usage`. Pass `sent=False`
+        if nothing was sent.
         """
 
     async def request(self, prompt: Prompt) -> Answer:
-        """Have `answer` send one request, charged to the budgets in force. Policies and the methods
-        below ask through this."""
+        """Call `answer` once and charge the active budgets. Policies and the methods below ask
+        through this method."""
         return await send(self, prompt)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What, besides the prompt and the model, changes answers: for cache keys. JSON values."""
+        """Settings that change answers, as JSON values. A cache key contains them, the prompt and
+        the model."""
         return {}
 
     @property
     def secrets(self) -> Iterable[str]:
-        """Keys that this backend sends. They are masked in its errors and answers, as a provider or
-        a proxy may repeat them."""
+        """The API keys that this backend sends. They are masked in its errors and answers, since a
+        provider or a proxy may repeat them."""
         return ()
 
     def least_cost(self, usage: Usage) -> float | None:
-        """What a request with this usage costs at least, in dollars; None where its cost will not
-        be known. A budget that limits cost asks before the request is sent. Override it in a
-        backend that reports the cost of its answers, or costs nothing."""
+        """The lowest cost of a request with this usage, in dollars, or None if the cost will stay
+        unknown. A budget with a limit on cost asks before each request. Override it in a backend
+        that reports the cost of its answers or is free."""
         from bae.lm.prices import cost_of
 
         return cost_of(self.model, usage) if self.model and not self.free else 0.0
@@ -167,8 +168,8 @@ class Backend(RoutingLM):
     def at_once(
         self, previous: Node | None, fillable: Sequence[type[Node]]
     ) -> Sequence[type[Node]]:
-        """Those of `fillable` that may be filled by the answer that chooses the successor of
-        `previous`: all of them here, and fewer where some are asked for in another way."""
+        """The types in `fillable` that the answer which chooses the successor of `previous` may
+        fill too. All of them, unless a subclass asks for some in another way."""
         return fillable
 
     def offer(
@@ -178,9 +179,8 @@ class Backend(RoutingLM):
         fillable: Sequence[type[Node]] = (),
         resolved: Resolved | None = None,
     ) -> Choice:
-        """The choice among `types` as this backend asks for it: with the fields of those in
-        `fillable` that the model can answer in the same call, which need nothing more than what is
-        `resolved`."""
+        """The choice among `types` as this backend asks for it. The choice includes the fields of
+        the `fillable` types that the model can fill in the same call from the `resolved` values."""
         cls = type(self)
         has_own_way = cls.choose_type is not Backend.choose_type or cls.fill is not Backend.fill
         if not fillable or has_own_way or not self.one_call or not self.answers_unions:
@@ -189,18 +189,19 @@ class Backend(RoutingLM):
         return choice_of(tuple(types), at_once, tuple(resolved) if resolved else ())
 
     def pinned(self, lm: LM) -> LM:
-        """The LM that is pinned to a node, as it is asked in a run with this LM: `lm` itself here,
-        and `lm` with the same learned prompts where this has some. The same object each time."""
+        """The LM to ask for a node that pins `lm`, in a run with this LM. It is `lm` itself, or
+        `lm` with this LM's learned prompts. Cached, so the same `lm` gives the same object."""
         return lm
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge what a run has used before to the budgets around this LM: none here."""
+        """Charge the earlier usage of a resumed run to the budgets around this LM. A backend has
+        none."""
 
     async def reject(self, prompt: Prompt) -> None:
-        """Called when the answer to this prompt was not valid: a cache forgets it."""
+        """Called after an invalid answer to this prompt. A cache deletes that answer."""
 
     async def aclose(self) -> None:
-        """Close connections. When the backend is used again, it opens new ones."""
+        """Close the connections. The backend opens new ones when it is used again."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({repr(self.model) if self.model else ''})"
@@ -220,7 +221,7 @@ class Backend(RoutingLM):
         *,
         scene: Scene | None = None,
     ) -> N:
-        """Have the model fill the plain fields of `target`; wrong ones are asked for again."""
+        """Have the model fill the plain fields of `target`. Invalid fields are asked for again."""
         here = scene or scene_around.get()
         return await ask_to_fill(self, target, resolved, instruction, source, here)
 
@@ -231,18 +232,18 @@ class Backend(RoutingLM):
         *,
         scene: Scene | None = None,
     ) -> NodeOrEnd:
-        """Have the model choose one of `types` by name; a single type needs no call."""
+        """Have the model choose one of `types` by name. A single type needs no call."""
         here = scene or scene_around.get()
         chosen, _ = await ask_to_choose(self, types, context=context, scene=here)
         return chosen
 
     async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
-        """Build a `target` from what `node` holds."""
+        """Build a `target` from the fields of `node`."""
         here, instruction = scene or scene_around.get(), plan_of(target).instruction
         return await ask_lm(self, "fill", here, target, {}, instruction, node)
 
     async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
-        """Choose among the successors of `node` and build the chosen one; None to end the run."""
+        """Choose among the successors of `node` and build the chosen node. None ends the run."""
         plan, here = plan_of(type(node), strict=True), scene or scene_around.get()
         chosen, filled = await ask_lm(self, "route", here, node, plan.offered, plan.successors)
         if chosen is NoneType or filled is not None:
@@ -258,10 +259,9 @@ class Backend(RoutingLM):
         *,
         scene: Scene | None = None,
     ) -> tuple[NodeOrEnd, Node | None]:
-        """Choose one of `types` as the successor of `node`, and fill it in the same call where it
-        is among `fillable` and the model can. `resolved` has the values for those of `fillable`
-        that need some first. The second value is None where the chosen one is still to be
-        filled."""
+        """Choose one of `types` as the successor of `node`. A type in `fillable` is filled in the
+        same call if the model can do that; `resolved` holds the values that its fields depend on.
+        Returns the type and the node; the node is None if it still has to be filled."""
         here = scene or scene_around.get()
         if type(self).choose_type is not Backend.choose_type:  # it has its own way to choose
             shown = shown_values(node, here.hidden)
@@ -272,7 +272,7 @@ class Backend(RoutingLM):
 
 
 def check_positive(backend: Backend, **given: float) -> None:
-    """Raise where an argument of a backend, such as a number of seconds, is not above 0."""
+    """Raise ValueError if an argument of a backend, such as a timeout, is not above 0."""
     for name, value in given.items():
         if not value > 0:
             raise ValueError(f"{type(backend).__name__}({name}={value!r}): give a number above 0")
@@ -288,10 +288,10 @@ async def ask_to_fill(
     first: tuple[Prompt, Answer, dict[str, Any] | Wrong] | None = None,
     before: Sequence[Attempt] = (),
 ) -> N:
-    """A `target` whose plain fields the model has filled.
+    """Have the model fill the plain fields of `target` and build it.
 
-    `first` is an answer that is there already, from a choice that came filled, with the values in
-    it, and `before` are the attempts at that choice: they count.
+    If the answer to a choice came with the fields, `first` is that answer with its prompt and
+    values. `before` are the attempts at that choice, which count too.
     """
     if first is None and offers_tools(target):
         from bae.toolbox import toolbox_of
@@ -306,34 +306,36 @@ async def ask_to_fill(
     asked = wanted = asked_fields(target)
     if not asked and scene.toolbox is None:
         return from_resolved(target, resolved)
-    kept: dict[str, Any] = {}
+    valid: dict[str, Any] = {}
     tried = list(before)
     corrections: tuple[Correction, ...] = ()
     while True:
         if first is not None:
-            prompt, answer, found = first
+            prompt, answer, fields = first
             first = None
         else:
             prompt = fill_prompt(
                 target, wanted, resolved, instruction, previous, scene, corrections
             )
             answer = await ask(backend, prompt)
-            if type(answer.value) is target:  # from an LM that builds nodes by itself
+            if type(answer.value) is target:  # an adapted LM has built the node
                 tell(attempt(len(tried) + 1, prompt, answer))
                 return with_resolved(answer.value, resolved)
-            found = read_fill(prompt, answer)
-        if not isinstance(found, Wrong):
+            fields = read_fill(prompt, answer)
+        if isinstance(fields, Wrong):
+            wrong = fields
+        else:
             for name in wanted:
-                if name in found:
-                    kept[name] = found[name]
-            built = build(target, asked, kept, resolved, scene)
+                if name in fields:
+                    valid[name] = fields[name]
+            built = build(target, asked, valid, resolved, scene)
             if not isinstance(built, Wrong):
                 tell(attempt(len(tried) + 1, prompt, answer))
                 return built
-            found, wanted = built, built.fields
-            kept = {name: value for name, value in kept.items() if name not in wanted}
-        if not await asks_again(backend, prompt, answer, found, tried):
-            raise fill_failed(target, tried, found.cause)
+            wrong, wanted = built, built.fields
+            valid = {name: value for name, value in valid.items() if name not in wanted}
+        if not await record_wrong(backend, prompt, answer, wrong, tried):
+            raise fill_error(target, tried, wrong.cause)
         form = text_form(target)
         again = correction(tried[-1], (), form) if form else correction(tried[-1], wanted)
         corrections = (*corrections, again)
@@ -349,8 +351,8 @@ async def ask_to_choose(
     resolved: Resolved | None = None,
     scene: Scene,
 ) -> tuple[NodeOrEnd, Node | None]:
-    """One of `types`, chosen by name, and the node itself where it came filled. A single type needs
-    no call."""
+    """Have the model choose one of `types` by name. Returns the type and, if the answer came with
+    its fields, the node. A single type needs no call."""
     if not types:
         raise ValueError("there is nothing to choose from: give choose_type one type or more")
     if len(types) == 1:
@@ -361,11 +363,11 @@ async def ask_to_choose(
     while True:
         prompt = choice.prompt(previous, context, resolved, scene, corrections)
         answer = await ask(backend, prompt)
-        found = read(answer)
-        if not isinstance(found, Wrong):
-            got = read_choice(choice, found)
-            if not isinstance(got, Wrong):
-                chosen, fields = got
+        wrong = read_json(answer)
+        if not isinstance(wrong, Wrong):
+            wrong = read_choice(choice, wrong)
+            if not isinstance(wrong, Wrong):
+                chosen, fields = wrong
                 if fields is None:
                     tell(attempt(len(tried) + 1, prompt, answer))
                     return chosen, None
@@ -377,16 +379,15 @@ async def ask_to_choose(
                     backend, target, known, instruction, previous, scene, first, tried
                 )
                 return target, node
-            found = got
-        if not await asks_again(backend, prompt, answer, found, tried):
-            raise choice_failed(choice.names, previous, tried)
+        if not await record_wrong(backend, prompt, answer, wrong, tried):
+            raise choice_error(choice.names, previous, tried)
         corrections = (*corrections, correction(tried[-1], ()))
 
 
-async def asks_again(
+async def record_wrong(
     backend: Backend, prompt: Prompt, answer: Answer, wrong: Wrong, tried: list[Attempt]
 ) -> bool:
-    """Record an answer that is wrong, and say whether the model is asked again."""
+    """Record an invalid answer. Returns whether to ask the model again."""
     tried.append(attempt(len(tried) + 1, prompt, answer, wrong))
     tell(tried[-1])
     await backend.reject(prompt)

@@ -1,5 +1,5 @@
-"""Packages that are no requirements of bae: imported when they are first needed, with an error that
-says how to install them."""
+"""Optional packages. They are imported when first needed. If one is missing, the error says how to
+install it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from bae.exceptions import BaeLMError
 
 
 def need(module: str, *, extra: str, by: str) -> Any:
-    """Import `module`, which `by` needs and the extra named `extra` installs."""
+    """Import `module`. If it is missing, the error says that `by` needs it and that the extra
+    `extra` installs it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != module.partition(".")[0]:
-            raise  # it is installed, and lacks something itself
+            raise  # the module is installed, but a package that it imports is missing
         raise BaeLMError(
             f"{by} needs the package {module.partition('.')[0]}, which is not installed",
             code="bae-lm-extra-missing",
@@ -28,18 +29,18 @@ def need(module: str, *, extra: str, by: str) -> Any:
 
 
 def install_line(extra: str) -> str:
-    """How an extra of bae is installed, which is not on PyPI yet."""
+    """The command that installs an extra of bae. bae is not on PyPI yet."""
     return f"pip install '.[{extra}]' in a clone of bae"
 
 
 def is_there(module: str) -> bool:
-    """Whether a package is installed, found out without importing it. Of one in a namespace, such
-    as `google.genai`, the namespace is imported."""
+    """Whether a package is installed. Imports only the namespace of a package such as
+    `google.genai`."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # there is no such namespace
         return False
-    except ValueError:  # it is imported, and was made by hand: it has no spec
+    except ValueError:  # a module without a spec, made by hand, is imported
         return True
 
 

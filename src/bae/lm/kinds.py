@@ -1,5 +1,5 @@
-"""Kinds of LMs: how a kind is named, what makes it, what it needs, and what of that is missing on
-this machine."""
+"""Kinds of LMs: the names of each kind, the class behind it, and the packages, keys and programs
+that it needs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Final, Literal
 from bae.lm.extras import install_line, is_there
 
 OPENAI_MODEL = "gpt-5-mini"
-"""The model where all that is known is a key for OpenAI."""
+"""The model to use when only a key for OpenAI is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Something that an LM needs and that is not here: `what` it is, and a command, or what to do,
-    to `get` it."""
+    """Something that an LM needs and this machine lacks: `what` it is, and how to `get` it."""
 
     what: str
     get: str
@@ -32,8 +31,7 @@ class MissingPackage(Missing):
 
 @dataclass(frozen=True, slots=True)
 class LMKind:
-    """One kind of LM: what it is, how it is named, what makes it and what that needs, and what of
-    it is missing here."""
+    """One kind of LM: its names, what it is, what it needs, and what is missing on this machine."""
 
     name: str
     forms: str
@@ -41,113 +39,113 @@ class LMKind:
     example: str
     maker: str = ""
     variables: tuple[tuple[str, ...], ...] = ()
-    """The environment variables that it needs, such as its key: one of each tuple."""
+    """The environment variables that it needs, such as its key: one from each tuple."""
     packages: tuple[str, ...] = ()
     extra: str = ""
-    """The extra of bae that installs the packages, if there is one."""
+    """The extra of bae that installs the packages, or empty."""
     open: str = ""
-    """What is needed as well and cannot be checked from here."""
+    """A further requirement that bae cannot check."""
     missing: tuple[Missing, ...] = ()
     objects: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By package: what to pass in place of its own objects, which are no LMs."""
+    """For each package, what to pass instead of its own objects, which are not LMs."""
     calls_tools: bool = False
-    """Whether its models call tools natively. All others call them by structured output."""
+    """Whether its models call tools natively. Other models call tools by structured output."""
     through: str = ""
-    """The package that knows the provider, where bae's own code does not: "pydantic-ai"."""
+    """The package that connects to the provider, "pydantic-ai"; empty if bae does it itself."""
     extra_of_provider: str = ""
     """The extra of pydantic-ai-slim that installs the provider's package."""
     address: Literal["", "optional", "required"] = ""
     """Whether the name may, or must, have an address: `MODEL@http://…`."""
     address_variable: str = ""
-    """The environment variable with the address, where the name has none."""
+    """The environment variable with the address, for a name without an address."""
     default_address: str = ""
-    """Where it is asked without either."""
+    """The address to use if neither the name nor the variable has one."""
 
     @property
     def needs_rest(self) -> bool:
-        """Whether the name goes on after the kind."""
+        """Whether the name needs more than the kind, such as a model."""
         return not self.forms.startswith(f"{self.name} ")
 
     @property
     def is_file(self) -> bool:
-        """Whether the name has a file or module in it: neither an address nor options."""
+        """Whether the name contains a file or module, and so neither an address nor options."""
         return self.name in ("scripted", "python")
 
     @property
     def state(self) -> Literal["ready", "installed", "missing"]:
-        """`ready` where everything it needs is here, `installed` where something else is needed
-        that cannot be checked from here, and `missing` where something is missing."""
+        """`ready`: nothing is missing. `installed`: nothing is missing, except perhaps `open`,
+        which bae cannot check. `missing`: something is missing."""
         if self.missing:
             return "missing"
         return "installed" if self.open else "ready"
 
     @property
     def ready(self) -> bool:
-        """Whether everything it needs is here."""
+        """Whether this machine has everything that the kind needs."""
         return self.state == "ready"
 
     @property
     def lacks(self) -> str:
-        """What is missing, in a line; empty where nothing is."""
+        """What is missing, in one line. Empty if nothing is."""
         packages = [each.get for each in self.missing if isinstance(each, MissingPackage)]
         others = [each.what for each in self.missing if not isinstance(each, MissingPackage)]
         return ", and ".join([*others, *packages])
 
     @property
     def asked_at(self) -> str:
-        """Where it is asked without an address in the name; empty where its package knows that."""
+        """The address to ask if the name has none. Empty if the provider's package knows it."""
         return os.environ.get(self.address_variable, "") or self.default_address
 
 
 def unset_variables(kind: LMKind, *, has_address: bool = False) -> list[tuple[str, ...]]:
-    """The environment variables that a kind needs and that are not set: one of each tuple. With an
-    address in the name, its variable is not needed."""
-    found: list[tuple[str, ...]] = []
+    """The environment variables that a kind needs and that are not set: one from each tuple. With
+    an address in the name, the address variable is not needed."""
+    unset: list[tuple[str, ...]] = []
     for names in kind.variables:
         if has_address and kind.address_variable in names:
             continue
         if not any(map(os.environ.get, names)):
-            found.append(names)
-    return found
+            unset.append(names)
+    return unset
 
 
 def missing_packages(kind: LMKind) -> list[Missing]:
-    """The packages of a kind that are not installed, by the command that installs them."""
+    """The packages of a kind that are not installed, grouped by the command that installs them."""
     lacking = [each for each in kind.packages if not is_there(each)]
     of_provider = kind.extra_of_provider and kind.extra_of_provider != "openai"
     own = [each for each in lacking if not of_provider or each == "pydantic_ai"]
     rest = [each for each in lacking if each not in own]
-    found: list[Missing] = []
+    missing: list[Missing] = []
     if own:
         by_hand = f"pip install --no-deps {' '.join(map(distribution, own))}"
         names = own if kind.extra else [*map(distribution, own)]
-        found.append(_package(names, install_line(kind.extra) if kind.extra else by_hand))
+        missing.append(_package(names, install_line(kind.extra) if kind.extra else by_hand))
     if rest:
-        found.append(
+        missing.append(
             _package(
                 [*map(distribution, rest)],
                 f"pip install 'pydantic-ai-slim[{kind.extra_of_provider}]'",
             )
         )
-    return found
+    return missing
 
 
 def find_missing(kind: LMKind) -> tuple[Missing, ...]:
-    """What a kind needs and this machine has not. No package is imported."""
-    found: list[Missing] = []
+    """List what a kind needs and this machine lacks. Imports no package."""
+    missing: list[Missing] = []
     for names in unset_variables(kind):
         get = f"export {names[0]}=…"
         if kind.address and kind.address_variable in names:
             get += f", or write {kind.name}:MODEL@http://…"
-        found.append(Missing(f"{' or '.join(names)} is not set", get))
+        missing.append(Missing(f"{' or '.join(names)} is not set", get))
     if kind.name == "claude-cli" and not shutil.which("claude"):
         install = "npm install -g @anthropic-ai/claude-code"
-        found.append(Missing("no program claude on the PATH", install))
-    return (*found, *missing_packages(kind))
+        missing.append(Missing("no program claude on the PATH", install))
+    return (*missing, *missing_packages(kind))
 
 
 def distribution(module: str) -> str:
-    """The name that a package is installed by, from the name that it is imported by."""
+    """The name under which pip installs a package, from its import name."""
     return module.replace("_", "-").replace(".", "-")
 
 
@@ -250,4 +248,4 @@ OWN_KINDS: Final = (
         "bae.lm.registry:imported_lm",
     ),
 )
-"""The kinds that bae's own backends are for."""
+"""The kinds for which bae has its own backend."""

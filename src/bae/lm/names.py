@@ -13,23 +13,23 @@ from bae.exceptions import BaeLMError
 from bae.lm.http import MASK, is_secret_name, remove_passwords
 
 API_KEY_ENV: Final = "api_key_env"
-"""The option that names the environment variable with the key. A key itself is in no name: names
-are shown and stored."""
+"""The option that names the environment variable with the key. The key itself must not be part of a
+name, since names are shown and stored."""
 _ADDRESS: Final = re.compile(r"@(?=https?://)", re.IGNORECASE)
-"""Names of models have an `@` too, as `claude-opus-4-5@20251101` on Google's cloud."""
+"""Names of models may contain an `@` too, such as `claude-opus-4-5@20251101` on Google's cloud."""
 _HALF_ADDRESS: Final = re.compile(
     r".@([a-z+]*:?//|localhost\b|[\w.-]+:[0-9]{1,5}(/|$)|([\w-]+\.)+[a-z]{2,}/)", re.IGNORECASE
 )
-"""A server in a model, which is no address: without `http://`, or with another scheme."""
+"""An address that lacks `http://` or has another scheme, and was read as part of the model."""
 _ENDPOINTS: Final = ("/chat/completions", "/responses", "/messages")
-"""What requests are sent to, below the address of an API."""
+"""The endpoints of an API, relative to its address."""
 _OPTION: Final = re.compile(r"[a-z][a-z0-9_]*")
 _KEY_IN_JSON: Final = re.compile(r'"([^"\\]*)"\s*:')
 
 
 @dataclass(frozen=True, slots=True)
 class LMNameParts:
-    """The parts of an LM's name. `model` is what follows the kind: a model, or a file."""
+    """The parts of an LM's name. `model` is a model or a file."""
 
     kind: str
     model: str = ""
@@ -38,8 +38,9 @@ class LMNameParts:
 
 
 def parse_lm_name(name: str, *, is_file: bool = False) -> LMNameParts:
-    """Split a name into its parts. The options follow the last `?`, the address the last `@` before
-    `http://` or `https://`. What names a file (`is_file`) has neither. Raises `BaeLMError`."""
+    """Split a name into its parts. Options follow the last `?`. An address follows the last `@`
+    before `http://` or `https://`. The name of a file (`is_file`) has neither. Raises
+    `BaeLMError`."""
     kind, _, rest = name.strip().partition(":")
     if is_file:
         return LMNameParts(kind, rest)
@@ -70,8 +71,8 @@ def parse_lm_name(name: str, *, is_file: bool = False) -> LMNameParts:
 
 
 def shown_name(name: str) -> str:
-    """A name as errors show it: without the user and password of its address, and without options
-    that are secrets by their names."""
+    """A name for error messages: without the user and password of its address, and with secret
+    options masked."""
     text, mark, asked = name.rpartition("?")
     if not mark:
         return repr(remove_passwords(name))
@@ -83,8 +84,8 @@ def shown_name(name: str) -> str:
 
 
 def shown_value(option: str, value: str) -> str:
-    """The value of an option as errors show it: masked where it, or a part of it, is a secret by
-    its name."""
+    """The value of an option for error messages. Masked if the name of the option, or a key in its
+    JSON, suggests a secret."""
     is_secret = option != API_KEY_ENV and is_secret_name(option, value or None)
     is_secret = is_secret and "TOKENS" not in option.upper()
     names = _KEY_IN_JSON.findall(unquote(value))
@@ -92,7 +93,7 @@ def shown_value(option: str, value: str) -> str:
 
 
 def _read_options(name: str, text: str, address: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     none_there = "; an address has no ? of its own" if address else ""
     for each in text.split("&"):
         option, mark, value = each.partition("=")
@@ -105,25 +106,25 @@ def _read_options(name: str, text: str, address: str) -> dict[str, str]:
                 fix="write options as ?max_tokens=800&effort=low; in a value, write %26 for & and "
                 f"%3F for ?{none_there}",
             )
-        if option in found:
+        if option in options:
             raise BaeLMError(
                 f"{shown_name(name)} has the option {option} twice",
                 code="bae-lm-option",
                 sent=False,
                 fix="write it once",
             )
-        found[option] = unquote(value)
-    return found
+        options[option] = unquote(value)
+    return options
 
 
 def _check_address(name: str, address: str) -> None:
     try:
         parts = urlsplit(address)
-        is_whole = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        is_complete = bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:  # such as a port that is no number
-        is_whole = False
+        is_complete = False
         parts = None
-    if not is_whole:
+    if not is_complete:
         raise BaeLMError(
             f"{shown_name(name)} has an address that is no URL: {remove_passwords(address)!r}",
             code="bae-lm-unknown-name",

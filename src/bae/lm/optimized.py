@@ -1,5 +1,4 @@
-"""A backend that fills nodes, and chooses among them, with what optimizers of DSPy made: the
-instructions and the examples of predictors."""
+"""A backend that uses the instructions and examples of optimized DSPy predictors."""
 
 from __future__ import annotations
 
@@ -32,13 +31,15 @@ from bae.prompts.tools import is_round
 class OptimizedLM(DSPyBackend):
     """A `DSPyBackend` with optimized predictors for some node classes.
 
-    `optimized` maps a node class to its predictor, made by an optimizer from
-    `dspy.Predict(node_to_signature(cls))` or the `dspy.ChainOfThought` of it, or to a
-    `NodePredictor`, which has one for the fill of the class and one for the choice of its
-    successor. A node is asked for with the instruction, the examples, the settings and the further
-    outputs of its predictor. These are copied when this is made: change a predictor, and make
-    another of these. Where `lm` is given it is asked, and otherwise the LM that a predictor has of
-    its own, or that of `dspy.settings`. The rest is as for `DSPyBackend`.
+    `optimized` maps a node class to a predictor that an optimizer made from
+    `dspy.Predict(node_to_signature(cls))` or from `dspy.ChainOfThought` of that signature. It may
+    also map the class to a `NodePredictor`, which has a predictor for the fill of the class and
+    one for the choice of its successor. Prompts get the instruction, the examples, the settings and
+    the additional outputs of the predictor. These are copied now: after a change to a predictor,
+    make another `OptimizedLM`.
+
+    bae asks `lm` if it is given, otherwise the predictor's own LM, otherwise the LM of
+    `dspy.settings`. The other arguments are those of `DSPyBackend`.
     """
 
     def __init__(
@@ -64,18 +65,17 @@ class OptimizedLM(DSPyBackend):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the LM is set to, and the instructions and examples of the predictors."""
+        """The settings of the LM, and the instructions and examples of the predictors."""
         learned = {"optimized": self._fills, "choices": self._choices}
         states = {
-            part: {f"{cls.__module__}.{cls.__qualname__}": p.state for cls, p in found.items()}
-            for part, found in learned.items()
+            part: {f"{cls.__module__}.{cls.__qualname__}": p.state for cls, p in by_class.items()}
+            for part, by_class in learned.items()
         }
         return {**super().settings, **states}
 
     def get_stats(self) -> dict[str, int]:
-        """How many nodes were filled so far, `optimized` through an optimized predictor and
-        `naive` without; a choice through an optimized predictor counts too. Each counts once,
-        however often it was asked again."""
+        """How many nodes were filled with an optimized predictor (`optimized`) and without
+        (`naive`). A choice with an optimized predictor counts too. Corrections do not count."""
         return {"optimized": self._asked["optimized"], "naive": self._asked["naive"]}
 
     @property
@@ -84,36 +84,36 @@ class OptimizedLM(DSPyBackend):
         return self.get_stats()
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Send one request, with what was learned for it where there is something."""
-        found = self._predictor_for(prompt)
-        if found is None:
+        """Send one request, with the predictor for the question if there is one."""
+        predictor = self._predictor_for(prompt)
+        if predictor is None:
             answer = await super().answer(prompt)
         else:
-            lm = found.lm if self._lm is None and found.lm is not None else self.lm
-            answer = await self._ask(found.applied_to(prompt), lm, found.config)
+            lm = predictor.lm if self._lm is None and predictor.lm is not None else self.lm
+            answer = await self._ask(predictor.apply_to(prompt), lm, predictor.config)
         if prompt.is_first:
-            if found is not None:
+            if predictor is not None:
                 self._asked["optimized"] += 1
             elif prompt.question.target is not None:
                 self._asked["naive"] += 1
         return answer
 
     def with_learned(self, prompt: Prompt) -> Prompt:
-        """The prompt with the instruction and the examples of the predictor for it."""
-        found = self._predictor_for(prompt)
-        return prompt if found is None else found.applied_to(prompt)
+        """The prompt with the instruction and the examples of its predictor."""
+        predictor = self._predictor_for(prompt)
+        return prompt if predictor is None else predictor.apply_to(prompt)
 
     def _predictor_for(self, prompt: Prompt) -> _Predictor | None:
         question = prompt.question
         if question.target is not None:
             return self._fills.get(question.target)
-        # A choice that a body offers in a context of its own is not the one that was learned.
+        # A choice that a body asks with its own context is not the choice that was optimized.
         if question.previous is None or question.context is not None:
             return None
         return self._choices.get(type(question.previous))
 
     def _take(self, cls: Any, predictor: Any) -> None:
-        """Keep what there is of a predictor; the fresh part of one asks as if it were not there."""
+        """Copy the optimized parts of a predictor. Parts that no optimizer changed are ignored."""
         if not (isinstance(cls, type) and issubclass(cls, Node)):
             raise TypeError(f"OptimizedLM(optimized={{{cls!r}: …}}): give it by its node class")
         dspy = load_dspy("OptimizedLM")
@@ -127,16 +127,16 @@ class OptimizedLM(DSPyBackend):
                 "dspy.ChainOfThought or a NodePredictor"
             )
         if fill is predictor or (fill is not None and not _is_fresh(fill, plan.instruction)):
-            found = self._fills[cls] = _Predictor.of(fill)
-            check_texts(cls, found.learned.examples)
-            check_outputs(cls, found.signature)
+            copied = self._fills[cls] = _Predictor.of(fill)
+            check_texts(cls, copied.learned.examples)
+            check_outputs(cls, copied.signature)
         if choice is not None and not _is_fresh(choice, choice_instruction(plan.offered)):
             self._choices[cls] = _Predictor.of(choice)
 
 
 @dataclass(frozen=True, slots=True)
 class _Predictor:
-    """What of a predictor changes answers."""
+    """The parts of a predictor that change answers."""
 
     learned: LearnedPrompt
     signature: Any
@@ -145,25 +145,25 @@ class _Predictor:
 
     @classmethod
     def of(cls, predictor: Any) -> _Predictor:
-        (found,) = predictor.predictors()
-        signature = found.signature
+        (inner,) = predictor.predictors()
+        signature = inner.signature
         examples = tuple(
             PromptExample(known_inputs(signature, demo), said_outputs(signature, demo))
-            for demo in map(dict, found.demos)
+            for demo in map(dict, inner.demos)
         )
         learned = LearnedPrompt(signature.instructions, examples)
-        return cls(learned, signature, dict(found.config), found.lm)
+        return cls(learned, signature, dict(inner.config), inner.lm)
 
     @property
     def state(self) -> Any:
-        """What changes answers, as JSON."""
+        """The parts that change answers, as JSON."""
         fields = [info.json_schema_extra["desc"] for info in self.signature.fields.values()]
         state = {"prompt": self.learned, "fields": fields, "config": self.config}
         return to_jsonable_python(state, fallback=str)
 
-    def applied_to(self, prompt: Prompt) -> Prompt:
-        """The prompt with the instruction and the examples; and for outputs that are no fields of
-        the node too, such as a reasoning."""
+    def apply_to(self, prompt: Prompt) -> Prompt:
+        """Add the instruction, the examples, and the outputs that are no fields of the node, such
+        as `reasoning`."""
         applied, question = with_prompt(prompt, self.learned), prompt.question
         if question.target is None or prompt.schema is None or is_round(prompt):
             return applied
@@ -176,7 +176,7 @@ class _Predictor:
 
 
 def _is_fresh(predictor: Any, instruction: str) -> bool:
-    """Whether it asks as it would without an optimizer."""
+    """Whether no optimizer has changed the predictor."""
     return says(predictor.signature, instruction) and not (
         predictor.demos or predictor.config or predictor.lm
     )

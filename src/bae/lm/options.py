@@ -1,5 +1,5 @@
-"""Options in the name of an LM, as `?effort=low&max_tokens=800`: checked against the arguments of
-the backend and the settings of the provider's model, before anything is sent."""
+"""Options in the name of an LM, such as `?effort=low&max_tokens=800`. They are checked against the
+arguments of the backend and the settings of the provider's model before anything is sent."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def make_with_options(
             fix="correct the options after the ? in the name",
         ) from error
     if settings:
-        cast(Any, made).set_options(settings, shown, _known(make))
+        cast(Any, made).set_options(settings, shown, _known_options(make))
     return made
 
 
 def read_arguments(
     make: Callable[..., LM], name: LMNameParts, shown: str
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The arguments of a backend from the options in a name, and the options that may be settings
-    of its model. Raises where an option is neither, or its value is wrong."""
+    """Split the options of a name into arguments of the backend and settings of its model. Raises
+    if an option is neither, or if its value is wrong."""
     types = option_types(make)
     arguments: dict[str, Any] = {}
     settings: dict[str, str] = {}
@@ -66,7 +66,7 @@ def read_arguments(
         elif hasattr(make, "set_options"):
             settings[option] = text
         else:
-            raise unknown_option(shown, option, _known(make))
+            raise unknown_option(shown, option, _known_options(make))
     return arguments, settings
 
 
@@ -74,15 +74,15 @@ def _takes_key(make: Callable[..., Any]) -> bool:
     return "api_key" in inspect.signature(make).parameters
 
 
-def _known(make: Callable[..., Any]) -> list[str]:
+def _known_options(make: Callable[..., Any]) -> list[str]:
     return [*option_types(make), *([API_KEY_ENV] if _takes_key(make) else ())]
 
 
 def option_types(make: Callable[..., Any]) -> dict[str, Any]:
-    """The arguments of a backend that can be written in a name, with their types: texts, numbers,
-    switches and choices, and what its `named_options` has besides."""
+    """The arguments of a backend that a name can contain, with their types: texts, numbers,
+    switches, choices, and the backend's `named_options`."""
     known = vars(sys.modules[make.__module__])
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     for parameter in [*inspect.signature(make).parameters.values()][1:]:
         if parameter.name in _NOT_NAMED:
             continue
@@ -92,12 +92,12 @@ def option_types(make: Callable[..., Any]) -> dict[str, Any]:
         except NameError:  # a type that is imported for type checkers only
             continue
         if _is_plain(hint):
-            found[parameter.name] = hint
-    return found | dict(getattr(make, "named_options", {}))
+            types[parameter.name] = hint
+    return types | dict(getattr(make, "named_options", {}))
 
 
 def read_value(shown: str, option: str, hint: Any, text: str) -> Any:
-    """The value of an option. Raises where its type does not take the text."""
+    """Parse the value of an option. Raises if the text does not fit the type."""
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(hint, config=_CONFIG)
     except PydanticUserError:
@@ -106,20 +106,20 @@ def read_value(shown: str, option: str, hint: Any, text: str) -> Any:
         except PydanticUserError as error:
             raise unwritable_option(shown, option, error) from error
     try:
-        found = adapter.validate_strings(text) if _is_plain(hint) else adapter.validate_json(text)
+        value = adapter.validate_strings(text) if _is_plain(hint) else adapter.validate_json(text)
     except ValidationError as error:
         raise _wrong_value(shown, option, text, error.errors()[0]["msg"], hint) from error
     least, most = _BOUNDS.get(option, (None, None))
-    if isinstance(found, int | float) and not isinstance(found, bool):
-        if least is not None and found < least:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if least is not None and value < least:
             raise _wrong_value(shown, option, text, f"it must be {least:g} or more", hint)
-        if most is not None and found > most:
+        if most is not None and value > most:
             raise _wrong_value(shown, option, text, f"it must be {most:g} or less", hint)
-    return found
+    return value
 
 
 def unknown_option(shown: str, option: str, known: Collection[str]) -> BaeLMError:
-    """The error for an option that an LM does not have, with the nearest of those it has."""
+    """The error for an unknown option. It suggests the most similar known option."""
     near = get_close_matches(option, known, 1, 0.6)
     guess = f"did you mean {near[0]}? " if near else ""
     return BaeLMError(
@@ -131,7 +131,7 @@ def unknown_option(shown: str, option: str, known: Collection[str]) -> BaeLMErro
 
 
 def unwritable_option(shown: str, option: str, cause: Exception) -> BaeLMError:
-    """The error for an option whose values no text can be."""
+    """The error for an option whose values cannot be written as text."""
     return BaeLMError(
         f"{shown}: the option {option} cannot be written in a name",
         code="bae-lm-option",
@@ -141,11 +141,11 @@ def unwritable_option(shown: str, option: str, cause: Exception) -> BaeLMError:
     )
 
 
-def _wrong_value(shown: str, option: str, text: str, said: str, hint: Any) -> BaeLMError:
+def _wrong_value(shown: str, option: str, text: str, reason: str, hint: Any) -> BaeLMError:
     choices = [repr(each) for each in _choices(hint) if each is not None]
     fix = f"give one of {', '.join(choices)}" if choices else "correct the value"
     return BaeLMError(
-        f"{shown}: the option {option} cannot be {shown_value(option, text)!r}: {said}",
+        f"{shown}: the option {option} cannot be {shown_value(option, text)!r}: {reason}",
         code="bae-lm-option",
         sent=False,
         fix=fix,
@@ -165,7 +165,7 @@ def _read_key(shown: str, variable: str) -> str:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Whether values of a type can be written as a text, without JSON."""
+    """Whether values of a type can be written as plain text instead of JSON."""
     if get_origin(hint) in (Union, UnionType):
         return all(map(_is_plain, get_args(hint)))
     return hint in (int, float, bool, str, NoneType) or get_origin(hint) is Literal
@@ -188,4 +188,4 @@ _BOUNDS: Final[Mapping[str, tuple[float | None, float | None]]] = {
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
 }
-"""What the settings of all providers have in common. Some take less, and say so themselves."""
+"""The bounds that all providers share. A provider with tighter bounds reports them itself."""

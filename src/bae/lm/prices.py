@@ -1,4 +1,4 @@
-"""What tokens cost in US dollars, and how many a model takes, by the list in the wheel of the
+"""Prices of tokens in US dollars, and context windows of models, from the list in the installed
 package `genai-prices`. Nothing is fetched."""
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from bae.usage import Usage
 def cost_of(
     model: str, usage: Usage, provider: str | None = None, *, cache_write_tokens: int = 0
 ) -> float | None:
-    """What a call of `model` costs, or None where that is not known; it is never guessed.
+    """The cost of a call of `model` in US dollars, or None if the price is unknown. It is never
+    guessed.
 
-    Tokens read from the provider's cache have their own price. Of the input tokens,
-    `cache_write_tokens` were written to that cache, which some providers charge more for.
-    `provider` says whose prices to take, `"anthropic"` say; without it the model's name decides.
+    Tokens read from the provider's cache have their own price. `cache_write_tokens` says how many
+    of the input tokens were written to that cache; some providers charge more for them. `provider`
+    says whose prices to use, such as "anthropic". Without it, the model's name decides.
 
-    The first call reads the list, which takes a fifth of a second: a backend that wants its first
-    answer without that wait calls this when it is made.
+    The first call takes a fifth of a second to read the list. Call this once when you make a
+    backend, so that its first answer need not wait.
     """
     listed = _find(model, provider)
     if listed is None:
@@ -39,8 +40,7 @@ def cost_of(
 
 @lru_cache(maxsize=1000)
 def window_of(model: str, provider: str | None = None) -> int | None:
-    """How many tokens a request to `model` and its answer may have together, or None where that is
-    not known."""
+    """How many tokens a request to `model` and its answer may have together, or None if unknown."""
     try:
         package: Any = import_module("genai_prices")
         found = package.calc_price(package.Usage(), model, provider_id=provider)
@@ -50,8 +50,8 @@ def window_of(model: str, provider: str | None = None) -> int | None:
 
 
 class _Listed(NamedTuple):
-    """A model on the list; `rates` are dollars for a request and for a token of each kind, where
-    they do not depend on the time or on the length of a prompt."""
+    """A model on the list. `rates` are dollars for a request and for a token of each kind. They are
+    None if prices depend on the time or on the length of a prompt."""
 
     name: str
     provider: str | None
@@ -72,7 +72,7 @@ class _Listed(NamedTuple):
 
 
 # A calculation by genai-prices takes 0.09 ms of the 0.3 ms that bae may add to a call
-# (benchmarks.fills), so most models are asked for once.
+# (benchmarks.fills), so the rates of most models are computed once.
 @lru_cache(maxsize=1000)
 def _find(model: str, provider: str | None) -> _Listed | None:
     try:

@@ -1,5 +1,5 @@
-"""Providers that PydanticAI knows, by the names that it gives them: the package and the environment
-variables that each needs. No package is imported for this."""
+"""The providers of PydanticAI under PydanticAI's names, each with the package and the environment
+variables that it needs. Importing this module imports no provider's package."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _row(
     extra: str = "openai",
     **more: Any,
 ) -> LMKind:
-    """A provider. Of variables with a `|` between them one will do. `extra` is the extra of
-    pydantic-ai-slim that brings `module`: few providers have one of their own name."""
+    """A provider. A `|` separates environment variables of which one is enough. `extra` is the
+    extra of pydantic-ai-slim that installs `module`."""
     return LMKind(
         name,
         f"{name}:MODEL",
@@ -153,14 +153,14 @@ PROVIDERS: Final = (
         example="gateway/openai:gpt-5-mini",
     ),
 )
-"""The providers of PydanticAI that have models which write text."""
+"""The providers of PydanticAI whose models write text."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def find_newer_provider(name: str) -> LMKind | None:
-    """A provider that the installed PydanticAI knows and this table does not, as in a newer
-    version; None where there is none. PydanticAI is not imported."""
+    """Find a provider that is missing from `PROVIDERS` but known to the installed PydanticAI, which
+    may be newer. Returns None if there is none. Does not import PydanticAI."""
     if not _NAME.fullmatch(name):
         return None
     try:

@@ -1,6 +1,6 @@
-"""LMs by name: "local", "claude-cli:sonnet", "anthropic:…". `resolve` makes an LM from its name,
-`list_lm_kinds` says what each kind needs and what is missing here, and `find_default_lm` finds the
-LM of runs without an `lm`."""
+"""LMs by name, such as "local", "claude-cli:sonnet" or "anthropic". `resolve` makes an LM from its
+name, `list_lm_kinds` lists the kinds and what each still needs on this machine, and
+`find_default_lm` finds the LM for runs without an `lm`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bae.usage import Usage
 
 VARIABLE = "BAE_LM"
-"""The environment variable that names the LM of runs without one; "none" forbids any."""
+"""The environment variable with the name of the LM for runs without `lm=`. "none" means no LM."""
 
 _log = logging.getLogger("bae.lm")
 
@@ -53,7 +53,7 @@ def resolve(name: str) -> LM:
     Options follow a `?`: `anthropic?effort=low&max_tokens=800`. They are arguments of the backend,
     or settings of the provider's model.
 
-    Each call makes a new one. Where `lm=` takes a name, LMs are made once and used again.
+    Each call makes a new LM. A name passed as `lm=` makes its LM once and uses it again.
     """
     parsed, kind = _parse(name)
     make = _maker(kind)
@@ -67,13 +67,13 @@ def resolve(name: str) -> LM:
 
 
 def check_lm_name(name: str) -> None:
-    """Raise `BaeLMError` if no LM has this name: with the code `bae-lm-unknown-name`, or
-    `bae-lm-option` for its options. No LM is made, and no package imported."""
+    """Raise `BaeLMError` if no LM has this name. The code is `bae-lm-unknown-name`, or
+    `bae-lm-option` for a wrong option. No LM is made, and no package is imported."""
     _parse(name)
 
 
 def name_error(name: str) -> BaeLMError | None:
-    """The error of a name that no LM has; None where it is one. Nothing is made."""
+    """The error for a name that no LM has, or None. No LM is made."""
     try:
         _parse(name)
     except BaeLMError as error:
@@ -82,8 +82,8 @@ def name_error(name: str) -> BaeLMError | None:
 
 
 def no_lm_takes(name: str, files: str) -> bool:
-    """Whether no LM of this name takes such files, as its class says. Nothing is made; where the
-    class does not say so, as with models that have profiles, the answer is no."""
+    """Whether the class of the named LM rules out files of this kind. False if that depends on the
+    model. No LM is made."""
     try:
         maker = _maker(_parse(name)[1])
     except BaeLMError:
@@ -93,7 +93,7 @@ def no_lm_takes(name: str, files: str) -> bool:
 
 
 def _parse(name: str) -> tuple[LMNameParts, LMKind]:
-    """The parts of a name and its kind. Raises where no LM has it."""
+    """Parse a name into its parts and its kind. Raises `BaeLMError` if no LM has that name."""
     if not isinstance(cast(object, name), str):
         raise BaeLMError(
             f"the name of an LM is a text, and not {name!r}",
@@ -149,7 +149,7 @@ def _maker(kind: LMKind) -> Any:
 
 
 def _forms() -> str:
-    """How names are written: bae's own kinds, and the names of PydanticAI's providers."""
+    """The forms of names for error messages: bae's own kinds and PydanticAI's providers."""
     own = ", ".join(kind.forms for kind in OWN_KINDS)
     return f"{own}; and, each as PROVIDER:MODEL, {', '.join(each.name for each in PROVIDERS)}"
 
@@ -162,13 +162,13 @@ _SYNONYMS: Final = {
     "lmstudio": "openai:MODEL@http://127.0.0.1:1234/v1",
     "llamacpp": "openai:MODEL@http://127.0.0.1:8080/v1",
 }
-"""What else providers are called, and the name to write."""
+"""Other common names of providers, each with the name to write."""
 
 
 def cached_lm(name: str) -> LM:
-    """The LM of a name, the same one each time; a script is made again, since it is used up, and
-    so are an LM of the user's, which may be a script, and that of `dspy.configure`, since it may be
-    another by now."""
+    """The LM of a name, cached. A script is made again each time, since its answers are used up. So
+    are the user's own LM, which may be a script, and the LM of `dspy.configure`, which may have
+    changed."""
     name = name.strip()
     again = name == "dspy" or name.startswith(("scripted:", "python:"))
     return resolve(name) if again else _made(name)
@@ -182,8 +182,8 @@ KINDS: Final[Mapping[str, LMKind]] = {kind.name: kind for kind in (*OWN_KINDS, *
 
 
 def find_kind(name: str) -> LMKind | None:
-    """The kind of this name; None where there is none. PydanticAI's gateway has a name for each
-    provider behind it, and a newer PydanticAI may know more providers than `KINDS`."""
+    """The kind with this name, or None. PydanticAI's gateway has a name for each provider behind
+    it, and a newer PydanticAI may know more providers than `KINDS`."""
     gateway, mark, provider = name.partition("/")
     if mark and gateway == "gateway":
         behind = find_kind(provider)
@@ -198,12 +198,12 @@ def find_kind(name: str) -> LMKind | None:
 
 
 def advice_for(package: str) -> str:
-    """What to pass in place of an object of a package; empty where no backend is for it."""
+    """What to pass instead of an object from a package. Empty if no backend uses the package."""
     return next((kind.objects[package] for kind in KINDS.values() if package in kind.objects), "")
 
 
 def _name_for_model(name: str) -> list[str]:
-    """The name for a model's own name, which is what people try first."""
+    """Suggest the full name for a bare model name, which people often try first."""
     kind, _, address = name.partition("@http")
     if address and kind in KINDS:
         return [f"{kind}:MODEL@http{address}"]
@@ -218,29 +218,29 @@ def _name_for_model(name: str) -> list[str]:
 
 
 def list_lm_kinds() -> list[LMKind]:
-    """List every kind of LM that has a name, with what is missing for it on this machine. No
-    package is imported, and no LM is called."""
+    """List every kind of LM that has a name, with what it still needs on this machine. Imports no
+    package and calls no LM."""
     return [replace(kind, missing=find_missing(kind)) for kind in KINDS.values()]
 
 
 def candidates() -> list[LMKind]:
     """The kinds that `find_default_lm` considers, in its order."""
-    found = {kind.name: replace(kind, missing=find_missing(kind)) for kind in OWN_KINDS}
-    return [found[name] for name in ("anthropic", "openai", "claude-cli", "local")]
+    kinds = {kind.name: replace(kind, missing=find_missing(kind)) for kind in OWN_KINDS}
+    return [kinds[name] for name in ("anthropic", "openai", "claude-cli", "local")]
 
 
 @dataclass(frozen=True, slots=True)
 class DefaultName:
-    """The name of the LM of runs without `lm=`, and why it is chosen. The name is empty where there
-    is no such LM."""
+    """The name of the LM for runs without `lm=`, and why it is chosen. An empty name means that
+    there is no such LM."""
 
     name: str
     why: str
 
 
 def configured_lm() -> Any:
-    """The `dspy.LM` that `dspy.configure` has set, where runs without an LM ask that one; else
-    None. A program that has set one has imported dspy, so it is not imported for this."""
+    """The `dspy.LM` set by `dspy.configure`, if runs without `lm=` use it; otherwise None. Does not
+    import dspy: a program that called `dspy.configure` has imported it."""
     dspy = sys.modules.get("dspy")
     if dspy is None or os.environ.get(VARIABLE, "").strip() not in ("", "dspy"):
         return None
@@ -248,7 +248,7 @@ def configured_lm() -> Any:
 
 
 def find_default_name() -> DefaultName:
-    """Find the name of the LM of `find_default_lm`, without making the LM."""
+    """Find the name of the LM for runs without `lm=`, without making the LM."""
     named = os.environ.get(VARIABLE, "").strip()
     if named == "none":
         return DefaultName("", f"{VARIABLE}=none forbids one")
@@ -259,31 +259,31 @@ def find_default_name() -> DefaultName:
         return DefaultName(named, f"{VARIABLE} names it")
     if configured_lm() is not None:
         return DefaultName("dspy", "dspy.configure(lm=…) has set it")
-    found = candidates()
-    order = ", ".join(kind.example for kind in found)
-    for kind in found:
+    kinds = candidates()
+    order = ", ".join(kind.example for kind in kinds)
+    for kind in kinds:
         if not kind.missing:
             return DefaultName(kind.example, f"the first that is ready of {order}")
     return DefaultName("", f"none is ready of {order}")
 
 
 def find_default_lm(why: str) -> LM:
-    """Find the LM of runs without `lm=`: the LM that `BAE_LM` names, then that of `dspy.configure`,
-    then the first of Anthropic, OpenAI, the Claude CLI and the local model that has all it needs.
-    `why` says what needs an LM, for the error where there is none."""
+    """Find the LM for runs without `lm=`: the LM that `BAE_LM` names, then the LM set by
+    `dspy.configure`, then the first of Anthropic, OpenAI, the Claude CLI and the local model that
+    is ready. The error for a missing LM quotes `why`, which says what needs it."""
     named = os.environ.get(VARIABLE, "").strip()
     error = name_error(named) if named and named != "none" else None
     if error is not None:
         error.message = f"the variable {VARIABLE} is set, but {error.message}"
         raise error
-    name, found = find_default_name().name, candidates()
+    name, kinds = find_default_name().name, candidates()
     if not named:
-        for kind in found if name != "dspy" else ():
+        for kind in kinds if name != "dspy" else ():
             if kind.example == name:
                 break
             packages = [isinstance(each, MissingPackage) for each in kind.missing]
             if packages and all(packages) and kind.name != "local":
-                # There is a key, so this is the one that was meant: using another needs a warning.
+                # The key suggests that the user meant this LM, so warn before using another.
                 _log.warning(
                     "there is a key for %s, but its package is not installed: %s",
                     kind.example,
@@ -300,26 +300,26 @@ def find_default_lm(why: str) -> LM:
         return cached_lm(name)
     fix = f'pass lm="local" or another, set {VARIABLE}, or pin one with NodeConfig(lm="…"); '
     fix += "in tests pass a ScriptedLM"
-    for kind in found:
+    for kind in kinds:
         fix += f"\n  - {kind.example}: {kind.lacks or f'ready, but {VARIABLE}=none'}"
     raise BaeLMError(f"there is no LM, and {why}", code="bae-lm-missing", fix=fix)
 
 
 class LazyLM(Policy):
-    """Asks the LM of `find_default_lm`, which is looked for on first use: the rest of a resumed run
-    may need no LM. `why` says what needs an LM."""
+    """The LM of `find_default_lm`, found on first use, since the rest of a resumed run may need no
+    LM. `why` says what needs an LM."""
 
     def __init__(self, why: str) -> None:
         self._why = why
         self._found: Backend | None = None
 
     def find(self) -> LM:
-        """Look for the LM. Raises where this machine has none."""
+        """Find the LM. Raises `BaeLMError` if this machine has none."""
         return find_default_lm(self._why)
 
     @property
     def inner(self) -> Backend:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """The LM as policies ask it. Raises where this machine has none."""
+        """The LM as a backend. Raises `BaeLMError` if this machine has none."""
         if self._found is None:
             self._found = as_backend(self.find())
         return self._found
@@ -332,7 +332,7 @@ class LazyLM(Policy):
         """Nothing: no LM with a name has a budget around it."""
 
     async def aclose(self) -> None:
-        """Close the LM, where it was found."""
+        """Close the LM if it was used."""
         if self._found is not None:
             await self._found.aclose()
 
@@ -344,13 +344,13 @@ class LazyLM(Policy):
 
 
 def imported_lm(where: str) -> LM:
-    """The LM of a name in a file, or in a module that is looked for in this directory too."""
+    """Load the LM of `FILE.py:NAME` or `MODULE:NAME`. Modules in the current directory work too."""
     place, _, name = where.rpartition(":")
     if not place or not name.isidentifier():
         raise _no_lm_there(f"{where!r} names no LM in a file or module")
     try:
-        found: Any = getattr(load_module(place), name)
-        lm = found if _may_be_lm(found) or not callable(found) else found()
+        value: Any = getattr(load_module(place), name)
+        lm = value if _may_be_lm(value) or not callable(value) else value()
     except BaeLMError:
         raise
     except Exception as error:  # whatever the user's own code raises
@@ -361,7 +361,7 @@ def imported_lm(where: str) -> LM:
 
 
 def load_module(place: str) -> ModuleType:
-    """A module by its file, or by its name, looked for in this directory too."""
+    """Load a module by its file or by its name. Modules in the current directory work too."""
     if not place.endswith(".py"):
         if str(Path.cwd()) not in sys.path:
             sys.path.insert(0, str(Path.cwd()))
@@ -373,7 +373,7 @@ def load_module(place: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    # Classes look up the names in their annotations there.
+    # Classes look up the names in their annotations in sys.modules.
     sys.modules.setdefault(path.stem, module)
     spec.loader.exec_module(module)
     return module

@@ -1,6 +1,5 @@
-"""One request to a model: its answer, and how it is sent: charged to the budgets in
-force, sent again where that can help, cut off when the time of a budget is over, and its usage
-reported."""
+"""One request to a model and its answer. A request is charged to the active budgets, is sent again
+after an error that may pass, stops when the time of a budget is over, and reports its usage."""
 
 from __future__ import annotations
 
@@ -54,25 +53,25 @@ class _Unparsed:
 UNPARSED: Final = _Unparsed()
 _ONE_CALL: Final = Usage(calls=1)
 _RECORD_DEPTH: Final = 16
-"""How deep in a record, or in a node, a value is at most."""
+"""The deepest level of a value in a record or in a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model answered: its `text`, or the JSON `value` where it is parsed already.
+    """The answer of a model: its `text`, or a `value` if the JSON is parsed already.
 
-    `stop` is why it ended: by itself, cut off by a limit on its length, or refused (then `text` is
-    the reason the model gave). `sent` is False where no request was sent for it, as when the
-    backend has a cache of its own: otherwise at least one call is charged.
+    `stop` says why the answer ended: "end"; "cut-off" by a limit on its length; or "refused", and
+    then `text` is the model's reason. Set `sent=False` if no request was sent, for example because
+    the backend has its own cache. Otherwise at least one call is charged.
 
-    `calls` are the tool calls that the model asks for, complete ones alone; then `text` is what the
-    model wrote before them. `ran` are the calls that the provider has run itself, each with its
-    result. `echo` is JSON that this backend wants back with the results, verbatim: it is stored
-    with the round, and is in the `echo` of the message that the next prompts have for it. Put the
-    name of the model into it, and ignore the echo of another model. The text and the calls of such
-    a message are enough to send it without an echo.
+    `calls` are the complete tool calls that the model asks for; then `text` is the text before
+    them. `ran` are the calls that the provider has run itself, each with its result. `echo` is JSON
+    that this backend needs back unchanged together with the results: bae stores it with the round
+    and passes it as the `echo` of that message in the next prompts. Put the model's name into the
+    echo, and ignore the echo of another model: the message's text and calls are enough to send it.
 
-    `thinking` is what the model thought before: bae sets it to each `Thought` that was told.
+    `thinking` is the model's reasoning before the answer. bae collects it from the `Thought` events
+    of the call.
     """
 
     text: str = ""
@@ -86,7 +85,7 @@ class Answer:
     thinking: str = ""
 
     def using(self, usage: Usage) -> Answer:
-        """The answer with another usage, as one that was sent. Faster than `replace`."""
+        """A copy with another usage and `sent=True`. Faster than `replace`."""
         tools = self.calls, self.ran, self.echo
         return Answer(self.text, usage, self.stop, self.value, True, *tools, self.thinking)
 
@@ -103,14 +102,14 @@ class Answer:
 
 
 def as_echo(message: dict[str, Any]) -> dict[str, Any] | None:
-    """A message as `Answer.echo`; None where it cannot be stored, as with half a character in it:
-    then it is sent from its text and its calls."""
+    """A message as `Answer.echo`, or None if it cannot be stored, for example because it contains
+    half a character. Without an echo, the message is sent from its text and its calls."""
     return message if can_be_stored(message) else None
 
 
 def can_be_stored(value: Any) -> bool:
-    """Whether JSON of a model can be written into a record and read back: no half character, no
-    number that JSON does not have, and not nested too deeply."""
+    """Whether a model's JSON can be written into a record and read back. Half a character, NaN, an
+    infinite number and deep nesting prevent that."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         from_json(f"{'[' * _RECORD_DEPTH}{text}{']' * _RECORD_DEPTH}")
@@ -120,8 +119,8 @@ def can_be_stored(value: Any) -> bool:
 
 
 async def ask(backend: Backend, prompt: Prompt) -> Answer:
-    """Ask once; send a failed request again where that may help. The usage of the answer is
-    reported here, that of a failed request where it was sent."""
+    """Ask once, and send the request again after an error that may pass. This function reports the
+    usage of the answer; `send` reports the usage of failed requests."""
 
     def request() -> Awaitable[Answer]:
         asking = backend.request(prompt)
@@ -135,25 +134,27 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
     if text_is_followed.get():
         tell(Asking(partial(answer_form, prompt)))
     thoughts: list[str] = []
-    counts, told = meter_in_force.get() or (_ignore, None)
-    meter = meter_in_force.set((counts, partial(_hear, thoughts, told)))
+    count, listener = meter_in_force.get() or (_ignore, None)
+    meter = meter_in_force.set((count, partial(_collect_thought, thoughts, listener)))
     try:
         answer = await (send_again() if scope_in_force.get() is None else in_time(send_again))
     finally:
         meter_in_force.reset(meter)
     if thoughts:
         answer = replace(answer, thinking="".join(thoughts))
-    if not answer.usage.attempts:  # no request was sent for it
+    if not answer.usage.attempts:  # no request was sent
         answer = replace(answer, usage=replace(answer.usage, attempts=1))
     report(answer.usage)
     around = asked_under.get()
     if around is not None:
-        around.least_calls = 0  # it has an answer of a backend, which may be from a cache
+        around.least_calls = 0  # a backend has answered, perhaps from a cache
     return answer
 
 
-def _hear(thoughts: list[str], told: Callable[[CallEvent], None] | None, event: CallEvent) -> None:
-    """Collect what the model thinks, without what became void, and pass on what is told."""
+def _collect_thought(
+    thoughts: list[str], listener: Callable[[CallEvent], None] | None, event: CallEvent
+) -> None:
+    """Collect the model's thoughts, drop them on a restart, and pass each event on."""
     match event:
         case Thought(text):
             thoughts.append(text)
@@ -161,8 +162,8 @@ def _hear(thoughts: list[str], told: Callable[[CallEvent], None] | None, event: 
             thoughts.clear()
         case _:
             pass
-    if told is not None:
-        told(event)
+    if listener is not None:
+        listener(event)
 
 
 def _ignore(_: object) -> None:
@@ -170,9 +171,9 @@ def _ignore(_: object) -> None:
 
 
 async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -> Answer:
-    """Have a backend answer once, with the request charged to the budgets in force: each is checked
-    before anything is sent. With `asks_others` the backend may ask further backends, which are
-    charged themselves, and its own usage is what is reported meanwhile."""
+    """Call a backend's `answer` once and charge the active budgets. Each budget is checked before
+    anything is sent. With `asks_others` the backend may ask further backends, which are charged
+    separately; the usage reported during the call is then its usage."""
     if in_use() and (files := prompt.files):
         check_files(backend, prompt, files)
     scope, reservation = scope_in_force.get(), None
@@ -188,14 +189,14 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
     try:
         if asks_others:
             with metered(alone=True) as reported:
-                answer = checked(
+                answer = check_answer(
                     backend, await awaitable(backend.answer(prompt), backend, "answer")
                 )
         else:
             asking: Awaitable[Answer] = backend.answer(prompt)
             if type(asking) is not CoroutineType:
                 asking = awaitable(asking, backend, "answer")
-            answer = masked(checked(backend, await asking), (*backend.secrets,))
+            answer = mask_answer(check_answer(backend, await asking), (*backend.secrets,))
     except BaseException as error:
         mask_error(error, backend.secrets)
         used = Usage.total(reported) if reported else _used_by_failure(backend, error)
@@ -219,7 +220,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
     used = replace(
         used,
         calls=used.calls or (0 if reported or not answer.sent else 1),
-        # An LM that asks again by itself has counted the answers that it judged.
+        # An adapted LM counts its own attempts.
         attempts=used.attempts or 1,
         seconds=perf_counter() - since,
         models=used.models or named,
@@ -238,8 +239,8 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
     return answer.using(used)
 
 
-def checked(backend: Backend, answer: object) -> Answer:
-    """The answer of a backend. Raises where it is of another type."""
+def check_answer(backend: Backend, answer: object) -> Answer:
+    """Raise if a backend returned something other than an `Answer`."""
     if isinstance(answer, Answer):
         return answer
     name = type(backend).__name__
@@ -250,8 +251,8 @@ def checked(backend: Backend, answer: object) -> Answer:
     )
 
 
-def masked(answer: Answer, secrets: Iterable[str]) -> Answer:
-    """An answer with none of the secrets in it."""
+def mask_answer(answer: Answer, secrets: Iterable[str]) -> Answer:
+    """Mask the secrets in an answer."""
     value, used = answer.value, answer.usage
     if value is not UNPARSED:
         value = mask_parts(value, lambda text: mask(text, secrets))
@@ -265,22 +266,22 @@ def masked(answer: Answer, secrets: Iterable[str]) -> Answer:
     if models != used.models:
         used = replace(used, models=models)
     if calls or ran:
-        calls = tuple(_masked_call(each, secrets) for each in calls)
+        calls = tuple(_mask_call(each, secrets) for each in calls)
         ran = tuple(
-            (_masked_call(call, secrets), replace(result, result=mask(result.result, secrets)))
+            (_mask_call(call, secrets), replace(result, result=mask(result.result, secrets)))
             for call, result in ran
         )
     text = mask(answer.text, secrets)
-    # A provider refuses an echo that was changed, so all of it goes.
+    # A provider refuses a changed echo, so the echo is dropped.
     return replace(answer, text=text, usage=used, value=value, calls=calls, ran=ran, echo=None)
 
 
-def _masked_call(call: CallPart, secrets: Iterable[str]) -> CallPart:
+def _mask_call(call: CallPart, secrets: Iterable[str]) -> CallPart:
     return replace(call, arguments=mask_parts(call.arguments, lambda text: mask(text, secrets)))
 
 
 async def in_time(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask, and stop when the time of a budget in force is over, whatever is being waited for."""
+    """Ask, and stop as soon as the time of an active budget is over."""
     timed = [budget for budget in budgets_in_force() if budget.seconds is not None]
     if not timed:
         return await ask()
@@ -305,8 +306,8 @@ def worth_retrying(error: BaseException) -> bool:
 
 
 def _is_resent(error: BaseException) -> bool:
-    """Whether a backend sends a request again by itself. A request that took all the time it was
-    given is left to `bae.lm.Retry`: another one would most likely take as long."""
+    """Whether a backend itself sends a request again. Only `bae.lm.Retry` repeats a request that
+    timed out, since the next one would probably take as long."""
     failures = getattr(error, "failures", ())
     if failures:
         return any(map(_is_resent, failures))
@@ -328,14 +329,14 @@ async def retrying(
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     is_worth: Callable[[BaseException], bool],
 ) -> T:
-    """Call `ask` until it succeeds, at most `retries` times more than once, and after errors
-    alone that `is_worth` holds for.
+    """Call `ask` until it succeeds, and up to `retries` more times after errors for which
+    `is_worth` is true.
 
-    The waits are `first`, then `factor` times longer each, up to `longest`, and each is shortened
-    at random by up to the share `jitter`, so that many callers that failed together do not return
-    together. A provider that asks for a longer wait gets it, and up to as much more; one that asks
-    for more than `longest` is not asked again. Every retry is told to those who watch the run. The
-    last error is raised as it is, with a note on what was tried.
+    The first wait is `first` seconds, and each further wait is `factor` times longer, up to
+    `longest`. Each is shortened at random by up to the share `jitter`, so that callers that failed
+    together do not return together. If a provider asks for a longer wait, `ask` waits at least that
+    long; if it asks for more than `longest`, there is no further call. Observers see each retry.
+    The last error is raised with a note on the retries.
     """
     waited = 0.0
     delay = min(first, longest)
@@ -370,7 +371,7 @@ async def retrying(
 
 
 def _used_by_failure(backend: Backend, error: BaseException) -> Usage | None:
-    """What a failed request used, as far as that is known; None where nothing was sent."""
+    """The usage of a failed request, as far as it is known. None if nothing was sent."""
     if isinstance(error, BudgetError):
         return None
     if isinstance(error, BaeLMError):
@@ -382,10 +383,10 @@ def _used_by_failure(backend: Backend, error: BaseException) -> Usage | None:
 
 
 def _is_refused(error: BaseException) -> bool:
-    """Whether a provider has turned a request away, and charges nothing for it."""
+    """Whether a provider has refused a request and charges nothing for it."""
     return isinstance(error, BaeLMError) and error.usage is None and error.status in _NOTHING_DONE
 
 
 _NOTHING_DONE = frozenset({*range(400, 500), 500, 503, 529} - {408})
-"""HTTP statuses that providers send without having asked a model, or without charging for it. The
-other ones of 500 and above may come from a proxy: the model may have answered."""
+"""HTTP statuses for which providers charge nothing. Any other status from 500 up may come from a
+proxy after the model has answered."""

@@ -1,4 +1,4 @@
-"""What a provider may send: no more than so many bytes, after decompression, and no redirect."""
+"""Limits on responses from providers: a maximum size after decompression, and no redirects."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from bae.exceptions import BaeLMError
 from bae.lm.http import malformed_error, status_error
 
 responses_arrived: ContextVar[list[int] | None] = ContextVar("bae_responses", default=None)
-"""The statuses of the responses to a call, where that is of interest: what fails after one came is
-due to what is in it, and what fails before is not."""
+"""The statuses of the responses to a call. A failure after a response is due to its content; an
+earlier failure is not."""
 
 MAX_BYTES: Final = 50_000_000
-"""What a response may have; an answer of a model has some thousand."""
+"""The largest response. A model's answer has some thousand bytes."""
 
 MOST_COPIED: Final = 20_000_000_000
-"""Bytes, for some seconds of work. Anthropic's SDK copies an event of a stream, as far as it is
-there, for each line and piece that is added to it, and the event loop waits."""
+"""The most bytes that may be copied while a stream is parsed: some seconds of work. Anthropic's SDK
+copies the event so far for each line that is added to it, and the event loop waits."""
 
 _END_OF_EVENT: Final = (b"\n\n", b"\r\r", b"\r\n\r\n")
 
 
 def bound_responses(client: Any, who: str, most: int) -> None:
-    """Have an httpx client read no more than `most` bytes of a response, streamed or whole, and
-    follow no redirect. A hook decompresses the response piece by piece, as httpx would do it at
-    once, however much that is."""
+    """Have an httpx client read at most `most` bytes of a response and follow no redirect. A hook
+    decompresses the response chunk by chunk, since httpx would decompress any amount at once."""
 
     async def bound(response: Any) -> None:
         arrived = responses_arrived.get()
@@ -39,16 +38,16 @@ def bound_responses(client: Any, who: str, most: int) -> None:
             raise status_error(who, response.status_code, f"it redirects to {moved!r}")
         encoding = response.headers.pop("content-encoding", "").strip().lower()
         base = next(k for k in type(response.stream).__mro__ if k.__name__ == "AsyncByteStream")
-        response.stream = _bounded(base)(response.stream, encoding, who, most)
+        response.stream = _bounded_stream(base)(response.stream, encoding, who, most)
 
-    # Any other encoding was not asked for, and is not read: the body is then not JSON.
+    # A response in an encoding that was not asked for stays encoded, so it is not valid JSON.
     client.headers["accept-encoding"] = "gzip"
     client.event_hooks["response"].append(bound)
 
 
 @cache
-def _bounded(base: type[Any]) -> type[Any]:
-    """A stream of httpx, or of its successor: each takes only its own."""
+def _bounded_stream(base: type[Any]) -> type[Any]:
+    """The bounded stream class for httpx or for its successor: each accepts only its own base."""
 
     class BoundedStream(base):
         def __init__(self, inner: Any, encoding: str, who: str, most: int) -> None:

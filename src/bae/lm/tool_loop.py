@@ -13,10 +13,10 @@ from bae.lm.answers import (
     attempt,
     build,
     correction,
-    fill_failed,
+    fill_error,
     no_text,
-    read,
     read_fill,
+    read_json,
 )
 from bae.lm.policies.budget import estimate_tokens
 from bae.lm.requests import UNPARSED, Answer, ask, can_be_stored
@@ -106,7 +106,7 @@ async def fill_with_tools(
         told = correction(tried[-1], (), form) if form else correction(tried[-1], ())
         box.reply(made, told.correction)
         if node.verdict == "refused" or box.wrong_rounds > backend.attempts:
-            raise fill_failed(target, tried, node.cause)
+            raise fill_error(target, tried, node.cause)
 
 
 def _fitting(backend: Backend, box: Toolbox, prompts: ToolPrompts, must_answer: bool) -> Prompt:
@@ -169,7 +169,7 @@ def _readable(result: ResultPart) -> ResultPart:
 
 def _action(text: str, box: Toolbox) -> CallPart | dict[str, Any] | str | None:
     """What a structured round does; None where it is no such round."""
-    value = read(Answer(text))
+    value = read_json(Answer(text))
     if isinstance(value, Wrong) or value.keys() != {WRAPPER}:
         return None
     return read_action(value, box.specs, asked_fields(box.plan.node))

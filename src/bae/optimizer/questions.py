@@ -17,7 +17,7 @@ from bae.evals.case_types import every_node
 from bae.evals.judge import Refusals
 from bae.exceptions import BaeError, BaeLMError, FillError, RouteError
 from bae.language_model import PLAIN_SCENE, Scene
-from bae.lm.answers import Wrong, read, read_fill
+from bae.lm.answers import Wrong, read_fill, read_json
 from bae.lm.backend import Answer, Prompt
 from bae.lm.policies.learned import LearnedPrompt, NodePrompts, WithPrompts, shown_once
 from bae.lm.policies.policy import Policy
@@ -119,7 +119,7 @@ class PartQuestions:
             return None
         if isinstance(answer.value, Node):
             return self.answer_in(answer.value)
-        found = read_fill(question.prompt, answer) if self.part == "fill" else read(answer)
+        found = read_fill(question.prompt, answer) if self.part == "fill" else read_json(answer)
         return None if isinstance(found, Wrong) else found
 
     def with_prompt(

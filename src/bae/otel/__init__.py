@@ -1,10 +1,11 @@
-"""Runs as OpenTelemetry traces, by the semantic conventions for generative AI. Needs the extra
+"""Runs as OpenTelemetry traces, in the semantic conventions for generative AI. Needs the extra
 `otel`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from time import time_ns
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, finalize
 
@@ -13,17 +14,29 @@ from bae.lm.extras import need
 need("opentelemetry.trace", extra="otel", by="bae.otel")
 
 from opentelemetry import context as contexts  # noqa: E402
-from opentelemetry.trace import Tracer, TracerProvider, get_tracer  # noqa: E402
+from opentelemetry.trace import (  # noqa: E402
+    SpanContext,
+    SpanKind,
+    Tracer,
+    TracerProvider,
+    get_current_span,
+    get_tracer,
+)
+from opentelemetry.trace.propagation.tracecontext import (  # noqa: E402
+    TraceContextTextMapPropagator,
+)
 
 from bae import __version__  # noqa: E402
 from bae.observers import ObservedRun, observe, observing  # noqa: E402
 from bae.otel.attributes import about_conversation  # noqa: E402
-from bae.otel.spans import RunSpans  # noqa: E402
+from bae.otel.spans import RunSpans, fail_span  # noqa: E402
 
 if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import Journal
     from bae.records import Record
+
+_PROPAGATOR = TraceContextTextMapPropagator()
 
 __all__ = ["export", "export_run", "instrument", "tracing"]
 
@@ -31,11 +44,11 @@ __all__ = ["export", "export_run", "instrument", "tracing"]
 def instrument(
     tracer_provider: TracerProvider | None = None, *, content: bool = False
 ) -> Callable[[], None]:
-    """Trace all runs of this process that begin from here on; call what is returned to end that.
+    """Trace all runs of this process that begin from now on. Call the returned function to stop.
 
-    Without a provider it is the one that is set for the process. With `content`, spans also have
-    what LMs were asked, what they answered, and the messages of exceptions. Secrets stay out even
-    then: content is left out of calls that involve a class which can hold one.
+    Without a provider, the provider of the process is used. With `content=True`, spans also have
+    the questions to LMs, their answers, and the messages of exceptions. Secrets stay out even then:
+    content is left out of calls that involve a class which can hold a secret.
     """
     return observe(_Watching(_tracer(tracer_provider), content))
 
@@ -58,12 +71,12 @@ def export(
     thread: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> None:
-    """Make the spans of a run that is over, or was interrupted, from its records: `result.journal`,
-    or the `.journal` of an error. `export_run` does it for one that is in a journal.
+    """Make the spans of a run from its records, `result.journal` or the `.journal` of an error,
+    after it has ended or was interrupted. For a run in a journal, use `export_run`.
 
-    They have the times of the records, under the span that is current. Give a `run_id` where the
-    records are those of a fork: its first ones name the run that it was forked from. No record has
-    the `thread` and the `metadata` of the run.
+    The spans have the times of the records, under the current span. Give a `run_id` if the records
+    are those of a fork: its first records name the run that it was forked from. `thread` and
+    `metadata` are not in the records, so give those of the run.
     """
     spans = RunSpans(
         _tracer(tracer_provider),
@@ -85,8 +98,8 @@ async def export_run(
     tracer_provider: TracerProvider | None = None,
     content: bool = False,
 ) -> None:
-    """Make the spans of a run that a journal holds, as `export` does. Each time it was resumed is a
-    span of its own, which links to the one before."""
+    """Make the spans of a run in a journal, as `export` does. Each time the run was resumed is a
+    span of its own, which links to the span before it."""
     from bae.journal.decoder import decode_run
 
     stored = await journal.read(run_id)
@@ -113,14 +126,42 @@ class _Watching:
                 run_id=run.run_id,
                 past=run.past,
                 common=about_conversation(run.thread, run.metadata),
+                submitted=_submission(run.metadata),
             )
-            # A run whose event loop was stopped never ends, but is dropped: its spans end then,
-            # or when the interpreter exits.
+            # A run whose event loop was stopped never ends, but is dropped: its spans then end, or
+            # when the interpreter exits.
             finalize(run, spans.close)
         spans.write(record)
 
+    @contextmanager
+    def carry(self, work: str, run_id: str, graph: str) -> Generator[dict[str, str]]:
+        """A span around the submission or dispatch of a run. Yields the headers by which the worker
+        continues the trace."""
+        with self._tracer.start_as_current_span(
+            f"{work} {graph}",
+            kind=SpanKind.PRODUCER,
+            attributes={"bae.run.id": run_id, "gen_ai.agent.name": graph},
+            record_exception=False,  # it would include the message
+            set_status_on_exception=False,
+        ) as span:
+            headers: dict[str, str] = {}
+            _PROPAGATOR.inject(headers)
+            try:
+                yield headers
+            except BaseException as error:
+                fail_span(span, time_ns(), error, content=False)
+                raise
+
     def __repr__(self) -> str:
         return "<bae.otel>"
+
+
+def _submission(metadata: Mapping[str, Any]) -> SpanContext | None:
+    """The span in which a run was submitted, from the headers that `carry` stored with the run."""
+    headers = {name: value for name, value in metadata.items() if isinstance(value, str)}
+    span = get_current_span(_PROPAGATOR.extract(headers, contexts.Context()))
+    context = span.get_span_context()
+    return context if context.is_valid else None
 
 
 def _tracer(provider: TracerProvider | None) -> Tracer:

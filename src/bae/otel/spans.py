@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import context as contexts
 from opentelemetry.trace import (
     Link,
+    NonRecordingSpan,
     Span,
     SpanContext,
     SpanKind,
     Status,
     StatusCode,
+    get_current_span,
     set_span_in_context,
 )
 
@@ -78,7 +80,8 @@ class RunSpans:
 
     Spans are under `around`. Without it the run is in progress: they are under the span that is
     current, and are made current where the code of the run is called, so that spans of other
-    libraries are under them. `common` are attributes of every span.
+    libraries are under them. `common` are attributes of every span. `submitted` is the span in
+    which another process submitted the run: the run is under it where no other span is current.
     """
 
     def __init__(
@@ -90,8 +93,10 @@ class RunSpans:
         past: Iterable[Record] = (),
         around: Context | None = None,
         common: Attributes | None = None,
+        submitted: SpanContext | None = None,
     ) -> None:
         self._tracer = tracer
+        self._submitted = submitted
         self._common = common or {}
         self._content = content
         self._run_id = run_id
@@ -164,7 +169,11 @@ class RunSpans:
                 links = [] if self._before is None else [Link(self._before)]
         if isinstance(work, ToolRun) and self._may_show(work.question):
             about["gen_ai.tool.call.arguments"] = text_of_json(work.arguments)
-        span = self._span(name, around, at, about, links)
+        is_current = get_current_span(around).get_span_context().is_valid
+        parent = around
+        if self._submitted is not None and not is_current:
+            parent = set_span_in_context(NonRecordingSpan(self._submitted), around)
+        span = self._span(name, parent, at, about, links)
         context = set_span_in_context(span, around)
         self._open[work] = _OpenSpan(span, around, context, at)
         if isinstance(work, GraphRun):
@@ -340,7 +349,7 @@ class RunSpans:
         about = {"bae.outcome": outcome, "bae.chosen": None if chosen is None else name_of(chosen)}
         opened.span.set_attributes(known({**about, **about_usage(opened.usage)}))
         if work.error is not None:
-            _fail(opened.span, ended, work.error, self._may_quote_error(work))
+            fail_span(opened.span, ended, work.error, self._may_quote_error(work))
         opened.span.end(ended)
 
     def _count(self, question: LMQuestion) -> None:
@@ -424,7 +433,8 @@ def _around(work: Work | None) -> Iterator[Work]:
         work = work.inside
 
 
-def _fail(span: Span, at: int, error: BaseException, content: bool) -> None:
+def fail_span(span: Span, at: int, error: BaseException, content: bool) -> None:
+    """Report an error in a span; its message only where `content` is wanted."""
     span.set_attributes(about_error(error))
     about: Attributes = {"exception.type": error_type(error)}
     if content:

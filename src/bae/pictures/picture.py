@@ -1,4 +1,4 @@
-"""What a picture of a graph shows, as data: boxes with their fields by source, arrows by who
+"""The content of a picture of a graph, as data: boxes with their fields by source, arrows by who
 chooses, and the graphs inside. `picture_of` reads it from the plans that run the graph."""
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ LEGEND: Final[dict[ArrowKind | Literal["inner"], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class BoxField:
-    """A field. `source` is "given", "code", "lm", or the kind of its source. `origin` names where
-    its value comes from, where the source alone does not."""
+    """A field of a box. `source` is "given", "code", "lm", or the kind of its source. `origin` says
+    where its value comes from, if the source alone does not."""
 
     name: str
     type: str
@@ -48,22 +48,22 @@ class BoxField:
     description: str = ""
     required: bool = True
     graphs: tuple[str, ...] = ()
-    """The ids of the pictures of graphs that run for it."""
+    """The ids of the pictures of graphs that run for this field."""
 
     @property
     def label(self) -> str:
-        """The source as it is written in a picture."""
+        """The source, as a picture writes it."""
         return "LM" if self.source == "lm" else self.source
 
     @property
     def style(self) -> Style:
-        """How the source is shown."""
+        """The style in which a picture shows the source."""
         return _NO_SOURCE.get(self.source) or kind_named(self.source).style
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node class. `ending` says whether a run may end at it, or always does; `chooser` who
+    """A node class. `ending` says whether a run may end at it, or always does. `chooser` says who
     chooses the next node."""
 
     id: str
@@ -80,12 +80,12 @@ class Box:
 
     @property
     def inner(self) -> bool:
-        """Whether graphs run inside it."""
+        """Whether graphs run inside the node."""
         return any(field.graphs for field in self.fields)
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Which of "start", "may end" and "end" it is."""
+        """The tags of the node, among "start", "may end" and "end"; "start" is first."""
         end = {"never": (), "may": ("may end",), "always": ("end",)}[self.ending]
         return (*(("start",) if self.start else ()), *end)
 
@@ -101,8 +101,8 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A graph. `inner` has the pictures of all graphs inside it, at any depth, each once; `used_by`
-    names the fields that an inner one runs for."""
+    """A graph. `inner` has the pictures of all graphs inside it, at any depth, each once. `used_by`
+    names the fields that an inner graph runs for."""
 
     id: str
     name: str
@@ -113,7 +113,7 @@ class Picture:
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """The arrows by the places of their boxes."""
+        """The arrows, by the positions of their boxes."""
         at = {box.id: place for place, box in enumerate(self.boxes)}
         return [(at[arrow.tail], at[arrow.head]) for arrow in self.arrows]
 
@@ -124,18 +124,18 @@ class Picture:
 
 
 def picture_of(graph: Graph[Any, Any]) -> Picture:
-    """What a picture of a graph shows. A graph with problems is shown as far as it is known."""
+    """The content of a picture of a graph. A graph with problems is shown as far as it is known."""
     reader = _Reader(graph)
     first, *others = reader.graphs
     return reader.picture(first, tuple(reader.picture(key) for key in others))
 
 
 def legend_of(pictures: Iterable[Picture]) -> list[tuple[ArrowKind | Literal["inner"], str]]:
-    """What the kinds of arrows and of boxes in some pictures mean, for their legend."""
+    """The signs in some pictures, arrows and boxes, with their meanings, for a legend."""
     drawn = list(pictures)
     there = {arrow.kind for each in drawn for arrow in each.arrows}
     inner = {"inner" for each in drawn for box in each.boxes if box.inner}
-    return [(sign, said) for sign, said in LEGEND.items() if said and sign in there | inner]
+    return [(sign, text) for sign, text in LEGEND.items() if text and sign in there | inner]
 
 
 def cells(text: str) -> int:
@@ -151,7 +151,7 @@ def cell_width(char: str) -> int:
 
 
 def cut(text: str, most: int) -> str:
-    """A text of at most so many columns; an ellipsis shows that some was left out."""
+    """A text of at most so many columns; an ellipsis replaces the rest."""
     if cells(text) <= most:
         return text
     kept, width = "", 1
@@ -165,24 +165,24 @@ def cut(text: str, most: int) -> str:
 
 _NO_SOURCE: Final[dict[str, Style]] = {"given": "given", "code": "code", "lm": "llm"}
 STYLES: Final = get_args(Style)
-"""In the order that boxes show them: what the LM fills comes last, as it does in a run."""
+"""In the order in which boxes show them: the fields of the LM come last, as in a run."""
 _MERMAID: Final = (
     *("end", "flowchart", "graph", "subgraph", "style", "linkstyle", "class", "classdef", "click"),
     *("default", "direction", "interpolate", "href", "call"),
 )
-"""Words of Mermaid's own: no identifier may be one, in any case of letters."""
+"""Reserved words of Mermaid, in any case of letters: no identifier may be one of them."""
 
 _Key = tuple["type[Node]", str]
 
 
 class _Reader:
-    """Reads a graph and those inside it."""
+    """Reads a graph and the graphs inside it."""
 
     def __init__(self, graph: Graph[Any, Any]) -> None:
         self.graphs: dict[_Key, Graph[Any, Any]] = {_key(graph): graph}
         self.users: dict[_Key, dict[str, None]] = {}
-        found = [graph]
-        for each in found:  # which grows by the graphs inside
+        listed = [graph]
+        for each in listed:  # grows by the graphs inside
             for cls, plan in each.plans.items():
                 for field in plan.called:
                     for inner in _graphs(field.call):
@@ -190,7 +190,7 @@ class _Reader:
                         self.users.setdefault(key, {})[f"{cls.__name__}.{field.name}"] = None
                         if key not in self.graphs:
                             self.graphs[key] = inner
-                            found.append(inner)
+                            listed.append(inner)
         self.taken: set[str] = set()
         self.boxes = {
             (key, cls): self._id(cls.__name__)
@@ -216,7 +216,7 @@ class _Reader:
         graph = self.graphs[key]
         plan, start = graph.plans[cls], cls is graph.start
         is_given = start and not graph.is_filled
-        # A graph inside another looks in the trace around it as well.
+        # A graph inside another graph looks in the trace around it as well.
         trace = None if key in self.users else before
         fields = [
             self._field(field, *_source(field, cls, is_given, before[cls], trace))
@@ -250,7 +250,7 @@ class _Reader:
         )
 
     def _id(self, name: str) -> str:
-        """An identifier of its own: the name, where that is free."""
+        """A unique identifier: the name, if it is free."""
         name = re.sub(r"\W", "_", name, flags=re.ASCII)
         unique, count = name, 2
         while unique in self.taken or unique.lower() in _MERMAID:
@@ -293,7 +293,7 @@ def _source(
 
 
 def _type_text(tp: Any) -> str:
-    """A type as its author would write it, but a Literal by its values: `'red' | 'blue'`."""
+    """A type as its author would write it; a Literal by its values: `'red' | 'blue'`."""
     texts: list[str] = []
     for member in union_members(tp):
         if get_origin(member) is Literal:
@@ -304,7 +304,7 @@ def _type_text(tp: Any) -> str:
 
 
 def _name(cls: type[Node], nodes: Iterable[type[Node]]) -> str:
-    """The name of a class, with its module where another in the graph is called the same."""
+    """The name of a class; with its module if another class of the graph has the same name."""
     twins = [other for other in nodes if other.__name__ == cls.__name__]
     return cls.__name__ if len(twins) == 1 else f"{cls.__module__}.{cls.__qualname__}"
 

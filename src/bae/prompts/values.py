@@ -401,10 +401,11 @@ def _fields_in_order(
         is_plain = all(type(value) in _SCALARS for value in dumped.values())
         if is_plain and list(dumped) == declared:
             return dumped
-    names = list(dumped)
+    turns = _turns_in(cls)
+    names = [name for name in dumped if name != turns]
     if sorts:
-        names = [name for name in declared if name in dumped]
-        names += sorted(dumped.keys() - set(names))  # extra ones
+        extra = sorted({*names}.difference(declared))
+        names = [name for name in declared if name in dumped and name != turns] + extra
     found: dict[str, Any] = {}
     for name in names:
         value, reveals = dumped[name], clear
@@ -424,6 +425,12 @@ def _fields_in_order(
             value, None if reveals and is_own else held, sorts and not is_own, reveals, copies
         )
     return found
+
+
+def _turns_in(cls: type) -> str:
+    """The field of a node, inside of another, that has the earlier turns: no JSON shows these."""
+    turns = plan_of(cast(Any, cls)).turns if issubclass(cls, Node) else None
+    return "" if turns is None else turns.name
 
 
 def _shows_results(cls: type, name: str) -> bool:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from bae.exceptions import BaeError
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 
 CLOSE_SECONDS: Final = 2.0
 """How long connections may take to end when the server stops."""
+REQUEST_SECONDS: Final = 15.0
+"""How long a connection may be open without a complete request."""
+MOST_CONNECTIONS: Final = 1_000
+"""How many connections there may be at once; fewer where the process may open few files."""
+BACKLOG: Final = 64
+"""How many connections wait to be accepted."""
 _KERNEL_BYTES: Final = 128 * 1024
 
 _log = logging.getLogger("bae")
@@ -45,7 +52,9 @@ async def listening(
                 log_level="warning",  # below that, tokens would be in the log
                 access_log=False,
                 lifespan="off",
-                ws=_Connection,
+                backlog=BACKLOG,
+                http=_HttpConnection,
+                ws=_SocketConnection,
                 ws_max_size=16_384,
                 ws_per_message_deflate=False,
                 server_header=False,
@@ -93,7 +102,44 @@ class _Server(uvicorn.Server):
         yield  # signals are the caller's
 
 
-class _Connection(WebSocketsSansIOProtocol):
+class _HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """A connection that is closed if its client sends no complete request, and at once if there are
+    too many."""
+
+    connections: set[Any]
+    cycle: Any
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > _most_connections():
+            transport.abort()
+        else:
+            self.loop.call_later(REQUEST_SECONDS, self._close_idle, None)
+
+    def _close_idle(self, last: Any) -> None:
+        """Close the connection unless a request came after the request `last`."""
+        if self not in self.connections:  # closed, or a WebSocket now
+            return
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and self.cycle is last:
+            self.transport.abort()
+        else:
+            self.loop.call_later(REQUEST_SECONDS, self._close_idle, self.cycle)
+
+
+def _most_connections() -> int:
+    """A bound on connections that leaves files for the journal and the runs."""
+    try:
+        from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
+    except ImportError:  # Windows
+        return MOST_CONNECTIONS
+    files, _ = getrlimit(RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if files == RLIM_INFINITY else min(MOST_CONNECTIONS, files // 2)
+
+
+class _SocketConnection(WebSocketsSansIOProtocol):
     """A connection that ends also where the client reads nothing."""
 
     async def send(self, message: Any) -> None:

@@ -204,29 +204,30 @@ async def merge_work(
     nothing is changed."""
     from bae.team.integration import fast_forward
 
-    found = await find_delivery(project, repository, store, into)
-    if not found.tasks:
-        return found
+    delivery = await find_delivery(project, repository, store, into)
+    if not delivery.tasks:
+        return delivery
     mine = await _as_user(repository)
-    ref = BRANCHES + found.into
-    before = found.start if await repository.resolve(ref) else None
+    ref = BRANCHES + delivery.into
+    before = delivery.start if await repository.resolve(ref) else None
     path = await repository.git("for-each-ref", "--format=%(worktreepath)", ref)
-    here = await repository.current_branch() == found.into
+    here = await repository.current_branch() == delivery.into
     if path and not here:
         raise GitError(
-            f"{found.into} is checked out in {path}", fix="run the command there, or name another"
+            f"{delivery.into} is checked out in {path}",
+            fix="run the command there, or name another",
         )
     if here:
-        await _refuse_changes(repository, found)
-    tree = await _merge_tree(repository, found)
-    commit = await mine.commit_tree(tree, [found.start, found.head], found.message)
+        await _refuse_changes(repository, delivery)
+    tree = await _merge_tree(repository, delivery)
+    commit = await mine.commit_tree(tree, [delivery.start, delivery.head], delivery.message)
     if here:
-        moved = await fast_forward(repository, commit, branch=found.into)
+        moved = await fast_forward(repository, commit, branch=delivery.into)
         if moved.reason:
-            raise _refused(found, moved.reason)
+            raise _refused(delivery, moved.reason)
     elif not await repository.move(ref, commit, before):
-        raise _refused(found, "another process has moved it")
-    return replace(found, commit=commit)
+        raise _refused(delivery, "another process has moved it")
+    return replace(delivery, commit=commit)
 
 
 async def format_patch(
@@ -234,57 +235,59 @@ async def format_patch(
 ) -> tuple[Delivery, str]:
     """The same as a patch for `git am` and `git apply`, with the message in its header; nothing is
     merged. The text is empty where there is nothing to merge."""
-    found = await find_delivery(project, repository, store, into)
-    if not found.tasks:
-        return found, ""
-    tree = await _merge_tree(repository, found)
-    commit = await (await _as_user(repository)).commit_tree(tree, [found.start], found.message)
+    delivery = await find_delivery(project, repository, store, into)
+    if not delivery.tasks:
+        return delivery, ""
+    tree = await _merge_tree(repository, delivery)
+    commit = await (await _as_user(repository)).commit_tree(
+        tree, [delivery.start], delivery.message
+    )
     shown = ("--stdout", "--binary", "--no-signature", "--no-attach", "--keep-subject", "-1")
     code, output, problem = await repository.run_git("format-patch", *_PLAIN, *shown, commit)
     if code:
         raise GitError(f"the patch cannot be written: {problem}")
-    return found, output.decode("utf-8", "surrogateescape")
+    return delivery, output.decode("utf-8", "surrogateescape")
 
 
-async def _merge_tree(repository: Repository, found: Delivery) -> str:
-    tree = await repository.merge_tree(found.head, found.start)
+async def _merge_tree(repository: Repository, delivery: Delivery) -> str:
+    tree = await repository.merge_tree(delivery.head, delivery.start)
     if isinstance(tree, Conflict):
         names = ", ".join(map(shown_path, tree.files))
         raise GitError(
-            f"{found.branch} has conflicts with {found.into} in {names}; nothing was merged",
-            fix=f"resolve them yourself: git merge --no-ff {found.branch}",
+            f"{delivery.branch} has conflicts with {delivery.into} in {names}; nothing was merged",
+            fix=f"resolve them yourself: git merge --no-ff {delivery.branch}",
         )
     return tree
 
 
-async def _refuse_changes(repository: Repository, found: Delivery) -> None:
+async def _refuse_changes(repository: Repository, delivery: Delivery) -> None:
     args = ("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=all")
     changes = [part[3:] for part in (await repository.git(*args)).split("\0") if part]
     if changes:
-        raise _refused(found, f"it has uncommitted changes: {', '.join(changes[:20])}")
+        raise _refused(delivery, f"it has uncommitted changes: {', '.join(changes[:20])}")
 
 
-def _refused(found: Delivery, reason: str) -> GitError:
+def _refused(delivery: Delivery, reason: str) -> GitError:
     return GitError(
-        f"{found.branch} was not merged into {found.into}: {reason}",
+        f"{delivery.branch} was not merged into {delivery.into}: {reason}",
         fix="commit or stash your changes, or merge into another branch with --into",
     )
 
 
 async def _as_user(repository: Repository) -> Repository:
     """The repository, with commits by the user: a merge that a person commands is the person's."""
-    said: list[str] = []
+    identity: list[str] = []
     for key in ("name", "email"):
         _, output, _ = await repository.run_git("config", "--get", f"user.{key}")
         variable = os.environ.get(f"GIT_AUTHOR_{key.upper()}", "")
-        said.append(variable or output.decode("utf-8", "replace").strip())
-    if not all(said):
+        identity.append(variable or output.decode("utf-8", "replace").strip())
+    if not all(identity):
         raise GitError(
             "git does not know who you are, and the merge is a commit of yours",
             fix="git config user.name 'YOUR NAME' && git config user.email YOU@EXAMPLE.COM",
         )
     mine = copy(repository)
-    mine.author = said[0], said[1]
+    mine.author = identity[0], identity[1]
     return mine
 
 

@@ -86,8 +86,8 @@ class ClaudeCode(CodingProgram):
         if event.get("subtype") == "error_max_budget_usd":
             return ProgramEvent(total=total, at_limit=True)
         errors = event.get("errors")
-        said = "; ".join(map(str, cast(list[Any], errors))) if isinstance(errors, list) else ""
-        return ProgramEvent(total=total, failure=text or said or "no reason is given")
+        reasons = "; ".join(map(str, cast(list[Any], errors))) if isinstance(errors, list) else ""
+        return ProgramEvent(total=total, failure=text or reasons or "no reason is given")
 
 
 class Codex(CodingProgram):
@@ -141,8 +141,8 @@ class Codex(CodingProgram):
                     )
                 )
             case "turn.failed", _:
-                said = _dict(event.get("error")).get("message")
-                yield ProgramEvent(failure=str(said or "no reason is given"))
+                message = _dict(event.get("error")).get("message")
+                yield ProgramEvent(failure=str(message or "no reason is given"))
             case _:
                 pass
 

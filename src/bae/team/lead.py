@@ -248,10 +248,10 @@ class LeadAgent:
         for request in old:
             if request.task_id is None and request.action in ("stop", "kill"):
                 await close_request(bench.store, request, "no run was in progress")
-        found = await bench.integration.recover()
-        for each in found.kept:
+        recovered = await bench.integration.recover()
+        for each in recovered.kept:
             await run.say(f"work that was not committed is kept as {each}")
-        for each in found.problems:
+        for each in recovered.problems:
             await run.say(each)
         for task in await bench.store.tasks(bench.project.id):
             if task.status is _S.IN_PROGRESS:

@@ -257,12 +257,12 @@ class TestReport(_Model):
         missing = [each for each in tests if not any(is_of(case, [each]) for case in passed)]
         missing += [case.id for case in self.of("skipped") if case.id in tests]
         missing = list(dict.fromkeys(missing))
-        said = f"no test of {', '.join(missing)} has passed, and the task is to have it pass"
+        problem = f"no test of {', '.join(missing)} has passed, and the task is to have it pass"
         return self.model_copy(
             update={
                 "cases": cases,
                 "exit_code": 0 if explained and self.exit_code == 1 else self.exit_code,
-                "problem": self.problem or (said if missing else ""),
+                "problem": self.problem or (problem if missing else ""),
             }
         )
 
@@ -298,8 +298,10 @@ class Finding(_Model):
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
-        said = f"{self.kind} in {place}: {self.text}" if place else f"{self.kind}: {self.text}"
-        return f"{said} ({self.code.strip()})" if self.code.strip() else said
+        description = (
+            f"{self.kind} in {place}: {self.text}" if place else f"{self.kind}: {self.text}"
+        )
+        return f"{description} ({self.code.strip()})" if self.code.strip() else description
 
 
 class Review(_Model):
@@ -473,8 +475,8 @@ def headline(text: str, longest: int = 300) -> str:
         if not line.strip() or line[0].isspace():
             break
         lines.append(line.strip())
-    said = " ".join(lines)
-    return said if len(said) <= longest else f"{said[: longest - 1]}…"
+    line_text = " ".join(lines)
+    return line_text if len(line_text) <= longest else f"{line_text[: longest - 1]}…"
 
 
 def strip_escapes(text: str) -> str:

@@ -133,13 +133,13 @@ class CodingProgram(ABC):
 
     def find(self) -> list[str]:
         """The words that start the program. Raises ProgramError where it is not installed."""
-        found = shutil.which(self.executable)
-        if found is None:
+        path = shutil.which(self.executable)
+        if path is None:
             raise ProgramError(
                 f"there is no program {self.executable!r} that can be run",
                 fix=self.install or f"install it, or name its path with executable=… of {self!r}",
             )
-        real = os.path.realpath(found)
+        real = os.path.realpath(path)
         with open(real, "rb") as file:
             first = file.readline(200)
         if first.startswith(b"#!") and b"node" in first:
@@ -289,8 +289,8 @@ class _Heard:
         """What the turn has used so far, as far as it is reported. Its cost is never reported as
         nothing: where the program does not tell it, it is unknown."""
         if self.total is None:
-            found = Usage.total(self.requests.values())
-            return replace(found, calls=1, cost=found.cost if self.requests else None)
+            usage = Usage.total(self.requests.values())
+            return replace(usage, calls=1, cost=usage.cost if self.requests else None)
         if not self.program.totals_add_up:
             return self.total
         counts = ("input_tokens", "output_tokens", "cached_tokens")
@@ -313,13 +313,13 @@ class _Heard:
 
     async def _read(self, line: bytes) -> None:
         try:
-            found: Any = json.loads(line)
+            event_data: Any = json.loads(line)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            event_data = None
+        if not isinstance(event_data, dict):
             self.other = (self.other + line.decode(errors="replace") + "\n")[-2 * _SHOWN :]
             return
-        for event in self.program.read_event(cast(dict[str, Any], found)):
+        for event in self.program.read_event(cast(dict[str, Any], event_data)):
             if _SESSION.fullmatch(event.session):
                 self.session = event.session
             self.message = event.message or self.message
@@ -361,14 +361,14 @@ def _in_home(name: str) -> str:
 
 def _list_installed(command: Sequence[str]) -> list[str]:
     """The files of a program that is started by a link, or has packages beside its own."""
-    found: list[str] = []
+    paths: list[str] = []
     for word in command[:2]:
         parts = Path(word).parts
         if "node_modules" in parts:
-            found.append(str(Path(*parts[: parts.index("node_modules") + 1])))
+            paths.append(str(Path(*parts[: parts.index("node_modules") + 1])))
         elif os.path.isabs(word) and os.path.isfile(word):
-            found.append(word)
-    return found
+            paths.append(word)
+    return paths
 
 
 class _Stopped(Exception):
@@ -384,8 +384,10 @@ async def _watch(should_stop: Callable[[], bool]) -> None:
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error of a group that says why: a budget that is spent, or a person, comes first."""
-    found = list(errors.exceptions)
-    return next((each for each in found if isinstance(each, BudgetError | _Stopped)), found[0])
+    failures = list(errors.exceptions)
+    return next(
+        (each for each in failures if isinstance(each, BudgetError | _Stopped)), failures[0]
+    )
 
 
 _PROMPT: Final = "prompt.txt"

@@ -112,17 +112,17 @@ def find_changes(
     `retries` times, unless it is `final`.
     """
     held = held or {}
-    found: dict[str, TaskStatus] = {}
+    statuses: dict[str, TaskStatus] = {}
     changes: list[StatusChange] = []
     feature = {task.key: task.feature for task in tasks}
     for task in in_order(tasks):
         before = task.status
-        obstacle = held.get(task.id) or _find_obstacle(task, found)
+        obstacle = held.get(task.id) or _find_obstacle(task, statuses)
         again = before is _S.FAILED and task.failures <= retries and task.id not in final
         if before in _FOLLOWS or again:
             merged = all(
-                found.get(key) in DONE
-                or (found.get(key) is _S.STAGED and feature[key] == task.feature != "")
+                statuses.get(key) in DONE
+                or (statuses.get(key) is _S.STAGED and feature[key] == task.feature != "")
                 for key in task.depends_on
             )
             after = _S.READY if merged and task.approved else _S.PENDING
@@ -136,7 +136,7 @@ def find_changes(
             if may_move(before, after):
                 changes.append(StatusChange(task, before, after, reason))
                 before = after
-        found[task.key] = before
+        statuses[task.key] = before
     return changes
 
 
@@ -229,9 +229,9 @@ def plan_dry_run(
     return DryRun(tuple(rounds), tuple(find_critical_path(planned)), left)
 
 
-def _find_obstacle(task: Task, found: Mapping[str, TaskStatus]) -> str:
+def _find_obstacle(task: Task, statuses: Mapping[str, TaskStatus]) -> str:
     for key in task.depends_on:
-        status = found.get(key)
+        status = statuses.get(key)
         if status is not None and status in _OBSTACLES:
             return f"its prerequisite {key!r} {_OBSTACLES[status]}"
     return ""

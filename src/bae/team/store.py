@@ -153,11 +153,11 @@ class Store:
 
         def save(db: sa.Connection) -> int:
             same = (tables.projects.c.id == project.id) | (tables.projects.c.root == root)
-            found = db.scalar(sa.select(tables.projects.c.id).where(same))
-            if found is None:
+            known_id = db.scalar(sa.select(tables.projects.c.id).where(same))
+            if known_id is None:
                 return _insert(db, tables.projects, **values)
-            db.execute(sa.update(tables.projects).filter_by(id=found).values(values))
-            return found
+            db.execute(sa.update(tables.projects).filter_by(id=known_id).values(values))
+            return known_id
 
         return project.model_copy(update={"id": await self.write(save)})
 
@@ -168,8 +168,8 @@ class Store:
 
     async def project(self, project_id: int) -> Project:
         """A project by its id."""
-        found = sa.select(tables.projects).filter_by(id=project_id)
-        return _read_project(await self.read(lambda db: _one(db, found, "project", project_id)))
+        query = sa.select(tables.projects).filter_by(id=project_id)
+        return _read_project(await self.read(lambda db: _one(db, query, "project", project_id)))
 
     # Tasks
 
@@ -286,9 +286,9 @@ class Store:
 
     async def unapproved_since(self, project_id: int) -> float:
         """When the first of the tasks was added that wait for approval, in seconds since 1970."""
-        found = sa.select(sa.func.min(tables.tasks.c.added))
-        found = found.filter_by(project_id=project_id, approved=False)
-        return await self.read(lambda db: db.scalar(found)) or 0.0
+        query = sa.select(sa.func.min(tables.tasks.c.added))
+        query = query.filter_by(project_id=project_id, approved=False)
+        return await self.read(lambda db: db.scalar(query)) or 0.0
 
     async def task(self, task_id: int) -> Task:
         """A task by its id."""
@@ -374,7 +374,7 @@ class Store:
         def read(db: sa.Connection) -> list[TaskAttempt]:
             by_number = sa.select(tables.attempts).order_by(tables.attempts.c.number)
             rows = _rows(db, by_number.filter_by(task_id=task_id))
-            found = {
+            reports = {
                 row["attempt"]: row["data"]
                 for row in _rows(db, sa.select(tables.reports).filter_by(task_id=task_id))
             }
@@ -382,7 +382,7 @@ class Store:
                 TaskAttempt(
                     task_id=task_id,
                     number=row["number"],
-                    report=found.get(row["number"]),
+                    report=reports.get(row["number"]),
                     **row["data"],
                 )
                 for row in rows
@@ -396,18 +396,18 @@ class Store:
 
     async def merge_reports(self, task_id: int) -> list[TestReport]:
         """What the tests of the merged tree have shown for a task, oldest first."""
-        found = sa.select(tables.reports).order_by(tables.reports.c.id)
-        found = found.filter_by(task_id=task_id, attempt=None)
-        rows = await self.read(lambda db: _rows(db, found))
+        query = sa.select(tables.reports).order_by(tables.reports.c.id)
+        query = query.filter_by(task_id=task_id, attempt=None)
+        rows = await self.read(lambda db: _rows(db, query))
         return [TestReport.model_validate(row["data"]) for row in rows]
 
     async def flaky_tests(self, project_id: int) -> dict[int, tuple[str, ...]]:
         """The tests that failed and then passed with the same work, by the numbers of tasks."""
         names = tables.reports.c.data["flaky"]
-        found = sa.select(tables.reports.c.task_id, names.label("names")).join(tables.tasks)
-        found = found.where(tables.tasks.c.project_id == project_id).order_by(tables.reports.c.id)
+        query = sa.select(tables.reports.c.task_id, names.label("names")).join(tables.tasks)
+        query = query.where(tables.tasks.c.project_id == project_id).order_by(tables.reports.c.id)
         flaky: dict[int, dict[str, None]] = {}
-        for row in await self.read(lambda db: _rows(db, found)):
+        for row in await self.read(lambda db: _rows(db, query)):
             if row["names"]:  # reports of earlier versions have none
                 flaky.setdefault(row["task_id"], {}).update(dict.fromkeys(row["names"]))
         return {task_id: tuple(names) for task_id, names in flaky.items()}
@@ -438,28 +438,28 @@ class Store:
 
         def resolve(db: sa.Connection) -> Blocker:
             which = sa.select(tables.blockers).filter_by(id=blocker_id)
-            found = Blocker.model_validate(_one(db, which, "blocker", blocker_id))
-            if found.answer is not None:
+            blocker = Blocker.model_validate(_one(db, which, "blocker", blocker_id))
+            if blocker.answer is not None:
                 raise TeamError(
-                    f"blocker {blocker_id} was answered before: {found.answer}",
+                    f"blocker {blocker_id} was answered before: {blocker.answer}",
                     code="bae-team-transition",
                     fix="add a note to the task instead",
                 )
-            task = _read_task(db, found.task_id)
+            task = _read_task(db, blocker.task_id)
             values = {"answer": answer, "answered_by": by}
             db.execute(sa.update(tables.blockers).filter_by(id=blocker_id).values(values))
             add_event(db, BlockerResolved(task.project_id, task.id, blocker_id, answer, by))
-            return found.model_copy(update=values)
+            return blocker.model_copy(update=values)
 
         return await self.write(resolve)
 
     async def blockers(self, project_id: int, *, open_only: bool = False) -> list[Blocker]:
         """The questions of a project's tasks, in the order in which they were asked."""
-        found = sa.select(tables.blockers).join(tables.tasks)
-        found = found.where(tables.tasks.c.project_id == project_id).order_by(tables.blockers.c.id)
+        query = sa.select(tables.blockers).join(tables.tasks)
+        query = query.where(tables.tasks.c.project_id == project_id).order_by(tables.blockers.c.id)
         if open_only:
-            found = found.where(tables.blockers.c.answer.is_(None))
-        rows = await self.read(lambda db: _rows(db, found))
+            query = query.where(tables.blockers.c.answer.is_(None))
+        rows = await self.read(lambda db: _rows(db, query))
         return [Blocker.model_validate(row) for row in rows]
 
     # Agents
@@ -481,8 +481,8 @@ class Store:
 
     async def agents(self, project_id: int) -> list[AgentInfo]:
         """The agents of a project, retired ones too."""
-        found = sa.select(tables.agents).filter_by(project_id=project_id)
-        rows = await self.read(lambda db: _rows(db, found))
+        query = sa.select(tables.agents).filter_by(project_id=project_id)
+        rows = await self.read(lambda db: _rows(db, query))
         return [AgentInfo.model_validate(row["data"]) for row in rows]
 
     # Events
@@ -497,10 +497,10 @@ class Store:
         """The events of a project, or of one of its tasks, with higher numbers than `after`, oldest
         first."""
         number = tables.events.c.id
-        found = sa.select(tables.events).filter_by(project_id=project_id).where(number > after)
+        query = sa.select(tables.events).filter_by(project_id=project_id).where(number > after)
         if task_id is not None:
-            found = found.where(tables.events.c.data["task_id"].as_integer() == task_id)
-        rows = await self.read(lambda db: _rows(db, found.order_by(number).limit(most)))
+            query = query.where(tables.events.c.data["task_id"].as_integer() == task_id)
+        rows = await self.read(lambda db: _rows(db, query.order_by(number).limit(most)))
         return [_read_event(row) for row in rows]
 
     def feed(self, project_id: int) -> TeamFeed:
@@ -515,8 +515,8 @@ class Store:
         """All events of a project that are of some classes, oldest first."""
         types = [kind.type for kind in kinds]
         which = tables.events.c.data["type"].as_string().in_(types)
-        found = sa.select(tables.events).filter_by(project_id=project_id).where(which)
-        rows = await self.read(lambda db: _rows(db, found.order_by(tables.events.c.id)))
+        query = sa.select(tables.events).filter_by(project_id=project_id).where(which)
+        rows = await self.read(lambda db: _rows(db, query.order_by(tables.events.c.id)))
         return [_read_event(row) for row in rows]
 
     async def reviews(self, project_id: int) -> dict[int, tuple[Review, ...]]:
@@ -623,8 +623,8 @@ def _dump_plan(task: PlannedTask) -> dict[str, Any]:
 
 
 def _set_dependencies(db: sa.Connection, project_id: int, task: PlannedTask) -> None:
-    found = sa.select(tables.tasks.c.key, tables.tasks.c.id).filter_by(project_id=project_id)
-    ids = {row["key"]: row["id"] for row in _rows(db, found)}
+    query = sa.select(tables.tasks.c.key, tables.tasks.c.id).filter_by(project_id=project_id)
+    ids = {row["key"]: row["id"] for row in _rows(db, query)}
     db.execute(sa.delete(tables.dependencies).filter_by(task_id=ids[task.key]))
     for position, key in enumerate(dict.fromkeys(task.depends_on)):
         values = {"task_id": ids[task.key], "position": position, "needs_id": ids[key]}
@@ -636,10 +636,10 @@ def _read_project_tasks(db: sa.Connection, project_id: int) -> list[Task]:
 
 
 def _read_task(db: sa.Connection, task_id: int) -> Task:
-    found = _read_tasks(db, tables.tasks.c.id == task_id)
-    if not found:
+    tasks_found = _read_tasks(db, tables.tasks.c.id == task_id)
+    if not tasks_found:
         raise _unknown("task", task_id)
-    return found[0]
+    return tasks_found[0]
 
 
 def _read_tasks(db: sa.Connection, which: sa.ColumnElement[bool]) -> list[Task]:
@@ -661,10 +661,10 @@ def _read_tasks(db: sa.Connection, which: sa.ColumnElement[bool]) -> list[Task]:
 
 
 def _group_by_task(rows: Iterable[Mapping[str, Any]], column: str) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
+    groups: dict[int, list[str]] = {}
     for row in rows:
-        found.setdefault(row["task_id"], []).append(row[column])
-    return found
+        groups.setdefault(row["task_id"], []).append(row[column])
+    return groups
 
 
 def _read_project(row: Mapping[str, Any]) -> Project:

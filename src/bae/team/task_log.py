@@ -118,8 +118,8 @@ async def _read_events(store: Store, task: Task) -> AsyncGenerator[LogEntry]:
     while batch := await store.events(task.project_id, number, most=_PAGE, task_id=task.id):
         number = batch[-1].number
         for each in batch:
-            if said := _describe(each.event, task):
-                yield LogEntry(at=each.at, **said)
+            if fields := _describe(each.event, task):
+                yield LogEntry(at=each.at, **fields)
 
 
 def _describe(event: Event, task: Task) -> dict[str, Any] | None:
@@ -129,10 +129,10 @@ def _describe(event: Event, task: Task) -> dict[str, Any] | None:
             if status is TaskStatus.BLOCKED:
                 return None  # the question is an event of its own, and so is what failed before
             good = status not in (TaskStatus.FAILED, TaskStatus.CANCELLED)
-            said = f"{status.label}: {headline(reason)}" if reason else status.label
+            summary = f"{status.label}: {headline(reason)}" if reason else status.label
             waits = status in (TaskStatus.PENDING, TaskStatus.READY)
             kind = "activity" if waits else "status"
-            return {"kind": kind, "text": said, "ok": good, "detail": reason}
+            return {"kind": kind, "text": summary, "ok": good, "detail": reason}
         case TestResult():
             counts = ", ".join(f"{n} {name}" for name, n in event.counts.items() if n)
             good = event.passed and not event.problem
@@ -148,17 +148,19 @@ def _describe(event: Event, task: Task) -> dict[str, Any] | None:
             return {"kind": "edits", **about}
         case WorkReviewed(review=review):
             good = not (review.error or review.blocking)
-            told = "\n".join(("", *map(str, review.findings))) if review.findings else review.error
-            detail = f"{review.headline}\n{told}".rstrip()
+            findings = (
+                "\n".join(("", *map(str, review.findings))) if review.findings else review.error
+            )
+            detail = f"{review.headline}\n{findings}".rstrip()
             return {"kind": "review", "text": review.headline, "ok": good, "detail": detail}
         case BlockerCreated(question=question):
             return {"kind": "question", "text": headline(question), "detail": question}
         case BlockerResolved(answer=answer, by=by):
-            said = f"{f'by {by}: ' if by else ''}{headline(answer)}"
-            return {"kind": "answer", "text": said, "detail": answer}
+            summary = f"{f'by {by}: ' if by else ''}{headline(answer)}"
+            return {"kind": "answer", "text": summary, "detail": answer}
         case ActionRequested(action=action, text=note, by=by):
-            said = f"{action}{f' by {by}' if by else ''}{f': {headline(note)}' if note else ''}"
-            return {"kind": "steered", "text": said, "detail": note}
+            summary = f"{action}{f' by {by}' if by else ''}{f': {headline(note)}' if note else ''}"
+            return {"kind": "steered", "text": summary, "detail": note}
         case ActivityUpdate(journaled=True):
             return None  # written by an earlier version; the journal has the call
         case ActivityUpdate(text=text, program=program):
@@ -210,38 +212,43 @@ def _read_question(
         for number, call in enumerate(made.calls):
             yield _read_call(call, made.at + number * 1e-6, run)  # in their order
         if made.text.strip() and not made.calls and not is_review:
-            said = headline(made.text)
-            yield LogEntry(at=made.at, kind="submission", text=said, detail=made.text, run=run)
-        for told in made.told:
+            summary = headline(made.text)
+            yield LogEntry(at=made.at, kind="submission", text=summary, detail=made.text, run=run)
+        for note in made.told:
             after = made.at + len(made.calls) * 1e-6
-            said = headline(told)
-            yield LogEntry(at=after, kind="activity", text=said, detail=told, run=run)
+            summary = headline(note)
+            yield LogEntry(at=after, kind="activity", text=summary, detail=note, run=run)
 
 
 def _read_call(call: MadeCall, at: float, run: str) -> LogEntry:
     is_text = call.error is None and isinstance(call.result, str)
     result = call.result if is_text else json.dumps(call.result, ensure_ascii=False, default=str)
     shown = {"waiting": "waits for a person", "begun": "not finished", "asked": "not begun"}
-    said = shown.get(call.state) or (call.error if call.error is not None else str(result))
+    outcome = shown.get(call.state) or (call.error if call.error is not None else str(result))
     is_edit = call.name == "edit" and call.state == "done"  # its commit is an entry of its own
     return LogEntry(
         at=at,
         kind="activity" if is_edit else "tool",
-        text=f"{_shorten(call)} -> {headline(said) or '(nothing)'}",
+        text=f"{_shorten(call)} -> {headline(outcome) or '(nothing)'}",
         ok=call.state == "done",
         seconds=call.seconds,
         run=run,
-        detail=f"{call.text}\n{said}",
+        detail=f"{call.text}\n{outcome}",
     )
 
 
 def _shorten(call: MadeCall) -> str:
     """A call with the first line of each of its texts."""
-    first = {
-        name: f"{value.splitlines()[0]} …" if isinstance(value, str) and "\n" in value else value
+    short = {
+        name: _first_line(value) if isinstance(value, str) else value
         for name, value in call.arguments.items()
     }
-    return replace(call, arguments=first).text
+    return replace(call, arguments=short).text
+
+
+def _first_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return f"{lines[0]} …" if len(lines) > 1 else text
 
 
 # --- what workers do now --------------------------------------------------------------------------
@@ -270,8 +277,8 @@ async def follow_agents(
         async with subscribe(feeds.run(run_id), places.get(run_id, -1)) as lines:
             async for batch in lines:
                 new = [item.value for item in batch.items if past or item.value.at >= began]
-                told = [(each.at, describe_line(each, is_review=is_review)) for each in new]
-                if steps := [AgentStep(at, int(run[1]), text) for at, text in told if text]:
+                steps_seen = [(each.at, describe_line(each, is_review=is_review)) for each in new]
+                if steps := [AgentStep(at, int(run[1]), text) for at, text in steps_seen if text]:
                     await show(steps)
         places[run_id] = lines.number
         if lines.end == "reset":  # the run was deleted, and begun again

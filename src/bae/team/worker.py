@@ -484,9 +484,9 @@ async def _store_alone(bench: Workbench, result: TaskResult) -> None:
 _MERGED: Final = (TaskStatus.COMPLETED,)
 
 
-async def _find_stored(store: Store, said: Mapping[str, Any]) -> Task:
+async def _find_stored(store: Store, values: Mapping[str, Any]) -> Task:
     """The stored task that a plain dict is about, with what the dict says about it."""
-    number = said.get("id")
+    number = values.get("id")
     if not isinstance(number, int):
         raise TeamError(
             f"a task is carried out by its id, and this dict has {number!r} there",
@@ -494,7 +494,7 @@ async def _find_stored(store: Store, said: Mapping[str, Any]) -> Task:
             fix="add the task with Store.add_tasks, and give the `id` of what that returns",
         )
     stored = await store.task(number)
-    changed = {key: value for key, value in said.items() if key in Task.model_fields}
+    changed = {key: value for key, value in values.items() if key in Task.model_fields}
     return Task.model_validate({**stored.model_dump(), **changed})
 
 

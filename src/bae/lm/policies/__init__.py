@@ -1,2 +1,2 @@
-"""Policies: each goes around any LM and is one itself, so they nest in any order. One file each;
-`policy.py` is what they have in common. Import them from `bae.lm`."""
+"""Policies: a policy wraps any LM and is an LM itself, so policies nest in any order. Import them
+from `bae.lm`."""

@@ -1,6 +1,6 @@
-"""Budgets: limits on calls, tokens, cost and time, as scopes that nest. `with budget:` counts every
-request made inside the block. A request is checked before it is sent, and reserves what it needs
-while it is in progress."""
+"""Budgets: nested scopes with limits on calls, tokens, cost and time. `with budget:` counts every
+request inside the block. A request is checked before it is sent, and reserves its share of the
+budget while it is in progress."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Limit = Literal["calls", "tokens", "cost", "seconds"]
 _LIMITS: Final[tuple[Limit, ...]] = ("calls", "tokens", "cost", "seconds")
 
 BYTES_PER_TOKEN = 4
-"""For English text with the usual tokenizers. Bytes, since other scripts take more bytes a letter
-and more tokens too."""
+"""The estimate for English text with common tokenizers. It counts bytes rather than letters, since
+scripts with more bytes a letter need more tokens too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What is left of a budget; None where there is no limit, or it is unknown."""
+    """What is left of a budget. None means no limit, or an unknown amount."""
 
     calls: int | None = None
     tokens: int | None = None
@@ -45,23 +45,25 @@ class Remaining:
 
 
 class Budget:
-    """Limits on what may be spent, and what has been. Enter it, `with Budget(calls=50) as budget:`,
-    and every request in the block is counted, in subgraphs, maps and threads too.
+    """Limits on calls, tokens, cost and time, and a count of what is spent. `with Budget(calls=50)
+    as budget:` counts every request in the block, also in subgraphs, maps and threads.
 
-    - `calls`: requests sent, failed ones too. Those in progress are counted, so concurrent ones
-      cannot exceed the limit. A request whose usage is missing, because it was cancelled or cut off
-      or the provider does not report it, is charged at least the estimate of its prompt.
-    - `tokens`: in and out. A request is refused when the estimate of its prompt does not fit.
-    - `cost`: in US dollars. The price of the model has to be known.
-    - `seconds`: on the clock, from the moment the budget is first entered or used. Requests in
-      progress are cut off then.
+    - `calls`: requests sent, including failed requests. Requests in progress count, so concurrent
+      requests cannot exceed the limit.
+    - `tokens`: input and output. A request is refused if the estimate of its prompt does not fit.
+    - `cost`: in US dollars. The price of the model must be known.
+    - `seconds`: wall-clock time since the budget was first entered or used. When it is over,
+      requests in progress are cancelled.
 
-    The last request may exceed the limits on tokens and cost by what the model answers; the next is
-    refused. A refused request raises `BudgetError`, and nothing is sent. Budgets nest: a request is
-    charged to all whose blocks it is in, and to those that these are `within`. With `quiet=True`
-    the block ends without an error when this budget, and no other, ran out; it is in `.error`.
+    If the usage of a request is missing, because it was cancelled or because the provider does not
+    report it, at least the estimate of its prompt is charged.
 
-    To continue with a budget later, store `dump()` and read it back with `Budget.restored`.
+    A refused request raises `BudgetError`, and nothing is sent. The answer to the last request may
+    exceed the limits on tokens and cost; the next request is refused. Budgets nest: a request is
+    charged to every budget whose block it is in, and to the budgets that these are `within`. With
+    `quiet=True` the block ends without an error if this budget ran out; the error is in `.error`.
+
+    To continue with a budget later, store `dump()` and load it with `Budget.restored`.
     """
 
     def __init__(
@@ -98,18 +100,18 @@ class Budget:
 
     @property
     def usage(self) -> Usage:
-        """What has been spent, without requests in progress."""
+        """The usage so far, without requests in progress."""
         return self._used
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the budget was first entered or used; 0 before."""
+        """Seconds since the budget was first entered or used. 0 before that."""
         running = 0.0 if self._since is None else self._clock() - self._since
         return self._before + running
 
     @property
     def remaining(self) -> Remaining:
-        """What is left, less what is in progress; never below zero."""
+        """What is left after the usage so far and the reservations in progress. Never below 0."""
         used = self._used + self._held
         return Remaining(
             _left(self.calls, used.calls),
@@ -119,7 +121,7 @@ class Budget:
         )
 
     def dump(self) -> dict[str, Any]:
-        """The limits and what has been spent, as JSON values."""
+        """The limits and the usage so far, as JSON values."""
         return {
             "scope": self.scope,
             "limits": {name: getattr(self, name) for name in _LIMITS},
@@ -129,19 +131,19 @@ class Budget:
 
     @classmethod
     def restored(cls, dumped: Mapping[str, Any], within: Budget | None = None) -> Budget:
-        """The budget that was dumped, with as much spent. Requests that were in progress then are
-        not included."""
+        """Load a dumped budget with its limits and usage. Requests that were in progress at the
+        time of the dump are not included."""
         spent: dict[str, Any] = {**dumped["spent"], "models": tuple(dumped["spent"]["models"])}
         rest = {name: dumped[name] for name in ("scope", "elapsed")}
         return cls(**dumped["limits"], **rest, within=within, spent=Usage(**spent))
 
     def __enter__(self) -> Self:
-        """Count requests from here on, in this task and those it starts."""
+        """Count the requests of this task, and of tasks that it starts, until the block ends."""
         scope_in_force.set(self.scope_here())
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        """End the block. Blocks may end in any order, each in the context it began in."""
+        """End the block. Blocks may end in any order, but each in the context in which it began."""
         self.error = self._own(error)
         scope = scope_in_force.get()
         entered = [] if scope is None else list(scope.entered)
@@ -160,7 +162,7 @@ class Budget:
         return self.quiet and self.error is not None
 
     def scope_here(self) -> Scope:
-        """The scope of this budget inside the one in force. Its clock starts, if it has not yet."""
+        """The scope of this budget inside the active scope. Starts the clock of this budget."""
         for budget in self.line():
             if budget._since is None:
                 budget._since = budget._clock()
@@ -168,20 +170,20 @@ class Budget:
         return Scope(self) if outer is None else Scope(*outer.entered, self)
 
     def line(self) -> tuple[Budget, ...]:
-        """This budget and those it is `within`, the outermost first."""
+        """This budget and the budgets around it (`within`), the outermost first."""
         return (self,) if self.within is None else (*self.within.line(), self)
 
     def carry(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge what a stored run had spent before it came under this budget, once."""
+        """Charge the earlier usage of a resumed run, once for each run."""
         if run_id not in self._runs:
             self._runs.add(run_id)
             self._used += sound(used)
             self._before += read_amount(seconds) or 0.0
 
-    # `Reservation` calls the next two with its lock held.
+    # `Reservation` calls `check` and `book` with its lock held.
 
     def check(self, asked: Reservation) -> None:
-        """Raise where a request does not fit, beside what is spent and in progress."""
+        """Raise if a request does not fit into what is left."""
         taken = self._used + self._held
         if self.calls is not None and taken.calls >= self.calls:
             raise self.spent("calls")
@@ -192,19 +194,20 @@ class Budget:
                 raise self.cost_unknown(", ".join(taken.models))
             if asked.cost is None:
                 raise self.cost_unknown(asked.backend.model)
-            # A limit of nothing is for models that are free.
+            # With Budget(cost=0), free models may still be asked.
             if taken.cost + asked.cost > self.cost or (taken.cost >= self.cost > 0):
                 raise self.spent("cost", asked.cost)
         if self.seconds is not None and self.elapsed >= self.seconds:
             raise self.spent("seconds")
 
     def book(self, reservation: Reservation, used: Usage | None, *, ended: bool) -> None:
-        """Reserve what a request needs; or, where it has `ended`, charge what it has `used`."""
+        """Reserve the share of a request. If it has `ended`, release that share and charge what the
+        request has `used`."""
         sign = -1 if ended else 1
         cost = sign * (reservation.cost or 0.0)
         self._held += Usage(sign, sign * reservation.tokens, cost=cost)
         if not self._held.calls:
-            self._held = Usage()  # sums of floats do not return to zero by themselves
+            self._held = Usage()  # a sum of floats may not return to exactly zero
         if used is not None:
             self._used += used
 
@@ -215,24 +218,24 @@ class Budget:
         fix = f"raise the limit with Budget({limit}=…), or ask for less"
         bound = getattr(self, limit) or 0
         if limit == "seconds":
-            used, said = self.elapsed, f"the {bound:g} s are over"
+            used, reason = self.elapsed, f"the {bound:g} s are over"
         else:
             used, held = getattr(self._used, limit) or 0, getattr(self._held, limit)
             unit = limit.removesuffix("s") if bound == 1 else limit
             if limit == "cost":
-                said = f"${used:.4f} of ${bound:.4f} spent"
-                said += f" and ${held:.4f} or more in progress" if held else ""
-                said += f", and this request costs ${needed:.4f} or more" if needed else ""
+                reason = f"${used:.4f} of ${bound:.4f} spent"
+                reason += f" and ${held:.4f} or more in progress" if held else ""
+                reason += f", and this request costs ${needed:.4f} or more" if needed else ""
             else:
                 about = "" if limit == "calls" else "about "
-                said = f"{used} of {bound:g} {unit} spent"
-                said += f" and {about}{held} more in progress" if held else ""
-                said += f", and this request is about {needed:g}" if needed else ""
+                reason = f"{used} of {bound:g} {unit} spent"
+                reason += f" and {about}{held} more in progress" if held else ""
+                reason += f", and this request is about {needed:g}" if needed else ""
         note = "the nodes that were done are in .trace"
-        return self._error(limit, bound, used, said, fix, trace_note=note, cause=cause)
+        return self._error(limit, bound, used, reason, fix, trace_note=note, cause=cause)
 
     def cost_unknown(self, model: str) -> BudgetError:
-        """The error for a limit on cost where the cost of a request is unknown."""
+        """The error for a limit on cost if the cost of a request is unknown."""
         from bae.lm.extras import install_line, is_there
 
         fix = "limit calls or tokens instead"
@@ -250,14 +253,14 @@ class Budget:
         )
 
     def _error(
-        self, limit: Limit, bound: float, used: float, said: str, fix: str, **more: Any
+        self, limit: Limit, bound: float, used: float, reason: str, fix: str, **more: Any
     ) -> BudgetError:
         what: dict[str, Any] = {"limit": limit, "bound": bound, "used": used, "scope": self.scope}
-        message = f"{self.scope}: {said}"
+        message = f"{self.scope}: {reason}"
         return BudgetError(message, **what, usage=self._used, budget=self, fix=fix, **more)
 
     def _own(self, error: BaseException | None) -> BudgetError | None:
-        """What this budget raised, where that is the error or the cause of it."""
+        """The error of this budget, if it is `error` or one of its causes."""
         while error is not None:
             if isinstance(error, BudgetError) and error.budget is self:
                 return error
@@ -272,29 +275,29 @@ class Budget:
 
 
 class Scope(SpendingLimit):
-    """The budgets whose blocks were entered, the outermost first. A request is charged to
-    `budgets`: these and those they are within, each once."""
+    """The budgets whose blocks were entered, the outermost first. A request is charged once to each
+    of `budgets`: the entered budgets and the budgets that they are within."""
 
     def __init__(self, *entered: Budget) -> None:
         self.entered = entered
         self.budgets = tuple(dict.fromkeys(each for budget in entered for each in budget.line()))
 
     def charge(self, lm: LM) -> LM:
-        """The LM itself where it is a backend; any other through an adapter, which is one."""
+        """The LM as a backend whose requests are charged: itself, or wrapped in an adapter."""
         from bae.lm.adapter import LMAdapter
         from bae.lm.backend import Backend
 
         return lm if isinstance(lm, Backend) else LMAdapter(lm)
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge what a run has used before, once."""
+        """Charge the earlier usage of a resumed run, once for each run."""
         for budget in self.budgets:
             budget.carry(run_id, used, seconds)
 
 
 class Reservation:
-    """What one request takes of its budgets while it is in progress. Making one raises
-    `BudgetError` where a budget does not allow the request."""
+    """The share of its budgets that a request takes while it is in progress. The constructor raises
+    `BudgetError` if a budget does not allow the request."""
 
     def __init__(self, budgets: tuple[Budget, ...], backend: Backend, prompt: Prompt) -> None:
         self.budgets = budgets
@@ -302,18 +305,19 @@ class Reservation:
         self.tokens = estimate_tokens(prompt)
         self.cost = read_amount(backend.least_cost(Usage(1, self.tokens, 1)))
         self.least_calls = 1
-        """What is charged at least; 0 where the LM was answered by a backend that it asked."""
+        """The calls to charge at least. 0 once a backend, which is charged separately, has
+        answered."""
         self._open = True
         with _LOCK:
-            # All or none: a request that one of them refuses takes nothing of the others.
+            # Check all budgets before booking any: a refused request must reserve nothing.
             for budget in budgets:
                 budget.check(self)
             for budget in budgets:
                 budget.book(self, None, ended=False)
 
     def settle(self, used: Usage | None) -> bool:
-        """End the request with what it used: None where nothing was sent, or it is charged by
-        itself. Returns whether that was charged here."""
+        """End the request and charge its usage. Pass None if nothing was sent, or if the request is
+        charged elsewhere. Returns False if the request had ended before."""
         with _LOCK:
             if not self._open:
                 return False
@@ -325,9 +329,8 @@ class Reservation:
             return True
 
     def at_least(self, used: Usage) -> Usage:
-        """What to charge for a request that was sent: what it used, and where that is missing, or
-        is said to be nothing, the estimate that it was admitted with. So the budget holds and can
-        still be used."""
+        """The usage to charge for a request that was sent: its reported usage, or the estimate if
+        the report is missing or says 0. So the budget holds and stays usable."""
         if not (used.calls or self.least_calls):
             return used
         missing = not used.input_tokens
@@ -341,15 +344,15 @@ class Reservation:
 
 
 def budgets_in_force() -> tuple[Budget, ...]:
-    """The budgets that a request made here is charged to, the outermost first."""
+    """The budgets that are charged for a request made here, the outermost first."""
     scope = scope_in_force.get()
     return () if scope is None else scope.budgets
 
 
 def estimate_tokens(prompt: Prompt | str) -> int:
-    """Estimate how many tokens a prompt, its schema included, or a text has: a token for every four
-    bytes, and at least one. Budgets and rate limits need a number before a request is sent, and
-    correct it by the usage of the answer."""
+    """Estimate the tokens of a text, or of a prompt with its schema: one token for every four
+    bytes, and at least one. Budgets and rate limits use the estimate until the answer reports its
+    usage."""
     if isinstance(prompt, str):
         texts = [prompt]
     else:
@@ -365,8 +368,8 @@ def estimate_tokens(prompt: Prompt | str) -> int:
 
 
 def at_least_estimated(used: Usage, estimate: int) -> int:
-    """The tokens of a request. No prompt has none: where those of the prompt are not reported, they
-    are as many as was estimated, or more."""
+    """The tokens of a request. If the provider does not report the tokens of the prompt, at least
+    the estimate."""
     return used.tokens if used.input_tokens else max(used.output_tokens, estimate)
 
 
@@ -375,11 +378,11 @@ def _left(limit: T | None, used: T) -> T | None:
 
 
 _LOCK = Lock()
-"""Held for a moment while budgets are read and written, by any thread and for all budgets."""
+"""Held briefly while any thread reads and writes budgets. One lock serves all budgets."""
 
 scope_in_force = cast("ContextVar[Scope | None]", spending_limit)
-"""The scope that requests made here are charged in."""
+"""The active scope: requests made here are charged to its budgets."""
 
 asked_under: ContextVar[Reservation | None] = ContextVar("bae_asked_under", default=None)
-"""What is reserved for a question to an LM that may ask backends in turn: these are charged
-themselves, and it is given back."""
+"""The reservation for a question to an LM that may ask backends. It is released when a backend
+sends a request, since that request is charged separately."""

@@ -1,5 +1,5 @@
-"""A cache of answers. A question that was answered before costs nothing, and equal questions asked
-at the same time share one request."""
+"""A cache of answers. A repeated question costs nothing, and equal questions asked at the same time
+share one request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 VERSION = 1
-"""Of the keys and of the stored answers: those of another version are not found."""
+"""The version of the keys and of the stored answers. Entries of another version are ignored."""
 
 _Method = Literal["get", "put", "drop", "aclose"]
 _TASKS: Final[dict[_Method, str]] = {
@@ -48,9 +48,8 @@ _log = logging.getLogger("bae.lm")
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """How many questions were answered from the store (`hits`), by the LM (`misses`), and by the
-    answer to an equal one that was in progress (`joined`); and how many answers could not be
-    stored (`unstored`)."""
+    """How many questions were answered from the store (`hits`), by the LM (`misses`), and by an
+    equal request in progress (`joined`), and how many answers could not be stored (`unstored`)."""
 
     hits: int
     misses: int
@@ -59,18 +58,19 @@ class CacheStatistics:
 
 
 class Cached(Policy):
-    """Asks an LM only what it was not asked before: `Cached(lm)` for this process, or
-    `Cached(lm, "answers.sqlite")` for later ones too.
+    """Answers repeated questions from a cache: `Cached(lm)` in this process, or
+    `Cached(lm, "answers.sqlite")` in a file that later processes use too.
 
-    Two questions are the same when the prompt with its schema, the model and its settings are.
-    An answer from the cache uses no call and no token. Only answers that ended by themselves are
-    stored, and one that turns out invalid is dropped. Equal questions asked at the same time make
-    one request, which continues as long as one caller waits for it.
+    Two questions are equal if their prompts, schemas, models and settings are equal. An answer from
+    the cache uses no call and no token. Only complete answers are stored, and invalid answers are
+    deleted. Equal questions asked at the same time share one request, which continues as long as a
+    caller waits for it.
 
-    A store that fails, or takes longer than `store_timeout` seconds, fails no run: the LM is asked,
-    and the logger `bae.lm` warns, once until the store works again.
+    If the store fails, or takes longer than `store_timeout` seconds, the run continues: the LM is
+    asked, and the logger `bae.lm` warns once until the store works again.
 
-    Put it outside all policies that count or wait: answers from the cache then cost nothing.
+    Put this policy outside all policies that count or wait, so that answers from the cache are
+    free.
     """
 
     def __init__(
@@ -95,27 +95,27 @@ class Cached(Policy):
                 _check_settings(each)
         self.store_timeout = store_timeout
         self._failing: set[str] = set()
-        """The methods of the store that failed when they were last called."""
+        """The methods of the store whose last call failed."""
         self._shared = SharedRequests()
         self._hits = self._misses = self._unstored = 0
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """The stored answer, or that of an equal question in progress, or else ask the LM."""
+        """Return the stored answer, or wait for an equal request in progress, or ask the LM."""
         key = cache_key(self.inner, prompt)
         return await self._shared.answer(key, lambda: self._look_and_ask(key, prompt))
 
     def statistics(self) -> CacheStatistics:
-        """How often the cache was used."""
+        """Counts of hits, misses, joined requests and unstored answers."""
         return CacheStatistics(self._hits, self._misses, self._shared.joined, self._unstored)
 
     async def reject(self, prompt: Prompt) -> None:
-        """Drop the answer to a prompt, and have the LM inside do so."""
+        """Delete the answer to a prompt, here and in caches inside."""
         key = cache_key(self.inner, prompt)
         await self._use_store("drop", lambda: self.store.drop(key))
         await super().reject(prompt)
 
     async def aclose(self) -> None:
-        """Close the store, and the LM inside."""
+        """Close the store and the LM inside."""
         try:
             await self._use_store("aclose", lambda: self.store.aclose())
         finally:
@@ -123,20 +123,20 @@ class Cached(Policy):
 
     async def _look_and_ask(self, key: str, prompt: Prompt) -> Answer:
         _, stored = await self._use_store("get", lambda: _get(self.store, key))
-        found = _read(stored)
-        if found is not None:
+        cached = _read_answer(stored)
+        if cached is not None:
             self._hits += 1
-            return found
+            return cached
         self._misses += 1
         answer = await self.ask(prompt)
-        text = _written(prompt, answer) if answer.stop == "end" else ""
+        text = _dump_answer(prompt, answer) if answer.stop == "end" else ""
         if text is None:
             self._unstored += 1
         elif text:
             try:
                 done, _ = await self._use_store("put", lambda: self.store.put(key, text))
             except BaseException:
-                report(answer.usage)  # no caller waits for it any more
+                report(answer.usage)  # no caller is left to report it
                 raise
             self._unstored += not done
         return answer
@@ -144,11 +144,11 @@ class Cached(Policy):
     async def _use_store(
         self, method: _Method, call: Callable[[], Awaitable[T]]
     ) -> tuple[bool, T | None]:
-        """Whether the store did as it was asked, and what it returned. Its failures are logged:
-        better an answer that is not stored than none."""
+        """Call the store. Returns whether the call succeeded, and its result. A failure is only
+        logged, since an answer that is not stored is better than no answer."""
         bound = asyncio.timeout(self.store_timeout)
         try:
-            if isinstance(self.store, MemoryCache):  # it waits for nothing
+            if isinstance(self.store, MemoryCache):  # needs no timeout: it never waits
                 returned = await call()
             else:
                 async with bound:
@@ -184,7 +184,7 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
         parts: dict[str, Any] = {
             "version": VERSION,
             **identity_of(backend),
-            "settings": backend.settings,  # with those of the policies around it
+            "settings": backend.settings,  # including the policies around the backend
             "system": prompt.system,
             "text": prompt.text,
             "turns": [[each.answer, each.correction] for each in prompt.corrections],
@@ -197,7 +197,7 @@ def cache_key(backend: Backend, prompt: Prompt) -> str:
             parts["thread"] = [[each.role, each.text] for each in turns]
         if prompt.question.method:
             parts["method"] = prompt.question.method
-        # What a provider wants back verbatim is no part of it: see `Message.echo`.
+        # The key leaves out `Message.echo`.
         rounds = [each for each in prompt.conversation if each.kind == "round"]
         if rounds:
             parts["rounds"] = [[e.role, [*map(_of_part, e.parts)]] for e in rounds]
@@ -227,7 +227,7 @@ def _of_part(part: Part) -> list[Any]:
 
 
 def _check_settings(backend: Backend) -> None:
-    """Raise where stored answers could not be told from those of another LM."""
+    """Raise if a persistent store could confuse the answers of this LM with those of another LM."""
     if isinstance(backend, LMAdapter) and not backend.has_settings:
         name = type(backend.lm).__name__
         raise BaeLMError(
@@ -241,7 +241,7 @@ def _check_settings(backend: Backend) -> None:
 
 
 def text_to_store(prompt: Prompt, answer: Answer) -> str | None:
-    """The text of an answer, from which it can be read again; None if JSON cannot express it."""
+    """The text to store for an answer, or None if JSON cannot express the answer."""
     if not is_lossless(prompt, answer):
         return None
     if answer.text or answer.value is UNPARSED:
@@ -252,8 +252,8 @@ def text_to_store(prompt: Prompt, answer: Answer) -> str | None:
         return None
 
 
-def _written(prompt: Prompt, answer: Answer) -> str | None:
-    """An answer as it is stored, or None where JSON cannot express it."""
+def _dump_answer(prompt: Prompt, answer: Answer) -> str | None:
+    """An answer as JSON for the store, or None if JSON cannot express it."""
     text = text_to_store(prompt, answer)
     if text is None:
         return None
@@ -262,49 +262,49 @@ def _written(prompt: Prompt, answer: Answer) -> str | None:
 
 
 def calls_to_store(answer: Answer) -> dict[str, Any]:
-    """What an answer has of tool calls, as JSON."""
-    found: dict[str, Any] = {}
+    """The tool calls of an answer, as JSON."""
+    stored: dict[str, Any] = {}
     if answer.calls:
-        found["calls"] = [astuple(call) for call in answer.calls]
+        stored["calls"] = [astuple(call) for call in answer.calls]
     if answer.ran:
-        found["ran"] = [[astuple(call), _of_part(result)[1:]] for call, result in answer.ran]
+        stored["ran"] = [[astuple(call), _of_part(result)[1:]] for call, result in answer.ran]
     if answer.echo is not None:
-        found["echo"] = answer.echo
-    return found
+        stored["echo"] = answer.echo
+    return stored
 
 
 def with_stored_calls(answer: Answer, stored: Mapping[str, Any]) -> Answer:
-    """An answer with the tool calls that are stored of it. Raises TypeError or ValueError where
-    they cannot be read."""
+    """Add the stored tool calls to an answer. Raises TypeError or ValueError if they cannot be
+    read."""
     ran = ((CallPart(*call), ResultPart(*result)) for call, result in stored.get("ran", ()))
     calls = (CallPart(*call) for call in stored.get("calls", ()))
     return replace(answer, calls=tuple(calls), ran=tuple(ran), echo=stored.get("echo"))
 
 
-def _read(stored: str | None) -> Answer | None:
-    """The stored answer; None where there is none that can be read, and it has to be asked for."""
+def _read_answer(stored: str | None) -> Answer | None:
+    """The stored answer, or None if it is missing or unreadable."""
     if stored is None:
         return None
     try:
-        found = json.loads(stored)
-        texts = [found["text"], *found["models"]]
-        if found["version"] == VERSION and all(isinstance(each, str) for each in texts):
-            return with_stored_calls(Answer(texts[0], Usage(models=tuple(texts[1:]))), found)
+        data = json.loads(stored)
+        texts = [data["text"], *data["models"]]
+        if data["version"] == VERSION and all(isinstance(each, str) for each in texts):
+            return with_stored_calls(Answer(texts[0], Usage(models=tuple(texts[1:]))), data)
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
     return None
 
 
 class SharedRequests:
-    """Requests in progress, by a key that is the same for equal questions. Callers who ask the same
-    meanwhile share the answer; `joined` counts them."""
+    """Requests in progress, by the key of their question. Callers who ask an equal question in the
+    meantime share the answer; `joined` counts these callers."""
 
     def __init__(self) -> None:
         self.joined = 0
         self._requests: dict[tuple[asyncio.AbstractEventLoop, str], _SharedRequest] = {}
 
     async def answer(self, key: str, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """The answer to an equal question that is in progress, or else the one that `ask` gives."""
+        """Wait for an equal request in progress, or start a request with `ask`."""
         place = asyncio.get_running_loop(), key
         while True:
             request = self._requests.get(place)
@@ -315,8 +315,8 @@ class SharedRequests:
             try:
                 return await request.result()
             except BudgetError as error:
-                # The budgets around the first caller do not concern those who joined; one that is
-                # inside the cache would refuse each of them.
+                # A budget around the first caller does not limit callers who joined: they ask
+                # again. A budget inside the cache limits all of them.
                 others = set(request.budgets).difference(budgets_in_force())
                 if not joined or error.budget not in others:
                     raise
@@ -327,30 +327,30 @@ class SharedRequests:
 
 
 class _SharedRequest:
-    """A request that several callers wait for: a task with the budgets of the first caller. The
-    first of those who still wait when it ends has its usage. It `is_open` while it can be
-    joined."""
+    """A request that several callers wait for: a task under the budgets of the first caller. When
+    it ends, the first caller still waiting reports its usage. Callers can join while it
+    `is_open`."""
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, Answer]]) -> None:
         self.budgets = budgets_in_force()
-        # By caller, in order; each can leave at once, however many wait.
+        # By caller, in order. A caller can leave in constant time.
         self._meters: OrderedDict[asyncio.Future[None], Meter | None] = OrderedDict()
-        self._told: list[CallEvent] = []
-        self._is_given = False
-        self._is_left = False
+        self._events: list[CallEvent] = []
+        self._is_delivered = False
+        self._is_abandoned = False
         self._task = asyncio.get_running_loop().create_task(self._run(ask))
         self._task.add_done_callback(self._wake)
 
     @property
     def is_open(self) -> bool:
-        return not (self._is_left or self._task.done())
+        return not (self._is_abandoned or self._task.done())
 
     async def result(self) -> Answer:
-        """Wait for the answer. Callers who join later are told the events they missed. The last one
-        to leave cancels the request and waits until it has ended."""
+        """Wait for the answer. A caller who joins late gets the events so far. The last caller to
+        leave cancels the request and waits until it has ended."""
         waiter, task = asyncio.get_running_loop().create_future(), self._task
         self._meters[waiter] = meter_in_force.get()
-        for event in self._told:
+        for event in self._events:
             tell(event)
         try:
             await waiter
@@ -358,18 +358,18 @@ class _SharedRequest:
             if len(self._meters) > 1:
                 del self._meters[waiter]
                 raise
-            self._is_left = True
+            self._is_abandoned = True
             task.cancel()
             await gone([task])
             if not task.cancelled() and task.exception() is None:
-                report(self._usage())  # it was paid for, and no other caller has used it
+                report(self._usage())  # the answer was paid for, and no caller is left to report it
             raise
         if task.cancelled():
             return task.result()
         error = task.exception()
         if error is not None:
-            # Each gets an error of its own, as errors are written to where they are raised.
-            first, self._is_given = not self._is_given, True
+            # Each caller gets a copy of the error, since notes are added to it where it is raised.
+            first, self._is_delivered = not self._is_delivered, True
             raise error if first else _copy(error) from error.__cause__
         return replace(task.result(), usage=self._usage())
 
@@ -378,14 +378,14 @@ class _SharedRequest:
         return await ask()
 
     def _usage(self) -> Usage:
-        """What the request used, for the first who asks; nothing for the others."""
+        """The usage of the request for the first caller, and no usage for the others."""
         used = self._task.result().usage
-        first, self._is_given = not self._is_given, True
+        first, self._is_delivered = not self._is_delivered, True
         return used if first else Usage(models=used.models)
 
     def _wake(self, _: object) -> None:
         for waiter in self._meters:
-            if not waiter.done():  # it was cancelled
+            if not waiter.done():  # a cancelled waiter is done
                 waiter.set_result(None)
 
     def _report(self, usage: Usage) -> None:
@@ -394,7 +394,7 @@ class _SharedRequest:
             first[0](usage)
 
     def _tell(self, event: CallEvent) -> None:
-        self._told.append(event)
+        self._events.append(event)
         for meter in self._meters.values():
             if meter is not None and meter[1] is not None:
                 meter[1](event)

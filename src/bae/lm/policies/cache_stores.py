@@ -1,5 +1,5 @@
-"""Where a cache stores answers: in memory, or in an SQLite file that several processes may use at
-once. A store maps one text to another."""
+"""Stores for a cache of answers: in memory, or in an SQLite file that several processes may use at
+once. A store maps a text (the key) to another text."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ T = TypeVar("T")
 
 
 class CacheStore(Protocol):
-    """The four methods that `Cached` needs of a store; write them to store answers elsewhere. One
-    store may be used from several event loops."""
+    """The four methods that `Cached` calls on a store. Write a class with them to store answers
+    elsewhere. One store may be used from several event loops."""
 
     async def get(self, key: str) -> str | None:
-        """The text that was put there, or None."""
+        """The text stored under `key`, or None."""
         ...
 
     async def put(self, key: str, text: str) -> None:
-        """Store a text."""
+        """Store a text under `key`."""
         ...
 
     async def drop(self, key: str) -> None:
-        """Delete a text, where there is one."""
+        """Delete the text of `key`, if there is one."""
         ...
 
     async def aclose(self) -> None:
@@ -43,7 +43,7 @@ class CacheStore(Protocol):
 
 
 class MemoryCache:
-    """Stores answers in this process: the `size` that were used last."""
+    """Stores answers in this process: the `size` most recently used ones."""
 
     def __init__(self, size: int = 1000) -> None:
         if type(size) is not int or size < 1:
@@ -56,7 +56,7 @@ class MemoryCache:
         return len(self._texts)
 
     async def get(self, key: str) -> str | None:
-        """The text of a key, which counts as used now."""
+        """The text of a key, or None. Counts as a use."""
         with self._lock:
             text = self._texts.get(key)
             if text is not None:
@@ -64,7 +64,7 @@ class MemoryCache:
             return text
 
     async def put(self, key: str, text: str) -> None:
-        """Store a text, and drop the least recently used one beyond `size`."""
+        """Store a text. Beyond `size`, the least recently used text is deleted."""
         with self._lock:
             self._texts[key] = text
             self._texts.move_to_end(key)
@@ -83,10 +83,10 @@ class MemoryCache:
 class SQLiteCache:
     """Stores answers in a file, for later runs: `SQLiteCache("answers.sqlite")`.
 
-    Several processes may use one file at once, and one that is killed leaves it intact. It is
-    opened on first use, and all work on it is done in worker threads. Answers older than `age`
-    seconds are not used, and of more than `size` the oldest are deleted; None is no bound.
-    `timeout` is how long to wait while another process writes.
+    Several processes may use one file at once, and a killed process leaves it intact. The file is
+    opened on first use and read in worker threads. Answers older than `age` seconds are ignored,
+    and the oldest answers beyond `size` are deleted; None means no bound. `timeout` is how many
+    seconds to wait while another process writes.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class SQLiteCache:
         return None if row is None else str(row[0])
 
     async def put(self, key: str, text: str) -> None:
-        """Store a text; now and then, delete what is too old or beyond `size`."""
+        """Store a text. After every 100 texts, delete those that are too old or beyond `size`."""
 
         def write(database: sqlite3.Connection) -> None:
             database.execute(
@@ -140,7 +140,7 @@ class SQLiteCache:
         await self._do(lambda database: database.execute(delete, (key,)).rowcount)
 
     async def prune(self) -> int:
-        """Delete what is too old or beyond `size`, and return how many these were."""
+        """Delete the answers that are too old or beyond `size`. Returns how many were deleted."""
         return await self._do(self._prune)
 
     async def aclose(self) -> None:
@@ -148,21 +148,21 @@ class SQLiteCache:
         await in_thread(self._close)
 
     def _prune(self, database: sqlite3.Connection) -> int:
-        gone = 0
+        deleted = 0
         if self.age is not None:
             old = self._clock() - self.age
-            gone += database.execute("DELETE FROM answers WHERE at <= ?", (old,)).rowcount
+            deleted += database.execute("DELETE FROM answers WHERE at <= ?", (old,)).rowcount
         if self.size is not None:
-            gone += database.execute(
+            deleted += database.execute(
                 "DELETE FROM answers WHERE key IN"
                 " (SELECT key FROM answers ORDER BY at DESC LIMIT -1 OFFSET ?)",
                 (self.size,),
             ).rowcount
-        return gone
+        return deleted
 
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        # One at a time, so that a file which another process holds keeps one thread waiting and
-        # not all of them. The lock is for work that continues after its caller was cancelled.
+        # One call at a time: if another process has locked the file, only one thread waits. The
+        # lock is for work that continues after its caller was cancelled.
         async with self._turn:
             return await in_thread(lambda: self._with(work))
 
@@ -179,7 +179,7 @@ class SQLiteCache:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not os.path.lexists(self.path):
             make_private(self.path)
-        # Autocommit: each statement is a transaction of its own.
+        # Autocommit: each statement is its own transaction.
         database = sqlite3.connect(
             self.path, timeout=self.timeout, isolation_level=None, check_same_thread=False
         )
@@ -213,22 +213,22 @@ class SQLiteCache:
 
 
 def _close_in(process: int, database: sqlite3.Connection) -> None:
-    # A forked child must not close what its parent uses: that would drop the parent's locks.
+    # A forked child must not close the parent's database: that would release the parent's locks.
     if process == os.getpid():
         database.close()
 
 
 def _prepare(database: sqlite3.Connection, timeout: float) -> None:
-    # In one statement: another process may be creating it.
-    found, tables = database.execute(
+    # Read both in one statement: another process may be creating the file.
+    version, tables = database.execute(
         "SELECT user_version, (SELECT count(*) FROM sqlite_master) FROM pragma_user_version"
     ).fetchone()
-    if found != VERSION and (found or tables):
+    if version != VERSION and (version or tables):
         raise sqlite3.DatabaseError("it is the database of something else, or of another version")
     switch_to_wal(database, timeout)
-    # Answers lost in a power failure are asked for again; a process that dies loses nothing.
+    # After a power failure, lost answers are asked for again. A process that dies loses nothing.
     database.execute("PRAGMA synchronous = NORMAL")
-    if found == VERSION:
+    if version == VERSION:
         return
     database.execute("BEGIN IMMEDIATE")
     database.execute(
@@ -241,7 +241,7 @@ def _prepare(database: sqlite3.Connection, timeout: float) -> None:
 
 
 PRUNE_EVERY = 100
-"""Answers stored between two checks of the bounds."""
+"""How many answers are stored between two checks of the bounds."""
 
 VERSION = 0x62616502
-"""Marks the file as a cache, "bae" in ASCII, and has the version of its tables."""
+"""The mark of a cache file: "bae" in ASCII, then the version of the tables."""

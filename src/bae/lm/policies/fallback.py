@@ -1,5 +1,4 @@
-"""A line of LMs, of which the next is asked where one fails for a reason that the next may not
-have."""
+"""A line of LMs. If one fails for a reason that may not affect the next, the next is asked."""
 
 from __future__ import annotations
 
@@ -23,17 +22,17 @@ if TYPE_CHECKING:
     from bae.usage import Usage
 
 FallbackOn = int | str | type[Exception] | Callable[[Exception], bool]
-"""An error after which the next LM is asked: its HTTP status, its code, its class, or a function
-that says so. "refused" is an answer that is a refusal."""
+"""An error after which the next LM is asked: an HTTP status, an error code, an exception class, or
+a function that returns True for the error. "refused" means that the model refused to answer."""
 
 LONGEST_SKIP: Final = 600.0
-"""Seconds for which an LM is asked last at most, whatever its provider asks for."""
+"""The most seconds for which a failed LM is asked last, even if its provider asks for more."""
 
 _REFUSED: Final = "refused"
 _ALL_FAILED: Final = "bae-lm-all-failed"
 _CODES: Final = frozenset(
     {
-        "bae-lm-rate-limited",  # no money left is reported like that too, and is not retryable
+        "bae-lm-rate-limited",  # also used when the money is used up, which is not retryable
         "bae-lm-rate-wait",
         "bae-lm-unavailable",
         "bae-lm-unreachable",
@@ -42,14 +41,14 @@ _CODES: Final = frozenset(
 )
 _NO_MONEY: Final = 402
 _OF_PROVIDER: Final = frozenset({"bae-lm-unauthorized", "bae-lm-not-found"})
-"""Errors that the next request to the same LM would have too, though no other LM is asked after
-them by default."""
+"""Errors that would repeat with the same LM. By default they are raised, and no other LM is
+asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class FallbackStatistics:
-    """How often an LM of a `Fallback` was `asked`, has `answered` and has `failed`, and for how
-    many seconds more it is asked last."""
+    """How often an LM of a `Fallback` was `asked`, `answered` and `failed`. For the next
+    `skipped_for` seconds the other LMs are asked first."""
 
     model: str
     asked: int
@@ -59,7 +58,7 @@ class FallbackStatistics:
 
 
 class _Line:
-    """What is known of one LM of the line."""
+    """An LM of the line with its counts, and the time until which it is asked last."""
 
     __slots__ = ("answered", "asked", "failed", "lm", "until")
 
@@ -70,21 +69,22 @@ class _Line:
 
 
 class Fallback(Policy):
-    """Asks the first LM, and the next one where it fails for a reason that the next may not have:
+    """Asks the first LM. If it fails for a reason that may not affect the next LM, asks the next:
     `Fallback("anthropic", "openai:gpt-5-mini")`.
 
-    The next LM is asked when a provider is overloaded, unreachable, too slow or broken, when a rate
-    limit or the money is used up, and when a budget around that LM alone is. A wrong key, a wrong
-    name, a request that the provider refuses, a prompt that is too long and an answer that does not
-    fit are raised at once, or asked again: another LM would hide them. `on` adds to these errors:
-    HTTP statuses, error codes, classes, functions, and "refused" for refusals.
+    The next LM is asked if a provider is overloaded, unreachable, too slow or broken, if a rate
+    limit or the money is used up, or if a budget around that LM alone is used up. Other errors are
+    raised at once, since another LM would hide them: a wrong key, a wrong name, a request that the
+    provider refuses, a prompt that is too long. An invalid answer is corrected by the same LM. Use
+    `on` for further errors: HTTP statuses, error codes, exception classes, functions, and "refused"
+    for refusals.
 
-    An LM that failed is asked after the others for `skip_for` seconds, or as long as its provider
-    asks to wait; 0 asks it first each time. When all fail, `BaeLMError` with the code
-    `bae-lm-all-failed` lists the error of each, and has them in `.failures`.
+    A failed LM is asked last for `skip_for` seconds, or longer if its provider asks for it. 0 keeps
+    the order. If all LMs fail, `BaeLMError` with the code `bae-lm-all-failed` lists the errors, and
+    has them in `.failures`.
 
-    Who answered is in the usage and the records of the run, and why others failed. Each request is
-    charged to the budgets around it, whoever is asked. `clock` is for tests.
+    The usage and the records of the run name the LM that answered, and the errors of the others.
+    Each request is charged to the budgets around it. `clock` is for tests.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Fallback(Policy):
             raise ValueError(f"Fallback(skip_for={skip_for!r}): give 0 or more seconds")
         super().__init__(first)
         self._line = [_Line(self.inner), *(_Line(as_backend(lm)) for lm in others)]
-        self._on = tuple(map(_checked, (on,) if isinstance(on, int | str) else on))
+        self._on = tuple(map(_check_condition, (on,) if isinstance(on, int | str) else on))
         self.skip_for = skip_for
         self._clock = clock
 
@@ -121,7 +121,7 @@ class Fallback(Policy):
                     each.answered += 1
                     each.until = 0.0
                     return answer
-                report(answer.usage)  # the answer that is returned reports its own alone
+                report(answer.usage)  # the final answer reports only its own usage
                 error: Exception = _refusal(each.lm, answer)
             except Exception as raised:
                 if not self._falls_back(raised):
@@ -137,7 +137,7 @@ class Fallback(Policy):
         raise _all_failed(failures)
 
     def statistics(self) -> tuple[FallbackStatistics, ...]:
-        """How often each LM was asked, in their order."""
+        """The counts of each LM, in their order."""
         now = self._clock()
         return tuple(
             FallbackStatistics(
@@ -157,7 +157,7 @@ class Fallback(Policy):
             )
 
     def _order(self) -> list[_Line]:
-        """The LMs in the order in which they are asked: those that failed lately come last."""
+        """The LMs in the order to ask them. LMs that failed recently come last."""
         now = self._clock()
         return sorted(self._line, key=lambda each: each.until > now)
 
@@ -184,93 +184,94 @@ class Fallback(Policy):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The class, model and settings of each LM: a cache around this policy has answers of its
-        own, whoever gave them."""
+        """The class, model and settings of each LM. A cache around this policy therefore shares no
+        entry with a cache of one of the LMs."""
         return {"fallback": [{**identity_of(lm), "settings": lm.settings} for lm in self.inners]}
 
     @property
     def secrets(self) -> Iterable[str]:
-        """Keys that the LMs send."""
+        """The API keys that the LMs send."""
         return [secret for lm in self.inners for secret in lm.secrets]
 
     @property
     def answers_unions(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """Whether all can be held to a schema with alternatives."""
+        """Whether all LMs can follow a schema with alternatives."""
         return all(lm.answers_unions for lm in self.inners)
 
     @property
     def one_call(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """Whether all may choose and fill in one request."""
+        """Whether all LMs may choose and fill in one request."""
         return all(lm.one_call for lm in self.inners)
 
     @property
     def free(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """Whether requests to all of them cost nothing."""
+        """Whether all LMs are free."""
         return all(lm.free for lm in self.inners)
 
     @property
     def calls_tools(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """Whether all have native tool calls. Otherwise all call tools by structured output, so
-        that any of them can continue a conversation."""
+        """Whether all LMs have native tool calls. Otherwise all call tools by structured
+        output, so that any LM can continue a conversation."""
         return all(lm.calls_tools for lm in self.inners)
 
     @property
     def runs_tools(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """Whether bae has the conversation with tools for all of them."""
+        """Whether bae runs the tool loop for all LMs."""
         return all(lm.runs_tools for lm in self.inners)
 
     @property
     def native_tools(self) -> frozenset[str] | None:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """The tools that the providers of all of them run."""
-        found: frozenset[str] | None = None
+        """The tools that the providers of
+        all LMs run."""
+        common: frozenset[str] | None = None
         for lm in self.inners:
-            known = lm.native_tools
-            found = known if found is None or known is None else found & known
-        return found
+            own = lm.native_tools
+            common = own if common is None or own is None else common & own
+        return common
 
     @property
     def takes_files(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """The kinds of files that all of them take."""
+        """The kinds of files that all LMs take."""
         first, *others = (lm.takes_files for lm in self.inners)
         return first.intersection(*others)
 
     @property
     def context_window(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """The smallest that is known."""
+        """The smallest known context window."""
         known = [lm.context_window for lm in self.inners if lm.context_window is not None]
         return min(known, default=None)
 
     @property
     def attempts(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """The most that one of them has."""
+        """The largest `attempts` of the LMs."""
         return max(lm.attempts for lm in self.inners)
 
     @property
     def retries(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """How many more times all are asked in turn where all have failed: the least that one of
-        them has, which is 0 with `Retry` inside."""
+        """How often all LMs are asked again after all have failed: the smallest `retries` of the
+        LMs, which is 0 with `Retry` inside."""
         return min(lm.retries for lm in self.inners)
 
     def least_cost(self, usage: Usage) -> float | None:
-        """What a request costs at least; None where the cost of one of them will not be known."""
+        """The lowest cost of a request, or None if the cost of one of the LMs will stay unknown."""
         costs = [lm.least_cost(usage) for lm in self.inners]
         return None if None in costs else min(cost for cost in costs if cost is not None)
 
     def at_once(
         self, previous: Node | None, fillable: Sequence[type[Node]]
     ) -> Sequence[type[Node]]:
-        """Those of `fillable` that may be filled by the answer that chooses, by all of them."""
+        """The types in `fillable` that every LM may fill in the answer that chooses."""
         for lm in self.inners:
             fillable = lm.at_once(previous, fillable)
         return fillable
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge what a run has used before to the budgets inside."""
+        """Charge the earlier usage of a resumed run to the budgets inside."""
         for lm in self.inners:
             lm.restore(run_id, used, seconds)
 
     async def reject(self, prompt: Prompt) -> None:
-        """Pass on that the answer to this prompt was not valid."""
+        """Report an invalid answer to all LMs."""
         for lm in self.inners:
             await lm.reject(prompt)
 
@@ -290,15 +291,15 @@ class Fallback(Policy):
 
 
 def may_pass_elsewhere(error: Exception) -> bool:
-    """Whether a request that failed with this error may be answered by another LM: by its type, its
-    code and its status, as the table in `docs/policies.md` has it."""
+    """Whether another LM may answer a request that failed with this error. Decides by the type,
+    code and status of the error; the table in `docs/policies.md` shows them."""
     if worth_retrying(error) or any(map(may_pass_elsewhere, _failures_inside(error))):
         return True
     return isinstance(error, BaeLMError) and (error.code in _CODES or error.status == _NO_MONEY)
 
 
 def _failures_inside(error: Exception) -> list[Exception]:
-    """The errors of the LMs of a `Fallback` inside, where all have failed."""
+    """The errors of all LMs of an inner `Fallback`, if all its LMs failed."""
     if not isinstance(error, BaeLMError) or error.code != _ALL_FAILED:
         return []
     return [each for each in error.failures if isinstance(each, Exception)]
@@ -314,8 +315,8 @@ def _matches(error: Exception, wanted: FallbackOn) -> bool:
     return bool(wanted(error))
 
 
-def _checked(wanted: FallbackOn) -> FallbackOn:
-    """What `on` has. Raises where no error can be meant by it."""
+def _check_condition(wanted: FallbackOn) -> FallbackOn:
+    """Return an item of `on`. Raises ValueError if no error can match it."""
     given: Any = wanted
     match given:
         case bool():
@@ -344,12 +345,14 @@ def _refusal(lm: Backend, answer: Answer) -> BaeLMError:
 
 
 def _all_failed(failures: Sequence[tuple[Backend, Exception]]) -> BaseException:
-    """The error where no LM has answered."""
+    """The error after all LMs have failed."""
     errors = [error for _, error in failures]
     waits = [getattr(error, "retry_after", None) for error in errors if worth_retrying(error)]
-    said = "; ".join(f"{number}. {_line(*each)}" for number, each in enumerate(failures, 1))
+    lines = "; ".join(
+        f"{number}. {_failure_line(*each)}" for number, each in enumerate(failures, 1)
+    )
     return BaeLMError(
-        f"none of {len(failures)} LMs has answered: {said}",
+        f"none of {len(failures)} LMs has answered: {lines}",
         code=_ALL_FAILED,
         retryable=bool(waits),
         retry_after=min((wait for wait in waits if wait), default=None) if all(waits) else None,
@@ -359,6 +362,6 @@ def _all_failed(failures: Sequence[tuple[Backend, Exception]]) -> BaseException:
     )
 
 
-def _line(lm: Backend, error: Exception) -> str:
-    said = error.message if isinstance(error, BaeLMError | BudgetError) else describe(error)
-    return f"{lm!r}: {said}"
+def _failure_line(lm: Backend, error: Exception) -> str:
+    message = error.message if isinstance(error, BaeLMError | BudgetError) else describe(error)
+    return f"{lm!r}: {message}"

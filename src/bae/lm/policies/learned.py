@@ -1,6 +1,5 @@
-"""Learned prompts: for each node class an instruction, and few-shot examples that are shown to the
-model before the question. `bae.optimizer` learns them and stores them in files; they work with any
-backend, since they are part of the prompt."""
+"""Learned prompts: an instruction and few-shot examples for a node class. `bae.optimizer` learns
+them and stores them in files. They are part of the prompt, so they work with any backend."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from bae.language_model import LM
 
 NodePart = Literal["fill", "choice"]
-"""What a model is asked for about a node: its fields, or its successor."""
+"""The two questions about a node: fill its fields, or choose its successor."""
 _STRICT = ConfigDict(extra="forbid")  # a file with other keys is refused
 
 
@@ -35,9 +34,10 @@ _STRICT = ConfigDict(extra="forbid")  # a file with other keys is refused
 class PromptExample:
     """A question and its answer, as JSON values.
 
-    `known` is the JSON of the prompt: for a fill `{"A": {…}, "context": {…}}`, with the fields of
-    the previous node `A` and the resolved values; for a choice `{"A": {…}}`. `answer` is what the
-    model is to answer: the fields, or `{"choice": "B"}`, which is `"None"` to stop.
+    `known` is the JSON of the prompt. For a fill it is `{"A": {…}, "context": {…}}`, with the
+    fields of the previous node `A` and the resolved values; for a choice it is `{"A": {…}}`.
+    `answer` is the expected answer: the fields, or `{"choice": "B"}`. The choice `"None"` ends the
+    run.
     """
 
     known: Mapping[str, JsonValue]
@@ -46,8 +46,8 @@ class PromptExample:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class LearnedPrompt:
-    """What was learned about one question: an `instruction` in place of the usual one, unless
-    empty, and `examples` that are shown before the question."""
+    """The learned prompt of one question. The `instruction` replaces the usual instruction, unless
+    it is empty; the `examples` are shown before the question."""
 
     instruction: str = ""
     examples: tuple[PromptExample, ...] = ()
@@ -55,30 +55,29 @@ class LearnedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class NodePrompts:
-    """The learned prompts of a node class: for the `fill` of its fields, and for the `choice` of
-    its successor."""
+    """The learned prompts of a node class: to `fill` its fields, and for the `choice` of its
+    successor."""
 
     fill: LearnedPrompt | None = None
     choice: LearnedPrompt | None = None
 
     def parts(self) -> tuple[tuple[NodePart, LearnedPrompt | None], ...]:
-        """Both prompts, by what they are for."""
+        """Both prompts with their names."""
         return ("fill", self.fill), ("choice", self.choice)
 
 
 class WithPrompts(Policy):
     """Asks with learned prompts: `WithPrompts(lm, {Reply: NodePrompts(fill=LearnedPrompt("…"))})`.
 
-    A learned prompt is for the question that a run asks by itself: to fill a node of that class, or
-    to choose the successor of one. A body that asks with an instruction or a context of its own is
-    not affected. The prompt stays when a wrong answer is asked for again. A choice with a learned
-    prompt, and a fill with one, are each asked by themselves, never in one call.
+    A learned prompt applies when a run fills a node of that class or chooses its successor, also
+    when an invalid answer is asked for again. It does not apply to a body that asks with its own
+    instruction or context. A choice or a fill with a learned prompt is always its own request.
 
-    An LM that is pinned to a node is asked with the same prompts.
+    An LM that is pinned to a node gets the same prompts. An LM that writes its own prompts, such as
+    a `ScriptedLM`, ignores them.
 
-    An LM that makes its own prompts, such as a `ScriptedLM`, is asked as if nothing was learned.
-    The journal has the question as the graph asks it, without the learned prompt, so that a
-    recorded run replays whatever is learned later.
+    The journal records the question without the learned prompt, so a recorded run still replays
+    after the prompts have changed.
     """
 
     def __init__(self, lm: LM | str, prompts: Mapping[type[Node], NodePrompts]) -> None:
@@ -87,7 +86,7 @@ class WithPrompts(Policy):
         self._prompts = {
             (cls, part): prompt
             for cls, given in self.prompts.items()
-            for part, prompt in _checked(cls, given)
+            for part, prompt in _check_prompts(cls, given)
         }
         self._settings = {
             f"{cls.__module__}.{cls.__qualname__}": {
@@ -102,20 +101,19 @@ class WithPrompts(Policy):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The settings of the LM inside, and the learned prompts."""
+        """The settings of the LM inside and the learned prompts."""
         settings = self.inner.settings
         if not self._applies:
             return settings
         return {**settings, "prompts": [*settings.get("prompts", ()), self._settings]}
 
     def get_stats(self) -> dict[str, int]:
-        """How many questions were answered so far, `optimized` with a learned prompt and `naive`
-        without, by LMs that are pinned to nodes too. A question counts once, however often it was
-        asked again."""
+        """How many questions were answered with a learned prompt (`optimized`) and without
+        (`naive`), including questions to pinned LMs. Corrections of an answer do not count."""
         return {"optimized": self._asked["optimized"], "naive": self._asked["naive"]}
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the LM inside, with the learned prompt for the question where there is one."""
+        """Ask the LM inside, with the learned prompt for the question if there is one."""
         learned = self._with_learned(prompt)
         answer = await self.ask(learned)
         if prompt.is_first:
@@ -125,7 +123,7 @@ class WithPrompts(Policy):
     def at_once(
         self, previous: Node | None, fillable: Sequence[type[Node]]
     ) -> Sequence[type[Node]]:
-        """Those of `fillable` without a learned prompt; none where the choice itself has one."""
+        """The types in `fillable` without a learned prompt. Empty if the choice itself has one."""
         if self._applies:
             if previous is not None and (type(previous), "choice") in self._prompts:
                 return ()
@@ -133,26 +131,26 @@ class WithPrompts(Policy):
         return super().at_once(previous, fillable)
 
     def pinned(self, lm: LM) -> LM:
-        """The LM that is pinned to a node, with the same prompts; its questions count here."""
+        """The pinned LM with the same prompts. Its questions count in `get_stats`."""
         inner = self.inner.pinned(lm)
         if inner is self.inner:
             return self
         asked = as_backend(inner)
-        if isinstance(innermost(asked), LMAdapter):  # which makes its own prompts
+        if isinstance(innermost(asked), LMAdapter):  # it writes its own prompts
             return inner
-        found = self._pinned.get(id(inner))
-        if found is None:
-            # The counts, the prompts and those that are pinned are shared with the copy.
-            found = self._pinned[id(inner)] = copy(self)
-            found.inner = asked  # which is `inner` itself: so its id stays taken
-        return found
+        wrapped = self._pinned.get(id(inner))
+        if wrapped is None:
+            # The copy shares the counts, the prompts and the pinned LMs.
+            wrapped = self._pinned[id(inner)] = copy(self)
+            wrapped.inner = asked  # keeps `inner` alive, so its id stays unique
+        return wrapped
 
     async def reject(self, prompt: Prompt) -> None:
-        """Pass on that the answer was not valid, to the prompt as it was asked."""
+        """Report an invalid answer to the LM inside, with the prompt that it was asked."""
         await super().reject(self._with_learned(prompt))
 
     def with_learned(self, prompt: Prompt) -> Prompt:
-        """The prompt as it is sent, with what was learned for it here, or by the LM inside."""
+        """The prompt as it is sent: with the learned prompt from here or from the LM inside."""
         return super().with_learned(self._with_learned(prompt))
 
     @property
@@ -160,7 +158,7 @@ class WithPrompts(Policy):
         return not isinstance(innermost(self), LMAdapter)
 
     def _with_learned(self, prompt: Prompt) -> Prompt:
-        """The prompt with what was learned for it; the same object where nothing was."""
+        """The prompt with its learned prompt. The same object if there is none."""
         question, learned = prompt.question, None
         if question.target is not None:
             learned = self._prompts.get((question.target, "fill"))
@@ -170,14 +168,14 @@ class WithPrompts(Policy):
 
 
 def with_prompt(prompt: Prompt, learned: LearnedPrompt) -> Prompt:
-    """A prompt with a learned instruction and its examples; of a choice, those that choose one of
-    the types on offer. It is the same object where it asks something else than was learned, in its
-    own words, or has its learned prompt already."""
+    """Apply a learned prompt: its instruction and its examples. For a choice, only the examples
+    that choose an offered type. Returns the same prompt if it has its own instruction, or has a
+    learned prompt already."""
     question = prompt.question
     own = choice_instruction(question.types)
     if question.target is not None:
         own = plan_of(question.target).instruction
-    # After it come what is known and, of a choice, the options.
+    # After the instruction come the known values and, for a choice, the options.
     text = prompt.text
     begins = text == own or text.startswith(f"{own}\n")
     if prompt.examples or not begins:
@@ -194,13 +192,13 @@ def with_prompt(prompt: Prompt, learned: LearnedPrompt) -> Prompt:
         for each in learned.examples
         if not names or each.answer.get("choice") in names
     )
-    taught = prompt.with_question(f"{instruction}{text[len(own) :]}", examples)
-    return replace(taught, question=replace(question, instruction=instruction))
+    applied = prompt.with_question(f"{instruction}{text[len(own) :]}", examples)
+    return replace(applied, question=replace(question, instruction=instruction))
 
 
 def shown_once(question: Question, known: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an example knows, as the question shows it: without the values in its context that the
-    question has from its previous node."""
+    """The known values of an example in the form of the question: without the values in its context
+    that come from the previous node, which shows them already."""
     origins = (question.scene.origins or {}).get(cast("type[Node]", question.target))
     if not origins or question.previous is None:
         return known
@@ -217,8 +215,8 @@ def shown_once(question: Question, known: Mapping[str, Any]) -> Mapping[str, Any
 
 
 def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:
-    """Raise ValueError where a class is answered in plain text, and the answer of an example is
-    none."""
+    """Raise ValueError if a class is answered in plain text and the answer of an example is not a
+    text."""
     names = [field.name for field in plan_of(cls, strict=True).plain if field.fills == "text"]
     for number, example in enumerate(examples, 1):
         for name in names:
@@ -229,8 +227,8 @@ def check_texts(cls: type[Node], examples: Sequence[PromptExample]) -> None:
                 )
 
 
-def _checked(cls: Any, given: Any) -> list[tuple[NodePart, LearnedPrompt]]:
-    """The prompts of a class that are not empty, by what they are for."""
+def _check_prompts(cls: Any, given: Any) -> list[tuple[NodePart, LearnedPrompt]]:
+    """Check the prompts of a class, and return those that are not empty."""
     if not (isinstance(cls, type) and issubclass(cls, Node)):
         raise TypeError(f"WithPrompts(lm, {{{cls!r}: …}}): give the prompts by their node class")
     if not isinstance(given, NodePrompts):

@@ -1,5 +1,6 @@
-"""Limits on requests to a model: how many at once (`Concurrency`), and how many, with how many
-tokens, in a span of time (`RateLimit`). Requests beyond a limit queue, first come, first served."""
+"""Limits on requests to a model: how many run at once (`Concurrency`), and how many requests and
+tokens go into a span of time (`RateLimit`). Requests beyond a limit wait in a queue, first come,
+first served."""
 
 from __future__ import annotations
 
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
     from bae.language_model import LM
 
 SHORTEST_WAIT = 0.001
-"""Seconds. Clocks are not exact: a shorter wait could be none, again and again."""
+"""Seconds. Clocks are not exact, and a shorter wait could end at once, again and again."""
 
 
 _held_here: ContextVar[tuple[Concurrency, ...]] = ContextVar("bae_slots_held", default=())
-"""The limits that the question in progress here has a slot of. An LM that is no backend calls tools
-while it is asked."""
+"""The limits of which the current question has a slot. An adapted LM runs its tools inside a
+question, and those tools may ask again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyStatistics:
-    """How many requests are `running` and `waiting`, the `most` that ever ran at once, and how
+    """How many requests are `running` and `waiting`, the `most` that ran at once so far, and how
     many were `asked` in total."""
 
     limit: int
@@ -44,10 +45,11 @@ class ConcurrencyStatistics:
 
 
 class Concurrency(Policy):
-    """Allows at most `limit` concurrent requests; the rest queue.
+    """Allows at most `limit` concurrent requests. Further requests wait in a queue.
 
-    The limit belongs to the object, across runs, event loops and threads: share one to share the
-    limit. Put it inside `Retry`: a request that waits to be sent again holds no slot then.
+    The limit belongs to this object, across runs, event loops and threads: share the object to
+    share the limit. Put it inside `Retry`, so that a request holds no slot while it waits for a
+    retry.
     """
 
     def __init__(self, lm: LM | str, limit: int) -> None:
@@ -64,7 +66,8 @@ class Concurrency(Policy):
         self._asked += 1
         held = _held_here.get()
         if self in held:
-            # Asked by a tool of a question that has a slot: waiting for another could take forever.
+            # A tool asks inside a question that has a slot: waiting for another slot could
+            # deadlock.
             return await self.ask(prompt)
         async with self._slots:
             self._most = max(self._most, self._slots.taken)
@@ -75,7 +78,7 @@ class Concurrency(Policy):
                 _held_here.reset(token)
 
     def statistics(self) -> ConcurrencyStatistics:
-        """How many requests run and wait."""
+        """Counts of running and waiting requests."""
         return ConcurrencyStatistics(
             self.limit, self._slots.taken, self._slots.waiting, self._most, self._asked
         )
@@ -83,8 +86,8 @@ class Concurrency(Policy):
 
 @dataclass(frozen=True, slots=True)
 class RateStatistics:
-    """The `requests` and `tokens` of the last span of time, how many are `waiting` now, how many
-    were `sent` in total, and the sum of the seconds they `waited` before that."""
+    """The `requests` and `tokens` of the last span of time, how many requests are `waiting`, how
+    many were `sent` in total, and how many seconds these `waited` in total."""
 
     requests: int
     tokens: int
@@ -94,17 +97,17 @@ class RateStatistics:
 
 
 class RateLimit(Policy):
-    """Sends at most `requests` requests, with `tokens` tokens in and out, in any `per` seconds.
+    """Sends at most `requests` requests, or `tokens` tokens of input and output, in any `per`
+    seconds.
 
-    The tokens of a request are estimated from its prompt before it is sent, and corrected by the
-    usage of the answer, so the first answers may exceed a limit on tokens by what the model writes.
-    Requests beyond the limit queue. One that cannot be sent within `longest_wait` seconds fails as
-    soon as that is certain, with the code `bae-lm-rate-wait`.
+    Further requests wait in a queue. As soon as it is certain that a request cannot be sent within
+    `longest_wait` seconds, it fails with the code `bae-lm-rate-wait`. Tokens are estimated from the
+    prompt before a request is sent, and corrected by the usage of the answer. So the first answers
+    may exceed the limit on tokens.
 
-    No span of `per` seconds holds more than the limits: that is stricter than a token bucket, which
-    is refilled while it is emptied, and also right for providers that count by the minute. The
-    limit belongs to the object, across runs, event loops and threads: share one to share the limit.
-    `clock` and `sleep` are for tests.
+    The limit holds for every span of `per` seconds. That is stricter than a token bucket, and also
+    correct for providers that count by the minute. The limit belongs to this object, across runs,
+    event loops and threads: share the object to share the limit. `clock` and `sleep` are for tests.
     """
 
     def __init__(
@@ -136,7 +139,7 @@ class RateLimit(Policy):
         self._sleep = sleep
         self._window = _Window(per)
         self._lock = Lock()
-        self._first = Slots(1)  # only the first in the queue looks at what was sent
+        self._first = Slots(1)  # only the first request in the queue checks the window
         self._waiting = 0
         self._sent = 0
         self._waited = 0.0
@@ -144,35 +147,35 @@ class RateLimit(Policy):
     async def answer(self, prompt: Prompt) -> Answer:
         """Wait until the request fits, then ask the LM inside."""
         estimate = 0 if self.tokens is None else estimate_tokens(prompt)
-        sent = await self._admitted(estimate)
+        sent = await self._wait_for_turn(estimate)
         used: list[Usage] = []
         reported: list[Usage] = []
         try:
-            with metered() as reported:  # requests that failed
+            with metered() as reported:  # the usage of failed requests
                 answer = await self.ask(prompt)
             used.append(sound(answer.usage))
         finally:
             used += reported
-            # An answer from a cache sends nothing. Some LMs do not report tokens.
+            # An answer from a cache has no calls. Some LMs do not report tokens.
             tokens = sum(at_least_estimated(each, estimate) for each in used if each.calls)
             with self._lock:
                 self._window.correct(sent, sum(each.calls for each in used), tokens)
         return answer
 
     def statistics(self) -> RateStatistics:
-        """What was sent in the last span of time, and what waits."""
+        """Counts of the last span of time, and of waiting requests."""
         with self._lock:
             window = self._window
             window.forget(self._clock())
             requests, tokens = window.requests.total, window.tokens.total
             return RateStatistics(requests, tokens, self._waiting, self._sent, self._waited)
 
-    async def _admitted(self, tokens: int) -> _Sent:
-        came = self._clock()
+    async def _wait_for_turn(self, tokens: int) -> _Sent:
+        arrived = self._clock()
         with self._lock:
             if self.longest_wait is not None:
-                # All who wait are sent before, so this one is sent no earlier than the last.
-                self._refuse(self._wait(came, self._waiting + 1, tokens))
+                # All requests in the queue are sent before this one.
+                self._check_wait(self._wait(arrived, self._waiting + 1, tokens))
             self._waiting += 1
         try:
             async with self._first:
@@ -180,10 +183,10 @@ class RateLimit(Policy):
                     with self._lock:
                         now = self._clock()
                         wait = self._wait(now, 1, tokens)
-                        self._refuse(now - came + wait)
+                        self._check_wait(now - arrived + wait)
                         if wait <= 0:
                             self._sent += 1
-                            self._waited += now - came
+                            self._waited += now - arrived
                             return self._window.add(now, tokens)
                     await self._sleep(max(wait, SHORTEST_WAIT))
         finally:
@@ -191,8 +194,9 @@ class RateLimit(Policy):
                 self._waiting -= 1
 
     def _wait(self, now: float, requests: int, tokens: int) -> float:
-        """Seconds until the last of so many requests, which has so many tokens, can be sent. One
-        larger than the limit can when there is nothing else: its size is an estimate."""
+        """Seconds until the last of `requests` requests, with `tokens` tokens, can be sent. A
+        request larger than the limit may be sent when the window is empty, since its size is an
+        estimate."""
         window = self._window
         window.forget(now)
         return max(
@@ -203,13 +207,13 @@ class RateLimit(Policy):
     def _until(self, now: float, sent: _Sums, most: int | None, added: int) -> float:
         if most is None:
             return 0.0
-        # So much goes through in every span, and the rest when enough of the old has expired.
+        # `most` go through in every span, and the rest when enough earlier requests have expired.
         spans = max(0, added - 1) // most
         excess = sent.total + added - spans * most - most
         at = self._window.expiry(sent, excess) if excess > 0 else now
         return at - now + spans * self.per
 
-    def _refuse(self, wait: float) -> None:
+    def _check_wait(self, wait: float) -> None:
         if self.longest_wait is None or wait <= self.longest_wait:
             return
         limits = ((self.requests, "requests"), (self.tokens, "tokens"))
@@ -226,18 +230,18 @@ class RateLimit(Policy):
 
 @dataclass(slots=True, eq=False)
 class _Sent:
-    """A request that was sent: when, and with how many tokens as far as is known."""
+    """A request that was sent: when, and with how many tokens as far as they are known."""
 
     at: float
     tokens: int
     requests: int = 1
     position: int = 0
-    """In the window, from 1 on; 0 once it is too old to count."""
+    """The position in the window, from 1 up. 0 once the request is too old to count."""
 
 
 class _Window:
-    """The requests of the last `per` seconds, in order. The work for one request grows with the
-    logarithm of their number at most, so a window may hold very many."""
+    """The requests of the last `per` seconds, in order. Counting one takes logarithmic time, so a
+    window may hold very many."""
 
     def __init__(self, per: float) -> None:
         self.per = per
@@ -254,20 +258,20 @@ class _Window:
         return self._sent[-1]
 
     def correct(self, sent: _Sent, requests: int, tokens: int) -> None:
-        """Count a request as what it turned out to be, where it still counts."""
+        """Correct the counts of a request that is still in the window."""
         if sent.position:
             self.requests.add(sent.position, requests - sent.requests)
             self.tokens.add(sent.position, tokens - sent.tokens)
             sent.requests, sent.tokens = requests, tokens
 
     def forget(self, now: float) -> None:
-        """Drop what is too old to count."""
+        """Drop the requests that are too old to count."""
         sent = self._sent
         while self._forgotten < len(sent) and sent[self._forgotten].at + self.per <= now:
             self.correct(sent[self._forgotten], 0, 0)
             sent[self._forgotten].position = 0
             self._forgotten += 1
-        if 2 * self._forgotten > len(sent):  # seldom enough to cost a step each
+        if 2 * self._forgotten > len(sent):  # rare enough for amortized constant time
             self._sent, self._forgotten = sent[self._forgotten :], 0
             for position, each in enumerate(self._sent, 1):
                 each.position = position
@@ -275,12 +279,12 @@ class _Window:
             self.tokens = _Sums(each.tokens for each in self._sent)
 
     def expiry(self, sums: _Sums, amount: int) -> float:
-        """When so much of what was sent is too old to count."""
+        """The time at which requests that sum up to `amount` have become too old to count."""
         return self._sent[sums.reach(amount) - 1].at + self.per
 
 
 class _Sums:
-    """Amounts by position, from 1 on, and their sum: a Fenwick tree."""
+    """Amounts by position, from 1 up, and their sum: a Fenwick tree."""
 
     def __init__(self, amounts: Iterable[int] = ()) -> None:
         self.total = 0
@@ -298,14 +302,14 @@ class _Sums:
         self._tree.append(amount)
 
     def add(self, position: int, amount: int) -> None:
-        """Change the amount at a position by so much."""
+        """Add `amount` to the amount at a position."""
         self.total += amount
         while amount and position < len(self._tree):
             self._tree[position] += amount
             position += position & -position
 
     def reach(self, amount: int) -> int:
-        """The first position with which the amounts from the start on make up so much."""
+        """The first position up to which the amounts sum up to `amount`."""
         position = 0
         width = 1 << len(self._tree).bit_length()
         while width := width // 2:
@@ -316,14 +320,14 @@ class _Sums:
 
 
 class Slots:
-    """At most `limit` holders at once, across event loops and threads. Enter it to take a slot;
-    waiters get theirs in order, and no slot is lost when one is cancelled while it waits, or at
-    the moment a slot is handed to it."""
+    """A semaphore with `limit` slots across event loops and threads. Enter it to take a slot.
+    Waiters get slots in order. No slot is lost if a waiter is cancelled, even at the moment when it
+    gets a slot."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.taken = 0
-        # In order, and each can be taken out at once, however many wait.
+        # In order. A waiter can be removed in constant time.
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._lock = Lock()
 
@@ -354,17 +358,17 @@ class Slots:
             self._hand_on()
 
     def _hand_on(self) -> None:
-        """Give a slot to the next waiter, with the lock held."""
+        """Give the slot to the next waiter. The caller holds the lock."""
         while self._waiting:
             waiter, _ = self._waiting.popitem(last=False)
             try:
                 waiter.get_loop().call_soon_threadsafe(_wake, waiter)
             except RuntimeError:
-                continue  # its loop was closed under it
+                continue  # the waiter's event loop was closed
             return
         self.taken -= 1
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():  # it was cancelled
+    if not waiter.done():  # a cancelled waiter is done
         waiter.set_result(None)

@@ -1,6 +1,5 @@
-"""What every policy is: a backend around a backend. Filling and choosing are written on top of the
-outermost, so a wrapped LM has all the methods of an LM, and policies nest in any order. The small
-ones are here: `Retry`, `Timeout` and `Budgeted`."""
+"""The base class of policies, and the small policies `Retry`, `Timeout` and `Budgeted`. A policy is
+a backend around a backend, so a wrapped LM has all methods of an LM."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from bae.lm.adapter import LMAdapter, decide_with, make_with
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.file_limits import FileLimits
 from bae.lm.policies.budget import Budget, scope_in_force
-from bae.lm.requests import checked, in_time, retrying, worth_retrying
+from bae.lm.requests import check_answer, in_time, retrying, worth_retrying
 
 if TYPE_CHECKING:
     from bae.language_model import LM, RoutingLM, Scene
@@ -27,15 +26,16 @@ N = TypeVar("N", bound="Node")
 
 
 def _of_inner(name: str) -> Any:
-    """An attribute of `Backend` that is read from the LM inside, each time."""
+    """An attribute of `Backend` that is read from the LM inside on each access."""
     return property(lambda policy: getattr(policy.inner, name), doc=f"`{name}` of the LM inside.")
 
 
 class Policy(Backend):
-    """Wraps any LM, or the name of one, such as "local", and answers as it does.
-    Subclass it and write `answer`, which asks the LM inside with `await self.ask(prompt)`.
+    """Wraps an LM, or the name of an LM such as "local". Subclass it and write `answer`, which asks
+    the LM inside with `await self.ask(prompt)`.
 
-    `model`, `settings`, `attempts` and the like are those of the LM inside: change them there.
+    `model`, `settings`, `attempts` and similar attributes come from the LM inside: change them
+    there.
     """
 
     model: str = _of_inner("model")
@@ -55,12 +55,12 @@ class Policy(Backend):
     inner: Backend
 
     def __init__(self, lm: LM | str) -> None:
-        # Not Backend.__init__: its attributes are read from the LM inside.
+        # No super().__init__(): these attributes are read from the LM inside.
         self.inner = as_backend(lm)
 
     @property
     def inners(self) -> tuple[Backend, ...]:
-        """The LMs inside: one, but for a `Fallback`."""
+        """The LMs inside. A `Fallback` has several, any other policy has one."""
         return (self.inner,)
 
     async def answer(self, prompt: Prompt) -> Answer:
@@ -68,22 +68,22 @@ class Policy(Backend):
         return await self.ask(prompt)
 
     async def ask(self, prompt: Prompt) -> Answer:
-        """Ask the LM inside, once. A request to a model is charged to the budgets around it."""
+        """Ask the LM inside once. Requests to a model are charged to the active budgets."""
         return await awaitable(self.inner.request(prompt), self.inner, "request")
 
     async def request(self, prompt: Prompt) -> Answer:
-        """Answer once. Nothing is charged here, but where the LM inside sends a request."""
-        return checked(self, await awaitable(self.answer(prompt), self, "answer"))
+        """Answer once. The LM inside charges the budgets, not the policy."""
+        return check_answer(self, await awaitable(self.answer(prompt), self, "answer"))
 
     async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
-        """Build a `target` from what `node` holds."""
+        """Build a `target` from the fields of `node`."""
         here = scene or scene_around.get()
         if _has_adapter(self):
             return await make_with(self, node, target, here)
         return await super().make(node, target, scene=here)
 
     async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
-        """Choose among the successors of `node` and build the chosen one; None to end the run."""
+        """Choose among the successors of `node` and build the chosen node. None ends the run."""
         here = scene or scene_around.get()
         if _has_adapter(self):
             return await decide_with(self, node, here)
@@ -91,28 +91,28 @@ class Policy(Backend):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What, besides the prompt and the model, changes answers."""
+        """The settings of the LM inside that change answers."""
         return self.inner.settings
 
     @property
     def secrets(self) -> Iterable[str]:
-        """Keys that the LM inside sends."""
+        """The API keys that the LM inside sends."""
         return self.inner.secrets
 
     def find_refuser(self, kind: str) -> RoutingLM | None:
-        """The LM inside that takes no files of a kind."""
+        """The LM inside that takes no files of this kind, or None if all take them."""
         if kind in self.takes_files:
             return None
         return next(filter(None, (lm.find_refuser(kind) for lm in self.inners)), self)
 
     def least_cost(self, usage: Usage) -> float | None:
-        """What a request costs at least; None where its cost will not be known."""
+        """The lowest cost of a request, or None if its cost will stay unknown."""
         return self.inner.least_cost(usage)
 
     def at_once(
         self, previous: Node | None, fillable: Sequence[type[Node]]
     ) -> Sequence[type[Node]]:
-        """Those of `fillable` that may be filled by the answer that chooses."""
+        """The types in `fillable` that the answer which chooses may fill too."""
         return self.inner.at_once(previous, fillable)
 
     def with_learned(self, prompt: Prompt) -> Prompt:
@@ -120,16 +120,15 @@ class Policy(Backend):
         return self.inner.with_learned(prompt)
 
     def pinned(self, lm: LM) -> LM:
-        """The LM that is pinned to a node, as the LM inside would have it asked. A policy is only
-        for the LM that it wraps."""
+        """The LM to ask for a node that pins `lm`. The policy itself does not wrap pinned LMs."""
         return self.inner.pinned(lm)
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge what a run has used before to the budgets inside."""
+        """Charge the earlier usage of a resumed run to the budgets inside."""
         self.inner.restore(run_id, used, seconds)
 
     async def reject(self, prompt: Prompt) -> None:
-        """Pass on that the answer to this prompt was not valid."""
+        """Report an invalid answer to the LM inside."""
         await self.inner.reject(prompt)
 
     async def aclose(self) -> None:
@@ -141,13 +140,13 @@ class Policy(Backend):
 
 
 class Retry(Policy):
-    """Sends a failed request again, up to `retries` times, where that can help: the provider was
-    busy or unreachable, or took too long.
+    """Sends a failed request again, up to `retries` times, if the provider was busy or unreachable
+    or took too long.
 
-    The backoff starts at `first` seconds and grows by `factor`, up to `longest`; each wait is
-    shortened at random by up to the share `jitter`. A provider that asks for a longer wait gets
-    it, lengthened by as much, unless it asks for more than `longest`: then the error is raised at
-    once. In the end the last error is raised, with a note on how often it was tried.
+    The backoff starts at `first` seconds and grows by `factor`, up to `longest`. Each wait is
+    shortened at random by up to the share `jitter`. If a provider asks for a longer wait, the
+    policy waits at least that long. If the provider asks for more than `longest`, the error is
+    raised at once. The last error is raised with a note on the number of tries.
     """
 
     def __init__(
@@ -176,7 +175,7 @@ class Retry(Policy):
 
     @property
     def retries(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride] - read only here
-        """None besides those of this policy."""
+        """0: this policy replaces the retries of the LM inside."""
         return 0
 
     async def answer(self, prompt: Prompt) -> Answer:
@@ -191,11 +190,11 @@ class Retry(Policy):
 
 
 class Timeout(Policy):
-    """Cancels a request after `seconds`, and raises `BaeLMError` with the code `bae-lm-timeout`,
+    """Cancels a request after `seconds` and raises `BaeLMError` with the code `bae-lm-timeout`,
     which `Retry` retries.
 
-    It bounds everything inside it. Put it inside `Retry`, so that each try has its own time, and
-    inside `Concurrency` and `RateLimit`, so that waiting in their queues does not count.
+    The time covers everything inside this policy. Put it inside `Retry`, so that each try has its
+    own time, and inside `Concurrency` and `RateLimit`, so that time in their queues does not count.
     """
 
     def __init__(self, lm: LM | str, seconds: float) -> None:
@@ -205,14 +204,14 @@ class Timeout(Policy):
         self.seconds = seconds
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the LM inside, for `seconds` at most."""
+        """Ask the LM inside, and wait at most `seconds`."""
         bound = asyncio.timeout(self.seconds)
         try:
             async with bound:
                 return await self.ask(prompt)
         except TimeoutError as error:
             if not bound.expired():
-                raise  # another timeout, from inside
+                raise  # a timeout from inside
             from bae.lm.http import timeout_error
 
             who = self.model or type(self.inner).__name__
@@ -222,8 +221,8 @@ class Timeout(Policy):
 class Budgeted(Policy):
     """Charges the requests to an LM to a budget: `Budgeted(lm, Budget(calls=100))`.
 
-    One budget may serve several LMs, and charges each request once, however often it is around it.
-    Answers from a cache inside are free, and every retry inside is charged.
+    One budget may serve several LMs. A request is charged to it once, even if the budget is around
+    the request twice. Answers from a cache inside are free; every retry inside is charged.
     """
 
     def __init__(self, lm: LM | str, budget: Budget) -> None:
@@ -233,7 +232,7 @@ class Budgeted(Policy):
         self.budget = budget
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the LM inside, where the budget has something left."""
+        """Ask the LM inside, if the budget allows the request."""
         token = scope_in_force.set(self.budget.scope_here())
         try:
             return await in_time(lambda: self.ask(prompt))
@@ -241,15 +240,15 @@ class Budgeted(Policy):
             scope_in_force.reset(token)
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Charge what a run has used before to the budget, and to those inside."""
+        """Charge the earlier usage of a resumed run to this budget and to the budgets inside."""
         for budget in self.budget.line():
             budget.carry(run_id, used, seconds)
         super().restore(run_id, used, seconds)
 
 
 def as_backend(lm: LM | str) -> Backend:
-    """The LM itself where it is a backend, the one a name stands for, and any other through an
-    adapter. So is a backend that overrides the four methods: policies would bypass these."""
+    """The LM as a backend that policies can wrap. A name is resolved. An LM that is no backend, or
+    that overrides one of the four methods of LMs, gets an adapter that calls these methods."""
     if isinstance(lm, str):
         from bae.lm.registry import resolve
 
@@ -258,7 +257,7 @@ def as_backend(lm: LM | str) -> Backend:
 
 
 def innermost(backend: Backend) -> Backend:
-    """The backend inside all policies; of several, the first."""
+    """The backend inside all policies. For a `Fallback`, the first."""
     while isinstance(backend, Policy):
         backend = backend.inner
     return backend
@@ -274,10 +273,9 @@ def all_innermost(backend: Backend) -> Iterator[Backend]:
 
 
 def identity_of(backend: Backend) -> dict[str, Any]:
-    """What tells the answers of a backend from those of others, besides its settings: its model,
-    and the class that answers with the policies around it that are not bae's, since they may change
-    what is asked. By module, as other classes may have the same name; each script is a
-    `__main__`."""
+    """The model and classes that identify a backend in the keys of a cache, next to its settings.
+    The classes are the backend's and those of policies outside bae, which may change the prompt. A
+    class in `__main__` is named by the file of the script."""
     layers: list[object] = []
     model = innermost(backend).model
     while isinstance(backend, Policy):
@@ -295,7 +293,7 @@ def identity_of(backend: Backend) -> dict[str, Any]:
 
 
 def _has_adapter(backend: Backend) -> bool:
-    """Whether an LM inside is no backend, and is asked by the method that was called."""
+    """Whether an LM inside is adapted, so that its own `make` and `decide` are called."""
     return any(isinstance(each, LMAdapter) for each in all_innermost(backend))
 
 
