@@ -92,7 +92,7 @@ async def test_a_turn_grows_calls_tools_and_asks_before_one_of_them(page: Any) -
         await expect(turns.get_by_role("link", name="Open run")).to_be_in_viewport()
 
         await expect(turns.get_by_text("Done.")).to_have_css("font-weight", "700")
-        folded = turns.get_by_text("used look_up, cancel 2 calls")
+        folded = turns.get_by_text("called look_up, cancel 2 calls")
         await expect(turns.get_by_text("A-17 is cancelled")).to_be_hidden()
         await folded.click()
         await expect(turns.get_by_text("A-17 is cancelled")).to_be_visible()

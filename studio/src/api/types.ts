@@ -15,12 +15,6 @@ export interface ActionView {
   "request": number | null;
 }
 
-/** Tasks to add: all or none. They wait for approval, unless the user may `answer` and says `approve`. */
-export interface AddBody {
-  "tasks": (PlannedTask)[];
-  "approve"?: boolean;
-}
-
 /** A worker of the pool. */
 export interface AgentInfo {
   "id": string;
@@ -31,19 +25,6 @@ export interface AgentInfo {
   "completed": number;
   /** how many tasks it has failed at */
   "failed": number;
-}
-
-/** The input of an AG-UI 1.0 run: the thread, the id of the run, the messages, and answers to interrupts. `forwardedProps` and `state` give fields of the start node besides the message. `tools` and `context` are not used. */
-export interface AgentRequest {
-  "threadId": string;
-  "runId": string;
-  "protocolVersion"?: string | null;
-  "messages": (AnyMessage)[];
-  "tools"?: (unknown)[] | null;
-  "context"?: (unknown)[] | null;
-  "state"?: unknown;
-  "forwardedProps"?: unknown;
-  "resume"?: (ResumeEntry)[] | null;
 }
 
 /** An answer to a gate: its `value`, or for a tool call a `decision`. "edit" has all `arguments` of the call; a yes with the scope "run" holds for all calls of the tool, and with "thread" also in other turns of the thread. */
@@ -63,28 +44,6 @@ export interface AnsweredView {
   "since": number;
   "questions": (PlanningQuestion)[];
   "continues": boolean;
-}
-
-/** A message that the client knows. Of the last one the content is read. */
-export interface AnyMessage {
-  "id": string;
-  "role": string;
-  "content"?: unknown;
-}
-
-/** Yeses, the oldest first in each run. */
-export interface ApprovalPage {
-  "approvals": (ApprovalView)[];
-}
-
-/** A yes that holds for all calls of a tool: the run that asked, and the address of its gate. */
-export interface ApprovalView {
-  "tool": string;
-  "place": string;
-  "address": string;
-  "revoked": boolean;
-  "scope": "run" | "thread";
-  "run_id": string;
 }
 
 /** Tasks to approve, by keys or numbers; None is all. A task that no test proves is approved `without_tests`, and only by its name. */
@@ -319,12 +278,6 @@ export interface EditableField {
   "needed": boolean;
 }
 
-/** Events in order. Give `last` as `after` for those behind them. */
-export interface EventPage {
-  "events": (Record<string, unknown>)[];
-  "last": number;
-}
-
 /** Why a run failed. `place` is the field or node that failed, and `error` what was wrong with that, as its cause. `path` says which function was called for which, and `fix` what to do: both are known until the server that ran the run stops. */
 export interface FailureView {
   "type": string;
@@ -385,25 +338,12 @@ export interface Finding {
 /** What is wrong with work that passes its tests. */
 export type FindingKind = "scope-creep" | "hard-coded-answer" | "weakened-check" | "missing-case" | "wrong-behavior" | "other";
 
-/** A new run that is the same up to the step `at`, with other values for the fields in `changed`. With `go_on` it is resumed at once. With the `thread` of the run it takes the place of the turn, to try again or with another text. */
-export interface ForkBody {
-  "at": number;
-  "changed"?: Record<string, unknown>;
-  "run_id"?: string | null;
-  "thread"?: string | null;
-  "go_on"?: boolean;
-}
-
 /** The fields of the node at a step that `POST /runs/R/forks` may change. */
 export interface ForkFormView {
   "run_id": string;
   "at": number;
   "node": string;
   "fields": (EditableField)[];
-}
-
-/** What a request may have: nothing that is not named. */
-export interface Form {
 }
 
 /** Questions of a run, in order, and how many there are. */
@@ -442,19 +382,6 @@ export interface GoalBody {
   "lm"?: string | null;
 }
 
-/** The graphs that are served. */
-export interface GraphList {
-  "graphs": (GraphRow)[];
-}
-
-/** A graph that is served. */
-export interface GraphRow {
-  "name": string;
-  "start": string;
-  "ends": (string)[];
-  "about": string;
-}
-
 /** A graph: its nodes and edges with a layout, its tools and problems, and the schemas of its start and ends. */
 export interface GraphView {
   "name": string;
@@ -470,12 +397,6 @@ export interface GraphView {
   "start_schema": Record<string, unknown>;
   "end_schemas": Record<string, Record<string, unknown>>;
   "mermaid": string;
-}
-
-/** That the server answers, and the version of bae. */
-export interface Health {
-  "status": string;
-  "bae": string;
 }
 
 /** Questions to people, the oldest first. `more` says how many more a run has than are listed: `/runs/R/gates` has all of them. */
@@ -563,31 +484,6 @@ export interface LogView {
   "detail": string;
 }
 
-/** The token of a link. */
-export interface LoginBody {
-  "token": string;
-}
-
-/** The token for all further requests, and when it expires, in seconds since 1970. */
-export interface LoginView {
-  "token": string;
-  "expires": number;
-}
-
-/** `everywhere` logs out all browsers, and voids all links. */
-export interface LogoutBody {
-  "everywhere"?: boolean;
-}
-
-/** That the token is not valid any more. */
-export interface LogoutView {
-  "logged_out": boolean;
-}
-
-/** Nothing. */
-export interface NoBody {
-}
-
 /** A node of two runs: `state` says whether it is the same, or which run alone has it. `path` is that of its graph with visits in place of steps, `visit` counts nodes of its class there from 1, and `a` and `b` are its places. */
 export interface NodePair {
   "path": string;
@@ -609,33 +505,6 @@ export interface PlanView {
   "boxes": (BoxView)[];
   "edges": (EdgeView)[];
   "task_schema": Record<string, unknown>;
-}
-
-/** A task as a plan or a person describes it. `depends_on` names other tasks by their keys. */
-export interface PlannedTask {
-  /** short and unique, as add-login */
-  "key": string;
-  "title": string;
-  "description"?: string;
-  /** backend, frontend, test, docs or another worker */
-  "kind"?: string;
-  /** when it is done */
-  "criteria"?: (string)[];
-  /** files that it likely changes, which exist */
-  "files"?: (string)[];
-  /** files that it creates */
-  "new_files"?: (string)[];
-  "depends_on"?: (string)[];
-  /** higher ones are started first */
-  "priority"?: number;
-  /** tests that exist and must pass then: their ids, files or groups. Others that fail already may still fail; without any, all tests must pass */
-  "tests"?: (string)[];
-  /** what shows that it is done. new-tests: at least one new test that fails without the change. named-tests: those of `tests`, for a refactoring or to fix tests that fail. failing-tests: it writes acceptance tests of its feature, which load and fail. none: nothing can be tested, as in documentation; a person has to approve that */
-  "proof"?: "new-tests" | "named-tests" | "failing-tests" | "none";
-  /** what it may do to tests that exist: add to them; change-tests: also change or remove them; change-test-setup: also change how tests are run */
-  "may"?: "add-tests" | "change-tests" | "change-test-setup";
-  /** the feature that it is a part of, as login: its tasks reach the team's branch together */
-  "feature"?: string;
 }
 
 /** Planning that waits for answers, the newest first. */
@@ -716,10 +585,6 @@ export interface ReadOnly {
   "command": string;
 }
 
-/** Nothing. */
-export interface ReplayBody {
-}
-
 /** What a replay found: it went the "same" way, something "differs", or the run cannot be replayed ("unknown"), because values are missing or the recording ends early. `why` says what, and `diff` has both texts, as far as there is room. `trace` has the first 1,000 nodes. */
 export interface ReplayView {
   "outcome": "same" | "differs" | "unknown";
@@ -734,18 +599,6 @@ export interface RequestView {
   "id": number;
   "action": "stop" | "kill" | "pause" | "resume" | "retry" | "skip";
   "task": string | null;
-}
-
-/** `given` has the secrets that no journal stores, as `{"Login.token": "…"}`. */
-export interface ResumeBody {
-  "given"?: Record<string, unknown>;
-}
-
-/** An answer to an interrupt, by its id. */
-export interface ResumeEntry {
-  "interruptId": string;
-  "status": "resolved" | "cancelled";
-  "payload"?: unknown;
 }
 
 /** What a reviewer says about the work of a task, which passes its tests. */
@@ -763,11 +616,6 @@ export interface Review {
 /** The reviews of the work of a task, oldest first. */
 export interface ReviewPage {
   "reviews": (Review)[];
-}
-
-/** A tool, by its name or its place, as `Reply.calls(refund)`. */
-export interface RevokeBody {
-  "tool": string;
 }
 
 /** A node class in the picture of a run: how often the run has reached it, and whether the run is there now. `ends` says whether a run may end there. */
@@ -907,16 +755,6 @@ export interface Spent {
   "tokens": number;
   "cost": number | null;
   "unpriced": number;
-}
-
-/** A run to start. Give it a `run_id`, and repeating the request starts no second run. With a `thread` it is the next turn of a conversation; `busy` says what to do while another turn is in progress. The name of the user is added to the `metadata` as `by`. */
-export interface StartBody {
-  "run_id": string | null;
-  /** the fields of the start node */
-  "start": unknown;
-  "thread": string | null;
-  "busy": "refuse" | "wait" | "cancel";
-  "metadata": Record<string, unknown>;
 }
 
 /** Nodes in order, and how many there are. */
@@ -1075,24 +913,6 @@ export interface TeamDetails {
   "agents": (AgentInfo)[];
 }
 
-/** The teams that the user sees. */
-export interface TeamPage {
-  "teams": (TeamRow)[];
-}
-
-/** A team: how many tasks are in each status, and what waits for a person. `last` is the number of its last event: follow the feed `team/NAME` after it. */
-export interface TeamRow {
-  "team": string;
-  "branch": string;
-  "running": boolean;
-  "paused": boolean;
-  "counts": Record<string, number>;
-  "blockers": number;
-  "unapproved": number;
-  "spent": Spent;
-  "last": number;
-}
-
 /** How to run the approved tasks, as the options of `bae team run`. With `wait` the run stays while tasks wait for answers. `claude-code` and `codex` are programs of this machine, which need `allow_network`. */
 export interface TeamRunBody {
   "max_agents"?: number;
@@ -1226,7 +1046,7 @@ export interface TurnView {
   "metadata": Record<string, unknown>;
 }
 
-/** Calls, tokens, cost and time; add two with `+`. A cost of None is unknown, not zero. `calls` counts requests that were sent, failed ones too, and `attempts` the answers that came back: a node filled at the second try has two. `seconds` is the time spent waiting for answers, added up over calls that ran at the same time; `models` names who answered. */
+/** Calls, tokens, cost and time; add two with `+`. A cost of None is unknown, not zero. `calls` counts the requests that were sent, including failed requests. `attempts` counts the answers: a node filled at the second try has two. `seconds` is the time spent waiting for answers, added up over calls that ran at the same time. `models` names the models that answered. */
 export interface Usage {
   "calls": number;
   "input_tokens": number;

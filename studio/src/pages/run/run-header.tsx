@@ -1,4 +1,4 @@
-// Who a run is, how it stands, and what can be done with it.
+// The header of a run: its id, status and usage, and the actions on it.
 
 import { Link } from "wouter";
 
@@ -48,21 +48,24 @@ export function RunHeader({ at, details, worked, isElsewhere, change, onFork }: 
         <div className="grow" />
         <RunActions at={at} details={details} onFork={onFork} />
       </div>
-      <p className="run-facts muted">
-        <GraphName graph={details.graph} isOwn={at.base === ""} /> · <Age at={details.started} />
-        {Date.now() / 1000 - details.started >= 5 && " ago"}
+      <p className="run-facts listed muted">
+        <GraphName graph={details.graph} isOwn={at.base === ""} />
+        <span>
+          <Age at={details.started} />
+          {Date.now() / 1000 - details.started >= 5 && " ago"}
+        </span>
         {facts.filter(Boolean).map((fact) => (
-          <span key={fact}> · {fact}</span>
+          <span key={fact}>{fact}</span>
         ))}
         {details.status === "ended" && details.end !== null && (
           <span title={details.no_result}>
-            {" · ended at "}
+            {"ended at "}
             <button type="button" className="link strong" onClick={() => change({ step: Math.max(0, (details.steps ?? 1) - 1), path: "", field: "", node: "", filter: "", tab: "trace" })}>
               {details.end}
             </button>
           </span>
         )}
-        {usage !== null && usage.models.length > 0 && <span> · {usage.models.join(", ")}</span>}
+        {usage !== null && usage.models.length > 0 && <span>{usage.models.join(", ")}</span>}
       </p>
       <Relations at={at} details={details} />
     </header>
@@ -120,8 +123,7 @@ function Relations({ at, details }: { at: RunAt; details: RunDetails }) {
   );
 }
 
-/** What the run waits for. It stands in the row of the title, so that nothing moves when it is
- *  answered. */
+/** The open question of the run. It is in the row of the title, so that an answer moves nothing. */
 function Waiting({ details, change }: { details: RunDetails; change: ChangeView }) {
   const open = details.waiting.filter((gate) => !gate.answered);
   const gate = open[0];
