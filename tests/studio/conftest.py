@@ -53,6 +53,7 @@ class Browsers:
 async def browsers() -> AsyncIterator[Browsers]:
     playwright = pytest.importorskip("playwright.async_api")
     executable = await asyncio.to_thread(find_chromium)
+    playwright.expect.set_options(timeout=30_000)  # a machine may be busy with much else
     async with playwright.async_playwright() as driver:
         opened = Browsers(driver, executable)
         yield opened
@@ -87,7 +88,7 @@ async def phone(browser: Any) -> AsyncIterator[Any]:
 async def watched_page(context: Any) -> Any:
     """A page whose `errors` has what it throws, and what its policy refuses."""
     page = await context.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(30_000)
     page.errors = errors = []
     page.on("pageerror", lambda error: errors.append(str(error)))
 
