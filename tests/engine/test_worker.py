@@ -277,14 +277,25 @@ class Tokens(EndNode):
     from_dep: Annotated[int, Dep(read_token)]
 
 
-async def test_a_run_without_a_journal_has_the_token_0_and_outside_a_run_there_is_none(
+async def test_the_token_is_0_outside_a_run_and_in_a_run_without_a_journal(
     journal: Journal,
 ):
     graph = Graph(start=Tokens)
     assert (await graph.arun(Tokens())).result.from_dep == 0
     assert (await graph.arun(Tokens(), journal=journal)).result.from_dep == 1
-    with pytest.raises(RuntimeError, match="outside a run"):
-        fencing_token()
+    assert fencing_token() == 0
+
+
+class Nested(Node):
+    async def __call__(self) -> Tokens:
+        return (await Graph(start=Tokens).arun(Tokens())).result
+
+
+async def test_a_run_without_a_journal_in_a_body_of_a_run_with_one_has_no_token_of_it(
+    journal: Journal,
+):
+    nested = await Graph(start=Nested, end=Tokens).arun(Nested(), journal=journal)
+    assert nested.result.from_dep == 0
 
 
 class Busy(Node):

@@ -22,6 +22,7 @@ from bae.core_schemas import CoreSchemaDict, parts, type_schema
 from bae.exceptions import describe
 from bae.files import collected, in_use, is_collecting
 from bae.secrets import is_masked, secret_in
+from bae.turns import IS_TURNS, as_references, is_referring
 
 Keeping = Literal["keep", "live", "secret"]
 """What becomes of a value: it is stored, made again on resume, or withheld unless asked for."""
@@ -52,6 +53,10 @@ class ValueCodec:
         self.verdict: Keeping = "live" if live else "secret" if secret else "keep"
         self.why = live or secret
         self._masked = bool(secret) and any(map(is_masked, parts(schema)))
+        self.has_turns = is_open and any(
+            IS_TURNS in part.get("metadata", ()) for part in parts(schema)
+        )
+        """Whether there may be earlier turns of a thread in a value."""
 
     def dump(self, value: Any) -> str:
         """The value as JSON. Raises `Unkeepable` where it would not read back as it is."""
@@ -59,6 +64,9 @@ class ValueCodec:
             raise Unkeepable(self.why)
         if in_use() and not is_collecting():
             with collected():  # what is read back below refers to the files in it
+                return self.dump(value)
+        if self.has_turns and not is_referring():
+            with as_references():
                 return self.dump(value)
         try:
             if type(value) is self.plain:
@@ -77,6 +85,9 @@ class ValueCodec:
 
     def load(self, data: Any) -> Any:
         """A value from JSON that was parsed. Raises what pydantic, or a validator, raises."""
+        if self.has_turns and not is_referring():
+            with as_references():
+                return self.load(data)
         text = to_json(data, inf_nan_mode="constants")
         return self._validator.validate_json(text, by_name=True)
 

@@ -41,7 +41,7 @@ from bae.run_tree import Exit, call_behind
 from bae.sources import kind_named
 from bae.threads import in_thread
 from bae.tools import ToolCall
-from bae.turns import Messages
+from bae.turns import Messages, turns_in_use
 from bae.usage import Attempt
 
 if TYPE_CHECKING:
@@ -74,8 +74,12 @@ def decode(
     field is absent, which serves to show a run and not to resume it.
     """
     reader = LineReader(graph, given, partial, turns=turns)
-    with visible(files or {}):
-        records = [record for line in lines if (record := reader.read(line)) is not None]
+    token = turns_in_use.set(turns)
+    try:
+        with visible(files or {}):
+            records = [record for line in lines if (record := reader.read(line)) is not None]
+    finally:
+        turns_in_use.reset(token)
     if reader.missing_secrets:
         raise secret_needed(reader.missing_secrets)
     reader.history.replaying = False

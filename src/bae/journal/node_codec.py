@@ -189,7 +189,8 @@ class NodeCodec:
         # A "before" validator of the class may know how to read what an older class has written.
         known = frozenset(name for name in data if name in self.fields)
         try:
-            return from_answer(cls, {**data, **again}, known)
+            turns = {n: self.fields[n].load(data[n]) for n in known if self.fields[n].has_turns}
+            return from_answer(cls, {**data, **turns, **again}, known)
         except Exception as error:
             better = error if isinstance(error, ValidationError) else refused
             raise unreadable(cls.__name__, better) from better

@@ -229,7 +229,9 @@ async def fork(
             fix = "answer the gate first, or fork at a node before it"
         raise JournalError(said, run_id=run_id, code="bae-fork-step", fix=fix)
     upto = steps[at]
-    _, past = await decode_run(graph, stored.lines[: upto + 1], files=stored.files, partial=True)
+    turns = await turns_of(journal, graph, stored, strict=False)
+    before = stored.lines[: upto + 1]
+    _, past = await decode_run(graph, before, files=stored.files, partial=True, turns=turns)
     with visible(stored.files):  # a changed field may name a file of the run
         node = _changed_node(cast("Node", past.run.steps[at].node), changed, run_id)
     forked = RunForked(time(), "", at, run_id, node, tuple(changed))

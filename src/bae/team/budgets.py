@@ -63,9 +63,9 @@ async def begin_run(store: Store, project_id: int, budget: Budget | None = None)
     def begin(db: sa.Connection) -> int:
         last = sa.select(tables.runs).filter_by(project_id=project_id)
         last = last.order_by(tables.runs.c.id.desc()).limit(1)
-        found = tables.rows(db, last)
-        if found and not found[0]["finished"]:
-            number = found[0]["id"]
+        last_runs = tables.rows(db, last)
+        if last_runs and not last_runs[0]["finished"]:
+            number = last_runs[0]["id"]
             change = sa.update(tables.runs).filter_by(id=number).values(budget=limits or None)
             db.execute(change)
             return number
@@ -80,11 +80,11 @@ async def read_run_spending(store: Store, project_id: int) -> RunSpending | None
 
     def read(db: sa.Connection) -> RunSpending | None:
         last = sa.select(tables.runs).filter_by(project_id=project_id)
-        found = tables.rows(db, last.order_by(tables.runs.c.id.desc()).limit(1))
-        if not found:
+        last_runs = tables.rows(db, last.order_by(tables.runs.c.id.desc()).limit(1))
+        if not last_runs:
             return None
-        limits: dict[str, Any] = found[0]["budget"] or {}
-        return RunSpending(_sum_spent(db, run_id=found[0]["id"]), **limits)
+        limits: dict[str, Any] = last_runs[0]["budget"] or {}
+        return RunSpending(_sum_spent(db, run_id=last_runs[0]["id"]), **limits)
 
     return await store.read(read)
 
@@ -111,8 +111,8 @@ async def read_spent_by_task(store: Store, project_id: int) -> dict[int, Spent]:
     """What each task of a project has spent or reserved, by the numbers of tasks; those that have
     spent nothing are left out."""
     task_id = tables.spending.c.task_id
-    found = sa.select(task_id, *_SUMS).filter_by(project_id=project_id).group_by(task_id)
-    rows = await store.read(lambda db: db.execute(found).all())
+    query = sa.select(task_id, *_SUMS).filter_by(project_id=project_id).group_by(task_id)
+    rows = await store.read(lambda db: db.execute(query).all())
     return {task: _make_spent(*sums) for task, *sums in rows}
 
 
@@ -218,16 +218,16 @@ class Budgets:
             )
 
         def begin(db: sa.Connection) -> tuple[int, float | None] | tuple[BudgetScope, BudgetError]:
-            found = self._reserve(db, task, Spent(1, 1, _LEAST))
-            if isinstance(found, tuple):
-                return found
+            reserved = self._reserve(db, task, Spent(1, 1, _LEAST))
+            if isinstance(reserved, tuple):
+                return reserved
             scopes = (self.per_task, {"task_id": task.id}), (self.per_run, {"run_id": self.run})
             left = [
                 budget.cost - (_sum_spent(db, **which).cost or 0.0) + _LEAST
                 for budget, which in scopes
                 if budget.cost is not None
             ]
-            return found, min(left, default=None)
+            return reserved, min(left, default=None)
 
         begun = await self.store.write(begin)
         if isinstance(begun[1], BudgetError):

@@ -146,8 +146,8 @@ class Desk:
     async def finish_merged(self, attempt: Try) -> str | WorkRefusal | PersonNeeded | None:
         """What came of work that an earlier run has merged; None where nothing is merged. A killed
         run may have left a feature to be delivered."""
-        if (found := await self.bench.features.find_merged(self.task)) is not None:
-            return found.commit
+        if (merged := await self.bench.features.find_merged(self.task)) is not None:
+            return merged.commit
         if await self.bench.features.is_undelivered(self.task):
             return await self.merge(attempt)
         return None

@@ -225,9 +225,9 @@ class Integration:
             ) from error
 
     async def _recover(self) -> RecoveredWork:
-        found = await self.workspaces.clean()
+        cleaned = await self.workspaces.clean()
         await _complete_move(self.repository)
-        return found
+        return cleaned
 
     async def _in_turn(
         self,
@@ -366,12 +366,12 @@ class Integration:
         if code > 1:
             raise GitError(f"git grep failed with {code}: {problem}")
         lines = [line.split("\0") for line in output.decode("utf-8", "replace").splitlines()]
-        found = [(line[0].partition(":")[2], *line[1:]) for line in lines if len(line) == 3]
-        if not found:
+        markers = [(line[0].partition(":")[2], *line[1:]) for line in lines if len(line) == 3]
+        if not markers:
             return None
-        said = [f"{name}:{number}: {text}" for name, number, text in found]
-        files = tuple(dict.fromkeys(name for name, _, _ in found))
-        return Conflict(files, bounded("Conflict markers are left:\n" + "\n".join(said)))
+        shown = [f"{name}:{number}: {text}" for name, number, text in markers]
+        files = tuple(dict.fromkeys(name for name, _, _ in markers))
+        return Conflict(files, bounded("Conflict markers are left:\n" + "\n".join(shown)))
 
     async def _move(self, to: str, before: str) -> bool:
         """Move the team's branch, also where the user has it checked out."""
@@ -443,8 +443,8 @@ async def _complete_move(repository: Repository) -> None:
     note = repository.common / _NOTE
     try:
         written = (await asyncio.to_thread(note.stat)).st_mtime
-        said: dict[str, str] = json.loads(await asyncio.to_thread(note.read_text))
-        before, after = said["before"], said["after"]
+        noted: dict[str, str] = json.loads(await asyncio.to_thread(note.read_text))
+        before, after = noted["before"], noted["after"]
     except FileNotFoundError:
         return
     except (ValueError, KeyError):  # killed while the note was written: nothing had begun

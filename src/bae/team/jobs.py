@@ -87,8 +87,8 @@ class TeamJobs:
 
     def jobs_of(self, team: str) -> list[TeamJob]:
         """The newest job of each kind, the newest first."""
-        found = [job for job in self._jobs.values() if job.team == team]
-        return sorted(found, key=lambda job: -job.started)
+        jobs = [job for job in self._jobs.values() if job.team == team]
+        return sorted(jobs, key=lambda job: -job.started)
 
     async def wait(self, after: int) -> None:
         """Wait until a job has changed after the change `after`."""

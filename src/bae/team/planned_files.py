@@ -77,12 +77,12 @@ def find_shared_files(
 
 def find_prerequisites(tasks: Mapping[str, PlannedTask]) -> dict[str, set[str]]:
     """All tasks that each task waits for, directly or not."""
-    found: dict[str, set[str]] = {}
+    prerequisites: dict[str, set[str]] = {}
     for key in tasks:
         needs, left = set[str](), [key]
         while left:
             new = {each for each in tasks[left.pop()].depends_on if each in tasks} - needs
             needs |= new
             left += new
-        found[key] = needs
-    return found
+        prerequisites[key] = needs
+    return prerequisites

@@ -73,7 +73,7 @@ async def plan_tasks(
     before = await store.tasks(project.id)
     tree = CodeTree(CodeReader(repository))
     code = await tree.read()
-    found = await asyncio.to_thread(code.search, goal)
+    matches = await asyncio.to_thread(code.search, goal)
     start = Goal(
         goal=goal,
         requirements=project.requirements,
@@ -83,7 +83,7 @@ async def plan_tasks(
         languages=list(project.languages),
         test_command=write_command(project.test_command),
         conventions=await asyncio.to_thread(code.conventions),
-        repository=await asyncio.to_thread(code.outline, [match.path for match in found]),
+        repository=await asyncio.to_thread(code.outline, [match.path for match in matches]),
     )
     run_id = await _run_id(goal, journal)
 
@@ -117,11 +117,11 @@ async def plan_tasks(
 
 async def open_goals(journal: Journal) -> list[str]:
     """The goals whose planning waits for answers, newest first."""
-    found: list[str] = []
+    goals: list[str] = []
     for info in await journal.runs(status="waiting", graph=planning.name):
         why = await journal.why(info.run_id, "Goal.goal")
-        found.append(str(why.value))
-    return found
+        goals.append(str(why.value))
+    return goals
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,9 +358,9 @@ class FromAnswers:
 
     async def __call__(self, gate: OpenGate) -> str:
         """The answer to one question."""
-        found = self._answers.get(_words(str(gate.context.get("question", ""))))
-        if found:
-            return found
+        answer = self._answers.get(_words(str(gate.context.get("question", ""))))
+        if answer:
+            return answer
         if self._otherwise is None:
             gate.leave_open()
         return await self._otherwise(gate)

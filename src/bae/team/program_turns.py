@@ -175,8 +175,8 @@ class _Turn:
         context = await worker.build_context(task)
         if resumed and failure:
             people = context.sections[FROM_PEOPLE]  # some may have been added since the last turn
-            said = f"# {FROM_PEOPLE}\n{people}" if people else ""
-            return "\n\n".join(filter(None, (_REFUSED, failure, said, _RULES)))
+            from_people = f"# {FROM_PEOPLE}\n{people}" if people else ""
+            return "\n\n".join(filter(None, (_REFUSED, failure, from_people, _RULES)))
         diff = await workspace.diff()
         known = await self.desk.describe_failed_before()
         return compose_prompt(worker.role, context, failure, diff, known)
@@ -230,8 +230,8 @@ def describe_no_work(turn: ProgramResult) -> str:
         "stopped": "a person stopped it",
     }
     ended = f" It ended since {why[turn.end]}." if turn.end != "done" else ""
-    said = f"\nThe last message was:\n{turn.summary}" if turn.summary else ""
-    return f"No file was changed, so that there is nothing to judge.{ended}{said}"
+    message = f"\nThe last message was:\n{turn.summary}" if turn.summary else ""
+    return f"No file was changed, so that there is nothing to judge.{ended}{message}"
 
 
 def _find_folder(bench: Workbench, task: Task) -> Path:

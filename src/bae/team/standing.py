@@ -58,10 +58,10 @@ async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
     asked = asked.where(tables.tasks.c.project_id == project_id, tables.blockers.c.answer.is_(None))
 
     def read(db: sa.Connection) -> dict[int, Standing]:
-        found: dict[int, Standing] = {}
+        standings: dict[int, Standing] = {}
 
         def of(number: int) -> Standing:
-            return found.setdefault(number, Standing())
+            return standings.setdefault(number, Standing())
 
         def last(kind: str) -> list[tuple[int, float, dict[str, Any]]]:
             newest = sa.select(sa.func.max(event.id)).filter_by(project_id=project_id)
@@ -81,7 +81,7 @@ async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
             of(row["task_id"]).outcome = row["data"]["outcome"]
         for number, question in db.execute(asked.order_by(tables.blockers.c.id.desc())):
             of(number).question = question
-        return found
+        return standings
 
     return await store.read(read)
 
@@ -95,14 +95,14 @@ async def read_doing(journal: Journal, tasks: Collection[int]) -> dict[int, Doin
         is_alive = info.standing() == "running"  # its lease decides
         if run and is_alive and int(run[1]) in tasks and int(run[1]) not in newest:
             newest[int(run[1])] = info, bool(run[2])
-    found: dict[int, Doing] = {}
+    doing: dict[int, Doing] = {}
     for task, (info, is_review) in newest.items():
         total = (await journal.lines(info.run_id, limit=0)).total
         after = max(-1, total - 1 - _LAST_LINES)
         lines = (await journal.lines(info.run_id, after=after, limit=_LAST_LINES)).lines
         text, at = "reviews the work" if is_review else "thinks", info.started
         for line in lines:
-            if said := describe_line(line, is_review=is_review):
-                text, at = said, line.at
-        found[task] = Doing(text=text, at=at, run=info.run_id)
-    return found
+            if step := describe_line(line, is_review=is_review):
+                text, at = step, line.at
+        doing[task] = Doing(text=text, at=at, run=info.run_id)
+    return doing

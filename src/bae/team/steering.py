@@ -108,9 +108,9 @@ def make_task(values: Mapping[str, Any]) -> PlannedTask:
             Problem("error", "bae-team-task", ".".join(map(str, each["loc"])), each["msg"])
             for each in error.errors(include_url=False, include_input=False, include_context=False)
         ]
-        said = "; ".join(": ".join(filter(None, (each.place, each.message))) for each in wrong)
+        listed = "; ".join(": ".join(filter(None, (each.place, each.message))) for each in wrong)
         raise TeamError(
-            f"this is no task: {said}",
+            f"this is no task: {listed}",
             code="bae-team-task",
             fix="correct it",
             problems=tuple(wrong),

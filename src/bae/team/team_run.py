@@ -101,12 +101,12 @@ class TeamRun:
     async def end_work(self, task: Task, after: TaskStatus, reason: str) -> Task | None:
         """End the work on a task: whatever became of it, it is completed if it was merged, or
         `merged` if no tests prove it, or `staged` if its feature is not delivered yet."""
-        found = await self.bench.features.find_merged(task)
-        if found is None:
+        merged = await self.bench.features.find_merged(task)
+        if merged is None:
             reason = bounded(reason, LONGEST_REASON)
             return await self.move(task.id, _S.IN_PROGRESS, after, reason=reason)
         self.merged.set()
-        return await self.move(task.id, _S.IN_PROGRESS, found.status, commit=found.commit)
+        return await self.move(task.id, _S.IN_PROGRESS, merged.status, commit=merged.commit)
 
     async def settle_features(self) -> None:
         """Have the tasks of delivered features completed. A feature that is complete and was not
@@ -120,11 +120,11 @@ class TeamRun:
         if state == self._settled:
             return
         for task in staged:
-            found = await self.bench.features.find_merged(task)
-            if found is None and await self.bench.features.is_undelivered(task):
+            merged = await self.bench.features.find_merged(task)
+            if merged is None and await self.bench.features.is_undelivered(task):
                 await self.move(task.id, _S.STAGED, _S.READY, reason="its feature is complete")
-            elif found is not None and found.status is not _S.STAGED:
-                await self.move(task.id, _S.STAGED, found.status, commit=found.commit)
+            elif merged is not None and merged.status is not _S.STAGED:
+                await self.move(task.id, _S.STAGED, merged.status, commit=merged.commit)
         self._settled = state
 
     async def end_early(self, work: TaskInProgress) -> None:
@@ -291,10 +291,10 @@ async def add_request(
 
 async def open_requests(store: Store, project_id: int) -> list[Request]:
     """What was asked for and not taken yet, oldest first."""
-    found = sa.select(tables.requests).filter_by(project_id=project_id, outcome=None)
-    found = found.order_by(tables.requests.c.id)
+    query = sa.select(tables.requests).filter_by(project_id=project_id, outcome=None)
+    query = query.order_by(tables.requests.c.id)
     return [
-        Request.model_validate(row) for row in await store.read(lambda db: tables.rows(db, found))
+        Request.model_validate(row) for row in await store.read(lambda db: tables.rows(db, query))
     ]
 
 
@@ -329,10 +329,10 @@ async def read_held(store: Store, project_id: int) -> dict[int, str]:
 
 async def read_paused(store: Store, project_id: int) -> frozenset[int | None]:
     """The tasks that are paused, by their ids; None stands for the whole run."""
-    found = sa.select(tables.requests).filter_by(project_id=project_id)
-    found = found.where(tables.requests.c.action.in_(_STAYS)).order_by(tables.requests.c.id)
+    query = sa.select(tables.requests).filter_by(project_id=project_id)
+    query = query.where(tables.requests.c.action.in_(_STAYS)).order_by(tables.requests.c.id)
     last: dict[int | None, str] = {}
-    for row in await store.read(lambda db: tables.rows(db, found)):
+    for row in await store.read(lambda db: tables.rows(db, query)):
         if row["task_id"] is None and row["action"] == "resume":
             last.clear()
         last[row["task_id"]] = row["action"]

@@ -183,7 +183,7 @@ def _describe_end(task: Task, error: LoopEnded | FillError | ToolCallError) -> s
         return error.message
     if isinstance(error, ToolCallError) and error.code not in _HOPELESS:
         return None
-    return f"The work on {task.title!r} has come to nothing: {headline(error.message, 300)}."
+    return f"The work on {task.title!r} ended without a result: {headline(error.message, 300)}."
 
 
 _HOPELESS: Final = ("bae-tools-context", "bae-tool-wrong-rounds")
@@ -406,8 +406,8 @@ def add_failed_before(brief: str, known: str) -> str:
 
 def question_in(answer: str) -> str | None:
     """The question that an answer asks instead of writing edits."""
-    found = _QUESTION.match(answer)
-    return bounded(found[1].strip(), SHOWN_FAILURE) if found else None
+    match = _QUESTION.match(answer)
+    return bounded(match[1].strip(), SHOWN_FAILURE) if match else None
 
 
 def digest(answer: str) -> str:

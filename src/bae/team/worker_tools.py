@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bae.team.models import Task
 
 _EQUAL: Final = 3
-"""How many equal calls in a row end a conversation."""
+"""How many equal calls, or submissions of the same work, in a row end a conversation."""
 _LAST: Final = 3
 """How many rounds before the end of a conversation the LLM is told to submit."""
 _MOST_ROUNDS: Final = 1_000
@@ -50,7 +50,8 @@ _ASKS: Final = "ask"
 
 
 class LoopEnded(TeamError):
-    """A conversation has come to nothing. A person is asked, with the message as the reason."""
+    """A conversation ended without accepted work. A person is asked, with the message as the
+    reason."""
 
     code: str = "bae-team-loop"
 
@@ -67,7 +68,8 @@ async def edit(text: str, *, desk: Annotated[Desk, Dep(get_desk)]) -> str:
         mark = idempotency_key()
         files = await desk.worker.apply_file_changes(desk.task, text, mark=mark)
     except EditError as error:
-        raise ToolError(f"Nothing was changed. {error.message}") from error
+        problems = "\n- ".join(error.reasons) or error.message
+        raise ToolError(f"Nothing was changed:\n- {problems}") from error
     return f"changed: {', '.join(files)}"
 
 
@@ -135,7 +137,7 @@ async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
     shown = bounded(failure, SHOWN_FAILURE)
     await bench.emit(CorrectionAttempt(task.project_id, task.id, done + 1, shown))
     left = bench.corrections - done
-    times = "once more" if left == 1 else f"{left} times more"
+    times = "once more" if left == 1 else f"{left} more times"
     raise ToolError(f"The work was refused:\n\n{failure}\n\nCorrect it. You can submit {times}.")
 
 
@@ -149,6 +151,8 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     last = progress.calls[-_EQUAL:]
     if len(last) == _EQUAL and len({(each.name, str(each.arguments)) for each in last}) == 1:
         raise _ended(task, f"it made the same call {_EQUAL} times: {headline(str(last[0]), 200)}")
+    if len(progress.by_round) >= _EQUAL and not any(progress.by_round[-_EQUAL:]):
+        raise _ended(task, f"it submitted the same work {_EQUAL} times")
     if idle >= bench.idle_rounds:
         raise _ended(task, f"it changed nothing in {idle} rounds")
     asked = progress.rounds - _count_since((_ASKS,), progress.by_round)
@@ -158,13 +162,15 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     known = "\n".join(("", desk.brief, *progress.messages, ""))
     notes = (await bench.store.task(task.id)).notes
     new = [f"A person says: {note}" for note in notes if f"\n{note}\n" not in known]
-    told = [text for text in new if f"\n{text}\n" not in known]
+    messages = [text for text in new if f"\n{text}\n" not in known]
     if left <= _LAST:
         rounds = "This is the last round" if left == 1 else f"{left} rounds are left"
-        told.append(f"{rounds}: submit by answering without a call, or ask.")
+        messages.append(f"{rounds}: submit by answering without a call, or ask.")
     elif bench.idle_rounds - idle == _LAST:
-        told.append(f"Nothing was changed in {idle} rounds: edit, submit or ask within {_LAST}.")
-    return "\n\n".join(told) or None
+        messages.append(
+            f"Nothing was changed in {idle} rounds: edit, submit or ask within {_LAST}."
+        )
+    return "\n\n".join(messages) or None
 
 
 def _count_since(names: Sequence[str], rounds: Sequence[Sequence[ToolCall]]) -> int:
@@ -176,7 +182,7 @@ def _count_since(names: Sequence[str], rounds: Sequence[Sequence[ToolCall]]) -> 
 
 
 def _ended(task: Task, why: str) -> LoopEnded:
-    return LoopEnded(f"The work on {task.title!r} has come to nothing: {why}.")
+    return LoopEnded(f"The work on {task.title!r} ended without a result: {why}.")
 
 
 _EDIT: Final = (

@@ -184,14 +184,14 @@ class Workspace:
         args = ("for-each-ref", "--sort=-creatordate", form, f"{KEPT}{self.name}/")
         listed = (await self.repository.git(*args)).splitlines()
         head = await self.head()
-        found = next(
+        kept = next(
             (ref for ref, _, own in (line.partition(" ") for line in listed) if own == head), None
         )
-        if found is None or await self.uncommitted():
+        if kept is None or await self.uncommitted():
             return None
-        restore = ("restore", "--no-overlay", "--worktree", f"--source={found}", "--", ".")
+        restore = ("restore", "--no-overlay", "--worktree", f"--source={kept}", "--", ".")
         await finish_despite_cancel(self.repository.git(*restore, at=self.checkout))
-        return found
+        return kept
 
     async def _restore(self, why: str) -> str | None:
         if not await self.uncommitted():
@@ -340,8 +340,8 @@ class Workspaces:
         """Remove a worktree that nobody works in, and keep what is in it."""
         kept = None
         if await asyncio.to_thread(_has_work, path, admin) and not path.name.startswith(_CHECK):
-            found = Workspace(self.repository, Checkout(path, admin), self.team, None, "")
-            kept = await found.keep(why)
+            workspace = Workspace(self.repository, Checkout(path, admin), self.team, None, "")
+            kept = await workspace.keep(why)
         await self._drop(path, admin)
         return kept
 
@@ -474,8 +474,8 @@ class Workspaces:
         args = ("log", "--topo-order", f"--max-count={_MOST_COMMITS}", "--format=%H %ce", "HEAD")
         lines = (await self.repository.git(*args)).splitlines()
         own = self.repository.author[1]
-        found = (line.partition(" ") for line in lines)
-        return next((commit for commit, _, by in found if by != own), None)
+        names = (line.partition(" ") for line in lines)
+        return next((commit for commit, _, by in names if by != own), None)
 
     async def _find_submodules(self, at: Checkout, commit: str) -> dict[str, str]:
         """The submodules of a commit: their commits by their paths."""
@@ -549,15 +549,17 @@ class Workspaces:
 
     def _entries(self) -> dict[Path, Path]:
         """The worktrees in the directory, and what git has about each, however incomplete."""
-        found: dict[Path, Path] = {}
+        entries: dict[Path, Path] = {}
         for admin in _folders(self.repository.common / "worktrees", _PREFIX):
             path = self.directory / admin.name
             with suppress(OSError):
-                said = os.fsdecode((admin / "gitdir").read_bytes()).strip()
-                path = Path(said).parent if said else path  # git may be killed before it wrote it
+                pointer = os.fsdecode((admin / "gitdir").read_bytes()).strip()
+                path = (
+                    Path(pointer).parent if pointer else path
+                )  # git may be killed before it wrote it
             if path.parent == self.directory and path.name.startswith(_PREFIX):
-                found[path] = admin
-        return found
+                entries[path] = admin
+        return entries
 
     def _remove_locks(self) -> None:
         common = self.repository.common
@@ -569,9 +571,9 @@ class Workspaces:
 
 
 def _describe_setup(command: Sequence[str], ran: Ran) -> str:
-    said = bounded(strip_escapes(ran.output).strip(), 4000)
+    output = bounded(strip_escapes(ran.output).strip(), 4000)
     why = ran.problem or f"failed with {ran.exit_code}"
-    return f"the setup command {write_command(command)}: {why}\n{said}"
+    return f"the setup command {write_command(command)}: {why}\n{output}"
 
 
 def _escape(name: bytes) -> bytes:
@@ -612,16 +614,16 @@ def _has_work(path: Path, admin: Path) -> bool:
 
 def _files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
     """The files among paths; of a directory that is a repository of its own, the files in it."""
-    found: list[str] = []
+    names_found: list[str] = []
     for name in names:
         if not name.endswith("/"):
-            found.append(name)
+            names_found.append(name)
             continue
         for folder, folders, files in os.walk(root / name):
             folders[:] = [each for each in folders if each != ".git"]
             here = Path(folder).relative_to(root)
-            found += [str(here / each) for each in files if each != ".git"]
-    return found
+            names_found += [str(here / each) for each in files if each != ".git"]
+    return names_found
 
 
 def _unlink(root: Path, names: Sequence[str]) -> None:
@@ -632,7 +634,7 @@ def _unlink(root: Path, names: Sequence[str]) -> None:
 
 def _folders(directory: Path, prefix: str) -> list[Path]:
     try:
-        found = sorted(directory.iterdir())
+        paths = sorted(directory.iterdir())
     except OSError:
         return []
-    return [path for path in found if path.name.startswith(prefix) and path.is_dir()]
+    return [path for path in paths if path.name.startswith(prefix) and path.is_dir()]
