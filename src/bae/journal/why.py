@@ -501,10 +501,12 @@ def _used(
     every = [*own, *(question for step in steps for question in step.questions)]
     usage = Usage.total(question.usage for question in every)
     judged = [answer for question in every for answer in judged_answers(question)]
-    models = [*usage.models, *(model for answer in judged for model in answer.usage.models)]
+    rounds = [each for question in every if question.loop for each in question.loop.rounds]
+    # A model that failed, so that a Fallback has asked the next, is in the usage alone.
+    answered = [model for each in (*rounds, *judged) for model in each.usage.models]
     return {
         "usage": usage,
-        "models": tuple(dict.fromkeys(models)),
+        "models": tuple(dict.fromkeys(answered or usage.models)),
         "prompts": tuple(dict.fromkeys(each.prompt for each in judged if each.prompt)),
         "attempts": tuple(answer for question in own for answer in judged_answers(question)),
     }
