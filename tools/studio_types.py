@@ -22,7 +22,9 @@ from bae.team import TeamJobs, add_team_jobs, add_teams
 
 SOURCES: Final = Path(__file__).parent.parent / "studio" / "src"
 TARGET: Final = SOURCES / "api" / "types.ts"
-HEAD: Final = "// Written by tools/studio_types.py from the OpenAPI document. Do not edit.\n"
+HEAD: Final = """\
+// Written by tools/studio_types.py. Do not edit. The OpenAPI document describes the types.
+"""
 _IMPORT: Final = re.compile(r'import type \{([^}]*)\} from "[./]*(?:/api)?/types\.ts"')
 _REF: Final = "#/components/schemas/"
 _PLAIN: Final = {
@@ -70,8 +72,6 @@ def members(schema: dict[str, Any], *, is_sent: bool) -> str:
     lines: list[str] = []
     for name, part in schema.get("properties", {}).items():
         mark = "?" if is_sent and name not in required else ""
-        if about := part.get("description"):
-            lines.append(f"  /** {about} */\n")
         lines.append(f"  {json.dumps(name)}{mark}: {type_of(part)};\n")
     return "".join(lines)
 
@@ -115,13 +115,11 @@ def write_types(document: dict[str, Any]) -> str:
     imported = [{"$ref": _REF + name} for name in imported_by_page() if name in schemas]
     for name in sorted(schemas_inside(document, imported)):
         schema = schemas[name]
-        about = " ".join(str(schema.get("description", "")).split()).replace("*/", "* /")
-        comment = f"/** {about} */\n" if about else ""
         if schema.get("type") == "object" and "properties" in schema:
             body = members(schema, is_sent=name in sent)
-            parts.append(f"\n{comment}export interface {name} {{\n{body}}}\n")
+            parts.append(f"\nexport interface {name} {{\n{body}}}\n")
         else:
-            parts.append(f"\n{comment}export type {name} = {type_of(schema)};\n")
+            parts.append(f"\nexport type {name} = {type_of(schema)};\n")
     return "".join(parts)
 
 

@@ -1,6 +1,6 @@
-"""What a task's worker asked, did and saw, in the order in which it happened: from the journal of
-its runs, read without their code, and from the events of the team. What workers do now is followed
-in the journal."""
+"""What a task's worker asked, did and saw, in time order: from the journal of its runs, without
+loading their code, and from the team's events. `follow_agents` reports the current steps of
+workers."""
 
 from __future__ import annotations
 
@@ -60,16 +60,15 @@ LogKind = Literal[
     "merge",
     "activity",
 ]
-"""What an entry of a log is: a new status, an attempt that corrects the one before, a question
-to an LLM, a tool call, what a coding program does, work that an LLM submits, edits that were
-committed, a run of the tests, a review, a question to a person and its answer, what a person asks
-for, a merge, and what else an agent says."""
+"""The kind of a log entry: a new status, a correction of refused work, a question to an LLM, a tool
+call, an activity of a coding program, a submission, committed edits, a test run, a review, a
+question to a person, its answer, a person's request, a merge, or another activity."""
 _PAGE: Final = 1000
 _RUN: Final = re.compile(r"task-(\d+)-(review-)?")
 
 
 class LogEntry(BaseModel):
-    """Something that happened to a task."""
+    """One entry of a task's log."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -84,7 +83,7 @@ class LogEntry(BaseModel):
 
 
 class TaskLog(BaseModel):
-    """All that happened to a task, oldest first, with its attempts and what it has spent."""
+    """The log of a task, oldest entry first, with its attempts and what it spent."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -97,8 +96,8 @@ class TaskLog(BaseModel):
 async def read_task_log(
     store: Store, journal: Journal, task: Task, *, shows: Callable[[RunInfo], bool] = lambda _: True
 ) -> TaskLog:
-    """What happened to a task until now, with the runs that `shows` allows. Runs that are in
-    progress are read as far as they are."""
+    """Read the log of a task, from runs that `shows` allows. Runs in progress are read up to
+    now."""
     entries = [entry async for entry in _read_events(store, task)]
     async for info in journal.every_run():
         run = _RUN.match(info.run_id)
@@ -123,7 +122,7 @@ async def _read_events(store: Store, task: Task) -> AsyncGenerator[LogEntry]:
 
 
 def _describe(event: Event, task: Task) -> dict[str, Any] | None:
-    """What an event adds to a log; None where another entry tells the same."""
+    """The log entry for an event, or None if another entry covers it."""
     match event:
         case TaskStatusChanged(status=status, reason=reason):
             if status is TaskStatus.BLOCKED:
@@ -255,7 +254,7 @@ def _first_line(text: str) -> str:
 
 
 class AgentStep(NamedTuple):
-    """What an agent begins to do for a task, in words."""
+    """The current step of an agent, in words."""
 
     at: float
     task_id: int
@@ -265,8 +264,8 @@ class AgentStep(NamedTuple):
 async def follow_agents(
     journal: Journal, show: Callable[[Sequence[AgentStep]], Awaitable[None]], *, past: bool = False
 ) -> None:
-    """Call `show` with what agents do, until this is cancelled: from the lines of their runs,
-    whichever process stores them. With `past`, what a run in progress has done before, too."""
+    """Call `show` with the steps of agents in all processes, until cancelled. With `past`, earlier
+    steps of runs in progress are included."""
     feeds, began = Feeds(journal), time()
     places: dict[str, int] = {}
     changed: set[str] = set()
@@ -310,7 +309,7 @@ async def follow_agents(
 
 
 def describe_line(line: Line, *, is_review: bool) -> str:
-    """What an agent begins with a line of its run, in words; nothing for most lines."""
+    """The step that a line of a run begins, in words; empty for most lines."""
     if line.kind == "ToolStarted":
         data = json.loads(line.data)
         return _describe_step(data["name"], data.get("arguments") or {})

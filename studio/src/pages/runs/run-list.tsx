@@ -117,7 +117,7 @@ export function RunList({ rows, total, isStale, selected, onSelect, onCompare, c
             Select
           </span>
           {["Status", "Run", "Graph", "Node", "Took", "Cost", "Started"].map((name) => (
-            <span key={name} role="columnheader">
+            <span key={name} role="columnheader" className={`head-${name.toLowerCase()}`}>
               {name}
             </span>
           ))}
