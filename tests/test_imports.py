@@ -462,3 +462,28 @@ def test_a_module_imports_pydantic_the_standard_library_and_the_packages_of_its_
         if more := foreign_packages(module) - set().union(*own):
             wrong[module] = more
     assert wrong == {}
+
+
+# --- names that go ----------------------------------------------------------------------------
+
+
+FORMER = {
+    "bae.mcp": "servers_of: `bae mcp list` lists the tools of servers",
+    "bae.optimizer": "example_of: call examples_from",
+}
+
+
+@pytest.mark.parametrize("module", sorted(FORMER))
+def test_a_name_that_goes_can_be_imported_with_a_warning_that_says_what_to_write(module: str):
+    name, _, instead = FORMER[module].partition(": ")
+    with pytest.warns(DeprecationWarning, match=f"{name} is not public any more") as warned:
+        exec(f"from {module} import {name}")
+    assert {each.filename for each in warned} == {"<string>"}  # the line that imports it
+    assert all(
+        str(each.message).startswith(f"{module}.{name} is not public any more, and bae 0.1")
+        and str(each.message).endswith(instead)
+        for each in warned
+    )
+    package = __import__(module, fromlist=["x"])
+    assert name not in package.__all__
+    assert name not in dir(package)

@@ -4,12 +4,9 @@ still need were moved, and a process that is killed in the middle changes nothin
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from hashlib import sha256
-from pathlib import Path
 
 import pytest
 
@@ -191,15 +188,11 @@ async def test_runs_are_written_while_a_day_is_dropped(journal: PostgresJournal)
     await fill(journal)
     claim = await journal.create(new_run("new", lines(0, 1)))
     assert claim is not None
-    pruning = subprocess.Popen(
-        [sys.executable, "-c", PRUNE, journal.url, journal.schema],
-        cwd=Path(__file__).parent,
-        stdout=subprocess.PIPE,
-    )
+    pruning = program(PRUNE, journal.url, journal.schema)
     n = 1
     while pruning.poll() is None:
         await journal.append(claim, lines(n, n + 1))
         n += 1
-    assert pruning.communicate()[0].strip() == str(len(OLD)).encode()
+    assert pruning.communicate()[0].strip() == str(len(OLD))
     await journal.release(claim, "ended", lines(n, n + 1))
     assert [line.n for line in (await journal.read("new")).lines] == [*range(n + 1)]
