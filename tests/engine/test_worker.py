@@ -244,6 +244,18 @@ async def test_a_worker_that_stops_hands_its_runs_over_and_none_is_cancelled(jou
     assert result.result.count == 2
 
 
+async def test_a_run_that_the_engine_cancels_is_handed_over_and_not_cancelled(journal: Journal):
+    await HELD.submit(Held(), journal=journal, run_id="a")
+    worker = Worker(HELD, journal=journal)
+    work = asyncio.create_task(worker.carry_out("a", "held"))
+    await HOLD.begun.wait()
+    work.cancel()
+    await asyncio.wait((work,))
+    assert work.cancelled()
+    info = await journal.info("a")
+    assert (info.standing(), info.owner) == ("interrupted", None)
+
+
 async def test_the_fencing_token_of_a_run_grows_with_every_process_that_takes_it(
     journal: Journal,
 ):
