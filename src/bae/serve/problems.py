@@ -117,7 +117,16 @@ _STATUS: Final = {
     "bae-journal-readonly": 500,
     "bae-journal-version": 500,
 }
-"""By code of an error; another error about a run is a conflict with what it is."""
+"""The status by the code of an error. Any other error about a run is a conflict."""
+_FIXES: Final = {
+    "bae-gate-answered": "GET /runs/R/gates?past=true shows the answer",
+    "bae-gate-cancelled": "POST /runs/R/resume continues the run, which then asks again",
+    "bae-run-ended": "fork the run to repeat a part of it: POST /runs/R/forks",
+    "bae-thread-busy": "wait for the end of that run, answer what it asks, or cancel it with "
+    '"busy": "cancel"',
+    "bae-why-pending": "look again when the run has continued",
+}
+"""What a client can do, by the code of an error whose own fix is Python."""
 
 
 def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
@@ -148,7 +157,7 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
         "the runs cannot be read or written: the log of the server says why"
         if is_inner
         else error.message,
-        "" if is_inner else error.fix or "",
+        "" if is_inner else _FIXES.get(error.code) or error.fix or "",
         run_id=run_id or "",
         place=".".join(str(part) for part in errors[0].loc) if errors and before else "",
         errors=errors,
@@ -185,7 +194,7 @@ def invalid(error: ValidationError, *before: str | int) -> Refused:
         422,
         "bae-serve-input",
         f"{where}: {first.msg}" if where else first.msg,
-        "give what the schema of this endpoint in openapi.json has",
+        "GET /openapi.json has the schema of this endpoint",
         place=where,
         errors=errors,
     )
