@@ -46,17 +46,17 @@ def bearer(token: str | Mapping[str, User], *, user: User | None = None) -> Auth
     users = {token: user or User("token")} if isinstance(token, str) else dict(token)
     if not users or not all(each.strip() and each.isascii() for each in users):
         raise ValueError("bearer(…): give a token that is not empty, of ASCII characters")
-    known = [(each.encode(), of) for each, of in users.items()]
+    encoded = [(each.encode(), of) for each, of in users.items()]
 
     async def find_user(request: HTTPConnection) -> User | None:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
-        found: User | None = None
-        for each, of in known:  # all of them, so that the time tells nothing
+        match: User | None = None
+        for each, of in encoded:  # all of them, so that the time tells nothing
             if secrets.compare_digest(each, given.strip().encode()):
-                found = of
-        return found
+                match = of
+        return match
 
     return find_user
 
@@ -70,32 +70,6 @@ def public(*, user: User | None = None) -> Auth:
         return everybody
 
     return find_user
-
-
-WRITES: Final = ("POST", "PUT", "PATCH")
-_OF_FORMS: Final = (
-    "",
-    "text/plain",
-    "multipart/form-data",
-    "application/x-www-form-urlencoded",
-)
-"""What a page of another site can send without asking the server first."""
-
-
-def media_type_of(request: HTTPConnection) -> str:
-    """The content type of a request, without its parameters."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def wrong_media(kind: str) -> Refused:
-    """The refusal of a content type."""
-    return Refused(
-        415,
-        "bae-serve-media",
-        f"the content type is {kind[:60]!r}",
-        "send JSON, with the header content-type: application/json; and the bytes of a file with "
-        "application/octet-stream",
-    )
 
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
@@ -122,7 +96,7 @@ class Gatekeeper:
             )
         return host
 
-    def check(self, request: HTTPConnection, method: str) -> None:
+    def check(self, request: HTTPConnection) -> None:
         """Raise `Refused` for a request that is not to be answered."""
         host = self.check_host(request)
         origin = request.headers.get("origin")
@@ -142,8 +116,6 @@ class Gatekeeper:
                 f"a page of another site asks ({site[:20]!r})",
                 "name its origin where the API is made: router(…, origins=[…])",
             )
-        if method in WRITES and (kind := media_type_of(request)) in _OF_FORMS:
-            raise wrong_media(kind)
 
     def headers_for(self, request: HTTPConnection) -> dict[str, str]:
         """What lets a browser give the response to a page of an origin that is named (CORS)."""
@@ -169,7 +141,7 @@ class Gatekeeper:
         return parts.scheme in ("http", "https") and parts.netloc == host and bool(host)
 
 
-def checked_origin(origin: str) -> str:
+def parse_origin(origin: str) -> str:
     """An origin as browsers send it. Raises ValueError for what is none, and would never match."""
     parts = urlsplit(origin)
     if not parts.scheme or not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}":

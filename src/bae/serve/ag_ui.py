@@ -38,8 +38,8 @@ from bae.serve.ag_ui_input import (
 )
 from bae.serve.ag_ui_stream import AgentStream, Follow
 from bae.serve.endpoints import ApiCall, Endpoint
-from bae.serve.files import files_named
-from bae.serve.gates import AnswerBody, GatesQuery, go_on, list_gates, store_answer
+from bae.serve.files import find_named_files
+from bae.serve.gates import AnswerBody, GatesQuery, list_gates, resume_answered, store_answer
 from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused, refusal_of
 from bae.serve.runs import CANCEL_SECONDS, view_run
@@ -74,14 +74,16 @@ class _Conversation:
     ) -> tuple[list[dict[str, Any]], bool]:
         """The messages before the reply of a run, and whether the client has others: then it gets
         these first. With `replays` the client gets all of the run again."""
-        shown = await self._shown(info)
-        expected = [id for each in shown for id in (_user_id(each), reply_id(each.run_id))]
+        turns = await self._find_turns(info)
+        expected = [id for each in turns for id in (_user_id(each), reply_id(each.run_id))]
         expected += [] if info is None else [_user_id(info)]
-        known = [each.model_dump(exclude_unset=True) for each in self.request.messages]
-        if _is_in_step(known, expected, info.run_id if info is not None and replays else None):
-            return known, False
+        client_messages = [each.model_dump(exclude_unset=True) for each in self.request.messages]
+        if _is_in_step(
+            client_messages, expected, info.run_id if info is not None and replays else None
+        ):
+            return client_messages, False
         messages: list[dict[str, Any]] = []
-        for each in shown:
+        for each in turns:
             user, reply, _ = await self._read(each)
             messages.append({"id": _user_id(each), "role": "user", "content": user})
             reply_is = {"id": reply_id(each.run_id), "role": "assistant", "content": reply}
@@ -91,18 +93,18 @@ class _Conversation:
             messages.append({"id": _user_id(info), "role": "user", "content": content})
         return messages, True
 
-    async def _shown(self, info: RunInfo | None) -> list[RunInfo]:
+    async def _find_turns(self, info: RunInfo | None) -> list[RunInfo]:
         """The turns that a run follows, or that the next one will: a fork replaces others."""
         ended = self._before(info)
         if not any(each.parent for each in ended):
             return ended
-        known = {each.run_id: each for each in ended}
-        found: list[RunInfo] = []
+        open_runs = {each.run_id: each for each in ended}
+        turns: list[RunInfo] = []
         run_id = ended[-1].run_id
-        while run_id in known:
-            found.append(known.pop(run_id))
-            run_id = (await self._read(found[-1]))[2]
-        return found[::-1]
+        while run_id in open_runs:
+            turns.append(open_runs.pop(run_id))
+            run_id = (await self._read(turns[-1]))[2]
+        return turns[::-1]
 
     def _before(self, info: RunInfo | None) -> list[RunInfo]:
         """The turns that ended before the one of a run."""
@@ -125,9 +127,9 @@ class _Conversation:
 
 async def run_agent(call: ApiCall) -> Response:
     """Begin a turn of a thread, answer interrupts, or take up a stream again."""
-    found, request = starts_of(call), call.body
+    starts, request = starts_of(call), call.body
     assert isinstance(request, AgentRequest)
-    graph = found.graph
+    graph = starts.graph
     check_thread(request.thread_id)
     check_names(request.run_id, graph.name)
     message_field(graph.start)
@@ -172,19 +174,19 @@ async def _show(talk: _Conversation, *, error: Refused | None = None) -> Respons
 async def _begin(talk: _Conversation, message: AnyMessage) -> Response:
     call, request, graph = talk.call, talk.request, talk.graph
     api, run_id = call.api, request.run_id
-    found = starts_of(call)
-    there = await _find(talk, run_id, message)
-    if there is not None:
-        return await _follow(talk, there)
-    same = [each for each in talk.infos if each.metadata.get(MESSAGE) == message.id]
-    again = next(
-        (each for each in reversed(same) if each.status not in ("failed", "cancelled")), None
+    starts = starts_of(call)
+    existing = await _find(talk, run_id, message)
+    if existing is not None:
+        return await _follow(talk, existing)
+    earlier = [each for each in talk.infos if each.metadata.get(MESSAGE) == message.id]
+    answered = next(
+        (each for each in reversed(earlier) if each.status not in ("failed", "cancelled")), None
     )
-    if again is not None and again.status != "ended":
-        return await _follow(talk, again)  # the page was loaded again, say
-    fields, unused = start_fields(found, request, message)
-    with visible(await files_named(call, fields)):
-        start = read_start(found, request, fields)
+    if answered is not None and answered.status != "ended":
+        return await _follow(talk, answered)  # the page was loaded again, say
+    fields, unused = start_fields(starts, request, message)
+    with visible(await find_named_files(call, fields)):
+        start = read_start(starts, request, fields)
     open_run = talk.infos[-1] if talk.infos else None
     if open_run is not None and open_run.status == "waiting" and not open_run.can_continue():
         error = Refused(
@@ -194,13 +196,13 @@ async def _begin(talk: _Conversation, message: AnyMessage) -> Response:
             "answer with resume; a run without messages shows what is asked",
         )
         return AgentStream(call, None, error=error)
-    if again is not None:
-        return await _try_again(talk, again, start, message, unused)
+    if answered is not None:
+        return await _try_again(talk, answered, start, message, unused)
     more: dict[str, Any] = {"thread": request.thread_id, "busy": "refuse"}
     more["metadata"] = {STARTED_BY: call.user.name, MESSAGE: message.id}
     async with api.owner.alone(run_id):
-        there = await _find(talk, run_id, message)
-        if there is None:
+        existing = await _find(talk, run_id, message)
+        if existing is None:
             try:
                 await api.owner.start(graph, start, run_id, **more)
             except JournalError as error:
@@ -349,7 +351,7 @@ async def _store(call: ApiCall, talk: _Conversation, entries: Mapping[str, Resum
         return
     for gate, value in answers:
         await store_answer(replace(call, body=AnswerBody(gate=gate, value=value)))
-    await go_on(call, talk.graph)
+    await resume_answered(call, talk.graph)
 
 
 async def _follow(
@@ -362,7 +364,7 @@ async def _follow(
 ) -> Response:
     """The events of a run, from its beginning. One that nobody works on is resumed."""
     if info.is_interrupted() or (info.status == "waiting" and info.can_continue()):
-        await go_on(replace(talk.call, path={"run": info.run_id}), talk.graph)
+        await resume_answered(replace(talk.call, path={"run": info.run_id}), talk.graph)
     messages, is_sent = await talk.snapshot(info, message)
     return AgentStream(
         talk.call,
@@ -376,37 +378,37 @@ async def _follow(
 
 def _user_id(info: RunInfo) -> str:
     """The id of the message that began a run."""
-    found = info.metadata.get(MESSAGE)
-    return found if isinstance(found, str) else f"{info.run_id}:user"
+    message_id = info.metadata.get(MESSAGE)
+    return message_id if isinstance(message_id, str) else f"{info.run_id}:user"
 
 
-def _is_in_step(known: list[dict[str, Any]], expected: list[str], replayed: str | None) -> bool:
+def _is_in_step(messages: list[dict[str, Any]], expected: list[str], replayed: str | None) -> bool:
     """Whether a client has the expected messages, in this order, and no others that were said. Of a
     run that is `replayed` it must have none."""
     left = [*expected]
-    for message in known:
+    for message in messages:
         id: str = message["id"]
         first = id.rpartition(AGAIN)[0]
         if left and left[0] in (id, first):
             left.pop(0)
             continue
-        is_said = message["role"] == "assistant" and bool(message.get("content"))
+        has_text = message["role"] == "assistant" and bool(message.get("content"))
         is_replayed = replayed is not None and id.startswith(f"{replayed}:")
-        if id in expected or message["role"] == "user" or is_said or is_replayed:
+        if id in expected or message["role"] == "user" or has_text or is_replayed:
             return False
     return not left
 
 
 async def show_agent(call: ApiCall) -> Response:
     """The capabilities of a graph as an AG-UI agent."""
-    found = starts_of(call)
-    graph, plans = found.graph, [*found.graph.plans.values()]
+    starts = starts_of(call)
+    graph, plans = starts.graph, [*starts.graph.plans.values()]
     files = {file_in(field_schema(graph.start, name)) for name in file_fields(graph.start)}
-    shown: dict[str, Any] = {
+    capabilities: dict[str, Any] = {
         "identity": {
-            "name": found.name,
+            "name": starts.name,
             "type": "bae",
-            "description": found.about,
+            "description": starts.about,
             "version": __version__,
         },
         "transport": {"streaming": True, "websocket": False, "httpBinary": False},
@@ -425,10 +427,10 @@ async def show_agent(call: ApiCall) -> Response:
             "approveWithEdits": True,
         },
         "custom": {
-            "bae": {"messageField": message_field(graph.start), "startSchema": found.schema}
+            "bae": {"messageField": message_field(graph.start), "startSchema": starts.schema}
         },
     }
-    return Response(dump(shown), media_type="application/json")
+    return Response(dump(capabilities), media_type="application/json")
 
 
 ENDPOINTS: Final = (

@@ -66,7 +66,7 @@ class RunEvents:
         self.history.on_change = None if muted else self._hear
         for line in lines:
             self._reader.read(line)
-        return self._taken()
+        return self._take_events()
 
     def write(self, pieces: Iterable[TextPiece]) -> list[AgentEvent]:
         """The events of text in progress."""
@@ -80,7 +80,7 @@ class RunEvents:
             elif not place.path and place.value_text == self._texts.get(place.node):
                 self._show(piece.place, text + piece.delta)
             self._live[piece.place] = text + piece.delta
-        return self._taken()
+        return self._take_events()
 
     def reply(self, text: str) -> list[AgentEvent]:
         """The events of the reply, as it is in the end."""
@@ -89,7 +89,7 @@ class RunEvents:
             self._void()
         self._send(text)
         self._end_text()
-        return self._taken()
+        return self._take_events()
 
     def close(self, *, is_void: bool) -> list[AgentEvent]:
         """End what is open. Text that no record has is void, or left to be read."""
@@ -99,7 +99,7 @@ class RunEvents:
         for name in reversed(self._steps.values()):
             self._add("STEP_FINISHED", stepName=name)
         self._steps.clear()
-        return self._taken()
+        return self._take_events()
 
     def call_ids(self) -> dict[str, str]:
         """The id of the tool call that a gate asks about, by the address of the gate."""
@@ -114,7 +114,7 @@ class RunEvents:
     def _add(self, type: str, **more: Any) -> None:
         self._events.append({"type": type, **more})
 
-    def _taken(self) -> list[AgentEvent]:
+    def _take_events(self) -> list[AgentEvent]:
         events, self._events = self._events, []
         return events
 
@@ -128,10 +128,10 @@ class RunEvents:
             case Step() if change == "ended" and work in self._steps:
                 self._add("STEP_FINISHED", stepName=self._steps.pop(work))
             case LMQuestion(loop=loop) if change == "round" and loop is not None:
-                made = loop.rounds[-1]
-                for each in (*made.ran, *made.calls):
-                    call = loop.calls[each["id"]]
-                    self._call(call, each["arguments"])
+                ended_round = loop.rounds[-1]
+                for request in (*ended_round.ran, *ended_round.calls):
+                    call = loop.calls[request["id"]]
+                    self._call(call, request["arguments"])
                     if call.is_native:
                         self._result(call)
             case ToolRun() if change == "ended" and work.state == "done":
@@ -148,8 +148,8 @@ class RunEvents:
         self._add("TOOL_CALL_ARGS", toolCallId=call_id, delta=text)
         self._add("TOOL_CALL_END", toolCallId=call_id)
         function = {"name": call.name, "arguments": text}
-        made = {"id": call_id, "type": "function", "function": function}
-        self.messages.append({"id": call_id, "role": "assistant", "toolCalls": [made]})
+        tool_call = {"id": call_id, "type": "function", "function": function}
+        self.messages.append({"id": call_id, "role": "assistant", "toolCalls": [tool_call]})
 
     def _result(self, call: ToolRun) -> None:
         call_id = self._id_of(call)
@@ -188,8 +188,8 @@ class RunEvents:
 
     def _end_text(self) -> None:
         self._add("TEXT_MESSAGE_END", messageId=self._text_id)
-        said = {"id": self._text_id, "role": "assistant", "content": self._sent}
-        self.messages.append(said)
+        message = {"id": self._text_id, "role": "assistant", "content": self._sent}
+        self.messages.append(message)
         self._text_id = self._sent = self._place = ""
 
     def _void(self) -> None:

@@ -24,8 +24,8 @@ from bae.serve.ag_ui_input import RESPONSE, AgentRequest, is_approval
 from bae.serve.endpoints import ApiCall
 from bae.serve.gates import GatesQuery, list_gates
 from bae.serve.graphs import starts_of
-from bae.serve.problems import Refused, told_of
-from bae.serve.records import SEND_SECONDS, ClientGone, batches, sending, until_gone
+from bae.serve.problems import Refused, make_refusal
+from bae.serve.records import SEND_SECONDS, ClientGone, batches, close_with_client, sending
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.views import GateView, UsageView, Value, dump
 from bae.tasks import gone
@@ -98,7 +98,7 @@ class AgentStream(Response):
                     if self._to_follow is not None:
                         last = await self._follow(self._to_follow, receive, send)
                     else:
-                        last = self._success(self._details)
+                        last = self._success_events(self._details)
                 if self._error is not None and (not last or last[-1]["type"] != "RUN_ERROR"):
                     body = self._error.body
                     text = f"{body.detail}; {body.fix}" if body.fix else body.detail
@@ -106,8 +106,8 @@ class AgentStream(Response):
             except ClientGone:
                 raise
             except Exception as error:
-                told = told_of(error, "an AG-UI stream").body
-                last = [_error_event(told.type, told.detail)]
+                problem = make_refusal(error, "an AG-UI stream").body
+                last = [_error_event(problem.type, problem.detail)]
             await self._send(send, last)
             async with sending(SEND_SECONDS):
                 await send({"type": "http.response.body", "body": b""})
@@ -120,7 +120,7 @@ class AgentStream(Response):
             about["metadata"] = {"bae": {"run": self._to_follow.info.run_id}}
         events: list[AgentEvent] = [{"type": "RUN_STARTED", **ids, **about}]
         unused = {"tools": request.tools, "context": request.context}
-        ignored: dict[str, Any] = {name: len(given) for name, given in unused.items() if given}
+        ignored: dict[str, Any] = {name: len(value) for name, value in unused.items() if value}
         if self._unused:
             ignored["parts"] = [*self._unused]
         if ignored:
@@ -141,7 +141,7 @@ class AgentStream(Response):
         after, known = follow.muted, max((line.n for line in stored.lines), default=-1)
         while True:
             async with subscribe(api.feeds.run(info.run_id), after) as lines:
-                tasks = [asyncio.create_task(until_gone(receive, lines))]
+                tasks = [asyncio.create_task(close_with_client(receive, lines))]
                 try:
                     with api.streaming(lines):
                         async for batch in batches(lines):
@@ -168,10 +168,10 @@ class AgentStream(Response):
         lines = [item.value for item in batch.items]
         async with self._sending:
             if len(lines) <= _FEW:
-                made = events.read(lines)
+                made_events = events.read(lines)
             else:
-                made = await self._call.api.fold(events.read, lines)
-            await self._write(send, made)
+                made_events = await self._call.api.fold(events.read, lines)
+            await self._write(send, made_events)
 
     async def _send_texts(
         self, events: RunEvents, run_id: str, send: Send, lines: Subscriber[Line]
@@ -194,8 +194,8 @@ class AgentStream(Response):
                 secrets = call.api.journal.secrets
                 turn = await off_loop(len(stored.lines), read_turn, stored, graph, secrets)
                 details = await view_run(call, run_id)
-                made = [*events.reply(turn[0].reply), *events.close(is_void=False)]
-                return [*made, *self._success(details)]
+                closing_events = [*events.reply(turn[0].reply), *events.close(is_void=False)]
+                return [*closing_events, *self._success_events(details)]
             case "gap":  # a slow client: the store has the rest
                 return None
             case "waiting":
@@ -203,31 +203,34 @@ class AgentStream(Response):
                 if not open_gates:
                     return None
                 ids = events.call_ids()
-                asked = [_interrupt(gate, ids.get(gate.gate)) for gate in open_gates]
-                outcome = {"type": "interrupt", "interrupts": asked}
-                return [*events.close(is_void=True), self._finished(outcome=outcome)]
+                interrupts = [_view_interrupt(gate, ids.get(gate.gate)) for gate in open_gates]
+                outcome = {"type": "interrupt", "interrupts": interrupts}
+                return [*events.close(is_void=True), self._finish_event(outcome=outcome)]
             case "cancelled":
-                made = events.close(is_void=False)
+                closing_events = events.close(is_void=False)
                 if self._request.protocol_version is None:  # clients before 1.0 do not know it
-                    return [*made, _error_event("bae-run-cancelled", "the run was cancelled")]
-                return [*made, self._finished(outcome={"type": "cancelled"})]
+                    return [
+                        *closing_events,
+                        _error_event("bae-run-cancelled", "the run was cancelled"),
+                    ]
+                return [*closing_events, self._finish_event(outcome={"type": "cancelled"})]
             case "failed":
-                made = events.close(is_void=False)
-                return [*made, _failure(events)]
+                closing_events = events.close(is_void=False)
+                return [*closing_events, _failure_event(events)]
             case _:
                 return [*events.close(is_void=False), _error_event(*_STOPPED[end])]
 
-    def _success(self, details: RunDetails | None) -> list[AgentEvent]:
+    def _success_events(self, details: RunDetails | None) -> list[AgentEvent]:
         if details is None:
-            return [self._finished(outcome={"type": "success"})]
-        made: list[AgentEvent] = []
+            return [self._finish_event(outcome={"type": "success"})]
+        state_events: list[AgentEvent] = []
         state = self._state(details)
         if state is not None:
-            made.append({"type": "STATE_SNAPSHOT", "snapshot": state})
-        used = None if self._to_follow is None else details.usage
-        usage = [] if used is None else _usage(used)
+            state_events.append({"type": "STATE_SNAPSHOT", "snapshot": state})
+        run_usage = None if self._to_follow is None else details.usage
+        usage = [] if run_usage is None else _view_usage(run_usage)
         more = {"result": details.result} | ({"usage": usage} if usage else {})
-        return [*made, self._finished(outcome={"type": "success"}, **more)]
+        return [*state_events, self._finish_event(outcome={"type": "success"}, **more)]
 
     def _state(self, details: RunDetails) -> dict[str, Any] | None:
         """The state of the client with the fields of the result, without the text and the tool
@@ -237,12 +240,12 @@ class AgentStream(Response):
         if cls is None or not isinstance(result, dict):
             return None
         calls = plan_of(cls).tools
-        said = {plan_of(cls).text, "" if calls is None else calls.name}
-        shown = cast("dict[str, Any]", result).items()
-        fields = {name: value for name, value in shown if name not in said}
+        message_fields = {plan_of(cls).text, "" if calls is None else calls.name}
+        result_fields = cast("dict[str, Any]", result).items()
+        fields = {name: value for name, value in result_fields if name not in message_fields}
         return {**self._request.state_fields, **fields} if fields else None
 
-    def _finished(self, **more: Any) -> AgentEvent:
+    def _finish_event(self, **more: Any) -> AgentEvent:
         ids = {"threadId": self._request.thread_id, "runId": self._request.run_id}
         return {"type": "RUN_FINISHED", **ids, **more}
 
@@ -261,54 +264,54 @@ class AgentStream(Response):
                 await send({"type": "http.response.body", "body": text, "more_body": True})
 
 
-def _interrupt(gate: GateView, call_id: str | None) -> AgentEvent:
+def _view_interrupt(gate: GateView, call_id: str | None) -> AgentEvent:
     """A question to the user."""
-    context = {name: _shown(each) for name, each in gate.context.items()}
-    known = {
+    context = {name: _plain_value(each) for name, each in gate.context.items()}
+    about = {
         "run": gate.run_id,
         "gate": gate.gate,
         "place": gate.place,
         "context": context,
     }
-    made: AgentEvent = {"id": interrupt_id(gate.run_id, gate.gate), "metadata": {"bae": known}}
+    interrupt: AgentEvent = {"id": interrupt_id(gate.run_id, gate.gate), "metadata": {"bae": about}}
     if is_approval(gate):
-        made |= {"reason": "tool_call", "responseSchema": RESPONSE}
+        interrupt |= {"reason": "tool_call", "responseSchema": RESPONSE}
     else:
         schema = gate.answer_schema
         is_yes = schema is not None and schema.get("type") == "boolean"
-        made["reason"] = "confirmation" if is_yes else "input_required"
+        interrupt["reason"] = "confirmation" if is_yes else "input_required"
         if schema is not None:
-            made["responseSchema"] = schema
+            interrupt["responseSchema"] = schema
     if gate.question:
-        made["message"] = gate.question
+        interrupt["message"] = gate.question
     if call_id is not None:
-        made["toolCallId"] = call_id
+        interrupt["toolCallId"] = call_id
     if gate.deadline is not None:
-        made["expiresAt"] = datetime.fromtimestamp(gate.deadline, UTC).isoformat()
-    return made
+        interrupt["expiresAt"] = datetime.fromtimestamp(gate.deadline, UTC).isoformat()
+    return interrupt
 
 
-def _shown(value: Value) -> Any:
+def _plain_value(value: Value) -> Any:
     """A value that helps to decide; of a long one the beginning."""
     if value.kept == "cut":
         return f"{value.text}… ({value.size} characters)"
     return value.value if value.kept == "value" else f"[{value.kept}]"
 
 
-def _usage(usage: UsageView) -> list[dict[str, Any]]:
+def _view_usage(usage: UsageView) -> list[dict[str, Any]]:
     """What a run has used. Where several models have, they are not told apart."""
     if not usage.calls:
         return []
-    used: dict[str, Any] = {
+    counts: dict[str, Any] = {
         "inputTokens": usage.input_tokens,
         "outputTokens": usage.output_tokens,
         "totalTokens": usage.input_tokens + usage.output_tokens,
         "cachedInputTokens": usage.cached_tokens,
     }
-    return [used | ({"model": usage.models[0]} if len(usage.models) == 1 else {})]
+    return [counts | ({"model": usage.models[0]} if len(usage.models) == 1 else {})]
 
 
-def _failure(events: RunEvents) -> AgentEvent:
+def _failure_event(events: RunEvents) -> AgentEvent:
     """Why a run has failed."""
     error = events.history.run.end_error
     if not isinstance(error, RecordedError):

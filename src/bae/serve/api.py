@@ -10,7 +10,6 @@ from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
-    Collection,
     Generator,
     Mapping,
     Sequence,
@@ -37,7 +36,7 @@ from bae.serve.access import (
     User,
     Verb,
     Visible,
-    checked_origin,
+    parse_origin,
 )
 from bae.serve.endpoints import (
     ApiCall,
@@ -53,7 +52,7 @@ from bae.serve.files import Uploads
 from bae.serve.live import FEEDS, OpenFeed, serve_feeds
 from bae.serve.openapi import describe_api
 from bae.serve.owner import RunOwner
-from bae.serve.problems import Refused, told_of, unknown_run
+from bae.serve.problems import Refused, make_refusal, unknown_run
 from bae.serve.run_rows import Previews
 from bae.serve.starts import Starts
 from bae.serve.table import TABLE
@@ -122,7 +121,7 @@ class API:
         self._streams: set[Subscriber[Any]] = set()
         self._auth, self._visible, self._recover = auth, visible, recover
         self._gatekeeper = Gatekeeper(
-            frozenset(each.lower() for each in hosts), frozenset(map(checked_origin, origins))
+            frozenset(each.lower() for each in hosts), frozenset(map(parse_origin, origins))
         )
         self._folds = asyncio.Semaphore(FOLDS)
         self._document: tuple[str, bytes] | None = None
@@ -176,31 +175,25 @@ class API:
 
     # Who may see what: all endpoints and feeds read runs with these.
 
-    async def user_of(
-        self,
-        request: HTTPConnection,
-        verb: Verb,
-        method: str = "GET",
-        or_verbs: Collection[Verb] = (),
-    ) -> User:
-        """The user who asks, if this may be done. Raises `Refused`."""
-        self._gatekeeper.check(request, method)
+    async def user_of(self, request: HTTPConnection, verbs: Sequence[Verb]) -> User:
+        """The user of a request, who may do one of these at least. Raises `Refused`."""
         user = await self._auth(request)
         if user is None:
             raise Refused(
                 401,
                 "bae-serve-auth",
-                "nobody is authenticated",
+                "the request has no valid token",
                 "send the token: authorization: Bearer TOKEN",
                 headers={"www-authenticate": "Bearer"},
             )
-        if user.can.isdisjoint((verb, *or_verbs)):
-            raise Refused(403, "bae-serve-verb", f"{user.name} may not {verb}", "ask for the right")
+        if user.can.isdisjoint(verbs):
+            detail = f"{user.name} may not {verbs[0]}"
+            raise Refused(403, "bae-serve-verb", detail, "ask for the right")
         return user
 
-    def check_site(self, request: HTTPConnection, method: str) -> None:
+    def check_site(self, request: HTTPConnection) -> None:
         """Refuse a request of another site."""
-        self._gatekeeper.check(request, method)
+        self._gatekeeper.check(request)
 
     def check_host(self, request: HTTPConnection) -> None:
         """Refuse a request under a name that is not served."""
@@ -260,15 +253,19 @@ class API:
         garbage collector would stop the event loop for long."""
         return self._folds
 
-    def graph_of(self, info: RunInfo) -> Graph[Any, Any]:
+    def find_graph(self, info: RunInfo) -> Graph[Any, Any] | None:
         """The graph of a run, if it is served here."""
-        for graph in self.graphs.values():
-            if graph.name == info.graph:
-                return graph
+        return next((each for each in self.graphs.values() if each.name == info.graph), None)
+
+    def graph_of(self, info: RunInfo) -> Graph[Any, Any]:
+        """The graph of a run. Raises `Refused` if it is not served here."""
+        graph = self.find_graph(info)
+        if graph is not None:
+            return graph
         raise Refused(
             409,
             "bae-serve-graph",
-            f"the run {info.run_id} is one of the graph {info.graph}, which is not served here",
+            f"the graph {info.graph} of the run {info.run_id} is not served here",
             "serve it too: router({name: graph, …})",
             run_id=info.run_id,
         )
@@ -285,10 +282,10 @@ class API:
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except Exception as error:
-            return told_of(error, request.url.path).response()
+            return make_refusal(error, request.url.path).response()
 
     async def _answer(self, request: Request) -> Response:
-        self._gatekeeper.check(request, request.method)
+        self._gatekeeper.check(request)
         if request.method == "OPTIONS" and self._gatekeeper.headers_for(request):
             return Response(status_code=204)  # a browser asks before a page of a named origin may
         endpoint, path = find_endpoint(self.endpoints, request.method, raw_path(request.scope))
@@ -296,15 +293,15 @@ class API:
         if endpoint.verb is None:
             user = User("", frozenset())
         else:
-            user = await self.user_of(request, endpoint.verb, request.method, endpoint.or_verbs)
+            user = await self.user_of(request, (endpoint.verb, *endpoint.or_verbs))
         query = read_query(endpoint.query, request)
         call = ApiCall(self, user, request, path, query)
         if endpoint.body is not None:
             call.body = check_body(endpoint.body, await read_body(request, endpoint.longest))
-        found = await endpoint.handler(call)
-        if isinstance(found, Response):
-            return found
-        status, model = (200, found) if isinstance(found, BaseModel) else found
+        answer = await endpoint.handler(call)
+        if isinstance(answer, Response):
+            return answer
+        status, model = (200, answer) if isinstance(answer, BaseModel) else answer
         text = await in_thread(dump, model)  # a page may have megabytes
         return Response(text, status, media_type="application/json")
 

@@ -14,10 +14,10 @@ from bae.journal.provenance import Provenance
 from bae.journal.replay import repeat
 from bae.journal.report import report_run
 from bae.journal.stored_runs import StoredRun
-from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut
+from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut, NoBody, Number
 from bae.serve.problems import Refused
 from bae.serve.run_rows import preview_of
-from bae.serve.views import CUT, SHORT, FieldView, RunRow, field_of, fitting, row_of, size_of
+from bae.serve.views import CUT, SHORT, FieldView, RunRow, field_of, row_of, size_of, take_page
 from bae.threads import in_thread
 
 REPLAY_SECONDS: Final = 60.0
@@ -36,7 +36,7 @@ class CompareQuery(Form):
     a: Annotated[str, Field(min_length=1, max_length=1_000)]
     b: Annotated[str, Field(min_length=1, max_length=1_000)]
     same: bool = False
-    start: Annotated[int, Field(ge=0, le=1 << 31)] = 0
+    start: Number = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 100
     cut: ListCut = SHORT
 
@@ -105,7 +105,7 @@ def _compare(a: StoredRun, b: StoredRun, query: CompareQuery) -> ComparisonView:
         a=row_of(a.info, preview_of(a.lines)),
         b=row_of(b.info, preview_of(b.lines)),
         first=None if first is None else first.a or first.b,
-        nodes=fitting(pairs, _size),
+        nodes=take_page(pairs, _size),
         total=len(listed),
     )
 
@@ -115,10 +115,13 @@ def _size(pair: NodePair) -> int:
 
 
 def _view(node: ComparedNode, cut: int) -> NodePair:
-    def shown(field: Provenance | None) -> FieldView | None:
+    def view_field(field: Provenance | None) -> FieldView | None:
         return None if field is None else field_of(field, cut)
 
-    pairs = [FieldPair(name=each.name, a=shown(each.a), b=shown(each.b)) for each in node.fields]
+    pairs = [
+        FieldPair(name=each.name, a=view_field(each.a), b=view_field(each.b))
+        for each in node.fields
+    ]
     return NodePair(
         path=node.path,
         node=node.node,
@@ -128,10 +131,6 @@ def _view(node: ComparedNode, cut: int) -> NodePair:
         b=node.b,
         fields=pairs,
     )
-
-
-class ReplayBody(Form):
-    """Nothing."""
 
 
 async def replay_run(call: ApiCall) -> ReplayView:
@@ -177,7 +176,7 @@ ENDPOINTS: Final = (
         "Run a recorded run again with the recorded values, and tell what differs.",
         replay_run,
         {200: ReplayView},
-        body=ReplayBody,
+        body=NoBody,
         refusals=(400, 404, 409, 413, 415, 422, 503),
     ),
 )

@@ -26,13 +26,13 @@ def draw_boxes(
 ) -> tuple[list[BoxView], list[EdgeView]]:
     """Boxes of one size and the arrows between them, from left to right. `links` has the places of
     the names that an arrow goes from and to."""
-    laid = arrange([Size(width, height)] * len(names), links, SPACING, across=True)
+    layout = arrange([Size(width, height)] * len(names), links, SPACING, across=True)
     boxes = [
         BoxView(node=name, x=x, y=y, width=size.width, height=size.height)
-        for name, (x, y), size in zip(names, laid.corners, laid.sizes, strict=True)
+        for name, (x, y), size in zip(names, layout.corners, layout.sizes, strict=True)
     ]
     edges = [
         EdgeView(source=names[a], target=names[b], chosen_by="certain", line=[*line])
-        for (a, b), line in zip(links, laid.lines, strict=True)
+        for (a, b), line in zip(links, layout.lines, strict=True)
     ]
     return boxes, edges

@@ -16,8 +16,8 @@ from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bae.serve.access import WRITES, User, Verb, media_type_of, wrong_media
-from bae.serve.problems import Refused, invalid, wrong_input
+from bae.serve.access import User, Verb
+from bae.serve.problems import Refused, input_refusal, wrong_input
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 LONGEST_BODY: Final = 1 << 20
 """Bytes of a request."""
+_WRITES: Final = ("POST", "PUT", "PATCH")
+_OF_FORMS: Final = (
+    "",
+    "text/plain",
+    "multipart/form-data",
+    "application/x-www-form-urlencoded",
+)
 
 
 CutAt = Annotated[int, Field(ge=0, le=1 << 24)]
@@ -46,6 +53,10 @@ class NoQuery(Form):
     """No parameters."""
 
 
+class NoBody(Form):
+    """An empty object, or nothing."""
+
+
 @dataclass(slots=True)
 class ApiCall:
     """One request to an endpoint: who asks, the parts of its path, its query and its body."""
@@ -56,6 +67,10 @@ class ApiCall:
     path: Mapping[str, str]
     query: Any
     body: Any = None
+
+
+Number = Annotated[int, Field(ge=0, le=1 << 31)]
+"""A number of an item, from 0 on."""
 
 
 Handle = Callable[[ApiCall], Awaitable[BaseModel | Response | tuple[int, BaseModel]]]
@@ -138,29 +153,37 @@ def find_endpoint(
 
 
 def check_media(endpoint: Endpoint, request: Request) -> None:
-    """Refuse a body that is no JSON where the endpoint takes JSON."""
-    kind = media_type_of(request)
-    if endpoint.method in WRITES and not endpoint.takes_bytes and kind != "application/json":
-        raise wrong_media(kind)
+    """Refuse a body that is not of the type that the endpoint takes, and all types that a page of
+    another site can send without asking the server first."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_right = kind not in _OF_FORMS if endpoint.takes_bytes else kind == "application/json"
+    if endpoint.method in _WRITES and not is_right:
+        raise Refused(
+            415,
+            "bae-serve-media",
+            f"the content type is {kind[:60]!r}",
+            "send JSON, with the header content-type: application/json; and the bytes of a file "
+            "with application/octet-stream",
+        )
 
 
 def read_query(form: type[Form], request: Request) -> Form:
     """The parameters of a request."""
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     meta: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name.startswith("meta.") and "meta" in form.model_fields:
             meta[name.removeprefix("meta.")] = value
-        elif name in given:
+        elif name in values:
             raise wrong_input(["query", name], "it is given twice", "give it once")
         else:
-            given[name] = value
+            values[name] = value
     if meta:
-        given["meta"] = meta
+        values["meta"] = meta
     try:
-        return form.model_validate(given)
+        return form.model_validate(values)
     except ValidationError as error:
-        raise invalid(error, "query") from error
+        raise input_refusal(error, "query") from error
 
 
 async def read_bytes(request: Request, most: int, fix: str) -> bytes:
@@ -184,8 +207,8 @@ async def read_body(request: Request, longest: int = LONGEST_BODY) -> Any:
     if not sent:
         return {}
     try:
-        given = from_json(sent, allow_inf_nan=False)
-        json.dumps(given, allow_nan=False)  # 1e999 is read as an infinite number
+        body = from_json(sent, allow_inf_nan=False)
+        json.dumps(body, allow_nan=False)  # 1e999 is read as an infinite number
     except ValueError as error:
         raise Refused(
             400,
@@ -193,12 +216,12 @@ async def read_body(request: Request, longest: int = LONGEST_BODY) -> Any:
             f"the body is no JSON: {error}",
             "send JSON in UTF-8, with finite numbers",
         ) from error
-    return given
+    return body
 
 
-def check_body(form: type[BaseModel], given: Any) -> BaseModel:
+def check_body(form: type[BaseModel], body: Any) -> BaseModel:
     """The body of a request, as the endpoint declares it."""
     try:
-        return form.model_validate(given)
+        return form.model_validate(body)
     except ValidationError as error:
-        raise invalid(error, "body") from error
+        raise input_refusal(error, "body") from error

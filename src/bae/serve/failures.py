@@ -34,7 +34,7 @@ class FailureView(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class ToldFailure:
+class FailureNotes:
     """What an error says beyond its message."""
 
     message: str
@@ -47,7 +47,7 @@ class Failures:
     """What the runs of this process failed with."""
 
     def __init__(self) -> None:
-        self._by_run: OrderedDict[str, ToldFailure] = OrderedDict()
+        self._by_run: OrderedDict[str, FailureNotes] = OrderedDict()
 
     def add(self, run_id: str, error: BaseException) -> None:
         """Keep what an error says about the failure of a run."""
@@ -55,16 +55,16 @@ class Failures:
         if not isinstance(error, BaeError):
             return
         cause = "" if error.cause is None else describe(error.cause)
-        self._by_run[run_id] = ToldFailure(error.message, error.path, cause, error.fix)
+        self._by_run[run_id] = FailureNotes(error.message, error.path, cause, error.fix)
         if len(self._by_run) > _MOST:
             self._by_run.popitem(last=False)
 
-    def of(self, run_id: str) -> ToldFailure | None:
+    def of(self, run_id: str) -> FailureNotes | None:
         """What is known of the failure of a run."""
         return self._by_run.get(run_id)
 
 
-def failure_of(stored: StoredRun, told: ToldFailure | None) -> FailureView | None:
+def failure_of(stored: StoredRun, told: FailureNotes | None) -> FailureView | None:
     """Why a run has failed; None if it has not."""
     raised = read_history(stored).run.end_error
     if stored.info.status != "failed" or raised is None:

@@ -98,20 +98,20 @@ async def upload_file(call: ApiCall) -> tuple[int, FileView]:
 
 async def show_file(call: ApiCall) -> Response:
     """Get an image or a document."""
-    given = call.path["hash"]
-    hash = given if given.startswith("sha256:") else f"sha256:{given}"
-    found = await _find(call, hash) if HASH.fullmatch(hash) else None
-    if found is None:
+    name = call.path["hash"]
+    hash = name if name.startswith("sha256:") else f"sha256:{name}"
+    stored = await _find(call, hash) if HASH.fullmatch(hash) else None
+    if stored is None:
         raise Refused(
             404,
             "bae-serve-file",
-            f"there is no file {given[:80]!r} in a run that you may see",
+            f"there is no file {name[:80]!r} in a run that you may see",
             "give the hash of a file in such a run, as its fields have it",
         )
     try:
-        file = found if isinstance(found, File) else await call.api.fold(file_of, found)
+        file = stored if isinstance(stored, File) else await call.api.fold(file_of, stored)
     except ValueError:  # of a run that another program has written
-        return _attachment(cast("bytes", found), "application/octet-stream", hash, is_shown=False)
+        return _attachment(cast("bytes", stored), "application/octet-stream", hash, is_shown=False)
     return _attachment(file.data, file.media_type, hash, is_shown=isinstance(file, Image))
 
 
@@ -136,9 +136,9 @@ _ENDINGS: Final = {
 }
 
 
-async def files_named(call: ApiCall, value: Any) -> dict[str, File | bytes]:
+async def find_named_files(call: ApiCall, value: Any) -> dict[str, File | bytes]:
     """The files that JSON names by their hashes, as far as the user may see them."""
-    found: dict[str, File | bytes] = {}
+    files: dict[str, File | bytes] = {}
     size = 0
     for hash in _hashes_in(value):
         file = await _find(call, hash)
@@ -152,21 +152,21 @@ async def files_named(call: ApiCall, value: Any) -> dict[str, File | bytes]:
                 f"the files that the request names have more than {MOST_NAMED:,} bytes",
                 "name fewer: no model takes so much at once",
             )
-        found[hash] = file
-    return found
+        files[hash] = file
+    return files
 
 
 def _hashes_in(value: Any) -> list[str]:
-    found: dict[str, None] = {}
-    ahead = [value]
-    for each in ahead:
-        if isinstance(each, str) and HASH.fullmatch(each):
-            found[each] = None
-        elif isinstance(each, dict):
-            ahead += cast("dict[str, Any]", each).values()
-        elif isinstance(each, list):
-            ahead += cast("list[Any]", each)
-    return [*found][:MOST_HASHES]
+    hashes: dict[str, None] = {}
+    values = [value]
+    for item in values:
+        if isinstance(item, str) and HASH.fullmatch(item):
+            hashes[item] = None
+        elif isinstance(item, dict):
+            values += cast("dict[str, Any]", item).values()
+        elif isinstance(item, list):
+            values += cast("list[Any]", item)
+    return [*hashes][:MOST_HASHES]
 
 
 async def _find(call: ApiCall, hash: str) -> File | bytes | None:

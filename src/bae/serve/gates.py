@@ -19,12 +19,12 @@ from bae.journal.report import RunReport, report_run
 from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.markers import OpenGate
 from bae.plan import plan_of
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
-from bae.serve.files import files_named
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, Number
+from bae.serve.files import find_named_files
 from bae.serve.problems import InputFault, Refused, refusal_of, wrong_input
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.starts import answer_schema
-from bae.serve.views import SHORT, GatePage, GateView, Value, fitting, size_of, value_of
+from bae.serve.views import SHORT, GatePage, GateView, Value, size_of, take_page, value_of
 from bae.tool_plan import AskPlan
 
 
@@ -34,7 +34,7 @@ class GatesQuery(Form):
     `limit`: go on after the last that you have."""
 
     past: bool = False
-    start: Annotated[int, Field(ge=0, le=1 << 31)] = 0
+    start: Number = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 100
     cut: CutAt = SHORT
 
@@ -77,13 +77,13 @@ class ApprovalPage(BaseModel):
 
 async def list_gates(call: ApiCall) -> GatePage:
     """The questions of a run."""
-    gates, total = await call.api.fold_run(call.user, call.path["run"], _listed, call)
+    gates, total = await call.api.fold_run(call.user, call.path["run"], _list_questions, call)
     return GatePage(gates=gates, total=total)
 
 
 async def answer_gate(call: ApiCall) -> RunDetails:
     """Answer a question; an equal answer a second time is no error."""
-    await go_on(call, await store_answer(call))
+    await resume_answered(call, await store_answer(call))
     return await view_run(call, call.path["run"])
 
 
@@ -93,7 +93,7 @@ async def store_answer(call: ApiCall) -> Graph[Any, Any]:
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
     value = _value_of(body)
-    named = await files_named(call, value)
+    named = await find_named_files(call, value)
     try:
         with visible(named):
             await graph.answer(
@@ -104,13 +104,13 @@ async def store_answer(call: ApiCall) -> Graph[Any, Any]:
             with visible(named):
                 await _check_same(call, graph, value, error)
         elif error.code == "bae-gate-invalid":
-            raise _misfit(body, error) from error
+            raise _misfit_refusal(body, error) from error
         else:
             raise
     return graph
 
 
-async def go_on(call: ApiCall, graph: Graph[Any, Any]) -> None:
+async def resume_answered(call: ApiCall, graph: Graph[Any, Any]) -> None:
     """Resume a run that has an answer."""
     try:
         await call.api.owner.resume(graph, call.path["run"])
@@ -128,15 +128,15 @@ def _value_of(body: AnswerBody) -> Any:
             fix = "give the decision approve, edit or refuse"
             raise wrong_input(["body", "decision"], "it is missing", fix)
         return body.value
-    made: dict[str, Any] = {"approve": body.decision != "refuse"}
+    decision: dict[str, Any] = {"approve": body.decision != "refuse"}
     if body.decision == "edit" and body.arguments is None:
         fix = "give all arguments of the call"
         raise wrong_input(["body", "arguments"], "it is missing", fix)
     if body.arguments is not None:
-        made["arguments"] = body.arguments
+        decision["arguments"] = body.arguments
     if body.reason:
-        made["reason"] = body.reason
-    return made | ({"scope": body.scope} if body.scope != "call" else {})
+        decision["reason"] = body.reason
+    return decision | ({"scope": body.scope} if body.scope != "call" else {})
 
 
 async def list_approvals(call: ApiCall) -> ApprovalPage:
@@ -158,7 +158,7 @@ def _page_of(grants: list[Grant]) -> ApprovalPage:
     return ApprovalPage(approvals=[ApprovalView(**each._asdict()) for each in grants])
 
 
-def _misfit(body: AnswerBody, error: GateError) -> Refused:
+def _misfit_refusal(body: AnswerBody, error: GateError) -> Refused:
     """The refusal of an answer that does not fit, with the parts of the body that are wrong."""
     refused = refusal_of(error)
     assert refused is not None
@@ -194,7 +194,7 @@ async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: 
     raise error
 
 
-def _listed(stored: StoredRun, call: ApiCall) -> tuple[list[GateView], int]:
+def _list_questions(stored: StoredRun, call: ApiCall) -> tuple[list[GateView], int]:
     query = call.query
     gates = [gate for gate, taken in all_gates(stored) if query.past or not taken]
     return view_gates(call, stored, gates, query.start, query.limit)
@@ -208,23 +208,23 @@ def view_gates(
         return [], 0
     report = report_run(stored)
     page = (_view(call, stored, gate, report) for gate in gates[start : start + limit])
-    return fitting(page, lambda gate: size_of(gate.context.values())), len(gates)
+    return take_page(page, lambda gate: size_of(gate.context.values())), len(gates)
 
 
 def _view(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunReport) -> GateView:
     info = stored.info
     nodes = next((graph.nodes for graph in report.graphs if graph.path == gate.path), ())
     fields = next((node.fields for node in nodes if node.step == gate.step), ())
-    made = {} if gate.call is None else gate.call.arguments
-    shown = {name: value_of(value, call.query.cut) for name, value in made.items()}
+    arguments = {} if gate.call is None else gate.call.arguments
+    context_values = {name: value_of(value, call.query.cut) for name, value in arguments.items()}
     if gate.call is None:
-        shown = {
+        context_values = {
             each.field: value_of(each.value, call.query.cut, each.kept)
             for each in fields
             if each.state == "there" and each.field != gate.field_name
         }
-    context: dict[str, Value] = shown
-    asked = _asked(call, info, gate)
+    context: dict[str, Value] = context_values
+    asked = _find_asked(call, info, gate)
     answer = stored.answers.get(gate.address)
     return GateView(
         run_id=info.run_id,
@@ -255,9 +255,9 @@ class _Asked(NamedTuple):
     is_question: bool = False
 
 
-def _asked(call: ApiCall, info: RunInfo, gate: OpenGate) -> _Asked:
+def _find_asked(call: ApiCall, info: RunInfo, gate: OpenGate) -> _Asked:
     """What is asked, where the graph is served."""
-    graph = next((g for g in call.api.graphs.values() if g.name == info.graph), None)
+    graph = call.api.find_graph(info)
     if graph is None:
         return _Asked()
     try:

@@ -51,39 +51,39 @@ async def show_inbox(call: ApiCall) -> InboxPage:
     for source in api.inbox_sources:
         waiting += [(each.since, each.gate, each) for each in await source(call)]
     page = InboxPage(gates=[])
-    found, size = page.gates, 0
+    gates_of_page, size = page.gates, 0
     for since, _, each in sorted(waiting, key=lambda one: one[:2]):
         if query.after is not None and since <= query.after:
             continue
-        is_full = len(found) >= query.limit or size > views.PAGE_SIZE
-        if is_full and since > found[-1].since:
-            page.next = found[-1].since
+        is_full = len(gates_of_page) >= query.limit or size > views.PAGE_SIZE
+        if is_full and since > gates_of_page[-1].since:
+            page.next = gates_of_page[-1].since
             break
         if isinstance(each, GateView):
-            found.append(each)
+            gates_of_page.append(each)
             continue
         try:
-            gates, total = await _questions_of(call, each)
+            questions, total = await _questions_of(call, each)
         except JournalError:
             continue  # it was deleted, or is damaged, which /runs shows
-        found += gates
-        size += sum(size_of(gate.context.values()) for gate in gates)
-        if total > len(gates):
-            page.more[each.run_id] = total - len(gates)
+        gates_of_page += questions
+        size += sum(size_of(gate.context.values()) for gate in questions)
+        if total > len(questions):
+            page.more[each.run_id] = total - len(questions)
     return page
 
 
 async def _questions_of(call: ApiCall, info: RunInfo) -> _Questions:
     """The first questions of a run, and how many there are."""
-    known = _known.setdefault(call.api, OrderedDict())
+    cache = _known.setdefault(call.api, OrderedDict())
     key = info.run_id, call.query.cut
-    found = known.get(key)
-    if found is None or found[0] != info.change:
-        found = known[key] = await call.api.fold_run(call.user, info.run_id, _read, call)
-        while len(known) > _KEPT:
-            known.popitem(last=False)
-    known.move_to_end(key)
-    return found[1]
+    entry = cache.get(key)
+    if entry is None or entry[0] != info.change:
+        entry = cache[key] = await call.api.fold_run(call.user, info.run_id, _read, call)
+        while len(cache) > _KEPT:
+            cache.popitem(last=False)
+    cache.move_to_end(key)
+    return entry[1]
 
 
 def _read(stored: StoredRun, call: ApiCall) -> tuple[int, _Questions]:

@@ -19,14 +19,14 @@ from bae.journal.feeds import Feed, FeedItem, Subscriber, subscribe
 from bae.journal.stored_runs import RunInfo
 from bae.serve.access import User
 from bae.serve.endpoints import raw_path
-from bae.serve.problems import Refused, told_of, wrong_input
+from bae.serve.problems import Refused, make_refusal, wrong_input
 from bae.serve.records import (
     HEARTBEAT,
     SEND_SECONDS,
     ClientGone,
     encode_line,
-    in_parts,
     sending,
+    split_items,
 )
 from bae.serve.views import dump, row_of
 from bae.tasks import gone
@@ -103,7 +103,7 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
     try:
         if path != "/feed" and path not in api.sockets:
             raise Refused(404, "bae-serve-path", "there is a WebSocket at /feed alone")
-        api.check_site(websocket, "GET")
+        api.check_site(websocket)
     except Refused as refused:
         await websocket.accept()  # else a browser is not told the reason
         await websocket.close(_REFUSED, _reason(refused.body.detail))
@@ -121,7 +121,7 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
         except Refused as refused:
             await connection.close(_REFUSED, refused.body.detail)
         except Exception as error:  # of the hook
-            await connection.close(_FAILED, told_of(error, path).body.detail)
+            await connection.close(_FAILED, make_refusal(error, path).body.detail)
 
 
 class _Connection:
@@ -219,8 +219,8 @@ class _Connection:
         writes: asyncio.Task[None] | None = None
         try:
             if name not in self._api.feed_kinds:
-                known = ", ".join(self._api.feed_kinds)
-                raise Refused(404, "bae-serve-path", f"no feed {name[:50]!r}; there are {known}")
+                names = ", ".join(self._api.feed_kinds)
+                raise Refused(404, "bae-serve-path", f"no feed {name[:50]!r}; there are {names}")
             served = await self._api.feed_kinds[name](self._api, user, unquote(rest))
             after = None if frame.after == "now" else frame.after
             if isinstance(after, str):
@@ -238,7 +238,7 @@ class _Connection:
                         if served.text_of is not None:
                             live = self._api.owner.texts.is_live(served.text_of)
                             tail += f',"live":{json.dumps(live)}'
-                        for part in in_parts(shown):
+                        for part in split_items(shown):
                             texts = ",".join(map(served.encode, part))
                             last = part[-1].number if part is not shown else items.number
                             await self._send(
@@ -251,10 +251,10 @@ class _Connection:
         except ClientGone:
             return
         except Exception as error:
-            told = told_of(error, f"the feed {frame.feed[:200]!r}").body
-            sent = {"sub": number, "end": "refused", **told.model_dump(exclude_defaults=True)}
+            problem = make_refusal(error, f"the feed {frame.feed[:200]!r}").body
+            message = {"sub": number, "end": "refused", **problem.model_dump(exclude_defaults=True)}
             with suppress(ClientGone):
-                await self._send(json.dumps(sent))
+                await self._send(json.dumps(message))
         finally:
             if self._tasks.get(number) is asyncio.current_task():
                 del self._tasks[number]  # it is over: another feed has room

@@ -126,7 +126,7 @@ class RunOwner:
         if stored.is_set() or not task.done():
             return
         if self.closing.is_set():
-            raise _closing()
+            raise _closing_refusal()
         if not task.cancelled():
             task.result()  # it could not begin: what it raised is why
 
@@ -194,7 +194,7 @@ class RunOwner:
 
     def _check_room(self) -> None:
         if self.closing.is_set():
-            raise _closing()
+            raise _closing_refusal()
         if not self._open:
             raise Refused(
                 500,
@@ -238,7 +238,7 @@ class RunOwner:
             return
 
 
-def _closing() -> Refused:
+def _closing_refusal() -> Refused:
     return Refused(
         503,
         "bae-serve-closing",
@@ -251,10 +251,10 @@ def _closing() -> Refused:
 async def _hand_over(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Stop runs: each is stored as interrupted."""
     for task in tasks:
-        explained(task, _handed_over)
+        explained(task, _explain_hand_over)
         task.cancel()
     await gone(tasks)
 
 
-def _handed_over(cancelled: asyncio.CancelledError) -> BaseException:
+def _explain_hand_over(cancelled: asyncio.CancelledError) -> BaseException:
     return HandedOver()

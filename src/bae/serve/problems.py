@@ -135,7 +135,7 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
     if isinstance(error, Refused):
         return error
     if isinstance(error, ValidationError):
-        return invalid(error)
+        return input_refusal(error)
     if not isinstance(error, BaeError):
         return None
     if error.code == "bae-run-unknown" and isinstance(error, JournalError):
@@ -145,8 +145,8 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
         status = 409 if isinstance(error, JournalError | GateError) else 500
     headers = {"retry-after": "5"} if status == 503 else None
     run_id = error.run_id if isinstance(error, JournalError) else None
-    found = error.cause if isinstance(error.cause, ValidationError) else None
-    errors = [] if found is None else faults_of(found, *(before or ("value",)))
+    cause = error.cause if isinstance(error.cause, ValidationError) else None
+    errors = [] if cause is None else faults_of(cause, *(before or ("value",)))
     if before and status == 422 and not errors:
         errors = [InputFault(loc=[*before], msg=error.message)]
     # What is wrong with the journal is for who runs the server, and names its file.
@@ -165,7 +165,7 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
     )
 
 
-def told_of(error: BaseException, what: str) -> Refused:
+def make_refusal(error: BaseException, what: str) -> Refused:
     """What a client is told of any error. The log has those that are the server's, and says that
     `what` failed."""
     refused = refusal_of(error)
@@ -185,7 +185,7 @@ def unknown_run(run_id: str) -> Refused:
     )
 
 
-def invalid(error: ValidationError, *before: str | int) -> Refused:
+def input_refusal(error: ValidationError, *before: str | int) -> Refused:
     """The refusal of input that does not fit; `before` is where the input is in the request."""
     errors = faults_of(error, *before)
     first = errors[0]
@@ -209,11 +209,11 @@ def wrong_input(loc: Sequence[str | int], msg: str, fix: str) -> Refused:
 
 def faults_of(error: ValidationError, *before: str | int) -> list[InputFault]:
     """What pydantic found wrong, without what was given: that may be a secret."""
-    listed: list[dict[str, Any]]
+    details: list[dict[str, Any]]
     try:
-        listed = [*error.errors(include_url=False, include_input=False, include_context=False)]  # type: ignore[list-item]
+        details = [*error.errors(include_url=False, include_input=False, include_context=False)]  # type: ignore[list-item]
     except Exception:  # a message may be made of objects of others
         return [InputFault(loc=list(before), msg="it does not fit")]
     return [
-        InputFault(loc=[*before, *each["loc"]], msg=str(each["msg"])) for each in listed[:LONGEST]
+        InputFault(loc=[*before, *each["loc"]], msg=str(each["msg"])) for each in details[:LONGEST]
     ]

@@ -18,8 +18,8 @@ from starlette.websockets import WebSocketDisconnect
 from bae.journal.feeds import FeedBatch, FeedItem, RunFeed, Subscriber, subscribe
 from bae.journal.stored_runs import Line, RunLines
 from bae.serve.endpoints import ApiCall, Endpoint, Form
-from bae.serve.problems import told_of, wrong_input
-from bae.serve.views import LinePage, LineView, dump, fitting
+from bae.serve.problems import make_refusal, wrong_input
+from bae.serve.views import LinePage, LineView, dump, take_page
 from bae.tasks import gone
 from bae.threads import in_thread
 
@@ -54,7 +54,7 @@ async def list_records(call: ApiCall) -> LinePage | Response:
 
 
 def _page_of(page: RunLines, as_lines: bool) -> LinePage | Response:
-    lines = fitting(page.lines, lambda line: len(line.data))
+    lines = take_page(page.lines, lambda line: len(line.data))
     if as_lines:
         text = b"".join(dump(line_view(line)) + b"\n" for line in lines)
         return Response(text, media_type="application/x-ndjson")
@@ -67,13 +67,13 @@ def _page_of(page: RunLines, as_lines: bool) -> LinePage | Response:
 
 def _after_header(call: ApiCall) -> int:
     """After which record to go on: what a client that comes back sends, or the query."""
-    given = call.request.headers.get("last-event-id", "").strip()
-    if not given:
+    text = call.request.headers.get("last-event-id", "").strip()
+    if not text:
         return call.query.after
-    if not (given.isascii() and given.isdecimal() and len(given) < 13):
+    if not (text.isascii() and text.isdecimal() and len(text) < 13):
         fix = "send the `id` of the last event that you have, or leave it out"
         raise wrong_input(["header", "last-event-id"], "it is no number of a record", fix)
-    return int(given)
+    return int(text)
 
 
 def line_view(line: Line) -> LineView:
@@ -136,7 +136,7 @@ class EventStream(Response):
             try:
                 async with subscribe(feed, self._after) as lines:
                     tasks = [
-                        asyncio.create_task(until_gone(receive, lines)),
+                        asyncio.create_task(close_with_client(receive, lines)),
                         asyncio.create_task(self._send_texts(send, lines)),
                     ]
                     try:
@@ -152,8 +152,8 @@ class EventStream(Response):
             except ClientGone:
                 raise
             except Exception as error:
-                told = told_of(error, f"the stream of {feed.run_id}").body
-                end = {"reason": "failed", "code": told.type, "detail": told.detail}
+                problem = make_refusal(error, f"the stream of {feed.run_id}").body
+                end = {"reason": "failed", "code": problem.type, "detail": problem.detail}
                 await self._send(send, _event("end", end))
             await self._send(send, "", more=False)
 
@@ -197,7 +197,7 @@ async def _events(lines: Subscriber[Line], is_live: Callable[[], bool]) -> Async
         if batch is None:
             yield ": alive\n\n"
             continue
-        for part in in_parts(batch.items):
+        for part in split_items(batch.items):
             yield "".join(
                 f"id: {item.number}\nevent: record\ndata: {encode_line(item)}\n\n" for item in part
             )
@@ -206,7 +206,7 @@ async def _events(lines: Subscriber[Line], is_live: Callable[[], bool]) -> Async
             yield _event("status", {"status": status, "live": is_live()})
 
 
-def in_parts(items: Sequence[FeedItem[Any]]) -> Iterator[Sequence[FeedItem[Any]]]:
+def split_items(items: Sequence[FeedItem[Any]]) -> Iterator[Sequence[FeedItem[Any]]]:
     """Items in parts that are not too large to send at once; an item is in one part."""
     if sum(item.size for item in items) <= SENT_AT_ONCE:
         yield items
@@ -224,7 +224,7 @@ def _event(kind: str, data: dict[str, Any]) -> str:
     return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
 
 
-async def until_gone(receive: Receive, lines: Subscriber[Any]) -> None:
+async def close_with_client(receive: Receive, lines: Subscriber[Any]) -> None:
     """Close a subscription when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -121,7 +121,7 @@ async def show_run_graph(call: ApiCall) -> RunGraphView:
     """The graph of a run, with the way that the run took."""
     run_id = call.path["run"]
     info = await call.api.info(call.user, run_id)
-    served = next((g for g in call.api.graphs.values() if g.name == info.graph), None)
+    served = call.api.find_graph(info)
     return await call.api.fold_run(call.user, run_id, _view_run, served, call.query.path)
 
 
@@ -130,8 +130,8 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
     own = None if served is None else shape_of(served)
     if not shape.graphs and own is not None:
         shape, classes = ShapeView(own.json, own.hash), "served"
-    drawn = shape.graph_at(path)
-    if drawn is None:
+    graph_shape = shape.graph_at(path)
+    if graph_shape is None:
         raise Refused(
             404,
             "bae-serve-path",
@@ -141,20 +141,26 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
             "see `inner` of the picture around it" if path else "serve the graph of the run",
             run_id=info.run_id,
         )
-    ran = read_history(stored).graphs.get(path) or GraphRun(0.0, path=path)  # it has not begun
-    listed: Mapping[str, Json] = drawn["classes"]
-    names = [*listed]
+    not_begun = GraphRun(0.0, path=path)
+    graph_run = read_history(stored).graphs.get(path) or not_begun
+    classes_by_name: Mapping[str, Json] = graph_shape["classes"]
+    names = [*classes_by_name]
     # A class that the shape lacks: the code changed while the run was parked.
-    trace = [step.name for step in ran.trace if step.name]
-    edges = [(name, other) for name in names for other in listed[name]["next"] if other in listed]
-    laid = lay_out(names, [(names.index(a), names.index(b)) for a, b in edges])
+    trace = [step.name for step in graph_run.trace if step.name]
+    edges = [
+        (name, other)
+        for name in names
+        for other in classes_by_name[name]["next"]
+        if other in classes_by_name
+    ]
+    layout = lay_out(names, [(names.index(a), names.index(b)) for a, b in edges])
     visits, taken = Counter(trace), Counter(pairwise(trace))
-    is_over = ran.outcome == "ended" or info.status == "ended"
+    is_over = graph_run.outcome == "ended" or info.status == "ended"
     current = "" if is_over or not trace else trace[-1]
     is_known = own is not None and served is not None and own.hash == info.shape and not path
     return RunGraphView(
         run_id=info.run_id,
-        graph=drawn["name"],
+        graph=graph_shape["name"],
         path=path,
         status=info.standing(),
         classes=classes,
@@ -167,25 +173,25 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
                 height=size.height,
                 visits=visits[name],
                 is_current=name == current,
-                is_start=name == drawn["start"],
-                ends=listed[name]["ends"],
-                fields=_fields_of(listed[name], shape),
+                is_start=name == graph_shape["start"],
+                ends=classes_by_name[name]["ends"],
+                fields=_fields_of(classes_by_name[name], shape),
             )
-            for name, (x, y), size in zip(names, laid.corners, laid.sizes, strict=True)
+            for name, (x, y), size in zip(names, layout.corners, layout.sizes, strict=True)
         ],
         edges=[
             RunEdgeView(
                 source=tail,
                 target=head,
-                chosen_by=_chooser(listed[tail]),
+                chosen_by=_chooser(classes_by_name[tail]),
                 line=[*line],
                 taken=taken[tail, head],
             )
-            for (tail, head), line in zip(edges, laid.lines, strict=True)
+            for (tail, head), line in zip(edges, layout.lines, strict=True)
         ],
         problems=problems_of(served) if is_known and served is not None else [],
-        inner=[_view_inner(each) for each in [*ran.inner.values()][:MOST_INNER]],
-        inner_total=len(ran.inner),
+        inner=[_view_inner(each) for each in [*graph_run.inner.values()][:MOST_INNER]],
+        inner_total=len(graph_run.inner),
     )
 
 
@@ -257,10 +263,10 @@ def _fork_form(stored: StoredRun, graph: Graph[Any, Any], at: int, cut: int) -> 
             "fork at a node whose class is there, or serve the code that the run began with",
             run_id=run_id,
         )
-    held = {each.field: each for each in node.fields}
+    stored_fields = {each.field: each for each in node.fields}
     fields: list[EditableField] = []
     for name, info in cls.__pydantic_fields__.items():
-        value = held.get(name)
+        value = stored_fields.get(name)
         if value is None:
             continue
         view = field_of(value, cut)

@@ -80,17 +80,17 @@ class Previews:
     async def of(self, info: RunInfo) -> str:
         """The first words of a run; empty where they cannot be read."""
         key = info.run_id, info.change
-        found = self._kept.get(key)
-        if found is None:
+        preview = self._kept.get(key)
+        if preview is None:
             limit = 1 if info.parent is None else _FORK
             try:
                 lines = (await self._journal.lines(info.run_id, limit=limit)).lines
             except JournalError:  # it was deleted meanwhile, or is damaged
                 return ""
-            found = self._kept[key] = preview_of(lines)
+            preview = self._kept[key] = preview_of(lines)
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
-        return found
+        return preview
 
 
 def preview_of(lines: Sequence[Line]) -> str:
@@ -115,11 +115,13 @@ def preview_of(lines: Sequence[Line]) -> str:
     except (ValueError, LookupError, TypeError, AttributeError):
         return ""
     if forked is not None:
-        found = f"fork at {forked.step}: {' · '.join(parts)}" if parts else f"fork at {forked.step}"
+        preview = (
+            f"fork at {forked.step}: {' · '.join(parts)}" if parts else f"fork at {forked.step}"
+        )
     else:
-        found = " · ".join(texts or parts)
-    found = " ".join(found[: 4 * _PREVIEW].split())
-    return found if len(found) <= _PREVIEW else f"{found[: _PREVIEW - 1]}…"
+        preview = " · ".join(texts or parts)
+    preview = " ".join(preview[: 4 * _PREVIEW].split())
+    return preview if len(preview) <= _PREVIEW else f"{preview[: _PREVIEW - 1]}…"
 
 
 async def list_runs(call: ApiCall) -> RunPage:
@@ -129,7 +131,7 @@ async def list_runs(call: ApiCall) -> RunPage:
     change = await api.journal.last_change()
     rows: list[RunRow] = []
     more = False
-    async for info in _matching(call, query.status, query.before):
+    async for info in _find_runs(call, query.status, query.before):
         if len(rows) == query.limit:
             more = True
             break
@@ -140,7 +142,7 @@ async def list_runs(call: ApiCall) -> RunPage:
 async def count_runs(call: ApiCall) -> RunCounts:
     statuses: Counter[Listed] = Counter()
     graphs: Counter[str] = Counter()
-    async for info in _matching(call, None, None):
+    async for info in _find_runs(call, None, None):
         if statuses.total() == _COUNTED:
             return RunCounts(total=_COUNTED, statuses=statuses, graphs=graphs, is_all=False)
         statuses[info.standing()] += 1
@@ -148,7 +150,7 @@ async def count_runs(call: ApiCall) -> RunCounts:
     return RunCounts(total=statuses.total(), statuses=statuses, graphs=graphs, is_all=True)
 
 
-async def _matching(
+async def _find_runs(
     call: ApiCall, status: Listed | None, before: str | None
 ) -> AsyncGenerator[RunInfo]:
     """The runs that a query means and the user may see, the newest first."""

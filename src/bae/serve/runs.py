@@ -22,9 +22,9 @@ from bae.node import Node
 from bae.prompts.values import seen_of
 from bae.records import RunStarted
 from bae.serve.access import STARTED_BY
-from bae.serve.endpoints import ApiCall, Endpoint, Form
-from bae.serve.failures import FailureView, ToldFailure, failure_of
-from bae.serve.files import files_named
+from bae.serve.endpoints import ApiCall, Endpoint, Form, NoBody, Number
+from bae.serve.failures import FailureNotes, FailureView, failure_of
+from bae.serve.files import find_named_files
 from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused, refusal_of
 from bae.serve.run_rows import preview_of
@@ -100,40 +100,36 @@ class ForkBody(Form):
     `changed`. With `go_on` it is resumed at once. With the `thread` of the run it takes the place
     of the turn, to try again or with another text."""
 
-    at: Annotated[int, Field(ge=0, le=1 << 31)]
+    at: Number
     changed: dict[str, Any] = Field(default_factory=dict[str, Any])
     run_id: RunId | None = None
     thread: ThreadId | None = None
     go_on: bool = True
 
 
-class NoBody(Form):
-    """Nothing."""
-
-
 async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
     """Start a run; 200 if it is there already, with an equal start."""
-    found, body, api = starts_of(call), call.body, call.api
-    named = await files_named(call, body.start)
-    with visible(named):  # whose hashes are worked out again
-        start = await api.fold(found.node, body.start) if named else found.node(body.start)
+    starts, body, api = starts_of(call), call.body, call.api
+    files = await find_named_files(call, body.start)
+    with visible(files):  # whose hashes are worked out again
+        start = await api.fold(starts.node, body.start) if files else starts.node(body.start)
     run_id = body.run_id or urandom(12).hex()
-    more: dict[str, Any] = {"metadata": {**body.metadata, STARTED_BY: call.user.name}}
+    options: dict[str, Any] = {"metadata": {**body.metadata, STARTED_BY: call.user.name}}
     if body.thread is not None:
         await thread_of(call, body.thread)
-        more |= {"thread": body.thread, "busy": body.busy, "busy_timeout": BUSY_SECONDS}
+        options |= {"thread": body.thread, "busy": body.busy, "busy_timeout": BUSY_SECONDS}
     async with api.owner.alone(run_id):
-        old = None if body.run_id is None else await _existing(call, run_id)
-        if old is None:
+        existing = None if body.run_id is None else await _existing(call, run_id)
+        if existing is None:
             try:
-                await api.owner.start(found.graph, start, run_id, **more)
+                await api.owner.start(starts.graph, start, run_id, **options)
             except JournalError as error:  # another process was quicker
-                old = await _existing(call, run_id) if error.code == "bae-run-exists" else None
-                if old is None:
+                existing = await _existing(call, run_id) if error.code == "bae-run-exists" else None
+                if existing is None:
                     raise
-        if old is not None:
-            _check_same(call, found.graph, old, start)
-    status = 201 if old is None else 200
+        if existing is not None:
+            _check_same(call, starts.graph, existing, start)
+    status = 201 if existing is None else 200
     if call.query.wait and not await api.owner.wait(run_id, call.query.wait) and status == 201:
         status = 202
     return status, await view_run(call, run_id)
@@ -146,15 +142,15 @@ async def show_run(call: ApiCall) -> RunDetails:
 async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     """All about a run but its steps."""
     api = call.api
-    told = api.owner.failures.of(run_id)
-    info, preview, usage, failure = await api.fold_run(call.user, run_id, _sum_up, told)
+    notes = api.owner.failures.of(run_id)
+    info, preview, usage, failure = await api.fold_run(call.user, run_id, _sum_up, notes)
     row = row_of(info, preview)
     view = RunDetails(**row.model_dump(), usage=usage_of(usage), failure=failure)
     view.in_progress = run_id in api.owner.run_ids
     view.error, view.metadata = info.error, info.metadata
     forks = await api.journal.forks(run_id)
     view.forks = [info.run_id for info in forks if api.may_see(call.user, info)]
-    graph = next((g for g in api.graphs.values() if g.name == info.graph), None)
+    graph = api.find_graph(info)
     if graph is not None and info.status == "ended":
         view.end = info.summary.node if info.summary else None
         try:
@@ -170,7 +166,7 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
 
 
 def _sum_up(
-    stored: StoredRun, told: ToldFailure | None
+    stored: StoredRun, told: FailureNotes | None
 ) -> tuple[RunInfo, str, Usage, FailureView | None]:
     info, usage = stored.info, read_history(stored).usage
     failure = failure_of(stored, told) if info.status == "failed" else None
@@ -211,7 +207,7 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
         await thread_of(call, body.thread)
     new_id, status = body.run_id or urandom(12).hex(), 201
     try:
-        with visible(await files_named(call, body.changed)):
+        with visible(await find_named_files(call, body.changed)):
             await graph.fork(
                 run_id,
                 at=body.at,
@@ -226,7 +222,7 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
             part = _PARTS.get(error.code, "changed")
             raise refusal_of(error, "body", part) or error from error
         if not _is_fork(old, run_id, body):
-            raise _taken(new_id) from error
+            raise _id_taken(new_id) from error
         status = 200
     if body.go_on and status == 201:
         await api.owner.resume(graph, new_id)
@@ -271,7 +267,7 @@ async def _existing(call: ApiCall, run_id: str) -> StoredRun | None:
             raise
         return None
     if not call.api.may_see(call.user, stored.info):
-        raise _taken(run_id)
+        raise _id_taken(run_id)
     return stored
 
 
@@ -282,10 +278,10 @@ def _check_same(call: ApiCall, graph: Graph[Any, Any], old: StoredRun, start: No
     new = from_json(encoder_for(graph, call.api.journal).encode(record))["node"]
     is_same = old.info.graph == graph.name and old.info.thread == call.body.thread
     if not is_same or from_json(old.lines[0].data).get("node") != new:
-        raise _taken(run_id)
+        raise _id_taken(run_id)
 
 
-def _taken(run_id: str) -> Refused:
+def _id_taken(run_id: str) -> Refused:
     return Refused(
         409,
         "bae-run-exists",

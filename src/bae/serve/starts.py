@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from bae.hints import NOWHERE
 from bae.prompts.values import shown_fields
-from bae.serve.problems import invalid
+from bae.serve.problems import input_refusal
 from bae.tool_plan import plan_tool
 from bae.tools import Tool
 
@@ -36,7 +36,7 @@ class Starts:
             fields = self._plan.validate(named)
             return self.graph.start(**fields)
         except ValidationError as error:
-            raise invalid(error, "body", "start") from error
+            raise input_refusal(error, "body", "start") from error
 
     @cached_property
     def about(self) -> str:

@@ -17,7 +17,7 @@ from bae.journal.questions import AskedQuestion, list_questions
 from bae.journal.report import NodeReport, RunReport, report_run, timeline
 from bae.journal.stored_runs import StoredRun
 from bae.journal.why import why
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut, Number
 from bae.serve.problems import Refused
 from bae.serve.views import (
     CUT,
@@ -28,14 +28,12 @@ from bae.serve.views import (
     StepView,
     TimelineView,
     data_of,
-    fitting,
     size_of,
     step_of,
+    take_page,
     timeline_of,
     usage_of,
 )
-
-Number = Annotated[int, Field(ge=0, le=1 << 31)]
 
 
 class StepsQuery(Form):
@@ -106,7 +104,7 @@ def _step_page(stored: StoredRun, query: StepsQuery) -> StepPage:
     start = query.start if query.around is None else max(0, query.around - query.limit // 2)
     steps = (step_of(query.path, each, query.cut) for each in nodes[start : start + query.limit])
     return StepPage(
-        steps=fitting(steps, lambda step: size_of(step.fields)),
+        steps=take_page(steps, lambda step: size_of(step.fields)),
         total=len(nodes),
         paths=[graph.path for graph in report.graphs if graph.path][:1_000],
     )
@@ -157,24 +155,24 @@ def _explain(stored: StoredRun, number: int, query: WhyQuery) -> Why:
     if name is None:
         raise _no_step(number)
     before = f"{query.path}/" if query.path else ""
-    found = why(stored, f"{before}{number}:{name}.{query.field}", None)
-    return Why(provenance=data_of(found, query.cut))
+    provenance = why(stored, f"{before}{number}:{name}.{query.field}", None)
+    return Why(provenance=data_of(provenance, query.cut))
 
 
 async def list_calls(call: ApiCall) -> CallPage:
     query = call.query
-    asked = await _questions(call)
-    page = [*enumerate(asked)][query.start : query.start + query.limit]
-    return CallPage(calls=[_call_of(n, each, None) for n, each in page], total=len(asked))
+    questions = await _questions(call)
+    page = [*enumerate(questions)][query.start : query.start + query.limit]
+    return CallPage(calls=[_call_of(n, each, None) for n, each in page], total=len(questions))
 
 
 async def show_call(call: ApiCall) -> CallView:
     number = number_in(call, "call")
-    asked = await _questions(call)
-    if number >= len(asked):
+    questions = await _questions(call)
+    if number >= len(questions):
         fix = "list them: GET /runs/R/calls"
-        raise Refused(404, "bae-serve-path", f"the run has {len(asked)} calls, from 0", fix)
-    return _call_of(number, asked[number], call.query.cut)
+        raise Refused(404, "bae-serve-path", f"the run has {len(questions)} calls, from 0", fix)
+    return _call_of(number, questions[number], call.query.cut)
 
 
 async def show_timeline(call: ApiCall) -> TimelineView:
@@ -183,10 +181,10 @@ async def show_timeline(call: ApiCall) -> TimelineView:
 
 def _timeline(stored: StoredRun, query: TimelineQuery) -> TimelineView:
     now = time()
-    ran, path = timeline(stored, now=now), critical_path(stored, now=now)
-    view = timeline_of(ran, path, query.start, query.limit)
+    work, path = timeline(stored, now=now), critical_path(stored, now=now)
+    view = timeline_of(work, path, query.start, query.limit)
     if query.place:
-        places = enumerate(each.place for each in ran.every())
+        places = enumerate(each.place for each in work.every())
         view.index = next((n for n, each in places if each.startswith(f"{query.place}:")), None)
     return view
 

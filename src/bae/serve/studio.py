@@ -3,7 +3,6 @@ every other path is the page's."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -15,20 +14,18 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from bae import __version__
-from bae.exceptions import describe
 from bae.plan import plan_of
 from bae.serve.access import Verb
 from bae.serve.ag_ui_input import file_fields, message_field
 from bae.serve.api import API, HEADERS
 from bae.serve.endpoints import ApiCall, Endpoint, Form
-from bae.serve.problems import Refused, refusal_of
+from bae.serve.problems import Refused, make_refusal
 from bae.serve.starts import Starts
 from bae.serve.studio_login import Logins, token_of
 from bae.serve.studio_page import StudioPage
 from bae.serve.views import GraphRow
 
 API_PATH: Final = "/api"
-_log = logging.getLogger("bae")
 
 
 class StudioGraph(GraphRow):
@@ -163,11 +160,7 @@ class Studio:
         try:
             return self.page.respond(request, self.api)
         except Exception as error:
-            refused = refusal_of(error)
-            if refused is None:
-                _log.error("%s failed: %s", request.url.path, describe(error), exc_info=error)
-                refused = Refused(500, "bae-serve-failed", "the request failed: see the log")
-            response = refused.response()
+            response = make_refusal(error, request.url.path).response()
             response.headers.update(HEADERS)
             return response
 

@@ -109,11 +109,11 @@ class Logins:
 
     def knows(self, token: str) -> bool:
         """Whether a browser is logged in with a token."""
-        found = self._db.execute(
+        row = self._db.execute(
             "select 1 from tokens where hash = ? and kind = 'login' and expires > ?",
             (_hash(token), self._clock()),
         )
-        return found.fetchone() is not None
+        return row.fetchone() is not None
 
     def forget(self, token: str | None) -> None:
         """Log out the browser with a token; None is all of them."""

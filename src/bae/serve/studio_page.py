@@ -75,7 +75,7 @@ class StudioPage:
         if _opens_page(request):
             api.check_host(request)
         else:
-            api.check_site(request, request.method)
+            api.check_site(request)
         if request.method not in ("GET", "HEAD"):
             raise Refused(
                 405,
@@ -113,8 +113,8 @@ def _send(file: _File, request: Request, headers: dict[str, str]) -> Response:
     packed = file.packed if _takes_gzip(request) else None
     etag = f'"{file.etag}{"" if packed is None else "-gz"}"'
     headers |= {"etag": etag, "vary": "accept-encoding"}
-    known = (each.strip() for each in request.headers.get("if-none-match", "").split(","))
-    if etag in (each.removeprefix("W/") for each in known):
+    known_etags = (each.strip() for each in request.headers.get("if-none-match", "").split(","))
+    if etag in (each.removeprefix("W/") for each in known_etags):
         return Response(status_code=304, headers=headers)
     if packed is not None:
         headers["content-encoding"] = "gzip"
@@ -135,7 +135,7 @@ def _takes_gzip(request: Request) -> bool:
 
 def _read_files(folder: Path) -> Mapping[str, _File]:
     """The files of the page by their paths. Only these are sent, whatever a path says."""
-    found: dict[str, _File] = {}
+    files: dict[str, _File] = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         media_type = _TYPES.get(path.suffix)
         if media_type is None or path.is_symlink() or not path.is_file():
@@ -146,12 +146,12 @@ def _read_files(folder: Path) -> Mapping[str, _File]:
             packed = None
         etag = hashlib.sha256(data).hexdigest()[:20]
         name = f"/{path.relative_to(folder).as_posix()}"
-        found[name] = _File(media_type, data, packed, etag)
-    if INDEX not in found:
+        files[name] = _File(media_type, data, packed, etag)
+    if INDEX not in files:
         raise BaeError(
             f"the page of the studio is not built: there is no {folder / INDEX[1:]}",
             code="bae-studio-page",
             fix="install bae-graphs from its wheel; in a clone of the repository, build it: "
             "npm ci && npm run build, in the folder studio",
         )
-    return found
+    return files

@@ -24,8 +24,8 @@ from bae.serve.views import (
     Value,
     WaitingGate,
     data_of,
-    fitting,
     labels_of,
+    take_page,
     value_of,
     waiting_gates,
 )
@@ -136,12 +136,12 @@ class ThreadDetails(BaseModel):
 
 async def list_threads(call: ApiCall) -> ThreadPage:
     api, query = call.api, call.query
-    found: list[ThreadRow] = []
+    rows: list[ThreadRow] = []
     before, more = query.before, True
     looked_at: set[str] = set()  # a long thread is one thread
     if before is not None:
         await api.info(call.user, before)
-    while more and len(found) < query.limit:
+    while more and len(rows) < query.limit:
         page = await api.journal.runs(
             limit=_PAGE, before=before, graph=query.graph, metadata=api.only(call.user)
         )
@@ -155,11 +155,11 @@ async def list_threads(call: ApiCall) -> ThreadPage:
             looked_at.add(info.thread)
             newest = await api.journal.runs(thread=info.thread, limit=1)
             if newest and newest[0].run_id == info.run_id:
-                found.append(await _row(call, info, info.thread))
-                if len(found) == query.limit:
+                rows.append(await _view_row(call, info, info.thread))
+                if len(rows) == query.limit:
                     more = True
                     break
-    return ThreadPage(threads=found, next=found[-1].run_id if found and more else None)
+    return ThreadPage(threads=rows, next=rows[-1].run_id if rows and more else None)
 
 
 async def show_thread(call: ApiCall) -> ThreadDetails:
@@ -174,7 +174,7 @@ async def show_thread(call: ApiCall) -> ThreadDetails:
             raise unknown_run(query.before)
     newest = turns[max(0, end - query.limit) : end][::-1]
     parents = {info.run_id: info.parent for info in infos}
-    page = fitting((_turn(each, parents, query.cut) for each in newest), _size)
+    page = take_page((_view_turn(each, parents, query.cut) for each in newest), _size)
     return ThreadDetails(thread=thread, graph=graph.name, total=total, turns=page[::-1])
 
 
@@ -184,10 +184,10 @@ async def show_turn(call: ApiCall) -> TurnDetails:
     info = await call.api.info(call.user, run_id)
     if info.thread != thread:
         raise unknown_run(run_id)
-    return await call.api.fold_run(call.user, run_id, _details, call.query.cut)
+    return await call.api.fold_run(call.user, run_id, _view_details, call.query.cut)
 
 
-def _details(stored: StoredRun, cut: int) -> TurnDetails:
+def _view_details(stored: StoredRun, cut: int) -> TurnDetails:
     report = report_run(stored)
     nodes: Sequence[NodeReport] = report.graphs[0].nodes if report.graphs else ()
     all_nodes = [node for graph in report.graphs for node in graph.nodes]
@@ -199,7 +199,7 @@ def _details(stored: StoredRun, cut: int) -> TurnDetails:
         start=_fields(nodes[0], cut) if nodes else {},
         end=report.ended_at or None,
         reply=_fields(nodes[-1], cut) if nodes and has_ended else {},
-        calls=[_call(each, cut) for done in rounds for each in done.calls],
+        calls=[_view_call(each, cut) for done in rounds for each in done.calls],
         thoughts=[data_of(each.thinking, cut) for each in answers if each.thinking],
     )
 
@@ -220,7 +220,7 @@ def _is_shown(source: str) -> bool:
     return kind is None or not (kind.is_turns or kind.fills == "calls")
 
 
-def _call(made: MadeCall, cut: int) -> TurnCall:
+def _view_call(made: MadeCall, cut: int) -> TurnCall:
     return TurnCall(
         name=made.name,
         arguments=value_of(made.arguments, cut),
@@ -233,7 +233,7 @@ def _call(made: MadeCall, cut: int) -> TurnCall:
     )
 
 
-def _turn(turn: ThreadTurn, parents: Mapping[str, str | None], cut: int) -> TurnView:
+def _view_turn(turn: ThreadTurn, parents: Mapping[str, str | None], cut: int) -> TurnView:
     parent = parents.get(turn.run_id)
     return TurnView(
         replaces=parent if parent in parents else None,
@@ -284,8 +284,8 @@ def _unknown_thread(thread: str) -> Refused:
     return Refused(404, "bae-serve-path", detail, "list them: GET /threads; or give another id")
 
 
-async def _row(call: ApiCall, info: RunInfo, thread: str) -> ThreadRow:
-    graph = next((each for each in call.api.graphs.values() if each.name == info.graph), None)
+async def _view_row(call: ApiCall, info: RunInfo, thread: str) -> ThreadRow:
+    graph = call.api.find_graph(info)
     text = ""
     if graph is not None:
         with suppress(JournalError):  # it is damaged, which /runs shows, or deleted

@@ -377,12 +377,6 @@ class PromptPage(BaseModel):
     prompts: list[PromptView]
 
 
-class Started(BaseModel):
-    """The run that was meant."""
-
-    run_id: str
-
-
 class Health(BaseModel):
     """That the server answers, and the version of bae."""
 
@@ -419,10 +413,10 @@ def row_of(info: RunInfo, preview: str = "") -> RunRow:
 def labels_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of a run in a list."""
     first = [*metadata.items()][:_LABELS]
-    return {_short(name): _short(value) for name, value in first}
+    return {_cut_short(name): _cut_short(value) for name, value in first}
 
 
-def _short(value: Any) -> Any:
+def _cut_short(value: Any) -> Any:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return value if len(text) <= _LONGEST_ERROR else f"{text[:_LONGEST_ERROR]}…"
 
@@ -441,16 +435,16 @@ def waiting_gates(gates: Sequence[ParkedGate]) -> list[WaitingGate]:
     ]
 
 
-def fitting(items: Iterable[T], size: Callable[[T], int]) -> list[T]:
+def take_page(items: Iterable[T], size: Callable[[T], int]) -> list[T]:
     """The first items, one at least, that are not too much for one page."""
-    found: list[T] = []
+    page: list[T] = []
     room = PAGE_SIZE
     for item in items:
         room -= size(item)
-        if found and room < 0:
+        if page and room < 0:
             break
-        found.append(item)
-    return found
+        page.append(item)
+    return page
 
 
 def size_of(values: Iterable[Value | None]) -> int:
@@ -551,23 +545,25 @@ def _entries(works: Sequence[TimelineEntry], depth: int) -> Iterator[tuple[int, 
 
 
 def data_of(value: Any, longest: int) -> Any:
-    """A dataclass as JSON, without what is empty, and with its long texts and values cut."""
+    """A dataclass as JSON, without empty fields, and with long texts and values cut."""
+    if isinstance(value, Usage):
+        return asdict(value)  # an unknown cost is null
     if is_dataclass(value) and not isinstance(value, type):
         parts = {each.name: getattr(value, each.name) for each in fields(value)}
         return {n: data_of(part, longest) for n, part in parts.items() if not _is_empty(part)}
     if isinstance(value, tuple):
         return [data_of(each, longest) for each in cast("tuple[Any, ...]", value)]
-    held = cast("dict[str, Any]", value if isinstance(value, dict) else {})
-    if any(map(is_dataclass, held.values())):
-        return {name: data_of(each, longest) for name, each in held.items()}
+    entries = cast("dict[str, Any]", value if isinstance(value, dict) else {})
+    if any(map(is_dataclass, entries.values())):
+        return {name: data_of(each, longest) for name, each in entries.items()}
     plain: Any = to_jsonable_python(value)
     if not longest:
         return plain
     if isinstance(plain, str):
         more = len(plain) - longest
         return plain if more <= 0 else f"{plain[:longest]}… ({more:,} more characters)"
-    shown = value_of(plain, longest)
-    return shown.model_dump(exclude_none=True) if shown.kept == "cut" else plain
+    short_value = value_of(plain, longest)
+    return short_value.model_dump(exclude_none=True) if short_value.kept == "cut" else plain
 
 
 def _is_empty(value: Any) -> bool:

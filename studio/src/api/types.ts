@@ -584,7 +584,7 @@ export interface LogoutView {
   "logged_out": boolean;
 }
 
-/** Nothing. */
+/** An empty object, or nothing. */
 export interface NoBody {
 }
 
@@ -714,10 +714,6 @@ export interface QuestionBody {
 export interface ReadOnly {
   "reason": string;
   "command": string;
-}
-
-/** Nothing. */
-export interface ReplayBody {
 }
 
 /** What a replay found: it went the "same" way, something "differs", or the run cannot be replayed ("unknown"), because values are missing or the recording ends early. `why` says what, and `diff` has both texts, as far as there is room. `trace` has the first 1,000 nodes. */
@@ -1226,7 +1222,7 @@ export interface TurnView {
   "metadata": Record<string, unknown>;
 }
 
-/** Calls, tokens, cost and time; add two with `+`. A cost of None is unknown, not zero. `calls` counts requests that were sent, failed ones too, and `attempts` the answers that came back: a node filled at the second try has two. `seconds` is the time spent waiting for answers, added up over calls that ran at the same time; `models` names who answered. */
+/** Calls, tokens, cost and time; add two with `+`. A cost of None is unknown, not zero. `calls` counts the requests that were sent, including failed requests. `attempts` counts the answers: a node filled at the second try has two. `seconds` is the time spent waiting for answers, added up over calls that ran at the same time. `models` names the models that answered. */
 export interface Usage {
   "calls": number;
   "input_tokens": number;
