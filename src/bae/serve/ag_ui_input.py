@@ -1,4 +1,4 @@
-"""What an AG-UI client sends: the last message of the user becomes the start of a run, and the
+"""The request of an AG-UI client: the last message of the user becomes the start of a run, and
 answers to interrupts become answers to gates."""
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class _Sent(BaseModel):
-    """A part of a request. A newer client may send more than is known here."""
+    """A part of a request. Unknown parts of newer clients are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
 
 
 class PartSource(_Sent):
-    """Where the bytes of an image or a document are."""
+    """The source of the bytes of an image or a document."""
 
     type: Literal["data", "url", "file"]
     value: str
@@ -47,7 +47,7 @@ class ContentPart(_Sent):
 
 
 class AnyMessage(BaseModel):
-    """A message that the client knows. Of the last one the content is read."""
+    """A message of the client. Only the content of the last message is read."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -93,7 +93,8 @@ class AgentRequest(_Sent):
 
     @property
     def new_message(self) -> AnyMessage | None:
-        """The message of the user that begins a turn; None where the last message is another."""
+        """The message of the user that begins a turn; None if the last message is not from the
+        user."""
         last = self.messages[-1] if self.messages else None
         return last if last is not None and last.role == "user" else None
 
@@ -120,9 +121,9 @@ def file_fields(start: type[Node]) -> list[str]:
 def start_fields(
     starts: Starts, request: AgentRequest, message: AnyMessage
 ) -> tuple[Json, list[str]]:
-    """The fields of the start node, and why parts of the message are in none. The message gives the
-    text and the files, `forwardedProps` or else `state` the others: what has no such name is of
-    the page alone. Raises `Refused` where the graph has no use for any part."""
+    """The fields of the start node, and the reasons why parts of the message are unused. The
+    message gives the text and the files; `forwardedProps` gives the other fields, or else
+    `state`. Other names belong to the page alone. Raises `Refused` if every part is unused."""
     start = starts.graph.start
     text_field, at = message_field(start), len(request.messages) - 1
     parts = _parts_of(message.content, ["body", "messages", at, "content"])
@@ -160,8 +161,8 @@ def _parts_of(content: Any, place: list[str | int]) -> list[ContentPart]:
 
 
 def read_start(starts: Starts, request: AgentRequest, fields: Json) -> Node:
-    """The start node with these fields. A field that is wrong is named where the client gives
-    it."""
+    """The start node with these fields. Raises `Refused` with the place where the client gave a
+    wrong field."""
     try:
         return starts.node(fields)
     except Refused as refused:
@@ -197,7 +198,7 @@ _FILES: Final[Mapping[str, tuple[type[File], type[FileUrl]]]] = {
 
 
 def _read_file(part: ContentPart, place: list[str | int]) -> File | FileUrl | Refused:
-    """The file of a part, from its bytes, or its address; or why no graph has a use for the part.
+    """The file of a part, from its bytes or its address, or the reason why no graph uses the part.
     Nothing is fetched."""
     kinds, source = _FILES.get(part.type), part.source
     if kinds is None:
@@ -220,8 +221,8 @@ def _read_file(part: ContentPart, place: list[str | int]) -> File | FileUrl | Re
 def _place_file(
     start: type[Node], fields: Json, file: File | FileUrl, place: list[str | int]
 ) -> Refused | None:
-    """Put a file into the field that takes it: the first that has none, or has a list. Returns why
-    no field takes it."""
+    """Put a file into the first field that takes it and is empty or a list. Returns the reason if
+    there is none."""
     names = file_fields(start)
     for name in names:
         adapter: TypeAdapter[Any] = TypeAdapter(plan_of(start).fields[name].annotation)
@@ -245,7 +246,7 @@ def _place_file(
 
 _ANY_APPROVAL: Final = (answer_schema(Approval), answer_schema(Any))
 CANCELLED: Final = "The user cancelled the question."
-"""The reason that a model reads, where a person cancels the question about a tool call."""
+"""The reason for the model, if a person cancels the question about a tool call."""
 RESPONSE: Final[Json] = {
     "type": "object",
     "properties": {
@@ -257,8 +258,8 @@ RESPONSE: Final[Json] = {
         "reason": {"type": "string", "description": "Why not. The model reads it."},
         "scope": {
             "enum": ["call", "run", "thread"],
-            "description": "Whether a yes holds for this call, or for all of the tool in this run "
-            "or thread.",
+            "description": "Whether the approval holds for this call, or for all calls of the tool "
+            "in this run or thread.",
         },
     },
     "required": ["approved"],
@@ -274,7 +275,7 @@ def is_approval(gate: GateView) -> bool:
 
 
 def answer_of(gate: GateView, payload: Any) -> Any:
-    """The answer to a gate, from what an AG-UI client says."""
+    """The answer to a gate from the payload of an AG-UI client."""
     if is_approval(gate) and isinstance(payload, dict):
         parts = cast("Json", payload).items()
         return {_NAMES.get(name, name): value for name, value in parts}

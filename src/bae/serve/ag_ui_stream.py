@@ -1,5 +1,5 @@
-"""The response of an AG-UI run: server-sent events that follow a run of a graph until it is over,
-or waits for a person."""
+"""The response to an AG-UI request: server-sent events that follow a run until it ends or waits for
+a person."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from bae.tasks import gone
 
 PROTOCOL: Final = "1.0"
 _FEW: Final = 50
-"""How many lines are read on the event loop."""
+"""How many lines are read on the event loop; more are read in a thread."""
 _STOPPED: Final = {
     "": (
         "bae-serve-closing",
-        "the server stops; the run goes on: send the same request again to follow it",
+        "the server stops, and the run continues later: send the same request again to follow it",
     ),
     "deleted": ("bae-run-unknown", "the run was deleted"),
     "reset": ("bae-run-unknown", "the run was replaced by another"),
 }
-"""Why a stream ends before its run: a code, and words."""
+"""The code and the message for a stream that ends before its run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """A run to follow, and the messages that the client has before it. The client has had the
-    events of the lines up to `muted`."""
+    """A run to follow, and the messages that the client has before it. `muted` is the last line
+    whose events the client has."""
 
     info: RunInfo
     messages: Sequence[dict[str, Any]]
@@ -55,11 +55,10 @@ class Follow:
 
 
 class AgentStream(Response):
-    """The events of one AG-UI run. It begins with RUN_STARTED, and with all messages where the
-    client has others; it ends with RUN_FINISHED or RUN_ERROR. With an `error` nothing comes
-    between, or all that the client does not know yet if the error `is_late`. `unused` is what the
-    graph has no use for, by the part of the request. Closing the connection changes nothing for
-    the run."""
+    """The events of one AG-UI run. The stream begins with RUN_STARTED, and with all messages if the
+    client has others. It ends with RUN_FINISHED or RUN_ERROR. With an `error` it has no other
+    events, unless the error `is_late`. `unused` explains which parts of the request the graph
+    does not use. Closing the connection does not affect the run."""
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ class AgentStream(Response):
         return events
 
     async def _follow(self, follow: Follow, receive: Receive, send: Send) -> list[AgentEvent]:
-        """Send what happens, and return the events at the end."""
+        """Send the events of a run, and return the last ones."""
         api, info = self._call.api, follow.info
         stored = await api.journal.read(info.run_id)
         events = RunEvents(starts_of(self._call).graph, stored, follow.messages)
@@ -146,7 +145,7 @@ class AgentStream(Response):
                     with api.streaming(lines):
                         async for batch in batches(lines):
                             await self._send_batch(events, batch, send)
-                            # The text in progress comes after what happened before it.
+                            # Text in progress follows the events before it.
                             if len(tasks) == 1 and lines.number >= known:
                                 texts = self._send_texts(events, info.run_id, send, lines)
                                 tasks.append(asyncio.create_task(texts))
@@ -185,7 +184,7 @@ class AgentStream(Response):
             lines.close()
 
     async def _end(self, events: RunEvents, run_id: str, end: str) -> list[AgentEvent] | None:
-        """The events at the end of a run; None where it goes on."""
+        """The events at the end of a run; None if the run continues."""
         call = replace(self._call, path={"run": run_id}, query=GatesQuery())
         match end:
             case "ended":
@@ -233,8 +232,8 @@ class AgentStream(Response):
         return [*state_events, self._finish_event(outcome={"type": "success"}, **more)]
 
     def _state(self, details: RunDetails) -> dict[str, Any] | None:
-        """The state of the client with the fields of the result, without the text and the tool
-        calls, which are messages. None where it has no others."""
+        """The state of the client with the fields of the result. Text and tool calls are messages
+        and not part of it. None if the result has no other fields."""
         graph, result = starts_of(self._call).graph, details.result
         cls = next((c for c in graph.terminal_nodes if c.__name__ == details.end), None)
         if cls is None or not isinstance(result, dict):
@@ -254,7 +253,7 @@ class AgentStream(Response):
             await self._write(send, events)
 
     async def _write(self, send: Send, events: Sequence[AgentEvent] | None) -> None:
-        """Send events, or without any that the stream is alive."""
+        """Send events, or a sign of life for None."""
         if events is None:
             text = b": alive\n\n"
         else:
@@ -292,14 +291,14 @@ def _view_interrupt(gate: GateView, call_id: str | None) -> AgentEvent:
 
 
 def _plain_value(value: Value) -> Any:
-    """A value that helps to decide; of a long one the beginning."""
+    """A value for the person who decides; the beginning of a long value."""
     if value.kept == "cut":
         return f"{value.text}… ({value.size} characters)"
     return value.value if value.kept == "value" else f"[{value.kept}]"
 
 
 def _view_usage(usage: UsageView) -> list[dict[str, Any]]:
-    """What a run has used. Where several models have, they are not told apart."""
+    """The usage of a run, without a model if there are several."""
     if not usage.calls:
         return []
     counts: dict[str, Any] = {

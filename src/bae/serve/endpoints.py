@@ -1,5 +1,5 @@
-"""The table of endpoints: for each a method, a path, what a user must be allowed to do, what a
-request has and what a response has. Requests are dispatched, checked and documented from it."""
+"""`Endpoint`, a row of the table of endpoints: method, path, verb, and the models of query, body
+and answers. The API dispatches, checks and documents requests by this table."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ CutAt = Annotated[int, Field(ge=0, le=1 << 24)]
 
 
 ListCut = Annotated[int, Field(ge=1, le=65_536)]
-"""The same in a list, which has no value that is longer."""
+"""The same in a list, where values are always cut."""
 
 
 class Form(BaseModel):
-    """What a request may have: nothing that is not named."""
+    """The parts of a query or a body. Any other part is refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -59,7 +59,7 @@ class NoBody(Form):
 
 @dataclass(slots=True)
 class ApiCall:
-    """One request to an endpoint: who asks, the parts of its path, its query and its body."""
+    """One request to an endpoint: its user, path, query and body."""
 
     api: API
     user: User
@@ -74,13 +74,13 @@ Number = Annotated[int, Field(ge=0, le=1 << 31)]
 
 
 Handle = Callable[[ApiCall], Awaitable[BaseModel | Response | tuple[int, BaseModel]]]
-"""What answers a request: with a model, a status and a model, or a whole response."""
+"""Answers a request with a model, with a status and a model, or with a whole response."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One row of the table. `path` has its variables in braces; `verb` of None is for everybody.
-    `answers` are the models of responses by status."""
+    """One row of the table. The variables of `path` are in braces. With a `verb` of None no user is
+    needed. `answers` has the model of each status."""
 
     method: str
     path: str
@@ -94,15 +94,15 @@ class Endpoint:
     media: tuple[str, ...] = ()
     """Other content types that a client may accept in place of JSON."""
     or_verbs: tuple[Verb, ...] = ()
-    """Other verbs, one of which is enough, too."""
+    """Other verbs of which one is enough, too."""
     takes_bytes: bool = False
-    """Whether the body is no JSON, but the bytes of a file, which the handler reads."""
+    """Whether the body is the bytes of a file, which the handler reads, and not JSON."""
     longest: int = LONGEST_BODY
     """The bytes of a request."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Matches the path as it is sent, so that a run id may have a slash, percent-encoded."""
+        """Matches the path as it was sent, so a run id may have a percent-encoded slash."""
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path))
 
     @property
@@ -112,7 +112,7 @@ class Endpoint:
 
 
 def raw_path(scope: Scope) -> str:
-    """The path below where the API is mounted, as it was sent."""
+    """The path below the mount point of the API, as it was sent."""
     path: str = scope["path"]
     raw: bytes | None = scope.get("raw_path")
     sent = quote(path) if raw is None else raw.partition(b"?")[0].decode("latin-1")
@@ -127,7 +127,7 @@ def raw_path(scope: Scope) -> str:
 def find_endpoint(
     table: tuple[Endpoint, ...], method: str, path: str
 ) -> tuple[Endpoint, dict[str, str]]:
-    """The row for a request, and the parts of its path. Raises `Refused`."""
+    """The row for a request, and the variables of its path. Raises `Refused`."""
     allowed: list[str] = []
     for each in table:
         match = each.pattern.fullmatch(path)
@@ -153,8 +153,8 @@ def find_endpoint(
 
 
 def check_media(endpoint: Endpoint, request: Request) -> None:
-    """Refuse a body that is not of the type that the endpoint takes, and all types that a page of
-    another site can send without asking the server first."""
+    """Refuse a body of another type than the endpoint takes. The types of HTML forms are always
+    refused: a page of another site can send them without a preflight request."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     is_right = kind not in _OF_FORMS if endpoint.takes_bytes else kind == "application/json"
     if endpoint.method in _WRITES and not is_right:
@@ -187,7 +187,7 @@ def read_query(form: type[Form], request: Request) -> Form:
 
 
 async def read_bytes(request: Request, most: int, fix: str) -> bytes:
-    """The body of a request. One that is too large is refused before all of it is read."""
+    """The body of a request. Reading stops, and `Refused` is raised, when it is too large."""
     length = request.headers.get("content-length", "")
     size, parts = 0, list[bytes]()
     if not (length.isascii() and length.isdecimal() and len(length) < 16 and int(length) > most):

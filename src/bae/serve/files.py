@@ -1,5 +1,5 @@
-"""Endpoints about images and documents: users send files for runs to come, and get those of the
-runs that they see. JSON names a file by its hash."""
+"""Endpoints for images and documents. Users send files for later runs, and get the files of runs
+that they may see. JSON refers to a file by its hash."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_OF_ALL: Final = 16 * MAX_BYTES
 MOST_NAMED: Final = 4 * MAX_BYTES
 """Bytes of the files that one request may name."""
 MOST_HASHES: Final = 1_000
-"""How many hashes of one request are looked for: no provider takes so many files."""
+"""How many hashes of one request are looked up; no provider takes so many files."""
 
 
 class UploadQuery(Form):
@@ -33,8 +33,8 @@ class UploadQuery(Form):
 
 
 class FileView(BaseModel):
-    """A file, as JSON names it: give this object, or the hash alone, where a graph takes an image
-    or a document."""
+    """A file as JSON refers to it. Give this object, or the hash alone, as the value of a field for
+    images or documents."""
 
     hash: str
     type: str
@@ -43,7 +43,7 @@ class FileView(BaseModel):
 
 
 class Uploads:
-    """The files that users have sent, in memory. Each user finds the own ones."""
+    """The files that users have sent, in memory. Users find only their own files."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], tuple[float, File]] = {}
@@ -110,7 +110,7 @@ async def show_file(call: ApiCall) -> Response:
         )
     try:
         file = stored if isinstance(stored, File) else await call.api.fold(file_of, stored)
-    except ValueError:  # of a run that another program has written
+    except ValueError:  # another program has written the run
         return _attachment(cast("bytes", stored), "application/octet-stream", hash, is_shown=False)
     return _attachment(file.data, file.media_type, hash, is_shown=isinstance(file, Image))
 
@@ -137,13 +137,13 @@ _ENDINGS: Final = {
 
 
 async def find_named_files(call: ApiCall, value: Any) -> dict[str, File | bytes]:
-    """The files that JSON names by their hashes, as far as the user may see them."""
+    """The files that JSON refers to by hash and that the user may see."""
     files: dict[str, File | bytes] = {}
     size = 0
     for hash in _hashes_in(value):
         file = await _find(call, hash)
         if file is None:
-            continue  # the field says so, if it is one for files
+            continue  # a field for files refuses it
         size += len(file) if isinstance(file, bytes) else file.size
         if size > MOST_NAMED:
             raise Refused(
@@ -170,7 +170,7 @@ def _hashes_in(value: Any) -> list[str]:
 
 
 async def _find(call: ApiCall, hash: str) -> File | bytes | None:
-    """A file that the user has sent, or that a run has which the user may see."""
+    """A file that the user has sent, or that is part of a run that the user may see."""
     api, user = call.api, call.user
     sent = api.uploads.find(user.name, hash)
     if sent is not None:

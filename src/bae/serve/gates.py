@@ -1,4 +1,4 @@
-"""Endpoints about what a run asks people: its gates and tool approvals, and answers."""
+"""Endpoints for the questions of a run to people: gates, tool approvals, and their answers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from bae.tool_plan import AskPlan
 
 
 class GatesQuery(Form):
-    """Questions from the number `start` on; with `past` also those whose answer the run has taken.
-    Longer values are cut after `cut` characters; 0 is none. A page of long values has fewer than
-    `limit`: go on after the last that you have."""
+    """Questions from the number `start` on. `past` includes questions whose answer the run has
+    used. Longer values are cut after `cut` characters; 0 means never. A page of long values has
+    fewer than `limit`: continue after its last question."""
 
     past: bool = False
     start: Number = 0
@@ -40,9 +40,9 @@ class GatesQuery(Form):
 
 
 class AnswerBody(Form):
-    """An answer to a gate: its `value`, or for a tool call a `decision`. "edit" has all
-    `arguments` of the call; a yes with the scope "run" holds for all calls of the tool, and
-    with "thread" also in other turns of the thread."""
+    """An answer to a gate: a `value`, or a `decision` about a tool call. "edit" needs all
+    `arguments` of the call. An approval with the scope "run" holds for all calls of the tool in
+    the run, and with "thread" also in other turns of the thread."""
 
     gate: Annotated[str, Field(min_length=1, max_length=2_000)]
     value: Any = None
@@ -53,13 +53,13 @@ class AnswerBody(Form):
 
 
 class RevokeBody(Form):
-    """A tool, by its name or its place, as `Reply.calls(refund)`."""
+    """A tool by its name or its place, such as `Reply.calls(refund)`."""
 
     tool: Annotated[str, Field(min_length=1, max_length=2_000)]
 
 
 class ApprovalView(BaseModel):
-    """A yes that holds for all calls of a tool: the run that asked, and the address of its gate."""
+    """An approval of all calls of a tool: the run that asked, and the address of its gate."""
 
     tool: str
     place: str
@@ -70,7 +70,7 @@ class ApprovalView(BaseModel):
 
 
 class ApprovalPage(BaseModel):
-    """Yeses, the oldest first in each run."""
+    """Approvals of all calls of a tool, the oldest first in each run."""
 
     approvals: list[ApprovalView]
 
@@ -82,7 +82,7 @@ async def list_gates(call: ApiCall) -> GatePage:
 
 
 async def answer_gate(call: ApiCall) -> RunDetails:
-    """Answer a question; an equal answer a second time is no error."""
+    """Answer a question. The same answer may be sent again."""
     await resume_answered(call, await store_answer(call))
     return await view_run(call, call.path["run"])
 
@@ -111,15 +111,15 @@ async def store_answer(call: ApiCall) -> Graph[Any, Any]:
 
 
 async def resume_answered(call: ApiCall, graph: Graph[Any, Any]) -> None:
-    """Resume a run that has an answer."""
+    """Resume a run after an answer."""
     try:
         await call.api.owner.resume(graph, call.path["run"])
     except BaeError as error:
-        # The process that owns it, or this one when it is recovered, takes the answer.
+        # The owner of the run takes the answer, or this server when it recovers the run.
         if error.code not in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
             raise
     except Refused:
-        pass  # the answer is stored; there is no room now, and the run is recovered later
+        pass  # the answer is stored, and the run is recovered when there is room
 
 
 def _value_of(body: AnswerBody) -> Any:
@@ -140,14 +140,14 @@ def _value_of(body: AnswerBody) -> Any:
 
 
 async def list_approvals(call: ApiCall) -> ApprovalPage:
-    """The yeses that hold for all calls of a tool in a run, and in its thread."""
+    """The approvals of all calls of a tool in a run and in its thread."""
     run_id = call.path["run"]
     await call.api.info(call.user, run_id)
     return _page_of(await call.api.journal.approvals(run_id))
 
 
 async def revoke_approval(call: ApiCall) -> ApprovalPage:
-    """Take back the yeses for a tool: its next call asks again."""
+    """Revoke the approvals of a tool: its next call asks again."""
     run_id = call.path["run"]
     await call.api.info(call.user, run_id)
     await call.api.journal.revoke(run_id, call.body.tool)
@@ -159,7 +159,7 @@ def _page_of(grants: list[Grant]) -> ApprovalPage:
 
 
 def _misfit_refusal(body: AnswerBody, error: GateError) -> Refused:
-    """The refusal of an answer that does not fit, with the parts of the body that are wrong."""
+    """The refusal for an answer that does not fit, with the wrong parts of the body."""
     refused = refusal_of(error)
     assert refused is not None
     part = "value" if body.decision is None else "arguments"
@@ -175,7 +175,7 @@ def _misfit_refusal(body: AnswerBody, error: GateError) -> Refused:
 
 
 async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: GateError) -> None:
-    """Refuse an answer that differs from the one that a gate has."""
+    """Refuse an answer that differs from the stored answer of the gate."""
     stored = await call.api.journal.read(call.path["run"])
     for gate, _ in all_gates(stored):
         old = stored.answers.get(gate.address)
@@ -247,7 +247,7 @@ def _view(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunReport) -
 
 
 class _Asked(NamedTuple):
-    """What is asked, as the code of the graph has it: the schemas of the answer and of the
+    """The details of a question from the code of the graph: the schemas of the answer and of the
     arguments of a tool call, and whether the call is itself a question to a person."""
 
     answer: dict[str, Any] | None = None
@@ -256,7 +256,7 @@ class _Asked(NamedTuple):
 
 
 def _find_asked(call: ApiCall, info: RunInfo, gate: OpenGate) -> _Asked:
-    """What is asked, where the graph is served."""
+    """The details of a question, if the graph is served."""
     graph = call.api.find_graph(info)
     if graph is None:
         return _Asked()
@@ -268,7 +268,7 @@ def _find_asked(call: ApiCall, info: RunInfo, gate: OpenGate) -> _Asked:
     field = None if cls is None else plan_of(cls).fields.get(gate.field_name)
     if cls is None or field is None:
         return _Asked()
-    if gate.call is None:  # with the bounds that the field has
+    if gate.call is None:  # with the bounds of the field
         bounds = cls.model_fields[gate.field_name].metadata
         return _Asked(answer_schema(Annotated[(field.annotation, *bounds)]))
     answer = answer_schema(field.answer_type(gate.call.name, gate.parameter.count("(")))
@@ -285,7 +285,7 @@ ENDPOINTS: Final = (
         "GET",
         "/runs/{run}/gates",
         "read",
-        "List what a run asks people.",
+        "List the questions of a run to people.",
         list_gates,
         {200: GatePage},
         GatesQuery,
@@ -305,7 +305,7 @@ ENDPOINTS: Final = (
         "GET",
         "/runs/{run}/approvals",
         "read",
-        "List the yeses that hold for all calls of a tool.",
+        "List the approvals of all calls of a tool.",
         list_approvals,
         {200: ApprovalPage},
         refusals=(404, 409),
@@ -314,7 +314,7 @@ ENDPOINTS: Final = (
         "POST",
         "/runs/{run}/approvals/revoke",
         "answer",
-        "Take back the yeses for a tool.",
+        "Revoke the approvals of a tool.",
         revoke_approval,
         {200: ApprovalPage},
         body=RevokeBody,

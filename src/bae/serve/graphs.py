@@ -1,4 +1,4 @@
-"""Endpoints about the graphs that are served, and about the server."""
+"""Endpoints for the served graphs, and for the server itself."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _view_prompt(prompt: Prompt) -> PromptView:
 
 
 def problems_of(graph: Graph[Any, Any]) -> list[ProblemView]:
-    """What the proof of a graph has found."""
+    """The problems that the proof of a graph found."""
     return [
         ProblemView(
             severity=each.severity,
@@ -183,12 +183,12 @@ ENDPOINTS: Final = (
         "GET",
         "/graphs/{graph}/prompts",
         "read",
-        "Show the prompts that a graph can send, with samples for values.",
+        "Show the prompts that a graph can send, with sample values.",
         list_prompts,
         {200: PromptPage},
         refusals=(404,),
     ),
-    Endpoint("GET", "/health", None, "Tell that the server answers.", show_health, {200: Health}),
+    Endpoint("GET", "/health", None, "Check that the server answers.", show_health, {200: Health}),
     Endpoint(
         "GET",
         "/openapi.json",

@@ -1,4 +1,4 @@
-"""The endpoint about everything that waits for a person: questions of all runs, and of teams."""
+"""The inbox: all questions to people, of runs and of teams."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 _OF_RUN: Final = 20
 """How many questions of one run are in the inbox."""
 _KEPT: Final = 500
-"""Of how many runs the questions are kept: a page asks often, and most runs wait long."""
+"""For how many runs questions are cached: a page asks often, and most runs wait long."""
 
 _Questions = tuple[list[GateView], int]
 _known: WeakKeyDictionary[API, OrderedDict[tuple[str, int], tuple[int, _Questions]]] = (
     WeakKeyDictionary()
 )
-"""By run and cut: the questions, and the change of the run that they were read at."""
+"""The questions by run and cut, with the change of the run at which they were read."""
 
 
 class InboxQuery(Form):
-    """Questions that have waited since a time after `after`: the `next` of the page before."""
+    """Questions that are newer than the time `after`, the `next` of the page before."""
 
     after: float | None = None
     limit: Annotated[int, Field(ge=1, le=100)] = 20
@@ -40,7 +40,7 @@ class InboxQuery(Form):
 
 
 async def show_inbox(call: ApiCall) -> InboxPage:
-    """All questions that wait for an answer, the oldest first."""
+    """All open questions, the oldest first."""
     api, query = call.api, call.query
     waiting: list[tuple[float, str, RunInfo | GateView]] = []
     async for info in api.journal.every_run(status="waiting", metadata=api.only(call.user)):
@@ -65,7 +65,7 @@ async def show_inbox(call: ApiCall) -> InboxPage:
         try:
             questions, total = await _questions_of(call, each)
         except JournalError:
-            continue  # it was deleted, or is damaged, which /runs shows
+            continue  # the run is deleted, or damaged, which /runs shows
         gates_of_page += questions
         size += sum(size_of(gate.context.values()) for gate in questions)
         if total > len(questions):
@@ -96,7 +96,7 @@ ENDPOINTS: Final = (
         "GET",
         "/inbox",
         "read",
-        "List all questions that wait, the oldest first.",
+        "List all open questions, the oldest first.",
         show_inbox,
         {200: InboxPage},
         InboxQuery,

@@ -1,5 +1,5 @@
-"""The OpenAPI document, made from the table of endpoints and from the classes of the graphs: each
-graph has its own start and result."""
+"""The OpenAPI document, made from the table of endpoints and the classes of the graphs. Each graph
+has its own types of start and result."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _path_parameters(each: Endpoint) -> list[dict[str, Any]]:
 
 def _query_parameters(each: Endpoint) -> list[dict[str, Any]]:
     schema = each.query.model_json_schema()
-    schema.get("properties", {}).pop("meta", None)  # its parameters are named by the user
+    schema.get("properties", {}).pop("meta", None)  # the user names its parameters
     return [
         {"name": name, "in": "query", "required": False, "schema": part}
         | ({"required": True} if name in schema.get("required", ()) else {})
@@ -122,7 +122,7 @@ def _query_parameters(each: Endpoint) -> list[dict[str, Any]]:
 
 
 def _names_of(starts: Mapping[str, Starts]) -> dict[str, str]:
-    """For each graph a name that a document may have, and no other graph has."""
+    """A unique name for each graph, from characters that a document may have."""
     names: dict[str, str] = {}
     for name in starts:
         plain = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "graph"
@@ -137,7 +137,7 @@ def _names_of(starts: Mapping[str, Starts]) -> dict[str, str]:
 def _type_operation(
     operation: dict[str, Any], name: str, start: Starts, schemas: dict[str, Any]
 ) -> dict[str, Any]:
-    """The operation that starts one graph: its body and its result have the graph's classes."""
+    """The operation that starts one graph, with the types of the graph in body and result."""
     begin = _add_schema(schemas, f"{name}_start", start.schema)
     ends = [_add_schema(schemas, f"{name}_{end}", schema) for end, schema in start.ends.items()]
     body = deepcopy(schemas["StartBody"])
@@ -158,8 +158,8 @@ def _type_operation(
 
 
 def _add_schema(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema among the components, with its own definitions. Its title is its name: programs that
-    write clients name classes after it."""
+    """Add a schema and its definitions to the components, and return a reference. Its title is its
+    name, after which generators of clients name classes."""
     inner: dict[str, Any] = schema.get("$defs", {})
     for each, part in inner.items():
         schemas[f"{name}_{each}"] = {**_move_refs(part, name), "title": f"{name}_{each}"}

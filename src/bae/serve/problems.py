@@ -1,5 +1,4 @@
-"""What a request is refused with: problem details (RFC 9457), which say what is wrong, where, and
-what to do."""
+"""Refusals of requests as problem details (RFC 9457): the fault, its place, and what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ LONGEST: Final = 20
 
 
 class InputFault(BaseModel):
-    """One thing that is wrong with a request: where it is, and why."""
+    """One fault of a request: its place, and a message."""
 
     loc: list[str | int]
     msg: str
@@ -26,7 +25,7 @@ class InputFault(BaseModel):
 
 class ProblemDetails(BaseModel):
     """Why a request was refused. `type` is the code of the error, which `docs/errors.md` explains;
-    `place` is the field of a run, `fix` what to do."""
+    `place` is a field of the request or of a run, and `fix` is what to do."""
 
     type: str
     title: str
@@ -38,11 +37,11 @@ class ProblemDetails(BaseModel):
     errors: list[InputFault] = Field(default_factory=list[InputFault])
     answered_by: str | None = None
     answer: Any = None
-    """Of a question that has an answer: who gave it, where that is known, and the answer."""
+    """For a question that was answered before: who answered, if that is known, and the answer."""
 
 
 class Refused(Exception):
-    """Raised where a request is refused."""
+    """Raised to refuse a request."""
 
     def __init__(
         self,
@@ -126,12 +125,12 @@ _FIXES: Final = {
     '"busy": "cancel"',
     "bae-why-pending": "look again when the run has continued",
 }
-"""What a client can do, by the code of an error whose own fix is Python."""
+"""The fix for clients of the API, for errors whose own fix is a Python call."""
 
 
 def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
-    """What a request is refused with for an error; None for one that nobody foresaw. `before` is
-    where in the request the value is that the error is about."""
+    """The refusal for an error; None for an unforeseen error. `before` is the place in the request
+    of the value that the error is about."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, ValidationError):
@@ -149,7 +148,7 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
     errors = [] if cause is None else faults_of(cause, *(before or ("value",)))
     if before and status == 422 and not errors:
         errors = [InputFault(loc=[*before], msg=error.message)]
-    # What is wrong with the journal is for who runs the server, and names its file.
+    # An error of the journal names its file, so only the log has it.
     is_inner = status >= 500 and isinstance(error, JournalError)
     return Refused(
         status,
@@ -166,8 +165,7 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
 
 
 def make_refusal(error: BaseException, what: str) -> Refused:
-    """What a client is told of any error. The log has those that are the server's, and says that
-    `what` failed."""
+    """The refusal for any error. Errors of the server are logged: `what` failed."""
     refused = refusal_of(error)
     if refused is None or refused.status >= 500:
         _log.error("%s failed: %s", what, describe(error), exc_info=error)
@@ -175,8 +173,8 @@ def make_refusal(error: BaseException, what: str) -> Refused:
 
 
 def unknown_run(run_id: str) -> Refused:
-    """The refusal of a run that is not there, or that the user may not see: nobody can tell which
-    it is."""
+    """The refusal for a run that does not exist, or that the user may not see. The two cases look
+    the same."""
     return Refused(
         404,
         "bae-run-unknown",
@@ -186,7 +184,8 @@ def unknown_run(run_id: str) -> Refused:
 
 
 def input_refusal(error: ValidationError, *before: str | int) -> Refused:
-    """The refusal of input that does not fit; `before` is where the input is in the request."""
+    """The refusal for input that does not fit; `before` is the place of the input in the
+    request."""
     errors = faults_of(error, *before)
     first = errors[0]
     where = ".".join(str(part) for part in first.loc)
@@ -201,18 +200,18 @@ def input_refusal(error: ValidationError, *before: str | int) -> Refused:
 
 
 def wrong_input(loc: Sequence[str | int], msg: str, fix: str) -> Refused:
-    """The refusal of one part of a request, at `loc`."""
+    """The refusal for one part of a request, at `loc`."""
     place = ".".join(map(str, loc))
     fault = InputFault(loc=[*loc], msg=msg)
     return Refused(422, "bae-serve-input", f"{place}: {msg}", fix, place=place, errors=[fault])
 
 
 def faults_of(error: ValidationError, *before: str | int) -> list[InputFault]:
-    """What pydantic found wrong, without what was given: that may be a secret."""
+    """The faults that pydantic found, without the values: they may be secrets."""
     details: list[dict[str, Any]]
     try:
         details = [*error.errors(include_url=False, include_input=False, include_context=False)]  # type: ignore[list-item]
-    except Exception:  # a message may be made of objects of others
+    except Exception:  # a message may be built by code of the user
         return [InputFault(loc=list(before), msg="it does not fit")]
     return [
         InputFault(loc=[*before, *each["loc"]], msg=str(each["msg"])) for each in details[:LONGEST]

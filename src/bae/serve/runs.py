@@ -1,4 +1,4 @@
-"""Endpoints about runs as a whole: start, show, cancel, resume, fork and delete them."""
+"""Endpoints for whole runs: start, show, cancel, resume, fork and delete."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from bae.usage import Usage
 BUSY_SECONDS: Final = 25.0
 """How long a turn waits for the turn before it."""
 CANCEL_SECONDS: Final = 5.0
-"""How long a run that is cancelled may take to stop before the request is answered."""
+"""How many seconds a cancelled run may take to stop before the request is answered."""
 _Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -57,10 +57,10 @@ ThreadId = Annotated[_Id, _check(check_thread)]
 
 
 class RunDetails(RunRow):
-    """A run: its row, what it used, and how it ended. `end` is the class of its last node and
-    `result` that node, for a run that has ended and whose graph is served; `no_result` says why
-    that cannot be read. `failure` is why it failed. `forks` are the newest runs that were forked
-    from it. With `in_progress` it is worked on by this server."""
+    """A run: its row, its usage and its end. `end` is the class of the last node and `result` that
+    node, if the run has ended and its graph is served; `no_result` says why the result cannot be
+    read. `failure` says why the run failed. `forks` are the newest forks of the run.
+    `in_progress` says whether this server works on the run."""
 
     usage: UsageView | None = None
     end: str | None = None
@@ -72,14 +72,14 @@ class RunDetails(RunRow):
 
 
 class StartQuery(Form):
-    """`wait`: how many seconds to wait for the end of the run."""
+    """How many seconds to `wait` for the end of the run."""
 
     wait: Annotated[float, Field(ge=0, le=300)] = 0
 
 
 class StartBody(Form):
-    """A run to start. Give it a `run_id`, and repeating the request starts no second run. With a
-    `thread` it is the next turn of a conversation; `busy` says what to do while another turn is in
+    """A run to start. With a `run_id`, a repeated request starts no second run. With a `thread` the
+    run is the next turn of a conversation; `busy` says what to do while another turn is in
     progress. The name of the user is added to the `metadata` as `by`."""
 
     run_id: RunId | None = None
@@ -90,15 +90,15 @@ class StartBody(Form):
 
 
 class ResumeBody(Form):
-    """`given` has the secrets that no journal stores, as `{"Login.token": "…"}`."""
+    """`given` has the secrets that no journal stores, such as `{"Login.token": "…"}`."""
 
     given: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class ForkBody(Form):
-    """A new run that is the same up to the step `at`, with other values for the fields in
-    `changed`. With `go_on` it is resumed at once. With the `thread` of the run it takes the place
-    of the turn, to try again or with another text."""
+    """A fork: a new run that repeats the run up to the step `at`, with other values for the fields
+    in `changed`. With `go_on` it continues at once. With the `thread` of the run it replaces the
+    turn, to try again or with another text."""
 
     at: Number
     changed: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -108,7 +108,7 @@ class ForkBody(Form):
 
 
 async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
-    """Start a run; 200 if it is there already, with an equal start."""
+    """Start a run. The status is 200 if the run exists with an equal start."""
     starts, body, api = starts_of(call), call.body, call.api
     files = await find_named_files(call, body.start)
     with visible(files):  # whose hashes are worked out again
@@ -140,7 +140,7 @@ async def show_run(call: ApiCall) -> RunDetails:
 
 
 async def view_run(call: ApiCall, run_id: str) -> RunDetails:
-    """All about a run but its steps."""
+    """A run without its steps."""
     api = call.api
     notes = api.owner.failures.of(run_id)
     info, preview, usage, failure = await api.fold_run(call.user, run_id, _sum_up, notes)
@@ -160,16 +160,16 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
             del stored
             view.end = type(last).__name__
             view.result = await api.fold(seen_of, last, graph.hidden)
-        except BaeError as error:  # its classes have changed since, say
+        except BaeError as error:  # the classes may have changed since
             view.no_result = error.message
     return view
 
 
 def _sum_up(
-    stored: StoredRun, told: FailureNotes | None
+    stored: StoredRun, notes: FailureNotes | None
 ) -> tuple[RunInfo, str, Usage, FailureView | None]:
     info, usage = stored.info, read_history(stored).usage
-    failure = failure_of(stored, told) if info.status == "failed" else None
+    failure = failure_of(stored, notes) if info.status == "failed" else None
     return info, preview_of(stored.lines), usage, failure
 
 
@@ -180,7 +180,7 @@ async def cancel_run(call: ApiCall) -> tuple[int, RunDetails]:
     try:
         await call.api.journal.cancel(run_id, timeout=CANCEL_SECONDS)
     except JournalError as error:
-        if error.code != "bae-cancel-timeout":  # it has the request, and has not stopped yet
+        if error.code != "bae-cancel-timeout":  # the run has the request, and stops later
             raise
     return 202, await view_run(call, run_id)
 
@@ -199,7 +199,7 @@ async def resume_run(call: ApiCall) -> tuple[int, RunDetails]:
 
 
 async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
-    """Fork a run at a step; 200 if the same fork is there already."""
+    """Fork a run at a step. The status is 200 if the same fork exists."""
     api, run_id, body = call.api, call.path["run"], call.body
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
@@ -230,11 +230,11 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
 
 
 _PARTS: Final = {"bae-fork-step": "at", "bae-fork-thread": "thread"}
-"""The part of the body that an error about a fork is about."""
+"""The part of the body that is wrong, by the code of an error."""
 
 
 def _is_fork(stored: StoredRun, parent: str, body: ForkBody) -> bool:
-    """Whether a run is the fork that a request asks for."""
+    """Whether a run is the requested fork."""
     forked = next((each for each in reversed(stored.lines) if each.kind == "RunForked"), None)
     if forked is None or stored.info.thread != body.thread or forked.step != body.at:
         return False
@@ -245,7 +245,7 @@ def _is_fork(stored: StoredRun, parent: str, body: ForkBody) -> bool:
 
 
 async def delete_run(call: ApiCall) -> Response:
-    """Delete a run that nobody works on."""
+    """Delete a run that is not in progress."""
     api, run_id = call.api, call.path["run"]
     await api.info(call.user, run_id)
     if not await api.journal.delete([run_id]):
@@ -272,7 +272,7 @@ async def _existing(call: ApiCall, run_id: str) -> StoredRun | None:
 
 
 def _check_same(call: ApiCall, graph: Graph[Any, Any], old: StoredRun, start: Node) -> None:
-    """Refuse a start that differs from the one of the run that has the id."""
+    """Refuse a start that differs from the start of the run with the same id."""
     run_id = old.info.run_id
     record = RunStarted(0.0, "", 0, run_id, graph.name, start, 0)
     new = from_json(encoder_for(graph, call.api.journal).encode(record))["node"]
@@ -285,7 +285,7 @@ def _id_taken(run_id: str) -> Refused:
     return Refused(
         409,
         "bae-run-exists",
-        f"there is a run {run_id} already, which was started otherwise",
+        f"there is a run {run_id} already, with another start",
         "give the new run another id",
         run_id=run_id,
     )

@@ -1,5 +1,5 @@
-"""Endpoints about what happened inside a run: its nodes, where values came from, what LMs were
-asked, and what ran when."""
+"""Endpoints for the inside of a run: its nodes, the sources of values, the calls of LMs, and the
+timeline."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from bae.serve.views import (
 
 
 class StepsQuery(Form):
-    """Nodes of the graph at `path`, from the number `start` on, or around a number. `node` lists
-    those of one class alone, and `q` those with the text in their class, a name of a field or a
-    value. Longer values are cut after `cut` characters: a step by itself has all of them. A page of
-    long values has fewer than `limit`: go on after the last step that you have."""
+    """Nodes of the graph at `path`, from the number `start` on, or around a number. `node` selects
+    a class, and `q` nodes with a text in their class, field names or values. Longer values are
+    cut after `cut` characters: `/steps/N` has all of them. A page of long values has fewer than
+    `limit`: continue after its last step."""
 
     path: str = ""
     node: Annotated[str, Field(max_length=1_000)] = ""
@@ -52,7 +52,8 @@ class StepsQuery(Form):
 
 
 class StepQuery(Form):
-    """A node of the graph at `path`; longer values are cut after `cut` characters, 0 is none."""
+    """A node of the graph at `path`. Longer values are cut after `cut` characters; 0 means
+    never."""
 
     path: str = ""
     cut: CutAt = CUT
@@ -74,8 +75,8 @@ class CallsQuery(Form):
 
 
 class TimelineQuery(Form):
-    """Bars from the number `start` on. Of a `place`, as `3` or `2:Report.parts/1`, which is a step
-    of the run or of a graph inside, the number of the first bar is told as `index`."""
+    """Bars from the number `start` on. Give a `place`, such as the step `3` or `2:Report.parts/1`,
+    to get the number of its first bar as `index`."""
 
     place: Annotated[str, Field(max_length=2_000)] = ""
     start: Number = 0
@@ -83,13 +84,13 @@ class TimelineQuery(Form):
 
 
 class CallQuery(Form):
-    """Longer texts are cut after `cut` characters; 0 is none."""
+    """Longer texts are cut after `cut` characters; 0 means never."""
 
     cut: CutAt = CUT
 
 
 class Why(BaseModel):
-    """Where a value came from, as `Provenance` has it: what is empty is left out."""
+    """The source of a value, as a `Provenance` without its empty parts."""
 
     provenance: dict[str, Any]
 
@@ -141,7 +142,7 @@ def _step(stored: StoredRun, number: int, query: StepQuery) -> StepView:
 
 
 async def explain_field(call: ApiCall) -> Why:
-    """Where the value of a field came from."""
+    """The source of the value of a field."""
     number = number_in(call, "step")
     return await call.api.fold_run(call.user, call.path["run"], _explain, number, call.query)
 
@@ -171,7 +172,12 @@ async def show_call(call: ApiCall) -> CallView:
     questions = await _questions(call)
     if number >= len(questions):
         fix = "list them: GET /runs/R/calls"
-        raise Refused(404, "bae-serve-path", f"the run has {len(questions)} calls, from 0", fix)
+        raise Refused(
+            404,
+            "bae-serve-path",
+            f"the run has no call {number}; it has {len(questions)}, from 0",
+            fix,
+        )
     return _call_of(number, questions[number], call.query.cut)
 
 
@@ -269,7 +275,7 @@ ENDPOINTS: Final = (
         "GET",
         "/runs/{run}/steps/{step}/why",
         "read",
-        "Tell where the value of a field came from.",
+        "Explain where the value of a field came from.",
         explain_field,
         {200: Why},
         WhyQuery,
@@ -289,7 +295,7 @@ ENDPOINTS: Final = (
         "GET",
         "/runs/{run}/calls",
         "read",
-        "List what LMs were asked.",
+        "List the calls of LMs.",
         list_calls,
         {200: CallPage},
         CallsQuery,
@@ -299,7 +305,7 @@ ENDPOINTS: Final = (
         "GET",
         "/runs/{run}/calls/{call}",
         "read",
-        "Show a question to an LM, with its answers.",
+        "Show a call of an LM, with its prompts and answers.",
         show_call,
         {200: CallView},
         CallQuery,

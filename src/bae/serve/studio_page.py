@@ -1,5 +1,5 @@
-"""The page of the studio: static files that are read once, and sent with the headers that keep a
-browser from running anything else."""
+"""The page of the studio: static files, read once, and sent with headers that keep a browser from
+running anything else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bae.serve.api import API
 
 FOLDER: Final = Path(__file__).with_name("page")
-"""Where the built page is."""
+"""The folder of the built page."""
 INDEX: Final = "/index.html"
 ASSETS: Final = "/assets/"
 """Files below this path have a hash of their content in their names."""
@@ -63,15 +63,15 @@ class _File:
 
 
 class StudioPage:
-    """The files of a folder by their paths. A path that is in no file gets `index.html`: the page
-    finds by itself what the path means."""
+    """The files of a folder by their paths. Any other path gets `index.html`: the page reads the
+    path itself."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._files = _read_files(folder or FOLDER)
 
     def respond(self, request: Request, api: API) -> Response:
-        """Answer a request for a path of the page, on the hosts and for the origins of its API.
-        Raises `Refused`."""
+        """Answer a request for a path of the page. Raises `Refused` for the hosts and origins that
+        its API refuses."""
         if _opens_page(request):
             api.check_host(request)
         else:
@@ -96,15 +96,15 @@ class StudioPage:
 
 
 def _opens_page(request: Request) -> bool:
-    """Whether a person follows a link to the page, from another site perhaps. The page has no data,
-    and can be in no frame."""
+    """Whether a person follows a link to the page, perhaps from another site. That is safe: the
+    page has no data and cannot be framed."""
     kind = request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest")
     return kind == ("navigate", "document") and request.method == "GET"
 
 
 def _policy_of(request: Request) -> str:
-    """The content security policy. Older browsers do not take 'self' for the WebSocket; the host is
-    one of those that are served."""
+    """The content security policy. It names the host, which was checked, since older browsers do
+    not accept 'self' for a WebSocket."""
     host = request.headers.get("host", "")
     return _POLICY.format(sockets=f"ws://{host} wss://{host}")
 
@@ -134,7 +134,7 @@ def _takes_gzip(request: Request) -> bool:
 
 
 def _read_files(folder: Path) -> Mapping[str, _File]:
-    """The files of the page by their paths. Only these are sent, whatever a path says."""
+    """The files of the page by their paths. No other file is ever sent."""
     files: dict[str, _File] = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         media_type = _TYPES.get(path.suffix)

@@ -46,7 +46,7 @@ export interface AgentRequest {
   "resume"?: (ResumeEntry)[] | null;
 }
 
-/** An answer to a gate: its `value`, or for a tool call a `decision`. "edit" has all `arguments` of the call; a yes with the scope "run" holds for all calls of the tool, and with "thread" also in other turns of the thread. */
+/** An answer to a gate: a `value`, or a `decision` about a tool call. "edit" needs all `arguments` of the call. An approval with the scope "run" holds for all calls of the tool in the run, and with "thread" also in other turns of the thread. */
 export interface AnswerBody {
   "gate": string;
   "value"?: unknown;
@@ -65,19 +65,19 @@ export interface AnsweredView {
   "continues": boolean;
 }
 
-/** A message that the client knows. Of the last one the content is read. */
+/** A message of the client. Only the content of the last message is read. */
 export interface AnyMessage {
   "id": string;
   "role": string;
   "content"?: unknown;
 }
 
-/** Yeses, the oldest first in each run. */
+/** Approvals of all calls of a tool, the oldest first in each run. */
 export interface ApprovalPage {
   "approvals": (ApprovalView)[];
 }
 
-/** A yes that holds for all calls of a tool: the run that asked, and the address of its gate. */
+/** An approval of all calls of a tool: the run that asked, and the address of its gate. */
 export interface ApprovalView {
   "tool": string;
   "place": string;
@@ -131,7 +131,7 @@ export interface AttemptView {
   "report": TestReport | null;
 }
 
-/** A piece of work in a timeline. `depth` is how deep it is inside others, `critical` the times at which the run waited for nothing else, `slack` how many seconds longer it could have taken; both are missing where a piece is none of the path's. */
+/** A piece of work in a timeline. `depth` counts the work around it. `critical` has the times when the run waited for this work alone, and `slack` the seconds that it could have taken longer; both are missing for work that the critical path does not include. */
 export interface BarView {
   "kind": string;
   "place": string;
@@ -184,7 +184,7 @@ export interface BlockerView {
   "since": number;
 }
 
-/** Where the box of a node is in a picture of the graph: its upper left corner and size, in pixels. */
+/** The box of a node in a picture of the graph: its upper left corner and size, in pixels. */
 export interface BoxView {
   "node": string;
   "x": number;
@@ -199,7 +199,7 @@ export interface CallPage {
   "total": number;
 }
 
-/** What an LM was asked, with its answers, their verdicts and the rounds of tool calls. `asked` is the text that a conversation with tools begins with; each answer has the text of its own. */
+/** A question to an LM, with its answers, their verdicts and the rounds of tool calls. `asked` is the text at the start of a conversation with tools; each answer has its own text. */
 export interface CallView {
   "number": number;
   "by": string;
@@ -235,7 +235,7 @@ export interface ChangedLines {
   "lines": (string)[];
 }
 
-/** A field of a node class. `source` is "given", "code", "lm" or the kind of its source, and `origin` names where its value comes from, where the source alone does not. */
+/** A field of a node class. `source` is "given", "code", "lm" or the kind of its source. `origin` names the origin of the value, if the source alone does not. */
 export interface ClassFieldView {
   "name": string;
   "type": string;
@@ -245,7 +245,7 @@ export interface ClassFieldView {
   "required": boolean;
 }
 
-/** A node class of a graph: whether runs "never" end there, "may" or "always" do, who chooses what follows ("lm", "code" or "certain"), the LM that is pinned to it, and its fields. */
+/** A node class of a graph. `ending` says whether runs "never", "may" or "always" end there, `chosen_by` who chooses the next node ("lm", "code" or "certain"), and `lm` is the LM pinned to it. */
 export interface ClassView {
   "node": string;
   "about": string;
@@ -255,7 +255,7 @@ export interface ClassView {
   "fields": (ClassFieldView)[];
 }
 
-/** Two runs by place. `first` is the place of the first difference, in the run `a` if it has one; null if there is none. Times are no difference. `total` counts the nodes to list. */
+/** Two runs by place. `first` is the place of the first difference, in the run `a` if that has the node; null if there is none. Times are not compared. `total` counts the nodes to list. */
 export interface ComparisonView {
   "a": RunRow;
   "b": RunRow;
@@ -276,7 +276,7 @@ export interface Doing {
   "run": string;
 }
 
-/** That one node may lead to another: `chosen_by` the LM ("lm"), the body ("code"), or surely ("certain"). `line` has the points of the arrow, in pixels. */
+/** An edge from a node to a possible next node. `chosen_by` is "lm", "code" for the body, or "certain". `line` has the points of the arrow, in pixels. */
 export interface EdgeView {
   "source": string;
   "target": string;
@@ -301,7 +301,7 @@ export interface EditBody {
   "feature"?: string | null;
 }
 
-/** A field that a fork may change: its value now, and the JSON schema of its type, if that can be described. One that is `needed` has no stored value, so that a fork must give it. */
+/** A field that a fork may change: its value, and the JSON schema of its type, if there is one. A `needed` field has no stored value, so the fork must give it. */
 export interface EditableField {
   "kept": string;
   "value": unknown;
@@ -325,7 +325,7 @@ export interface EventPage {
   "last": number;
 }
 
-/** Why a run failed. `place` is the field or node that failed, and `error` what was wrong with that, as its cause. `path` says which function was called for which, and `fix` what to do: both are known until the server that ran the run stops. */
+/** Why a run failed. `place` is the node or field that failed, and `error` the cause. `path` says which function was called for which, and `fix` what to do; both are known until the server that ran the run stops. */
 export interface FailureView {
   "type": string;
   "code": string | null;
@@ -336,14 +336,14 @@ export interface FailureView {
   "fix": string | null;
 }
 
-/** A field that differs; null in a run that has no such field there. */
+/** A field that differs; null in a run without such a field. */
 export interface FieldPair {
   "name": string;
   "a": FieldView | null;
   "b": FieldView | null;
 }
 
-/** A field of a node, and where its value came from: see `/why` for all of it. */
+/** A field of a node, with the source of its value; `/why` explains it in full. */
 export interface FieldView {
   "kept": string;
   "value": unknown;
@@ -359,7 +359,7 @@ export interface FieldView {
   "note": string;
 }
 
-/** A file, as JSON names it: give this object, or the hash alone, where a graph takes an image or a document. */
+/** A file as JSON refers to it. Give this object, or the hash alone, as the value of a field for images or documents. */
 export interface FileView {
   "hash": string;
   "type": string;
@@ -385,7 +385,7 @@ export interface Finding {
 /** What is wrong with work that passes its tests. */
 export type FindingKind = "scope-creep" | "hard-coded-answer" | "weakened-check" | "missing-case" | "wrong-behavior" | "other";
 
-/** A new run that is the same up to the step `at`, with other values for the fields in `changed`. With `go_on` it is resumed at once. With the `thread` of the run it takes the place of the turn, to try again or with another text. */
+/** A fork: a new run that repeats the run up to the step `at`, with other values for the fields in `changed`. With `go_on` it continues at once. With the `thread` of the run it replaces the turn, to try again or with another text. */
 export interface ForkBody {
   "at": number;
   "changed"?: Record<string, unknown>;
@@ -394,7 +394,7 @@ export interface ForkBody {
   "go_on"?: boolean;
 }
 
-/** The fields of the node at a step that `POST /runs/R/forks` may change. */
+/** The fields of a node that `POST /runs/R/forks` may change. */
 export interface ForkFormView {
   "run_id": string;
   "at": number;
@@ -402,7 +402,7 @@ export interface ForkFormView {
   "fields": (EditableField)[];
 }
 
-/** What a request may have: nothing that is not named. */
+/** The parts of a query or a body. Any other part is refused. */
 export interface Form {
 }
 
@@ -412,7 +412,7 @@ export interface GatePage {
   "total": number;
 }
 
-/** A question to a person, with what is needed to decide: the JSON schema of the answer, and the values of the node so far or the arguments of the tool call. The kind "approval" asks whether a call may be made, and `arguments_schema` describes its arguments. The kinds "blocker" and "plan" are of a `team`, which has no run. `answer` is there for a question that is answered. */
+/** A question to a person, with the context needed to decide: the JSON schema of the answer, and the values of the node so far, or the arguments of the tool call. The kind "approval" asks whether a call may be made, and `arguments_schema` describes its arguments. The kinds "blocker" and "plan" belong to a `team` and to no run. An answered question has an `answer`. */
 export interface GateView {
   "run_id": string;
   "graph": string;
@@ -472,20 +472,20 @@ export interface GraphView {
   "mermaid": string;
 }
 
-/** That the server answers, and the version of bae. */
+/** The state of the server, and the version of bae. */
 export interface Health {
   "status": string;
   "bae": string;
 }
 
-/** Questions to people, the oldest first. `more` says how many more a run has than are listed: `/runs/R/gates` has all of them. */
+/** Questions to people, the oldest first. `more` has the number of further questions by run: `/runs/R/gates` has all of them. */
 export interface InboxPage {
   "gates": (GateView)[];
   "next": number | null;
   "more": Record<string, number>;
 }
 
-/** A graph that ran for a `field` of the node at `step`: its picture is at `path`. `outcome` is empty while it runs. */
+/** A graph that ran for a `field` of the node at `step`. Its picture is at `path`. `outcome` is empty while the graph runs. */
 export interface InnerRunView {
   "path": string;
   "graph": string;
@@ -496,7 +496,7 @@ export interface InnerRunView {
   "outcome": string;
 }
 
-/** One thing that is wrong with a request: where it is, and why. */
+/** One fault of a request: its place, and a message. */
 export interface InputFault {
   "loc": (string | number)[];
   "msg": string;
@@ -527,14 +527,14 @@ export interface LeftTask {
   "reason": string;
 }
 
-/** Records in order. Give the number of the last as `after` for those that follow. */
+/** Records in order. Give the number of the last record as `after` for the next page. */
 export interface LinePage {
   "records": (LineView)[];
   "last": number;
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
 }
 
-/** A record of a run, as it is stored: see docs/journal-format.md. */
+/** A record of a run as it is stored: see docs/journal-format.md. */
 export interface LineView {
   "n": number;
   "kind": string;
@@ -568,7 +568,7 @@ export interface LoginBody {
   "token": string;
 }
 
-/** The token for all further requests, and when it expires, in seconds since 1970. */
+/** The token for all later requests, and the time when it expires, in seconds since 1970. */
 export interface LoginView {
   "token": string;
   "expires": number;
@@ -579,7 +579,7 @@ export interface LogoutBody {
   "everywhere"?: boolean;
 }
 
-/** That the token is not valid any more. */
+/** The token is not valid any more. */
 export interface LogoutView {
   "logged_out": boolean;
 }
@@ -588,7 +588,7 @@ export interface LogoutView {
 export interface NoBody {
 }
 
-/** A node of two runs: `state` says whether it is the same, or which run alone has it. `path` is that of its graph with visits in place of steps, `visit` counts nodes of its class there from 1, and `a` and `b` are its places. */
+/** A node of two runs. `state` says whether it is the same or differs, or which run alone has it. `path` is the path of its graph, with visits in place of steps. `visit` counts nodes of the class there from 1. `a` and `b` are the places of the node. */
 export interface NodePair {
   "path": string;
   "node": string;
@@ -658,7 +658,7 @@ export interface PlanningView {
   "questions": (PlanningQuestion)[];
 }
 
-/** Why a request was refused. `type` is the code of the error, which `docs/errors.md` explains; `place` is the field of a run, `fix` what to do. */
+/** Why a request was refused. `type` is the code of the error, which `docs/errors.md` explains; `place` is a field of the request or of a run, and `fix` is what to do. */
 export interface ProblemDetails {
   "type": string;
   "title": string;
@@ -672,7 +672,7 @@ export interface ProblemDetails {
   "answer": unknown;
 }
 
-/** What the proof of a graph has found. */
+/** A problem that the proof of a graph found. */
 export interface ProblemView {
   "severity": string;
   "code": string;
@@ -692,7 +692,7 @@ export interface PromptPage {
   "prompts": (PromptView)[];
 }
 
-/** A prompt that a graph can send, with samples for values. The LM fills the node `target`, or chooses among `options`. `by_body` is a prompt of a body that is written in code. Without an `answer_schema` the answer is plain text. */
+/** A prompt that a graph can send, with sample values. The LM fills the node `target`, or chooses among `options`. `by_body` marks a prompt of a body that is written in code. Without an `answer_schema` the answer is plain text. */
 export interface PromptView {
   "source": string | null;
   "target": string | null;
@@ -710,13 +710,13 @@ export interface QuestionBody {
   "decide"?: boolean;
 }
 
-/** Why runs can be neither started nor answered, and the command that changes that. */
+/** Why runs cannot be started or answered, and the command that changes it. */
 export interface ReadOnly {
   "reason": string;
   "command": string;
 }
 
-/** What a replay found: it went the "same" way, something "differs", or the run cannot be replayed ("unknown"), because values are missing or the recording ends early. `why` says what, and `diff` has both texts, as far as there is room. `trace` has the first 1,000 nodes. */
+/** The outcome of a replay: the "same" path, something that "differs", or "unknown" if values are missing or the recording ends early. `why` explains the outcome, and `diff` has both texts, cut if they are long. `trace` has the first 1,000 nodes. */
 export interface ReplayView {
   "outcome": "same" | "differs" | "unknown";
   "trace": (string)[];
@@ -732,7 +732,7 @@ export interface RequestView {
   "task": string | null;
 }
 
-/** `given` has the secrets that no journal stores, as `{"Login.token": "…"}`. */
+/** `given` has the secrets that no journal stores, such as `{"Login.token": "…"}`. */
 export interface ResumeBody {
   "given"?: Record<string, unknown>;
 }
@@ -761,12 +761,12 @@ export interface ReviewPage {
   "reviews": (Review)[];
 }
 
-/** A tool, by its name or its place, as `Reply.calls(refund)`. */
+/** A tool by its name or its place, such as `Reply.calls(refund)`. */
 export interface RevokeBody {
   "tool": string;
 }
 
-/** A node class in the picture of a run: how often the run has reached it, and whether the run is there now. `ends` says whether a run may end there. */
+/** A node class in the picture of a run: how often the run has visited it, and whether the run is there now. `ends` says whether a run may end there. */
 export interface RunBoxView {
   "node": string;
   "x": number;
@@ -780,7 +780,7 @@ export interface RunBoxView {
   "fields": (RunFieldView)[];
 }
 
-/** How many runs there are, by status and by graph. Without `is_all` these are the newest ones of a longer journal. */
+/** How many runs there are, by status and by graph. Without `is_all`, only the newest runs of a long journal are counted. */
 export interface RunCounts {
   "total": number;
   "statuses": Record<string, number>;
@@ -788,7 +788,7 @@ export interface RunCounts {
   "is_all": boolean;
 }
 
-/** A run: its row, what it used, and how it ended. `end` is the class of its last node and `result` that node, for a run that has ended and whose graph is served; `no_result` says why that cannot be read. `failure` is why it failed. `forks` are the newest runs that were forked from it. With `in_progress` it is worked on by this server. */
+/** A run: its row, its usage and its end. `end` is the class of the last node and `result` that node, if the run has ended and its graph is served; `no_result` says why the result cannot be read. `failure` says why the run failed. `forks` are the newest forks of the run. `in_progress` says whether this server works on the run. */
 export interface RunDetails {
   "run_id": string;
   "graph": string;
@@ -827,7 +827,7 @@ export interface RunEdgeView {
   "taken": number;
 }
 
-/** A field of a node class: the kind of its source, and the graph that runs for it, if any. */
+/** A field of a node class: the kind of its source, and the graph that runs for it, if there is one. */
 export interface RunFieldView {
   "name": string;
   "type": string;
@@ -836,7 +836,7 @@ export interface RunFieldView {
   "graph": string | null;
 }
 
-/** The graph at a path of a run, with the way that it took so far. `classes` says where the picture comes from: the types that the run is stored with ("run"), or those of the graph that is served ("served"), for a run that has none. `problems` are known if the graph is served, and its types are those of the run. `inner_total` counts the graphs that ran inside. */
+/** The graph at a path of a run, with the path of the run so far. `classes` says which types are drawn: those stored with the run ("run"), or for a run without types, those of the served graph ("served"). `problems` are known if the graph is served with the types of the run. `inner_total` counts the graphs that ran inside. */
 export interface RunGraphView {
   "run_id": string;
   "graph": string;
@@ -850,14 +850,14 @@ export interface RunGraphView {
   "inner_total": number;
 }
 
-/** Runs, the newest first. Give `next` as `before` for those after them, and `change` to the feed of runs to hear of what changes later. */
+/** Runs, the newest first. Give `next` as `before` for the next page, and `change` to the feed of runs to follow later changes. */
 export interface RunPage {
   "runs": (RunRow)[];
   "next": string | null;
   "change": number;
 }
 
-/** One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has all of them. A `cost` of null is unknown. `change` numbers its changes: give the greatest to the feed of runs to follow the list. `waiting` has the first five questions of `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start, or of a fork what was changed; the feed of runs leaves it out. */
+/** A run in a list. Long texts in its `error` and `metadata` are cut: `/runs/R` has all of them. A `cost` of null is unknown. `change` is the number of its last change: give the greatest to the feed of runs to follow the list. `waiting` has the first five questions of `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start, or the changed fields of a fork; the feed of runs leaves it out. */
 export interface RunRow {
   "run_id": string;
   "graph": string;
@@ -905,7 +905,7 @@ export interface Spent {
   "unpriced": number;
 }
 
-/** A run to start. Give it a `run_id`, and repeating the request starts no second run. With a `thread` it is the next turn of a conversation; `busy` says what to do while another turn is in progress. The name of the user is added to the `metadata` as `by`. */
+/** A run to start. With a `run_id`, a repeated request starts no second run. With a `thread` the run is the next turn of a conversation; `busy` says what to do while another turn is in progress. The name of the user is added to the `metadata` as `by`. */
 export interface StartBody {
   "run_id": string | null;
   /** the fields of the start node */
@@ -935,7 +935,7 @@ export interface StepView {
   "changed": (string)[];
 }
 
-/** A graph that the page can run. `message` is the field of the start node that takes a message; without one there is no chat with the graph. `files` are its fields for images and documents. `replies` has the text field of each end that has one: the reply of a turn. `run_command` starts a run in a terminal, with the fields of the start node behind it. */
+/** A graph that the page can run. `message` is the field of the start node that takes a message, if the graph can chat, and `files` are its fields for images and documents. `replies` has the text fields of the ends: the reply of a turn. `run_command` starts a run in a terminal; append the fields of the start node. */
 export interface StudioGraph {
   "name": string;
   "start": string;
@@ -947,13 +947,13 @@ export interface StudioGraph {
   "files": (string)[];
 }
 
-/** A team. `runs` is the path of the API with the runs of its agents: the same as that of the page, or one of its own, with the same endpoints and feeds, which can only be read. */
+/** A team. `runs` is the path of the API for the runs of its agents: the API of the page, or a read-only API with the same endpoints and feeds. */
 export interface StudioTeam {
   "name": string;
   "runs": string;
 }
 
-/** What the page needs when it begins. Runs of graphs that are not in `graphs` can only be read; `serve_command` serves more of them. `lm` names the LM of new runs, if there is one. */
+/** The data that the page loads first. Runs of graphs that are not in `graphs` are read-only; `serve_command` serves more graphs. `lm` names the LM of new runs, if there is one. */
 export interface StudioView {
   "bae": string;
   "user": string;
@@ -1138,7 +1138,7 @@ export interface TestsView {
   "flaky": (string)[];
 }
 
-/** Turns of a thread, the oldest first, and how many there are. Give the run of the first as `before` for those before it. */
+/** Turns of a thread, the oldest first, and how many there are. Give the run of the first turn as `before` for earlier turns. */
 export interface ThreadDetails {
   "thread": string;
   "graph": string;
@@ -1152,7 +1152,7 @@ export interface ThreadPage {
   "next": string | null;
 }
 
-/** A thread in a list, with its newest turn. `text` is the beginning of that turn's message, where the graph is served. */
+/** A thread in a list, with its newest turn. `text` is the beginning of the message of that turn, if the graph is served. */
 export interface ThreadRow {
   "thread": string;
   "graph": string;
@@ -1162,7 +1162,7 @@ export interface ThreadRow {
   "updated": number;
 }
 
-/** What ran when. `lives` are the times in which a process worked on the run; in between nothing did. `critical_seconds` is how long the run waited for the work on the critical path, without waiting for people, and `longest` the places that took most of that. `index` is the number of the first bar of the place that was asked for. */
+/** The work of a run over time. `lives` are the times when a process worked on the run. `critical_seconds` is the duration of the critical path, without waiting for people, and `longest` has the places that took most of it. `index` is the number of the first bar of the requested place. */
 export interface TimelineView {
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
   "start": number;
@@ -1185,7 +1185,7 @@ export interface ToolView {
   "arguments": Record<string, unknown>;
 }
 
-/** A tool call of a turn, and what came of it. `person` says whether a person "approved" it, or "answered" in its place. */
+/** A tool call of a turn, and its outcome. `person` says whether a person "approved" the call, or "answered" in its place. */
 export interface TurnCall {
   "name": string;
   "arguments": Value;
@@ -1197,7 +1197,7 @@ export interface TurnCall {
   "person": string;
 }
 
-/** What happened in a turn: the fields of its first node and of the node that it ended at, its tool calls, and what the model has thought, where the journal keeps that. */
+/** The details of a turn: the fields of its first and last node, its tool calls, and the thoughts of the model, if the journal keeps them. */
 export interface TurnDetails {
   "run_id": string;
   "start": Record<string, Value>;
@@ -1207,7 +1207,7 @@ export interface TurnDetails {
   "thoughts": (string)[];
 }
 
-/** A turn: what the user wrote and what was replied. `is_shown` says whether later turns see it, and `replaces` the turn whose place it takes, as a fork into the thread. */
+/** A turn: the message of the user and the reply. `is_shown` says whether later turns see it. `replaces` is the turn that this turn replaces as a fork. */
 export interface TurnView {
   "run_id": string;
   "user": string;
@@ -1234,7 +1234,7 @@ export interface Usage {
   "models": (string)[];
 }
 
-/** What LM calls used. A `cost` of null is unknown. Cached tokens are part of input tokens. */
+/** The usage of LM calls. A `cost` of null is unknown. Input tokens include cached tokens. */
 export interface UsageView {
   "calls": number;
   "attempts": number;
@@ -1246,7 +1246,7 @@ export interface UsageView {
   "models": (string)[];
 }
 
-/** A value as JSON. Of a long value `text` has the beginning of its JSON and `size` how many characters there are; `kept` says why there is no value. */
+/** A value as JSON. For a long value, `text` has the beginning of its JSON and `size` the number of its characters. `kept` says why there is no value. */
 export interface Value {
   "kept": string;
   "value": unknown;
@@ -1254,7 +1254,7 @@ export interface Value {
   "size": number | null;
 }
 
-/** A question that a run waits for, as lists have it. `answered` is an answer that the run has not used yet. */
+/** A question of a waiting run in a list. `answered` says that the run has an answer that it has not used yet. */
 export interface WaitingGate {
   "gate": string;
   "place": string;
@@ -1263,7 +1263,7 @@ export interface WaitingGate {
   "answered": boolean;
 }
 
-/** Where a value came from, as `Provenance` has it: what is empty is left out. */
+/** The source of a value, as a `Provenance` without its empty parts. */
 export interface Why {
   "provenance": Record<string, unknown>;
 }
