@@ -161,6 +161,10 @@ bench: .venv-bench/.bench ## Run the benchmarks
 bench-durable: .venv-bench/.bench ## Measure what it costs that a run survives
 	.venv-bench/bin/python -m benchmarks.durable
 
+.PHONY: bench-scale
+bench-scale: .venv-bench/.bench ## Measure a step stored in Postgres, and runs a second of 1 to 3 workers
+	.venv-bench/bin/python -m benchmarks.scale
+
 .PHONY: bench-fills
 bench-fills: .venv/.dev ## Measure what a fill costs over calling the same SDK by hand
 	.venv/bin/python -m benchmarks.fills

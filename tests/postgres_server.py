@@ -11,12 +11,13 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,11 +39,16 @@ class PostgresServer:
     def url(self) -> str:
         return f"postgresql://bae@127.0.0.1:{self.port}/postgres"
 
+    def new_database(self) -> str:
+        """The address of a new database, without tables."""
+        name = f"bae_{os.getpid()}_{next(_SCHEMAS)}"
+        _alone(self._execute(f"create database {name}"))
+        return self.url.replace("/postgres", f"/{name}")
+
     def start(self) -> None:
         """Start it, and wait until it answers."""
         self.launch()
-        with ThreadPoolExecutor(1) as pool:  # a test may have a loop of its own
-            pool.submit(lambda: asyncio.run(self._answers())).result()
+        _alone(self._answers())
 
     def launch(self) -> None:
         """Start it."""
@@ -54,6 +60,13 @@ class PostgresServer:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
             )
+
+    async def _execute(self, statement: str) -> None:
+        import asyncpg
+
+        connection = await asyncpg.connect(self.url)
+        await connection.execute(statement)
+        await connection.close()
 
     async def _answers(self) -> None:
         import asyncpg
@@ -96,6 +109,12 @@ class PostgresServer:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         self.process.wait(30)
+
+
+def _alone(work: Coroutine[Any, Any, None]) -> None:
+    """Do something in a loop of its own: a test may have one."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, work).result()
 
 
 def new_schema() -> str:

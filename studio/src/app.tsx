@@ -58,7 +58,7 @@ export function App() {
   );
 }
 
-/** A page that fails says so; the frame around it leads on. */
+/** A page that fails shows its error. The navigation stays. */
 function Page({ children }: { children: ReactNode }) {
   const [path] = useLocation();
   return (
@@ -72,7 +72,7 @@ function FailedPage({ error }: { error: unknown }) {
   return (
     <div className="page">
       <Problem error={error}>
-        <p className="fix">This page could not be shown. If the studio was started anew, it may have another page: load it again.</p>
+        <p className="fix">This page could not be shown. After a restart the studio may have a newer page: load it again.</p>
         <button type="button" className="button" onClick={() => location.reload()}>
           Load again
         </button>

@@ -50,7 +50,7 @@ function NoToken({ error }: { error: unknown }) {
   return (
     <Empty mark="🔑" title="Open the link that the studio printed">
       {error instanceof ApiProblem && <Problem error={error} />}
-      <p>This page has no token. A link holds for one browser, once. For a new link, start the studio again, or press Enter in its terminal.</p>
+      <p>A link logs in one browser, once. For a new link, press Enter in the terminal of the studio, or start it again.</p>
       <Command text="bae studio" />
     </Empty>
   );

@@ -110,7 +110,7 @@ async def test_a_plan_is_approved_and_its_run_is_watched_to_the_end(page: Any, t
     async with open_team(tmp_path, approved=False) as team:
         await team.studio.show(page, "/team")
         await expect(page.get_by_text("One task waits for your approval")).to_be_visible()
-        await page.get_by_role("button", name="Look at the plan").click()
+        await page.get_by_role("button", name="Review the plan").click()
         await page.get_by_role("button", name="Approve all (1)").click()
         await expect(page.get_by_text("1 task is approved.")).to_be_visible()
         await page.get_by_role("tab", name="Board").click()
@@ -169,7 +169,7 @@ async def test_failed_tests_and_their_correction_are_shown_with_the_diff_of_each
         await team.studio.show(page, "/team/calc/tasks/sub")
         attempts = page.get_by_role("region", name="Attempts").get_by_role("listitem")
         await expect(attempts).to_have_count(2)
-        await expect(attempts.first).to_contain_text("Attempt 2 was shown this, and corrected it:")
+        await expect(attempts.first).to_contain_text("Shown to attempt 2, which corrected it:")
         await expect(attempts.first).to_contain_text("sub is 8")
 
         await attempts.first.get_by_role("link", name="tests").click()
@@ -191,7 +191,7 @@ async def test_failed_tests_and_their_correction_are_shown_with_the_diff_of_each
         await page.get_by_role("tab", name="Log").click()
         submission = page.get_by_role("listitem").filter(has_text=f"submission{DONE}")
         await submission.locator("summary").click()
-        link = submission.get_by_role("link", name="the run of the agent")
+        link = submission.get_by_role("link", name="open the run of the agent")
         await expect(link).to_have_attribute("href", re.compile(r"^/team/calc/runs/task-1-"))
 
 

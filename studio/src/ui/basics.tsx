@@ -81,7 +81,7 @@ export function Problem({ error, children }: { error: unknown; children?: ReactN
   );
 }
 
-/** What a page shows while it has nothing, and what to do about it. */
+/** An empty state: what is missing, and what to do next. */
 export function Empty({ mark, title, children }: { mark: string; title: string; children?: ReactNode }) {
   return (
     <div className="empty">
@@ -119,7 +119,7 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
   );
 }
 
-/** Lines that stand for what is loaded. */
+/** Placeholder lines while data loads. */
 export function Loading({ lines = 3 }: { lines?: number }) {
   return (
     <div className="stack" role="status" aria-label="Loading">

@@ -27,7 +27,7 @@ export default function TeamPage({ team }: { team: string | null }) {
   if (first === undefined) {
     return (
       <Empty mark="⚑" title="No team here">
-        <p>A team turns a goal into merged, tested code, in a git repository of yours. Set it up there, and open the studio with it:</p>
+        <p>A team turns a goal into merged, tested code, in your git repository. Set it up there, then open the studio with it:</p>
         <Command text="bae team init ." />
         <Command text="bae studio --team . --open" />
       </Empty>
