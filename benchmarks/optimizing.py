@@ -28,19 +28,18 @@ from typing import Any
 
 from bae import GraphResult
 from bae.evals import Case, Evaluation, Row, evaluate, load_cases
+from bae.evals.case_types import every_node
 from bae.journal import Journal, SQLiteJournal
 from bae.lm import Answer, Backend, LocalBackend, Prompt
 from bae.optimizer import (
     Comparison,
-    NodePredictor,
     aoptimize_node,
     compare,
-    every_node,
     examples_from,
-    fresh_predictor,
     save_optimized,
     split_apart,
 )
+from bae.optimizer.predictors import NodePredictor, fresh_predictor
 
 ROOT = Path(__file__).resolve().parents[1]
 TICKETS = ROOT / "examples" / "triage_data" / "cases.jsonl"

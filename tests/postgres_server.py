@@ -11,12 +11,14 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -38,11 +40,16 @@ class PostgresServer:
     def url(self) -> str:
         return f"postgresql://bae@127.0.0.1:{self.port}/postgres"
 
+    def new_database(self) -> str:
+        """The address of a new database, without tables."""
+        name = f"bae_{os.getpid()}_{next(_SCHEMAS)}"
+        _alone(self._execute(f"create database {name}"))
+        return self.url.replace("/postgres", f"/{name}")
+
     def start(self) -> None:
         """Start it, and wait until it answers."""
         self.launch()
-        with ThreadPoolExecutor(1) as pool:  # a test may have a loop of its own
-            pool.submit(lambda: asyncio.run(self._answers())).result()
+        _alone(self._answers())
 
     def launch(self) -> None:
         """Start it."""
@@ -55,6 +62,13 @@ class PostgresServer:
                 stderr=log,
             )
 
+    async def _execute(self, statement: str) -> None:
+        import asyncpg
+
+        connection = await asyncpg.connect(self.url)
+        await connection.execute(statement)
+        await connection.close()
+
     async def _answers(self) -> None:
         import asyncpg
 
@@ -65,7 +79,8 @@ class PostgresServer:
                     return
                 assert self.process is not None
                 if self.process.poll() is not None:
-                    pytest.fail(f"Postgres ended: {(self.folder / 'log').read_text()[-2000:]}")
+                    log = (self.folder / "log").read_text()[-2000:]
+                    pytest.fail(f"Postgres ended with {self.process.returncode}: {log}")
                 await asyncio.sleep(0.05)
 
     def kill(self) -> None:
@@ -97,9 +112,37 @@ class PostgresServer:
         self.process.wait(30)
 
 
+def _alone(work: Coroutine[Any, Any, None]) -> None:
+    """Do something in a loop of its own: a test may have one."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, work).result()
+
+
 def new_schema() -> str:
     """The name of a schema that no other test uses."""
     return f"test_{os.getpid()}_{next(_SCHEMAS)}"
+
+
+@contextmanager
+def journals_of(server: PostgresServer) -> Iterator[type[Any]]:
+    """A class of journals, each in new tables of a server. They are closed after the block."""
+    from bae.journal import PostgresJournal
+    from bae.journal.postgres import tables
+
+    made: list[PostgresJournal] = []
+
+    class NewPostgresJournal(PostgresJournal):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(server.url, schema=new_schema(), **options)
+            made.append(self)
+            with patch.object(tables, "DAYS_AHEAD", 0):  # each day is a partition to make
+                _alone(self.upgrade())
+
+    try:
+        yield NewPostgresJournal
+    finally:
+        for journal in made:
+            _alone(journal.close())
 
 
 def _installed() -> Path | None:

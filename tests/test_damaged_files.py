@@ -25,7 +25,10 @@ from bae.journal.export import RecordedRuns
 from bae.journal.gates import open_gates
 from bae.journal.report import report_run
 from bae.lm import Cached, LearnedPrompt, PromptExample, SQLiteCache
-from bae.optimizer import Artifact, CallLog, Improvement, load_artifacts, save_artifacts, schema_of
+from bae.optimizer import Improvement
+from bae.optimizer.artifacts import Artifact, load_artifacts, save_artifacts
+from bae.optimizer.calls import CallLog
+from bae.optimizer.node_schemas import schema_of
 from bae.testing import ScriptedLM, replaying
 from end_node import EndNode
 from journal_parts import execute

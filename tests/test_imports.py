@@ -409,7 +409,6 @@ EXTRAS = {
     "bae.compiler": {"dspy"},
     "bae.engine.temporal": {"temporalio"},
     "bae.evals.datasets": {"pydantic_evals", "yaml"},
-    "bae.journal.postgres": {"asyncpg"},
     "bae.lm.anthropic_": {"anthropic", "httpx2"},
     "bae.lm.dspy_": {"dspy", "litellm"},
     "bae.lm.extras": {"dspy"},
@@ -422,6 +421,7 @@ EXTRAS = {
     "bae.mcp": {"anyio", "httpx2", "mcp", "mcp_types"},
     "bae.optimizer": {"dspy", "gepa", "optuna"},
     "bae.otel": {"opentelemetry"},
+    "bae.postgres": {"asyncpg"},
     "bae.serve": {"starlette", "uvicorn"},
     "bae.team.budgets": {"sqlalchemy"},
     "bae.team.repository": {"tree_sitter"},
@@ -462,3 +462,28 @@ def test_a_module_imports_pydantic_the_standard_library_and_the_packages_of_its_
         if more := foreign_packages(module) - set().union(*own):
             wrong[module] = more
     assert wrong == {}
+
+
+# --- names that go ----------------------------------------------------------------------------
+
+
+FORMER = {
+    "bae.mcp": "servers_of: `bae mcp list` lists the tools of servers",
+    "bae.optimizer": "example_of: call examples_from",
+}
+
+
+@pytest.mark.parametrize("module", sorted(FORMER))
+def test_a_name_that_goes_can_be_imported_with_a_warning_that_says_what_to_write(module: str):
+    name, _, instead = FORMER[module].partition(": ")
+    with pytest.warns(DeprecationWarning, match=f"{name} is not public any more") as warned:
+        exec(f"from {module} import {name}")
+    assert {each.filename for each in warned} == {"<string>"}  # the line that imports it
+    assert all(
+        str(each.message).startswith(f"{module}.{name} is not public any more, and bae 0.1")
+        and str(each.message).endswith(instead)
+        for each in warned
+    )
+    package = __import__(module, fromlist=["x"])
+    assert name not in package.__all__
+    assert name not in dir(package)

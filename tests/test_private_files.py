@@ -17,7 +17,7 @@ import pytest
 from bae import Graph, Node
 from bae.journal import SQLiteJournal
 from bae.lm import Cached, SQLiteCache
-from bae.optimizer import CallLog
+from bae.optimizer.calls import CallLog
 from bae.private_files import write_private
 from toy_backend import ToyBackend
 

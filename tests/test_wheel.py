@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def run(*command: object, at: Path, **environment: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_first_program_of_the_tutorial_runs_from_the_wheel_in_an_empty_environment(
+def test_the_first_program_and_a_new_project_run_from_the_wheel_in_an_empty_environment(
     tmp_path: Path,
 ):
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
@@ -52,5 +53,12 @@ def test_the_first_program_of_the_tutorial_runs_from_the_wheel_in_an_empty_envir
     script.write_text('{"fills": {"Outfit": {"top": "linen shirt", "shoes": "sandals"}}}')
     options = ("--set", "message=hello", "--lm", f"scripted:{script}", "--no-journal")
     assert "linen shirt" in run(python, "-m", "bae", "run", title, *options, at=tmp_path)
+
+    run(python, "-m", "bae", "new", "wardrobe", at=tmp_path)
+    (required,) = tomllib.loads((tmp_path / "wardrobe" / "pyproject.toml").read_text())["project"][
+        "dependencies"
+    ]
+    run(*(python, *pip[1:]), "install", "--find-links", tmp_path, required, "pytest", at=tmp_path)
+    assert "3 passed" in run(python, "-m", "pytest", at=tmp_path / "wardrobe")
     where = run(python, "-c", "import bae; print(bae.__file__)", at=tmp_path)
     assert where.startswith(str(tmp_path / "empty"))

@@ -1,12 +1,13 @@
 """Writes the types of the API for the page of the studio: studio/src/api/types.ts.
 
-They come from the OpenAPI document, so that page and server cannot disagree. `--check` writes
-nothing, and fails where the file differs.
+They come from the OpenAPI document, so that page and server cannot disagree. The file has the types
+that the page imports, and those inside them. `--check` writes nothing, and fails where it differs.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -19,8 +20,12 @@ from bae.serve.studio_login import Logins
 from bae.serve.studio_page import StudioPage
 from bae.team import TeamJobs, add_team_jobs, add_teams
 
-TARGET: Final = Path(__file__).parent.parent / "studio" / "src" / "api" / "types.ts"
-HEAD: Final = "// Written by tools/studio_types.py from the OpenAPI document. Do not edit.\n"
+SOURCES: Final = Path(__file__).parent.parent / "studio" / "src"
+TARGET: Final = SOURCES / "api" / "types.ts"
+HEAD: Final = """\
+// Written by tools/studio_types.py. Do not edit. The OpenAPI document describes the types.
+"""
+_IMPORT: Final = re.compile(r'import type \{([^}]*)\} from "[./]*(?:/api)?/types\.ts"')
 _REF: Final = "#/components/schemas/"
 _PLAIN: Final = {
     "string": "string",
@@ -67,46 +72,54 @@ def members(schema: dict[str, Any], *, is_sent: bool) -> str:
     lines: list[str] = []
     for name, part in schema.get("properties", {}).items():
         mark = "?" if is_sent and name not in required else ""
-        if about := part.get("description"):
-            lines.append(f"  /** {about} */\n")
         lines.append(f"  {json.dumps(name)}{mark}: {type_of(part)};\n")
     return "".join(lines)
 
 
 def sent_by_clients(document: dict[str, Any]) -> set[str]:
     """The schemas of request bodies, and those inside them."""
+    operations = [each for path in document["paths"].values() for each in path.values()]
+    bodies = [each.get("requestBody") for each in operations if isinstance(each, dict)]
+    return schemas_inside(document, bodies)
+
+
+def imported_by_page() -> set[str]:
+    """The names of the types that the sources of the page import."""
+    texts = (each.read_text(encoding="utf-8") for each in SOURCES.rglob("*.ts*"))
+    lists = (match for text in texts for match in _IMPORT.findall(text))
+    return {name for names in lists for name in re.findall(r"\w+", names)}
+
+
+def schemas_inside(document: dict[str, Any], parts: list[Any]) -> set[str]:
+    """The names of the schemas that parts of the document refer to, directly or not."""
     schemas = document["components"]["schemas"]
-    found: set[str] = set()
-    queue: list[Any] = [
-        operation.get("requestBody")
-        for path in document["paths"].values()
-        for operation in path.values()
-        if isinstance(operation, dict)
-    ]
+    names: set[str] = set()
+    queue = [*parts]
     while queue:
         part = queue.pop()
         if isinstance(part, list):
             queue.extend(part)
         elif isinstance(part, dict):
             name = str(part.get("$ref", "")).removeprefix(_REF)
-            if name and name not in found:
-                found.add(name)
+            if name and name not in names:
+                names.add(name)
                 queue.append(schemas[name])
             queue.extend(part.values())
-    return found
+    return names
 
 
 def write_types(document: dict[str, Any]) -> str:
     """The file of types."""
     parts, sent = [HEAD], sent_by_clients(document)
-    for name, schema in sorted(document["components"]["schemas"].items()):
-        about = " ".join(str(schema.get("description", "")).split()).replace("*/", "* /")
-        comment = f"/** {about} */\n" if about else ""
+    schemas = document["components"]["schemas"]
+    imported = [{"$ref": _REF + name} for name in imported_by_page() if name in schemas]
+    for name in sorted(schemas_inside(document, imported)):
+        schema = schemas[name]
         if schema.get("type") == "object" and "properties" in schema:
             body = members(schema, is_sent=name in sent)
-            parts.append(f"\n{comment}export interface {name} {{\n{body}}}\n")
+            parts.append(f"\nexport interface {name} {{\n{body}}}\n")
         else:
-            parts.append(f"\n{comment}export type {name} = {type_of(schema)};\n")
+            parts.append(f"\nexport type {name} = {type_of(schema)};\n")
     return "".join(parts)
 
 

@@ -1,5 +1,5 @@
 """`AnswerStream`: the answers to one question of a run as they arrive. It writes the text of each
-field as it grows, in batches, and says what of it is void."""
+field as it grows, in batches, and reports which text is void."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BATCH: Final = 0.05
-"""Seconds for which text is collected before it is written."""
+"""For how many seconds text is collected before it is written."""
 
 
 class AnswerStream:
-    """Takes what is told of a question, from any thread, passes it on, and writes the text of the
+    """Takes the events of a question, from any thread, passes them on, and writes the text of the
     answers.
 
-    `where` is the graph and the step that the places of the answers are in. Text that an earlier
-    question has left there is void: a function, or a graph, may be called again.
+    `where` is the graph and the step of the places of the answers. Text that an earlier question
+    has left there is void: a function, or a graph, may be called again.
     """
 
     __slots__ = (
@@ -91,16 +91,16 @@ class AnswerStream:
         """The first half of a character, whose second half is in the next piece."""
         self._timer: asyncio.TimerHandle | None = None
         self._judged: tuple[AnswerForm, str] | None = None
-        """The last answer, where it was wrong: the fields that are not asked for again count."""
+        """The last answer, if it was wrong: its fields that are not asked for again count."""
         self._thinking: Place | None = None
-        """Where thinking of the last answer is."""
+        """The place of the thinking of the last answer."""
         self._texts: dict[Place, str] = {}
         """The text of each place that is not void."""
         self._void(run.notes.streamed.pop(where, ()))
 
     async def follow(self, asking: Awaitable[T]) -> T:
-        """Wait for the answer to the question, and take what is told meanwhile. If it fails, all
-        text of it is void."""
+        """Wait for the answer to the question, and take its events meanwhile. If it fails, all of
+        its text is void."""
         report, self._tell = meter_in_force.get() or (_ignore, None)
         meter = meter_in_force.set((report, self._hear))
         followed = text_is_followed.set(True)
@@ -151,12 +151,12 @@ class AnswerStream:
         if self._tell is not None:
             self._tell(event)
 
-    # What arrives.
+    # Text that arrives.
 
     def _collect(self, pieces: list[str], piece: str) -> None:
         if not piece:
             return
-        if self._ended:  # an LM of the caller's own asks again by itself
+        if self._ended:  # an LM of the caller asks again by itself
             self._ask(self._form)
         if not self._began:
             self._began = True
@@ -167,7 +167,7 @@ class AnswerStream:
             self._timer = self._loop.call_later(BATCH, self._flush)
 
     def _flush(self) -> None:
-        """Write what has been collected."""
+        """Write the collected text."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -199,10 +199,10 @@ class AnswerStream:
     def _write(self, place: Place, delta: str) -> None:
         self._run.writer.write(FieldText(*self._at(), self._asker, place, delta, self._attempt))
 
-    # What counts.
+    # Text that counts.
 
     def _ask(self, form: AnswerForm) -> None:
-        """An answer of this form is asked for. What it answers again is void."""
+        """Start an answer of this form. The text of the fields that it answers again is void."""
         self._drop()
         if self._judged is not None:
             before, text = self._judged
@@ -213,7 +213,7 @@ class AnswerStream:
         self._begin()
 
     def _discard(self) -> None:
-        """What has arrived of this answer is not part of it."""
+        """Discard the text of this answer so far: it is not part of the answer."""
         self._pieces.clear()
         self._void(self._asked_places(self._form))
         self._begin()
@@ -224,8 +224,8 @@ class AnswerStream:
         self._attempt += 1
 
     def _settle(self, form: AnswerForm, text: str, without: AnswerForm | None = None) -> None:
-        """Have exactly the strings of a whole answer as text, `without` the fields of another
-        form. Mostly that is so."""
+        """Set the text to exactly the strings of a complete answer, `without` the fields of another
+        form. Mostly the text is the same already."""
         found: dict[Place, str] = {}
         for part in form.parts_of(text):
             if without is None or not without.asks_for(part.node.__name__, part.field):
@@ -246,7 +246,7 @@ class AnswerStream:
                 self._write(place, delta)
 
     def _asked_places(self, form: AnswerForm) -> list[Place]:
-        """The places with text whose fields an answer of a form has."""
+        """The places with text whose fields are in an answer of a form."""
         return [place for place in self._texts if form.asks_for(place.node, place.field)]
 
     def _void_thinking(self) -> None:
@@ -262,20 +262,20 @@ class AnswerStream:
             self._run.writer.write(TextVoided(*self._at(), self._asker, voided, self._attempt))
 
     def _drop(self) -> None:
-        """Drop what has been collected."""
+        """Drop the collected text."""
         self._pieces.clear()
         self._thoughts.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    # Where it is.
+    # Places.
 
     def _at(self) -> tuple[float, str, int]:
         return time(), self._run.path, self._step
 
     def _place(self, part: FieldPart) -> Place | None:
-        """The place of a string; None where it may not be shown."""
+        """The place of a string; None if it may not be shown."""
         node = part.node
         if part.field in self._hidden_fields(node):
             return None
@@ -293,7 +293,7 @@ class AnswerStream:
         return hidden
 
     def _hides_thinking(self) -> bool:
-        """Whether the LLM writes a field that may not be shown: it may think of the value too."""
+        """Whether the LLM writes a field that may not be shown: its thinking may have the value."""
         return any(
             field.name in self._hidden_fields(node)
             for node, _ in self._form.targets.values()
@@ -308,14 +308,14 @@ class AnswerStream:
 
 
 def _place_of(run: Run, asker: Asker, step: int) -> Place:
-    """The place that a question comes from: a node, or the field of a function."""
+    """The place of an asker: a node, or the field of a function."""
     own = step - (asker.kind in ("choice", "body"))
     source = asker.field, asker.parameter, asker.item
     return Place(run.path, own, asker.node.__name__, *source)
 
 
 def stream_for(run: Run, asker: Asker) -> AnswerStream:
-    """The stream of what a run itself asks: to fill a node, or to choose one."""
+    """The stream of a question of the run itself: to fill a node, or to choose one."""
     form = AnswerForm.of(asker.node) if asker.kind == "fill" else AnswerForm()
     return AnswerStream(run, asker, run.step, (run.path, run.step), form)
 
@@ -323,8 +323,8 @@ def stream_for(run: Run, asker: Asker) -> AnswerStream:
 def inner_stream_for(
     run: Run, asker: Asker, step: int, number: int, target: type[Node] | None
 ) -> AnswerStream:
-    """The stream of a question that a body, or a function, asks by itself at a step: of such
-    questions it is the one with this `number`."""
+    """The stream of a question that a body or a function asks at a step; `number` counts its
+    questions."""
     form = AnswerForm() if target is None else AnswerForm.of(target)
     where = str(_place_of(run, asker, step)), number
     return AnswerStream(run, asker, step, where, form)

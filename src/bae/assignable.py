@@ -1,8 +1,8 @@
-"""Static questions about types: may a value declared as one type stand where another is declared?
-The proof asks before a run, to say which Dep cannot feed its field; `could_hold` is the shallow
-twin for run time. The answer is True, False, or None where the types do not tell. Arguments of
-generics are compared covariantly (`list[int]` fits `list[int | str]`), because pydantic looks at
-the value that arrives, and nothing writes back through the field it came from."""
+"""Static questions about types: may a value declared as one type be used where another type is
+declared? The proof asks before a run, to report a Dep that cannot feed its field; `could_hold` is
+the shallow version for run time. The answer is True, False, or None if the types do not tell.
+Arguments of generics are compared covariantly (`list[int]` fits `list[int | str]`): pydantic looks
+at the value that arrives, and nothing writes back through the field it came from."""
 
 import collections.abc as abc
 import typing
@@ -13,9 +13,9 @@ from typing import Any, Literal, NewType, TypeVar, Union, cast, get_args, get_or
 
 
 def assignable(source: Any, target: Any) -> bool | None:
-    """Say whether every value of type `source` is fine where `target` is declared.
+    """Say whether every value of type `source` fits where `target` is declared.
 
-    Report an error on False only: a type checker would complain too. None means that the types do
+    Report an error only on False: a type checker would complain too. None means that the types do
     not tell (Any, a bare generic, an unresolved name, a protocol that cannot be checked, a subclass
     of a generic); leave that case to run time.
     """
@@ -23,7 +23,7 @@ def assignable(source: Any, target: Any) -> bool | None:
 
 
 def type_name(tp: Any) -> str:
-    """Spell a type the way its author would, without modules: `list[Weather]`, `Weather | None`."""
+    """Write a type as its author would, without modules: `list[Weather]`, `Weather | None`."""
     tp = _strip(tp)
     if isinstance(tp, (str, typing.ForwardRef)):
         return tp if isinstance(tp, str) else tp.__forward_arg__
@@ -42,10 +42,9 @@ def type_name(tp: Any) -> str:
 
 
 def union_members(tp: Any) -> tuple[Any, ...]:
-    """List the members of a union, flat and in order; a type that is no union is its one member.
+    """List the members of a union, flat and in order; any other type is its own only member.
 
-    Aliases are looked through, Annotated is stripped from every member, and None is spelled
-    `type(None)`.
+    Aliases are resolved, Annotated is stripped from every member, and None is `type(None)`.
     """
     if isinstance(tp, type):
         return (tp,)
@@ -57,7 +56,7 @@ def union_members(tp: Any) -> tuple[Any, ...]:
 
 
 def could_hold(value: Any, tp: Any) -> bool:
-    """Say whether `value` might be a `tp`, judged by its class alone; elements are not looked at.
+    """Say whether `value` might be a `tp`, judged only by its class; elements are not examined.
 
     Forms without a class are True. Unlike in `assignable`, an int is not a float here.
     """
@@ -69,19 +68,19 @@ _NEVER = (typing.Never, typing.NoReturn)
 _DEEPEST = 8
 """How far recursive aliases are followed that never meet themselves."""
 
-# Generics that take some of their arguments, or give them in another form.
+# Generics that take some of their arguments, or pass them in another form.
 _OPAQUE = (
     *(get_origin(abc.Callable[..., Any]), abc.Generator, abc.AsyncGenerator),
     *(abc.Coroutine, abc.ItemsView),
 )
 
 _Open = tuple[tuple[Any, Any], ...]
-"""The questions being answered right now, so that a recursive type meets itself and stops."""
+"""The questions in progress, so that a recursive type meets itself and stops."""
 
 
 def _fits(source: Any, target: Any, around: _Open) -> bool | None:
-    # Two recursive types fit unless some finite path shows a misfit, and a question that leads
-    # back to itself has found none.
+    # Two recursive types fit unless some finite path shows a misfit; a question that leads back to
+    # itself has found no misfit.
     if source is target or any(_same(source, s) and _same(target, t) for s, t in around):
         return True
     if len(around) > _DEEPEST:
@@ -111,7 +110,7 @@ def _one_fits(source: Any, target: Any, around: _Open) -> bool | None:
         isinstance(v, cls) for v in get_args(target)
     ):
         return None  # all of its few values may be listed
-    # These take only values that were declared to be one.
+    # These take only values that were declared with them.
     return False if literal or target in _NEVER or isinstance(target, NewType) else None
 
 
@@ -126,7 +125,7 @@ def _class_fits(source: Any, target: Any, around: _Open) -> bool | None:
     if wanted in _OPAQUE or cls in _OPAQUE or any(map(_is_unpacked, (*(args or ()), *wanted_args))):
         return None
     if cls is not wanted and not (_is_standard(cls) and _is_standard(wanted)):
-        # Of a subclass of a generic model, the model with its arguments is a base.
+        # The model with its arguments is a base of a subclass of a generic model.
         bases = (_split(base) for base in cls.__mro__)
         args = next((given for origin, given in bases if origin is wanted), None)
     if wanted is tuple:
@@ -137,7 +136,7 @@ def _class_fits(source: Any, target: Any, around: _Open) -> bool | None:
     if len(args) != len(wanted_args):
         return None
     fits = _all(_fits(arg, want, around) for arg, want in zip(args, wanted_args, strict=True))
-    # A class of a user's own may take what it is generic in; a model has fields alone.
+    # A user's class may accept its type argument; a model only has fields.
     return None if fits is False and not (_is_standard(wanted) or _generic(wanted)) else fits
 
 
@@ -162,12 +161,12 @@ def _could_be(value: Any, tp: Any) -> bool:
         return tp not in _NEVER
     try:
         return isinstance(value, cls)
-    except Exception:  # a protocol that cannot be checked, or a metaclass with opinions
+    except Exception:  # a protocol that cannot be checked, or an unusual metaclass
         return True
 
 
 def _generic(tp: Any) -> dict[str, Any]:
-    """What pydantic notes on a generic model and on its parametrized subclasses."""
+    """Pydantic's notes on a generic model and on its parametrized subclasses."""
     return getattr(tp, "__pydantic_generic_metadata__", {}) if isinstance(tp, type) else {}
 
 
@@ -181,7 +180,7 @@ def _is_subclass(cls: type, wanted: type) -> bool | None:
     narrower = (int, float) if wanted is complex else int if wanted is float else ()
     try:
         return wanted in cls.__mro__ or issubclass(cls, narrower) or issubclass(cls, wanted)
-    except Exception:  # a protocol that cannot be checked, or a metaclass with opinions
+    except Exception:  # a protocol that cannot be checked, or an unusual metaclass
         return None
 
 
@@ -194,7 +193,7 @@ def _is_unpacked(tp: Any) -> bool:
 
 
 def _split(tp: Any) -> tuple[Any, tuple[Any, ...] | None]:
-    """Origin and arguments of a type; the arguments are None, and not (), where none are given."""
+    """Origin and arguments of a type; the arguments are None, not (), if there are none."""
     if origin := _generic(tp).get("origin"):
         return origin, _generic(tp)["args"]
     if get_origin(tp) is None:
@@ -223,7 +222,7 @@ def _flatten(tp: Any, inside: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _alias_value(alias: Any, args: tuple[Any, ...]) -> Any:
-    """What an alias stands for; without arguments, its parameters are Any."""
+    """The type that an alias stands for; without arguments, its parameters are Any."""
     try:
         value, params = alias.__value__, alias.__type_params__
         if not all(isinstance(param, TypeVar) for param in params):
@@ -256,7 +255,7 @@ def _among(value: Any, options: tuple[Any, ...]) -> bool:
 def _same(one: Any, other: Any) -> bool:
     try:
         return one is other or bool(one == other)
-    except Exception:  # metadata inside may compare as it likes
+    except Exception:  # metadata inside may have any comparison
         return False
 
 

@@ -1,4 +1,4 @@
-"""The gates of tool calls: one conversation with tools asks people about its calls, in order, and
+"""The gates of tool calls. One conversation with tools asks people about its calls, in order, and
 finds their answers when the run is resumed."""
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ if TYPE_CHECKING:
     from bae.tool_plan import ToolPlan
 
 _LONGEST_CALL: Final = 300
-"""How many characters a call has at most that a question has unchanged."""
+"""How many characters a call may have to be shown unchanged in a question."""
 _LONGEST_TEXT: Final = 80
-"""How many characters of a text a question has of a longer call."""
+"""How many characters of each text a question shows of a longer call."""
 _LONGEST_LIST: Final = 20
-"""How many items of a list a question has of a longer call."""
+"""How many items of each list a question shows of a longer call."""
 _LONGEST_QUESTION: Final = 4000
-"""How many characters of a question, or a call, of the model's a person reads."""
+"""How many characters of the model's question, or call, a person reads."""
 
 
 _GRANTED: Final = Approval(approve=True)
-"""The answer where another call was approved together with all calls of the tool."""
+"""The answer if another call was approved together with all calls of the tool."""
 
 
 class _UnfitAnswer(Exception):
-    """A stored answer is none to the question."""
+    """A stored answer does not fit the question."""
 
 
 class Decision(NamedTuple):
-    """What people have decided about a call: the arguments to make it with; or, where it `is_over`,
-    its result or error."""
+    """The decision of people about a call: the arguments to make it with. If it `is_over`, its
+    result or error."""
 
     arguments: Mapping[str, Any]
     is_over: bool = False
@@ -70,16 +70,15 @@ class CallGates:
         self._field, self._asker = conversation.field.name, conversation.asker
         self._step, self._question = conversation.step, conversation.question
         self._turns = asyncio.Lock()
-        """Held until a call has its gate open: people see gates in the order of the calls."""
+        """Locked until a call has opened its gate: people see gates in the order of the calls."""
         self._granted: dict[str, asyncio.Event] = {}
         """By tool: set when a person has approved all of its calls."""
 
     async def decide(
         self, call: CallPart, plan: ToolPlan | AskPlan, arguments: Mapping[str, Any], starts: int
     ) -> Decision:
-        """Ask people about a call, as far as that is needed. `starts` is how often it has begun
-        without a result, where a person is to say what becomes of it. Raises `Waiting` where nobody
-        can be asked now."""
+        """Ask people about a call, if that is needed. `starts` is how often it has begun without a
+        result, if a person is to decide about it. Raises `Waiting` if nobody can be asked now."""
         await self._turns.acquire()
         turn = ExitStack()
         with turn:
@@ -87,7 +86,7 @@ class CallGates:
             try:
                 return await self._decide(call, plan, arguments, starts, turn)
             except _UnfitAnswer as unfit:
-                # Where only the run knows the tool, nothing could check the answer before.
+                # Only the run knows such a tool, so nothing could check the answer earlier.
                 said = f"a person's answer does not fit: {unfit}"
                 return Decision(cast("Mapping[str, Any]", call.arguments), True, error=said)
 
@@ -125,7 +124,7 @@ class CallGates:
     async def _settle(
         self, call: CallPart, given: Mapping[str, Any], starts: int, turn: ExitStack
     ) -> Decision | None:
-        """What a person says about a call that was interrupted; None to make it again."""
+        """A person's decision about a call that was interrupted; None to make it again."""
         asked = f"{_shown(call)} was interrupted, and it is unknown whether it ran. Call it again?"
         gate = self._gate(call, Interruption, asked, f"(unfinished {starts})")
         answer: Interruption = await self._answer(gate, None, Interruption.model_validate, turn)
@@ -177,7 +176,7 @@ class CallGates:
         if answer.arguments is None:
             return Decision(given)
         changed: dict[str, Any] = to_jsonable_python(plan.unmasked(answer.arguments, given))
-        try:  # of a tool that only the run knows, nothing could check them before
+        try:  # only the run may know the tool, so nothing could check them earlier
             plan.validate(changed)
         except ValidationError as error:
             said = f"a person changed the arguments, which do not fit: {'; '.join(faults(error))}"
@@ -185,7 +184,7 @@ class CallGates:
         return Decision(changed)
 
     async def _is_granted(self, tool: str, gate: OpenGate) -> bool:
-        """Whether a yes holds for the tool in this run or its thread, and was not revoked. An
+        """Whether an approval of the tool holds in this run or its thread, and was not revoked. An
         answer about the call itself counts more."""
         place = self._tool_place(tool)
         if not self._is_stored:
@@ -200,12 +199,12 @@ class CallGates:
 
     @property
     def _is_outside(self) -> bool:
-        """Whether the graph does not have the class, so that no journal can name the gate."""
+        """Whether the class is outside the graph, so that no journal can name the gate."""
         return self._plan.node not in (self._run.plans or ())
 
     @property
     def _thread(self) -> str | None:
-        """The thread that a yes may hold for."""
+        """The thread that an approval may hold for."""
         turn = self._run.outermost.options.turn
         return None if turn is None or not self._is_stored else turn.thread
 
@@ -237,8 +236,8 @@ class CallGates:
         granted: asyncio.Event | None = None,
         hide: Callable[[Any], Any] = lambda answer: answer,
     ) -> Any:
-        """The answer to a gate as a value of its type, or `LATE`. Once a yes to all calls of the
-        tool is `granted`, it is a yes that nobody gave. `hide` masks what is not to be stored."""
+        """The answer to a gate as a value of its type, or `LATE`. Once all calls of the tool are
+        `granted`, it is an approval without an answer. `hide` masks the parts not to be stored."""
         run, form = self._run, TypeAdapter(gate.type)
         if self._is_outside:
             if run.options.answer is None:
@@ -261,7 +260,7 @@ class CallGates:
         if timeout is not None:
             gate = replace(gate, deadline=(since or now) + timeout)
         if since is None:
-            # Stored before anyone is asked: an answer needs the gate, and the call, that it is for.
+            # Store the gate before anyone is asked: an answer needs its gate and its call.
             await run.writer.store(GateOpened(now, run.path, self._step, gate))
         turn.close()
         answer = await self._first_of(answer_in_time(run.options.answer, gate, check), granted)
@@ -304,8 +303,8 @@ class CallGates:
 
 
 def _shown(call: CallPart) -> str:
-    """A call as people read it in a question. In a long one each text is cut by itself, so that no
-    argument hides another."""
+    """A call as people read it in a question. In a long call, each text is cut separately, so that
+    no argument hides another."""
     arguments = dict(cast("Mapping[str, Any]", call.arguments))
     text = str(ToolCall(id=call.id, name=call.name, arguments=arguments))
     if len(text) <= _LONGEST_CALL:

@@ -1,5 +1,5 @@
-"""How a dependency is called: one function, generator, context manager, graph or node class becomes
-a `CallPlan` that names its inputs, its kind and what it returns."""
+"""`CallPlan`: how a dependency is called. It names the inputs, the kind and the return type of a
+function, generator, context manager, graph or node class."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ CallKind = Literal["async", "sync", "async_generator", "generator", "context", "
 
 
 OPENING: Final = ("generator", "async_generator", "context")
-"""The kinds whose calls open something that is closed after the run."""
+"""The kinds that open something, which is closed after the run."""
 
 
 DEEPEST: Final = 100
-"""How many functions can wait for each other in a chain."""
+"""How many functions may wait for each other in a chain."""
 
 MISSING: Final = object()
-"""What a function without a return annotation is said to return."""
+"""The return type of a function without a return annotation."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class CallPlan:
-    """Everything about calling one dependency, worked out once.
+    """Everything about calling one dependency, computed once.
 
     `inputs` are its own dependencies by parameter name.
     """
@@ -49,30 +49,30 @@ class CallPlan:
     name: str
     kind: CallKind
     declared: Any = MISSING
-    """What the function is annotated to return; of a graph, read `returns`."""
+    """The return annotation of the function; for a graph, read `returns`."""
     inputs: tuple[tuple[str, Input], ...] = ()
     recalls: tuple[tuple[str, RecallField], ...] = ()
     """The parameters that are looked up in the trace."""
     by_value: bool = False
-    """Whether what it returns depends on values of the run: of these parameters, or of those of a
+    """Whether the result depends on values of the run: on these parameters, or on those of a
     function that it waits for. It is then called once for equal values."""
     lm_parameters: tuple[str, ...] = ()
     needs_lm: bool = False
-    """Whether it cannot do without the LM it asks for."""
+    """Whether it cannot be called without an LM."""
     borrowed: bool = False
-    """Whether its hints needed names that only the class that uses it can see."""
+    """Whether its hints needed names that are visible only to the class that uses it."""
     stays: bool = False
-    """Whether it is the plan of its function wherever that is used, now and later."""
+    """Whether the plan holds for its function everywhere, now and later."""
     unfilled: tuple[tuple[str, Any], ...] = ()
-    """The function's parameters that nothing fills; of a graph, read `free`."""
+    """The function's parameters that nothing fills; for a graph, read `free`."""
     optional: tuple[tuple[str, Any], ...] = ()
-    """The function's parameters that have a default and nothing else."""
+    """The function's parameters that only a default fills."""
     positional: tuple[str, ...] = ()
     graph: Graph[Any, Any] | None = None
     depth: int = 1
-    """How many calls wait for each other in the longest chain from this one on."""
+    """How many calls the longest chain from this call on has."""
     problems: list[Problem] = field(default_factory=list[Problem])
-    """What is wrong with the function itself; `problems_of` has what is wrong below it too."""
+    """The problems of the function itself; `problems_of` has those below it too."""
 
     @property
     def opens(self) -> bool:
@@ -81,8 +81,8 @@ class CallPlan:
 
     @property
     def returns(self) -> Any:
-        """The type of the value a call ends in; `MISSING` where nothing says."""
-        # A graph is looked into late: planning its nodes may have led here in the first place.
+        """The type of the final value of a call; `MISSING` if it is not annotated."""
+        # Look into a graph late: planning its nodes may have led here in the first place.
         if self.graph is None:
             return self.declared
         ends = self.graph.terminal_nodes
@@ -90,8 +90,8 @@ class CallPlan:
 
     @property
     def free(self) -> tuple[tuple[str, Any], ...]:
-        """What nothing fills, by name: parameters, or plain fields of a graph's start node. An
-        error for a `Dep`, the place of the item for a `Map`."""
+        """The parameters that nothing fills, or the plain fields of a graph's start node, by name.
+        They are errors for a `Dep`, and the place of the item for a `Map`."""
         if self.graph is None:
             return self.unfilled
         plain = self.graph.given_fields
@@ -99,7 +99,7 @@ class CallPlan:
 
     @property
     def bindable(self) -> dict[str, Any]:
-        """The types of what a marker can bind, by name: what nothing fills, or a default does."""
+        """The types of the parameters that a marker can bind, by name: free or with a default."""
         if self.graph is None:
             return dict((*self.unfilled, *self.optional))
         return {field.name: field.annotation for field in self.graph.given_fields}
@@ -109,8 +109,8 @@ class CallPlan:
 
 
 class Input(NamedTuple):
-    """A dependency as one parameter or field asks for it: what to call, the options of the marker,
-    the declared type, and what it binds: the name of a field, or what is recalled."""
+    """A dependency as a parameter or field asks for it: the call, the options of the marker, the
+    declared type, and the bindings to a field by name, or to a recalled value."""
 
     call: CallPlan
     marker: Dep
@@ -119,12 +119,12 @@ class Input(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """Whether one call serves all that ask for the same value in a run."""
+        """Whether all that ask for the same value in a run share one call."""
         return self.marker.cache
 
     @property
     def is_of_app(self) -> bool:
-        """Whether one value serves all runs of an app."""
+        """Whether all runs of an app share one value."""
         return self.marker.scope == "app"
 
 
@@ -132,12 +132,12 @@ Bound = tuple[tuple[str, "str | RecallField"], ...]
 
 
 def is_by_value(asked: FieldPlan | Input) -> bool:
-    """Whether what is asked for depends on values of the run; see `CallPlan.by_value`."""
+    """Whether the value depends on values of the run; see `CallPlan.by_value`."""
     return bool(asked.bound) or (asked.call is not None and asked.call.by_value)
 
 
 def recalls_of(asked: FieldPlan | Input) -> Iterator[tuple[str, RecallField]]:
-    """The parameters of what is asked for that are looked up in the trace."""
+    """The parameters of a field or input that are looked up in the trace."""
     if asked.call is not None:
         yield from asked.call.recalls
     for name, source in asked.bound:
@@ -146,8 +146,8 @@ def recalls_of(asked: FieldPlan | Input) -> Iterator[tuple[str, RecallField]]:
 
 
 def recalled_behind(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, RecallField]]:
-    """The parameters behind what is asked for that are looked up in the trace, all the way down,
-    each once: the way to it, as `(hits)(query)`, and what tells it from the others."""
+    """The parameters behind a field or input that are looked up in the trace, at any depth, each
+    once: the path to it, as `(hits)(query)`, and its key among the others."""
     ahead: list[tuple[str, FieldPlan | Input]] = [("", asked)]
     seen: set[tuple[CallPlan | None, Bound]] = set()
     for way, each in ahead:
@@ -161,14 +161,14 @@ def recalled_behind(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, R
 
 
 def siblings_of(asked: FieldPlan | Input) -> Iterator[tuple[str, str]]:
-    """The parameters that get the value of another field of the node, and the field."""
+    """The parameters that get the value of another field of the node, and that field."""
     for name, source in asked.bound:
         if isinstance(source, str):
             yield name, source
 
 
 def plan_bound(call: CallPlan, marker: Dep | Map) -> Bound:
-    """What a marker binds. What is wrong with it is for the proof to say."""
+    """The bindings of a marker. The proof reports their problems."""
     if not marker.bound:
         return ()
     from bae.sources.recall import recalled_parameter
@@ -183,7 +183,7 @@ def plan_bound(call: CallPlan, marker: Dep | Map) -> Bound:
 
 
 def _types_at_start(graph: Graph[Any, Any]) -> dict[str, Any]:
-    # Not from the plan of the class, which planning it may have led here from.
+    # Not from the plan of the class: planning that class may have led here.
     rebuild(graph.start)
     return {name: info.annotation for name, info in graph.start.__pydantic_fields__.items()}
 
@@ -194,9 +194,9 @@ def plan_call(fn: Any, names: Names = NOWHERE) -> CallPlan:
 
 
 def plan_below(fn: Any, planning: CallPlanning) -> CallPlan:
-    """Plan calling what another call may wait for."""
-    # A chain as long as `DEEPEST` has three frames for each call: this one, its parameters', and
-    # that of the source of a parameter.
+    """Plan a call that another call may wait for."""
+    # A chain as long as `DEEPEST` takes three frames for each call: this frame, the frame of its
+    # parameters, and that of the source of a parameter.
     key = key_of(fn)
     plan = _kept_plan(fn) or planning.made.get(key)
     if plan is not None:
@@ -213,8 +213,8 @@ def plan_below(fn: Any, planning: CallPlanning) -> CallPlan:
         if hints is not None:
             _plan_parameters(plan, hints, planning)
     planning.made[key] = plan
-    # One with problems is made again: the names it lacks may be defined by then. One with borrowed
-    # names may mean something else where another class uses it.
+    # A plan with problems is made again, since missing names may be defined by then. A plan with
+    # borrowed names may mean something else where another class uses it.
     below_stay = all(below.call.stays for _, below in plan.inputs)
     plan.stays = below_stay and not (plan.problems or plan.borrowed)
     if isinstance(fn, FunctionType) and plan.stays:
@@ -223,7 +223,7 @@ def plan_below(fn: Any, planning: CallPlanning) -> CallPlan:
 
 
 def key_of(fn: Any) -> Hashable:
-    """What tells one dependency from another: itself, or its identity where it has no hash."""
+    """The key of a dependency: itself, or its identity if it has no hash."""
     try:
         hash(fn)
     except TypeError:
@@ -248,15 +248,15 @@ _PLAN = "__bae_call__"
 
 
 class CallPlanning(NamedTuple):
-    """What is known while one dependency is planned with all below it."""
+    """The state of planning one dependency with all dependencies below it."""
 
     names: Names
     above: dict[Hashable, str]
-    """The functions that wait for what is planned now, with their names."""
+    """The functions that wait for the current plan, with their names."""
     made: dict[Hashable, CallPlan]
 
     def problem_with(self, fn: Any) -> Problem | None:
-        """Why what is planned now cannot wait for `fn`: a circle, or a chain that is too long."""
+        """Why the current plan cannot wait for `fn`: a circle, or a chain that is too long."""
         key = key_of(fn)
         if key in self.above:
             return _cycle(self.above, key)
@@ -268,7 +268,7 @@ class CallPlanning(NamedTuple):
 
 def _kept_plan(fn: Any) -> CallPlan | None:
     plan = fn.__dict__.get(_PLAN) if isinstance(fn, FunctionType) else None
-    # A decorator's wrapper takes over the attributes of what it wraps.
+    # A decorator's wrapper copies the attributes of the wrapped function.
     return plan if plan is not None and plan.fn is fn else None
 
 
@@ -284,7 +284,7 @@ def _as_graph(fn: Any) -> Graph[Any, Any] | None:
 
 
 def _hints(plan: CallPlan, names: Names) -> dict[str, Any] | None:
-    """The annotations of a function, what it returns noted; None where they cannot be resolved."""
+    """The annotations of a function; its return type is noted. None if they cannot be resolved."""
     try:
         try:
             hints = annotations_of(plan.fn)
@@ -337,7 +337,7 @@ def _plan_parameters(plan: CallPlan, hints: dict[str, Any], planning: CallPlanni
     plan.lm_parameters = tuple(lms)
     plan.unfilled, plan.optional, plan.positional = tuple(free), tuple(optional), tuple(positional)
     plan.depth = 1 + max((below.call.depth for _, below in plan.inputs), default=0)
-    if plan.depth == DEEPEST + 1:  # those around it are as much too deep, and that is said once
+    if plan.depth == DEEPEST + 1:  # the calls around it are too deep as well; report it once
         chain = [plan.name]
         while plan.inputs:
             plan = max((below.call for _, below in plan.inputs), key=lambda call: call.depth)
@@ -348,7 +348,7 @@ def _plan_parameters(plan: CallPlan, hints: dict[str, Any], planning: CallPlanni
 def _parameters(fn: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         signature = signature_of(fn)
-    except (ValueError, TypeError):  # some builtins have none; what they need is then unknown
+    except (ValueError, TypeError):  # some builtins have no signature: their needs are unknown
         return []
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     given: set[str] = set()
@@ -372,10 +372,10 @@ def _kind(fn: Callable[..., Any]) -> CallKind:
 
 
 def _returned(plan: CallPlan, hint: Any) -> Any:
-    """The type of the value a call ends in: what is yielded, entered or awaited."""
+    """The type of the final value of a call: the yielded, entered or awaited value."""
     origin = typing.get_origin(hint) or hint
     arguments = typing.get_args(hint)
-    # By identity: many a client can be entered, and is meant to be handed over as it is.
+    # Only this exact class: many clients are context managers, and are handed over unentered.
     if origin is AbstractAsyncContextManager or origin is AbstractContextManager:
         plan.kind = "context"
     elif plan.kind == "sync" and origin in (Awaitable, Coroutine):
@@ -392,7 +392,7 @@ def _marker(hint: Any) -> Any:
 
 
 def is_buried(annotation: Any) -> bool:
-    """Whether a source marker is somewhere inside a type, where it is not looked for."""
+    """Whether a source marker is somewhere inside a type, where bae does not look for it."""
     alias = getattr(annotation, "__value__", None)  # of a `type` statement
     if alias is not None:
         return _marker(alias) is not None or is_buried(alias)
@@ -403,7 +403,7 @@ def is_buried(annotation: Any) -> bool:
 
 
 def buried(whose: str = "") -> Problem:
-    """The problem of such a marker."""
+    """The problem of a marker inside a type."""
     return an_error(
         "bae-field-buried",
         f"{whose}a source marker is inside its type, where it is not seen",
@@ -433,7 +433,7 @@ def too_deep(what: str, chain: list[str], bound: int) -> Problem:
 
 
 def every_call(call: CallPlan | None) -> list[CallPlan]:
-    """A call and whatever it waits for, all the way down, each once."""
+    """A call and every call it waits for, at any depth, each once."""
     calls = [] if call is None else [call]
     seen = set(calls)
     for each in calls:
@@ -455,7 +455,7 @@ def _nothing_to_call() -> Problem:
 
 
 def flat(error: HintError) -> str:
-    """What a hint's error says, in one line. That a name is not defined needs no cause besides."""
+    """The message of a hint's error in one line. A name that is not defined needs no cause."""
     said = error.message
     if error.cause is not None and not isinstance(error.cause, NameError):
         said += f": {describe(error.cause)}"
@@ -464,23 +464,23 @@ def flat(error: HintError) -> str:
 
 def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | None:
     """The parameter that `(city)(client)` leads to from a field; None if there is none. An empty
-    way leads to the field itself."""
+    path leads to the field itself."""
     for name in parameter[1:-1].split(")(") if parameter else ():
         below = None if asked.call is None else dict(asked.call.inputs).get(name)
         if below is None:
-            return dict(recalls_of(asked)).get(name)  # which has nothing below it
+            return dict(recalls_of(asked)).get(name)  # it has nothing below it
         asked = below
     return asked
 
 
 def call_at(asked: FieldPlan | Input, parameter: str) -> CallPlan | None:
-    """What is called there; None for a gate, and if there is no such parameter."""
+    """The call of that parameter; None for a gate, and if there is no such parameter."""
     found = asked_at(asked, parameter)
     return None if found is None else found.call
 
 
 def routes(call: CallPlan | None) -> Iterator[str]:
-    """The ways to a call and to everything it waits for, as `(city)(client)`: one to each."""
+    """The paths to a call and to every call it waits for, as `(city)(client)`: one for each."""
     ways = {} if call is None else {call: ""}
     ahead = [*ways]
     for each in ahead:
@@ -496,7 +496,7 @@ _LONGEST_CHAIN: Final = 12
 
 
 def call_chain(field: FieldPlan) -> str:
-    """A call with what it waits for: `get_weather ← get_location`."""
+    """A call with the calls that it waits for: `get_weather ← get_location`."""
     left = _LONGEST_CHAIN
 
     def text_of(asked: FieldPlan | Input) -> str:

@@ -1,5 +1,5 @@
-"""Whether a model sees what the caller gave: where an LM fills or chooses, some field of the nodes
-that it is shown should hold it. Read by the proof, which warns where none does."""
+"""Whether a model sees the fields of the caller. Where an LM fills or chooses, some field of the
+nodes that it is shown should hold them. The proof warns where none does."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> Iterator[Problem]:
-    """A warning for every node class that an LM fills, or chooses the successor of, without being
-    shown anything that the caller gave, on some path. `contexts` are the settings that the graph
-    runs with: several where graphs with other settings are around it."""
+    """A warning for every node class that an LM fills, or whose successor an LM chooses, without
+    seeing anything from the caller on some path. `contexts` are the settings that the graph runs
+    with: several, if graphs with different settings are around it."""
     start = graph.plans[graph.start]
     given = [f for f in graph.given_fields if f.required and _is_shown(start, f)]
     if not given:
@@ -37,12 +37,12 @@ def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> It
     warned: set[type[Node]] = set()
     for visit, path in walk.visits():
         if visit.node in warned:
-            continue  # what fixes it fixes what is asked next
+            continue  # its fix also fixes the questions that follow
         for target, chooses in walk.unseen(visit):
             if target not in warned:
                 warned.add(target)
                 way = path if chooses else [*path, target.__name__]
-                # Nothing comes before the start, so it cannot recall: the node before it can.
+                # Nothing comes before the start, so it cannot recall; the node before it can.
                 place = visit.node if target is graph.start else target
                 yield _warning(graph, target, given[0], way, chooses, place)
         for target in walk.unseen_for_fields(visit):
@@ -60,7 +60,7 @@ def _filled_for(plan: NodePlan) -> Iterator[tuple[FieldPlan, NodePlan]]:
 
 
 class _Visit(NamedTuple):
-    """A node on a path, and whether its fields hold what the caller gave."""
+    """A node on a path, and whether its fields hold the values of the caller."""
 
     node: type[Node]
     shows: bool
@@ -74,8 +74,9 @@ class _Walk:
         plans = self._plans.values()
         self._filled = {cls for p in plans if not p.written for cls in p.successors}
         self._carriers = set(self._plans)
-        """The classes that hold what the caller gave whichever path leads there: all at first, and
-        without those that do not until no more is found. What recalls from one of them has it."""
+        """The classes that hold the values of the caller on every path. All at first; then without
+        those that do not, until nothing changes. A field that recalls from such a class has them
+        too."""
         self._recalls: dict[type[Node], bool] = {}
         while True:
             self._recalls = {c: self._recalls_given(plan, c) for c, plan in self._plans.items()}
@@ -96,8 +97,8 @@ class _Walk:
         return list(found.items())
 
     def unseen(self, visit: _Visit) -> Iterator[tuple[type[Node], bool]]:
-        """The classes that an LM fills after this node without seeing what the caller gave, and the
-        node itself where the LM chooses what follows it; True says that it chooses."""
+        """The classes that an LM fills after this node without seeing the values of the caller. If
+        the LM chooses the successor without seeing them, the node itself, with True."""
         plans = self._plans
         plan = plans[visit.node]
         if visit.shows or (plan.written and not plan.needs_lm):
@@ -105,15 +106,15 @@ class _Walk:
         lost = [cls for cls in plan.successors if not self._recalls[cls]]
         is_choice = not plan.written and len(plan.offered) > 1
         if is_choice and not self._shows_start(plan):
-            # Also where the options recall it: not every model chooses and fills in one call.
+            # Also if the options recall it: not every model chooses and fills in one call.
             yield visit.node, True
-            return  # what fixes the choice fixes what is filled after it
+            return  # the fix of the choice also fixes the fill after it
         for cls in lost:
             if plans[cls].plain and not self._shows_start(plans[cls]):
                 yield cls, False
 
     def unseen_for_fields(self, visit: _Visit) -> Iterator[type[Node]]:
-        """The classes that an LM fills for fields of the nodes after this one in the same way."""
+        """The classes that an LM fills, unseeing in the same way, for fields of the next nodes."""
         plans = self._plans
         for plan in () if visit.shows else (plans[cls] for cls in plans[visit.node].successors):
             for _, own in _filled_for(plan):
@@ -121,8 +122,8 @@ class _Walk:
                     yield own.node
 
     def _shows_start(self, plan: NodePlan) -> bool:
-        """Whether questions about a class show the first node, as the setting `context` says, or
-        are not meant to: "previous" is the default, so a class that says so means it."""
+        """Whether questions about a class show the first node, by the setting `context`. Also if
+        they are meant not to: "previous" is the default, so a class that sets it means it."""
         if plan.shows == "previous":
             return True
         contexts = self._contexts if plan.shows is None else [plan.shows]
@@ -134,7 +135,7 @@ class _Walk:
         )
 
     def _passes_given(self, context: type[Node] | tuple[type[Node], ...], goal: type[Node]) -> bool:
-        """Whether every path to a class has a node that holds what the caller gave and is shown."""
+        """Whether every path to a class has a shown node that holds the values of the caller."""
         from bae.proof import path_avoiding
 
         start = self._start
@@ -143,15 +144,15 @@ class _Walk:
         return start in shown or path_avoiding(edges, start, goal, shown.__contains__) is None
 
     def _following(self, visit: _Visit) -> Iterator[_Visit]:
-        """What may follow. Code can pass on what its node holds; what an LM makes of it is not what
-        the caller gave."""
+        """The visits that may follow. Code can pass on the values of its node; an LM's answer is
+        not from the caller."""
         plan = self._plans[visit.node]
         for cls in plan.successors:
             passed_on = plan.written and visit.shows and bool(self._plans[cls].plain)
             yield _Visit(cls, cls is self._start or passed_on or self._recalls[cls])
 
     def _recalls_given(self, plan: NodePlan, cls: type[Node]) -> bool:
-        """Whether a field recalls what the caller gave, whichever path leads to `cls`."""
+        """Whether a field recalls a value of the caller on every path to `cls`."""
         shown = [field for field in plan.context if _is_shown(plan, field)]
         recalls = [found for f in shown for way, _, found in f.recalls() if not way]
         return any(self._finds_given(field, cls) for field in recalls)
@@ -165,7 +166,7 @@ class _Walk:
         )
 
     def _leads_to(self, start: type[Node], goal: type[Node]) -> bool:
-        """Whether a run can come from one node to another without passing the graph's start."""
+        """Whether a run can get from one node to another without passing the graph's start."""
         seen: set[type[Node]] = {self._start}
         ahead = [start]
         for cls in ahead:

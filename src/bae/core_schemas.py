@@ -1,5 +1,5 @@
-"""Pydantic's core schemas: of the fields of a node class, of a type, of what a dependency returns;
-what is inside a schema; and the schemas of nodes that are not whole yet."""
+"""Pydantic's core schemas: of the fields of a node class, of a type, of a dependency's result; the
+schemas inside a schema; and the schemas of nodes that are not complete yet."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 CoreSchemaDict = dict[str, Any]
 ValidatorKind = Literal["draft", "some", "rest", "whole"]
-"""What a validator is for: a node whose fields `names` may be absent, the fields `names` alone, a
-node whose fields `names` are there and valid, or a node as any other."""
+"""The purpose of a validator: a node whose fields `names` may be absent, only the fields `names`, a
+node whose fields `names` are present and valid, or a complete node."""
 ABSENT: Final = object()
 """The value of a field that a draft does not have yet."""
 
 
 def field_schema(cls: type[Node], name: str, *, alone: bool = False) -> Any:
-    """The core schema of one field, with the definitions it refers to; `alone`, without validators
-    that may look at other fields."""
+    """The core schema of one field, with the definitions it refers to. With `alone`, without
+    validators that may look at other fields."""
     model, definitions = _model_fields(cls)
     schema = model["fields"][name]["schema"]
     return _defined(_without_onlookers(schema) if alone else schema, definitions)
@@ -43,14 +43,14 @@ def field_schemas(cls: type[Node], *, alone: bool = False) -> dict[str, Any]:
 
 
 def fields_schema(cls: type[Node], names: Iterable[str]) -> Any:
-    """The core schema of some fields, by their names: aliases are for those inside them."""
+    """The core schema of some fields, by their names, not by aliases."""
     model, definitions = _model_fields(cls)
     chosen = {n: without_aliases(model["fields"][n]) for n in names}
     return _defined({"type": "model-fields", "fields": chosen}, definitions)
 
 
 def computed_schemas(cls: type[Node]) -> dict[str, Any]:
-    """The core schema of what each computed field returns."""
+    """The core schema of the result of each computed field."""
     model, definitions = _model_fields(cls)
     found = cast(list[CoreSchemaDict], model.get("computed_fields", []))
     return {c["property_name"]: _defined(c["return_schema"], definitions) for c in found}
@@ -65,8 +65,8 @@ def model_config_of(cls: type[Node]) -> CoreSchemaDict:
 
 
 def converts(cls: type[Node], name: str) -> bool:
-    """Whether a field makes its value from something else: by a validator that comes before its
-    type, or by a type of pydantic's own, such as `AwareDatetime` or `Json`."""
+    """Whether a field converts its value: by a validator that comes before its type, or by a type
+    of pydantic such as `AwareDatetime` or `Json`."""
     members = union_members(cls.__pydantic_fields__[name].annotation)
     if any(getattr(member, "__module__", "").startswith("pydantic") for member in members):
         return True
@@ -80,8 +80,8 @@ def looks_around(field: CoreSchemaDict) -> bool:
 
 
 def type_schema(declared: Any) -> Any:
-    """The core schema of a type. Classes that pydantic knows nothing of are in it as they are.
-    Raises what pydantic raises where there can be none."""
+    """The core schema of a type. Classes that pydantic does not know stay as they are. Raises
+    pydantic's error if there can be no schema."""
     from pydantic import ConfigDict, TypeAdapter
     from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
@@ -96,7 +96,7 @@ def type_schema(declared: Any) -> Any:
 
 
 def returned_schema(call: CallPlan) -> Any:
-    """The core schema of what a dependency is declared to return, made once."""
+    """The core schema of the declared result of a dependency, made once."""
     found = _RETURNED.get(call)
     if found is None:
         found = _RETURNED[call] = type_schema(call.returns)
@@ -107,8 +107,8 @@ _RETURNED: Final[WeakKeyDictionary[CallPlan, Any]] = WeakKeyDictionary()
 
 
 def parts(schema: Any, *, written: bool = False) -> list[CoreSchemaDict]:
-    """A core schema and those inside it, as they apply to JSON. With `written`, not those inside a
-    schema that says itself how its values are written."""
+    """A core schema and the schemas inside it, as they apply to JSON. With `written`, without the
+    schemas inside a schema that has its own serialization."""
     inside: list[CoreSchemaDict] = []
     ahead = [schema]
     while ahead:
@@ -137,12 +137,12 @@ def parts(schema: Any, *, written: bool = False) -> list[CoreSchemaDict]:
 _NO_SCHEMAS = frozenset(
     {"metadata", "serialization", "default", "members", "config", "expected", "function"}
 )
-"""What may look like a schema and is none: defaults are values, and metadata is anybody's."""
+"""Keys whose values may look like schemas: defaults are values, and metadata may be anything."""
 
 
 def unreadable_enum(schema: Any) -> str:
-    """An enum in a core schema of which pydantic takes the members alone, and JSON has none: one
-    that a `Literal` names, or that has values which JSON has not; empty where there is none."""
+    """An enum in a core schema that accepts only members, which JSON does not have: an enum that a
+    `Literal` names, or whose values JSON cannot express. Empty if there is none."""
     for part in parts(schema):
         for member in part.get("expected", ()) if part["type"] == "literal" else ():
             if isinstance(member, Enum) and not isinstance(member, str | int):
@@ -154,7 +154,7 @@ def unreadable_enum(schema: Any) -> str:
 
 
 def inner_schema(schema: CoreSchemaDict) -> CoreSchemaDict:
-    """The schema that one layer of a model's is around."""
+    """The schema inside one layer of a model's schema."""
     inner = cast(CoreSchemaDict, schema["schema"])
     if inner["type"] == "definition-ref":  # a model that refers to itself
         wanted = inner["schema_ref"]
@@ -163,7 +163,7 @@ def inner_schema(schema: CoreSchemaDict) -> CoreSchemaDict:
 
 
 def without_aliases(field: CoreSchemaDict) -> CoreSchemaDict:
-    """The schema of a field that is known by its name alone."""
+    """The schema of a field that is known only by its name."""
     return {k: v for k, v in field.items() if not k.endswith("_alias")}
 
 
@@ -182,7 +182,7 @@ def _defined(schema: CoreSchemaDict, definitions: list[Any] | None) -> CoreSchem
 
 
 def _layers(schema: CoreSchemaDict) -> Iterator[CoreSchemaDict]:
-    """The schema of a field from the outside in, as far as it is one around another."""
+    """The layers of the schema of a field, from the outside in."""
     current: Any = schema
     while isinstance(current, dict) and "type" in current:
         yield cast(CoreSchemaDict, current)
@@ -210,18 +210,18 @@ def reshaped_schema(
     config: CoreSchemaDict,
     post_init: Callable[[Any], Any],
 ) -> Any:
-    """The schema of a node class with other fields, and only some of the layers around them: what
-    runs before the model belongs to the draft, which sees the input; the model and what runs
-    after it to the rest. Fields in `said` read JSON. `post_init` is called after the model is made,
-    in place of pydantic's, where the class has private attributes."""
+    """The schema of a node class with other fields, and only some of the layers around them. A
+    validator before the model belongs to the draft, which gets the input. The model and the
+    validators after it belong to the rest. Fields in `said` read JSON. `post_init` is called after
+    the model is made, instead of pydantic's, if the class has private attributes."""
 
     def reshape(schema: CoreSchemaDict) -> CoreSchemaDict:
         layer = schema["type"]
         if layer == "model-fields":
             fields = schema["fields"]
             if kind != "draft" or said is not None:
-                # The run and an LM know fields by name; aliases are for callers, and for what is
-                # inside the fields, which a parameter of the validator would forbid as well.
+                # The run and an LM know fields by name; aliases are for callers. They also hold
+                # inside the fields, where a parameter of the validator would forbid them too.
                 fields = {n: without_aliases(f) for n, f in fields.items()}
             fields = {n: _read(f) if n in (said or ()) else f for n, f in fields.items()}
             return {**schema, "fields": _fields(fields, kind, names)}
@@ -246,7 +246,7 @@ def reshaped_schema(
 def _fields(fields: CoreSchemaDict, kind: ValidatorKind, names: frozenset[str]) -> CoreSchemaDict:
     match kind:
         case "draft":
-            # What may be absent goes last: a validator of another field does not see it.
+            # A field that may be absent goes last: a validator of another field does not see it.
             absent = {n: _may_be_absent(f) for n, f in fields.items() if n in names}
             return {n: f for n, f in fields.items() if n not in names} | absent
         case "some":
@@ -261,7 +261,7 @@ def _fields(fields: CoreSchemaDict, kind: ValidatorKind, names: frozenset[str]) 
 
 
 def _read(field: CoreSchemaDict) -> CoreSchemaDict:
-    """The schema of a field that reads JSON, whatever reads the fields around it."""
+    """The schema of a field that reads JSON, in whichever mode the other fields are read."""
     inner = field["schema"]
     if inner["type"] == "default":
         return {**field, "schema": {**inner, "schema": _read(inner)["schema"]}}
@@ -273,11 +273,11 @@ def _read(field: CoreSchemaDict) -> CoreSchemaDict:
 
 
 _SAME_IN_JSON = ("bool", "int", "str")
-"""Types that take a value that was JSON as they take the JSON itself."""
+"""Types that accept a parsed JSON value as they accept the JSON itself."""
 
 
 class _Whole:
-    """Stands for the node class, whose own validator pydantic would take for its schema."""
+    """Stands for the node class: pydantic would use the class's own validator as its schema."""
 
 
 def _may_be_absent(field: CoreSchemaDict) -> CoreSchemaDict:

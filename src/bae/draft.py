@@ -1,7 +1,7 @@
-"""Nodes that are not whole yet. A written body builds the next node from the fields it knows; the
-fields that have a source are missing until the run resolves them. Such a draft has its given
-fields validated and the others absent; `complete` validates the whole, model validators included,
-on the same object. `node.py` builds drafts, `runner.py` completes them."""
+"""Drafts: nodes that are not complete yet. A written body builds the next node from the fields it
+knows; the fields with a source are missing until the run resolves them. A draft has its given
+fields validated and the others absent. `complete` validates the whole node, model validators
+included, on the same object. `node.py` builds drafts, `runner.py` completes them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _NOTHING: frozenset[str] = frozenset()
 
 _put = object.__setattr__
 _private: ContextVar[dict[str, Any] | None] = ContextVar("bae_private", default=None)
-"""The private attributes of the draft that is being made whole."""
+"""The private attributes of the draft that is being completed."""
 
 
 def start_draft(node: Node, data: dict[str, Any], sourced: frozenset[str]) -> bool:
-    """Validate what was given and leave the missing sourced fields out.
+    """Validate the given fields and leave the missing sourced fields out.
 
-    Answers False when nothing was missing after all (aliases), so that the caller validates the
-    node as any other model.
+    Returns False if nothing was missing after all (aliases), so that the caller validates the node
+    like any other model.
     """
     absent = frozenset(name for name in sourced if not _is_given(node, name, data))
     return bool(absent) and _start(node, data, absent)
@@ -43,7 +43,7 @@ def _start(
     node: Node, data: dict[str, Any], absent: frozenset[str], said: frozenset[str] | None = None
 ) -> bool:
     validator = _validator(type(node), "draft", absent, said)
-    # A copy, since validators may take their input apart.
+    # A copy, since validators may modify their input.
     values, extra, given = validator.validate_python(data.copy())
     missing = [name for name in absent if values[name] is ABSENT]
     if not missing:
@@ -57,30 +57,30 @@ def _start(
 
 
 def hold(node: Node, values: dict[str, Any], extra: dict[str, Any] | None, given: set[str]) -> None:
-    """Have a new node hold values that are valid already, and nothing else."""
+    """Set the values of a new node, which are valid already, and nothing else."""
     _put(node, "__dict__", values)
     _put(node, "__pydantic_extra__", extra)
     _put(node, "__pydantic_fields_set__", given)
     _put(node, "__pydantic_private__", None)
     if node.__private_attributes__:
-        # Only pydantic itself knows how its versions make these; loaded by those who have some.
+        # Only pydantic knows how its versions make these; imported only for classes that have some.
         from pydantic._internal._model_construction import init_private_attributes
 
         init_private_attributes(node, None)
 
 
 def empty_draft(cls: type[N]) -> N:
-    """A node that holds nothing yet."""
+    """A node without any values yet."""
     node = cls.__new__(cls)
     hold(node, {}, None, set())
     return node
 
 
 def from_answer(cls: type[N], data: dict[str, Any], said: frozenset[str]) -> N:
-    """A node, or the draft of one, from values by the names of its fields, never by an alias.
+    """A node, or its draft, from values by the names of its fields, never by an alias.
 
-    Those in `said` are JSON and are read as such: a strict field takes no text for a date from
-    anything else. A class with a constructor of its own is not for this.
+    The fields in `said` are JSON and are read as such: a strict field accepts a text for a date
+    only in JSON. Not for a class with its own constructor.
     """
     node = cls.__new__(cls)
     absent = (cls.__bae_sourced__ or _NOTHING).difference(data)
@@ -91,7 +91,7 @@ def from_answer(cls: type[N], data: dict[str, Any], said: frozenset[str]) -> N:
 
 
 def from_resolved(cls: type[N], resolved: Mapping[str, Any]) -> N:
-    """A node, or the draft of one, of which an LM has nothing to fill."""
+    """A node, or its draft, in which an LM has nothing to fill."""
     from bae.failures import invalid
     from bae.node import Node
     from bae.plan import plan_of
@@ -105,8 +105,8 @@ def from_resolved(cls: type[N], resolved: Mapping[str, Any]) -> N:
 
 
 def from_text(cls: type[Node], text: str) -> dict[str, Any]:
-    """The value that the `Text` field of a class has for an answer in plain text, by its name. What
-    its `parse` raises becomes pydantic's ValidationError: it is about the answer."""
+    """The value of the `Text` field of a class for an answer in plain text, by its name. An error
+    of its `parse` becomes pydantic's ValidationError: it is about the answer."""
     from bae.plan import plan_of
 
     field = next(field for field in plan_of(cls).plain if field.fills == "text")
@@ -124,11 +124,11 @@ def from_text(cls: type[Node], text: str) -> dict[str, Any]:
 
 
 def with_resolved(node: N, resolved: Mapping[str, Any]) -> N:
-    """The node that an LM built, with the values that the run resolved for it: they win over what
-    the LM put there. Fields whose source is still to be resolved are left out.
+    """The node that an LM built, with the values that the run resolved for it, which replace the
+    LM's own. Fields whose source is still to be resolved are left out.
 
-    It is the node itself where nothing differs. Raises pydantic's ValidationError, and whatever
-    else a validator raises.
+    Returns the node itself if nothing differs. Raises pydantic's ValidationError, and any other
+    error of a validator.
     """
     cls = type(node)
     held, sourced = node.__dict__, cls.__bae_sourced__ or _NOTHING
@@ -162,7 +162,7 @@ def _is_same(one: Any, other: Any) -> bool:
         return True
     try:
         return type(one) is type(other) and bool(one == other)
-    except Exception:  # the comparison is code of the value's own
+    except Exception:  # the value has its own comparison
         return False
 
 
@@ -174,10 +174,10 @@ def _is_given(node: Node, name: str, data: dict[str, Any]) -> bool:
 
 
 def complete(node: Node, values: Mapping[str, Any]) -> None:
-    """Add the resolved values to a draft and make it whole, in place.
+    """Add the resolved values to a draft and complete it, in place.
 
-    What the draft holds is validated already and stays as it is; the resolved values and the node
-    as a whole are validated now.
+    The values of the draft are validated already and stay unchanged. The resolved values, and the
+    node as a whole, are validated now.
     """
     cls = type(node)
     held = node.__dict__.keys() & cls.__pydantic_fields__.keys()  # no cached properties
@@ -196,11 +196,11 @@ def complete(node: Node, values: Mapping[str, Any]) -> None:
 def validated(
     cls: type[Node], values: Mapping[str, Any], said: frozenset[str] | None = None
 ) -> dict[str, Any]:
-    """Some values of a node as its fields take them, without the rest of the node. Those in `said`
-    are JSON and are read as such.
+    """Some values of a node, validated by its fields, without the rest of the node. The fields in
+    `said` are JSON and are read as such.
 
     A field whose validator may look at other fields is left to the whole node. Raises pydantic's
-    ValidationError, and whatever else a validator raises.
+    ValidationError, and any other error of a validator.
     """
     validator = _validator(cls, "some", frozenset(values), said)
     checked, _, _ = validator.validate_python(dict(values))

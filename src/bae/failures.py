@@ -1,4 +1,4 @@
-"""The errors a step of a run ends in, worded. `runner.py` raises them."""
+"""The errors of a step of a run, with their texts. `runner.py` raises them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def not_an_lm(given: object) -> BaeLMError:
 
 
 def awaitable(returned: Awaitable[A], lm: object, method: str) -> Awaitable[A]:
-    """What a method of an LM returned, to be awaited. Raises `BaeLMError` where it cannot be."""
+    """The result of an LM's method, checked to be awaitable. Raises `BaeLMError` if it is not."""
     given = cast(object, returned)
     if type(given) is CoroutineType or isinstance(given, Awaitable):
         return returned
@@ -127,7 +127,7 @@ def filled_other(plan: NodePlan, node: object) -> BaeLMError:
 
 
 def tools_refused(lm: object, plan: NodePlan) -> BaeLMError | None:
-    """Why an LM cannot fill a node with tools, or None."""
+    """The reason why an LM cannot fill a node with tools, or None."""
     field = plan.tools
     if field is None:
         return None
@@ -147,7 +147,7 @@ def tools_refused(lm: object, plan: NodePlan) -> BaeLMError | None:
 
 
 def no_tools(lm: object, target: type[Node]) -> BaeLMError:
-    """The error where an LM is to fill a node with tools, and has nothing to call them with."""
+    """The error of an LM that is to fill a node with tools, but cannot call any."""
     name = type(lm).__name__
     return BaeLMError(
         f"{target.__name__} has tools, and {name} has the four methods of an LM alone, which call "
@@ -160,7 +160,7 @@ def no_tools(lm: object, target: type[Node]) -> BaeLMError:
 
 
 def too_many(run: Run, *following: type[Node]) -> LimitError:
-    """The error of a run that has no step left for the node that follows, whichever it is."""
+    """The error of a run that has no step left for the next node, whichever it is."""
     way = [type(node) for node in run.trace]
     looped = len({*way, *following}) < len(way) + len(following)
     targets = " or ".join(cls.__name__ for cls in following)
@@ -224,7 +224,7 @@ def undeclared(plan: NodePlan, following: object) -> RouteError:
         fix = "write `return await …` there"
         if inspect.iscoroutine(following):
             returned = f"{following.__qualname__}(…), which was not awaited"
-            following.close()  # or Python warns, of a line of bae's
+            following.close()  # or Python warns, about a line of bae
     elif following is None:
         returned = "None"
         fix = "end every path of the body in a return, or add None to the return type"
@@ -245,7 +245,7 @@ def undeclared(plan: NodePlan, following: object) -> RouteError:
 
 
 def invalid(plan: NodePlan, error: Exception) -> BaeError:
-    """A resolved value, or the node as a whole, that the model refuses."""
+    """The error for a resolved value, or a whole node, that the model refuses."""
     if not isinstance(error, ValidationError):
         said, fix = (
             f"a validator raised {type(error).__name__}",

@@ -1,5 +1,5 @@
-"""The proof of images and documents: fields that no model can fill with one, models that take none,
-and bytes that a model would read as text."""
+"""The proof of images and documents. It finds fields that no model can fill with a file, models
+that take no files, and bytes that a model would read as text."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class ShownFile(NamedTuple):
 
 
 def file_in(schema: Any) -> str:
-    """The class of files that a core schema has somewhere, as `Image`; empty if it has none."""
+    """The class of files somewhere in a core schema, as `Image`; empty if there is none."""
     return next((found for part in parts(schema) if (found := _file_class(part))), "")
 
 
 def holds_file(cls: type[Node], name: str) -> bool:
-    """Whether there may be a file in a field."""
+    """Whether a field may hold a file."""
     return bool(file_in(field_schema(cls, name)))
 
 
 def file_problems(graph: Graph[Any, Any]) -> Iterator[Problem]:
-    """What is wrong with the files and bytes in what the LMs of a graph see or fill."""
+    """The problems of files and bytes in fields that the LMs of a graph see or fill."""
     for cls in graph.filled_nodes:
         plan = graph.plans[cls]
         for field in plan.plain:
@@ -61,15 +61,15 @@ def file_problems(graph: Graph[Any, Any]) -> Iterator[Problem]:
                 'model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")',
                 f"{plan.name}.{field.name}",
             )
-    for shown in _files_shown_by(graph):  # the graphs inside are proved for themselves
+    for shown in _files_shown_by(graph):  # the graphs inside have proofs of their own
         refused = files_refused(shown.asking.lm, shown)
         if refused is not None:
             yield an_error(refused.code, refused.message, refused.fix or "", shown.place)
 
 
 def files_refused(lm: object, shown: ShownFile) -> BaeLMError | None:
-    """Why an LM, or an LM of a name, is not asked about a field with a file: its model is known to
-    take none. None where nothing is known against it."""
+    """The error for a field with a file, if the model of an LM is known to take no such file;
+    otherwise None. `lm` may be the name of an LM."""
     refuser: object = None
     if isinstance(lm, RoutingLM):
         refuser = lm.find_refuser(shown.kind)
@@ -124,7 +124,7 @@ def _seen(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, FieldPlan]]:
 
 
 def _is_hidden(plan: NodePlan, field: FieldPlan) -> bool:
-    """Whether a model sees nothing of a field, or a mask."""
+    """Whether a model sees nothing of a field, or only a mask."""
     return bool(field.info.exclude) or field.name in secret_fields(plan.node)
 
 
@@ -157,7 +157,7 @@ def _sure_kind(plan: NodePlan, field: FieldPlan) -> str:
     while schema["type"] == "definitions":
         schema = schema["schema"]
     choices: list[Any] = schema["choices"] if schema["type"] == "union" else [schema]
-    # A choice with a tag is a tuple.
+    # An option with a tag is a tuple.
     classes = [_file_class(each[0] if isinstance(each, tuple) else each) for each in choices]
     kinds = {getattr(files, name).kind if name else "" for name in classes}
     return kinds.pop() if len(kinds) == 1 else ""

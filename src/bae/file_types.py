@@ -1,5 +1,5 @@
-"""The type of a file, read from its first bytes: a name or a header may say anything. And the size
-of an image in pixels, which providers bound."""
+"""The type of a file, read from its first bytes, since a name or a header may be wrong. And the
+size of an image in pixels, which providers bound."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DOCUMENT_TYPES: Final = ("application/pdf", "text/plain")
 
 
 class ImageHeader(NamedTuple):
-    """What the first bytes of an image say: its type, and its size in pixels."""
+    """The header of an image: its type, and its size in pixels."""
 
     media_type: str
     width: int
@@ -48,13 +48,13 @@ def document_type(data: bytes) -> str | None:
         is_text = b"\0" not in data and bool(data.decode())
     except UnicodeDecodeError:
         is_text = False
-    if is_text:  # it may be about PDF
+    if is_text:  # a text may mention PDF
         return "text/plain"
     return "application/pdf" if b"%PDF-" in data[:_PDF_BEGINS] else None
 
 
 _PDF_BEGINS: Final = 1024
-"""In how many bytes the header of a PDF is: other bytes may come before it."""
+"""Within how many bytes the header of a PDF must be: other bytes may come before it."""
 
 
 def _bytes_at(data: bytes, at: int, count: int) -> bytes:
@@ -97,7 +97,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
             at += 2
         elif marker in _FRAMES:
             return _big(data, at + 7, 2), _big(data, at + 5, 2)
-        elif marker in (0xD9, 0xDA):  # the end, or the pixels, and no frame before it
+        elif marker in (0xD9, 0xDA):  # the end, or the pixels, without a frame before it
             return 0, 0
         else:
             at += 2 + max(2, _big(data, at + 2, 2))
@@ -105,6 +105,6 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
 
 
 _MOST_MARKERS: Final = 4_096
-"""How many parts of a JPEG are looked at: a file of many tiny parts would take seconds."""
+"""How many parts of a JPEG are read: a file of many tiny parts would take seconds."""
 _WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xD9)})
 _FRAMES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})

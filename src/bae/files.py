@@ -32,7 +32,7 @@ from bae.given_files import read_file
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 
-__all__ = ["MAX_BYTES", "File", "file_of", "visible"]
+__all__ = ["File", "visible"]
 
 MAX_BYTES: Final = 32_000_000
 """How many bytes a file may have: no provider takes more in a request."""

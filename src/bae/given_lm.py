@@ -1,5 +1,5 @@
-"""`GivenLM`: the LM that a written body or a dependency function is given. Before it has a node
-filled, it resolves the fields of that node that have a source, as the run does."""
+"""`GivenLM`: the LM that a written body or a dependency function gets. Before it has a node filled,
+it resolves the fields of that node that have a source, as the run does."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ Method = Literal["make", "decide", "choose_type", "fill"]
 
 
 _asked_in: ContextVar[GivenLM | None] = ContextVar("bae_asked_in", default=None)
-"""Whose question is being asked here."""
+"""The `GivenLM` whose question is being asked here."""
 
 
 class AskedLM:
-    """A question to a `GivenLM`. A past looks it up and a writer stores its answer; its text is not
-    made where neither does."""
+    """A question to a `GivenLM`. A past looks it up, and a writer stores its answer. Its text is
+    not made if there is neither."""
 
     def __init__(
         self,
@@ -83,14 +83,14 @@ class AskedLM:
         return self._record
 
     def free_number(self) -> None:
-        """The question has failed: what asks it again asks the same question."""
+        """Release the number of a failed question: asking it again is the same question."""
         if (record := self._record) is not None and record.number is not None:
             self._numbers[record.method, record.asked, record.target].discard(record.number)
 
 
 class GivenLM:
-    """Asks the LM of the run; in a run with a journal, except for what that has answered already to
-    the same question from the same place. Other attributes are those of the LM."""
+    """Asks the LM of the run. In a run with a journal, an equal question from the same place gets
+    its recorded answer. Other attributes are those of the LM."""
 
     def __init__(self, run: Run, step: int, asker: Asker, lm: Callable[[], LM | None]) -> None:
         self._run = run
@@ -102,16 +102,16 @@ class GivenLM:
         self._asking = 0
         """How many questions are being asked."""
         self._streams = 0
-        """How many questions were asked whose answers are streamed."""
+        """How many questions with streamed answers were asked."""
         self._asked = asyncio.Event()
         """Set when no question is being asked."""
         self._gates: dict[str, OpenGate] = {}
-        """What people are asked in those that wait for an answer, by address."""
+        """The open gates of questions that wait for a person, by address."""
 
     @contextmanager
     def waited_for(self) -> Generator[None]:
-        """Around the body or function that has this LM. Where a person has to answer a question
-        first, the run stops, also if the code has caught that as one more error."""
+        """Around the body or function that has this LM. If a person has to answer a question first,
+        the run stops, even if the code has caught the exception like any other error."""
         try:
             yield
         except Waiting:
@@ -124,7 +124,7 @@ class GivenLM:
             raise Waiting([*self._gates.values()])
 
     async def make(self, node: Node, target: type[N], *, scene: Scene | None = None) -> N:
-        """Build a `target` from what `node` holds, and from what its own fields look up."""
+        """Build a `target` from the fields of `node`, and from values that it looks up itself."""
         return await self._fill("make", target, {}, plan_of(target).instruction, node, scene)
 
     async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
@@ -171,7 +171,7 @@ class GivenLM:
             if len(alike) == len(plans) and at_once:
                 return await ask_lm(lm, "decide", about, node)
             chosen = plan.offered[0]
-            if len(plan.offered) > 1:  # recorded by itself: what follows may fail
+            if len(plan.offered) > 1:  # record the choice by itself: the fill may fail
                 chosen = await self._answer(
                     "choose_type", question, plan.offered, choose, here, is_part=True
                 )
@@ -196,7 +196,7 @@ class GivenLM:
         *,
         scene: Scene | None = None,
     ) -> type[Node] | type[None]:
-        """Choose one of `types`, and nothing else; `type(None)`, where offered, ends the run."""
+        """Choose one of `types` and build nothing. `type(None)`, if offered, ends the run."""
         question = partial(_choice_question, types, (), None, context, None)
         trace = self._run.trace
         here = self._scene(plan_of(self._asker.node), trace[-1] if trace else None, scene)
@@ -215,8 +215,8 @@ class GivenLM:
         *,
         scene: Scene | None = None,
     ) -> N:
-        """Fill the plain fields of `target` and build it together with the `resolved` ones; other
-        fields with a source are looked up first."""
+        """Fill the plain fields of `target` and build it with the `resolved` fields. Other fields
+        with a source are looked up first."""
         return await self._fill("fill", target, resolved, instruction, source, scene)
 
     async def _fill(
@@ -242,10 +242,10 @@ class GivenLM:
         return await self._after_others(answering)
 
     async def _after_others(self, answering: Awaitable[T]) -> T:
-        """The answer to a question. Where a person has to answer something first, the questions
-        that are asked at the same time go on as far as they can: the run stops after that, and a
-        tool that they call would be cut off."""
-        if _asked_in.get() is self:  # by a tool of another question, which waits for this one
+        """The answer to a question. If a person has to answer something first, other questions that
+        are in progress continue as far as they can before the run stops; otherwise a tool that they
+        call would be cut off."""
+        if _asked_in.get() is self:  # by a tool of another question, which waits for this question
             return await answering
         token = _asked_in.set(self)
         self._asking += 1
@@ -294,7 +294,7 @@ class GivenLM:
         if records:
             about = about.recalling({target: self._run.origins(records)})
         try:
-            validated(target, found)  # the model is not asked in vain
+            validated(target, found)  # fail before the model is asked
         except Exception as error:
             raise invalid(plan, error) from error
         resolved = {**given, **found}
@@ -331,13 +331,13 @@ class GivenLM:
         given: Mapping[str, Any],
         records: list[Found] | None = None,
     ) -> dict[str, Any]:
-        """What the sources of some fields find, at the step of the one who asks."""
+        """The values that the sources of some fields find, at the step of the asker."""
         if self._run.flow is None:
             self._run.flow = Dataflow(self._run.options.dep_cache)
         return await resolve(self._within(plan), plan, fields, given, records)
 
     def _within(self, plan: NodePlan) -> Run:
-        """The run, at the step of the one who asks, for what is looked up for a node."""
+        """The run at the step of the asker, for looking up values of a node."""
         run = self._run
         within = run.inside(run.path)
         within.step = self._step
@@ -347,8 +347,8 @@ class GivenLM:
         return within
 
     def _meet(self, classes: Iterable[type[Node] | type[None]]) -> None:
-        """Record the classes of a question that are none of the graph's and hold a secret,
-        or have one behind a field."""
+        """Record the classes of a question that are outside the graph and hold a secret, or have a
+        secret behind a field."""
         run = self._run
         for cls in classes:
             if cls is NoneType or cls in (run.plans or ()):
@@ -369,8 +369,8 @@ class GivenLM:
         *,
         is_part: bool = False,
     ) -> Any:
-        """What the LM answers, or has answered, to a question that is asked in a scene; or to a
-        part of one."""
+        """The LM's answer, or its recorded answer, to a question in a scene, or to a part of a
+        question."""
         past, writer = self._run.past, self._run.writer
         self._meet(types)
         spot = self._run.path, self._step, self._asker
@@ -386,7 +386,7 @@ class GivenLM:
             value = await asking
             await writer.store_answer(asked, value)
         except BaseException as error:
-            # A body may catch it, and a replay calls the body again.
+            # A body may catch the error, and a replay calls the body again.
             if isinstance(error, BaeError) and self._asker.kind == "body":
                 writer.write_failure(asked, error)
             asked.free_number()
@@ -402,7 +402,7 @@ class GivenLM:
         return stream.follow(asking)
 
     async def _with_unstored(self, known: Any) -> Any:
-        """A recorded answer, with the values that no journal holds made again."""
+        """A recorded answer, with the values that no journal stores computed again."""
         if not isinstance(known, Node):
             return known
         plan, held = plan_of(type(known)), known.__dict__
@@ -423,7 +423,7 @@ class GivenLM:
 
 
 def _fill_question(*asked: Any) -> Prompt:
-    from bae.prompts.questions import fill_question  # a run that stores nothing needs none
+    from bae.prompts.questions import fill_question  # not needed by a run that stores nothing
 
     return fill_question(*asked)
 
@@ -435,8 +435,8 @@ def _choice_question(*asked: Any) -> Prompt:
 
 
 def looked_up(plan: NodePlan, given: Mapping[str, Any]) -> list[FieldPlan]:
-    """The fields of a node that are resolved before the LM fills it. Those that may wait for a
-    person are left to the run: it does so between the bodies, which are called once."""
+    """The fields of a node that are resolved before the LM fills it. Fields that may wait for a
+    person are left to the run, which resolves them between the bodies: a body is called once."""
     return [f for f in plan.context if f.name not in given and not _may_wait(plan, f, given)]
 
 
@@ -448,8 +448,8 @@ def _may_wait(plan: NodePlan, field: FieldPlan, given: Mapping[str, Any]) -> boo
 
 
 def _whole(plan: NodePlan, node: N, resolved: Mapping[str, Any], tried: Sequence[FieldPlan]) -> N:
-    """A node that the LM has filled, with the values that were resolved for it. Where the run has
-    nothing left to resolve it is complete: fields whose source failed have their default."""
+    """A node that the LM has filled, with its resolved values. If the run has nothing left to
+    resolve, the node is complete: fields whose source failed have their default."""
     try:
         node = with_resolved(node, resolved)
         left = {field.name for field in plan.sourced if field.name not in node.__dict__}

@@ -1,6 +1,6 @@
-"""Type hints as objects, whatever the Python and wherever the names are defined: at module level,
-inside functions, across modules, now or later. A name that cannot be found is a `HintError` that
-says where it was looked for."""
+"""Type hints as objects, on every Python version and wherever their names are defined: at module
+level, inside functions, across modules, now or later. A name that cannot be found is a `HintError`
+that lists where it was looked for."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _FRAME = "__bae_frame__"
 
 
 class Names(NamedTuple):
-    """The places a name is looked for in, innermost first, each with a label for messages; and the
-    frame of the function that they are in."""
+    """The places where a name is looked for, innermost first, each with a label for messages; and
+    the frame of the function around them."""
 
     places: tuple[tuple[str, Mapping[str, Any]], ...]
     module: dict[str, Any]
     frame: FrameType | None = None
 
     def then(self, other: Names) -> Names:
-        """These places, then the other's."""
+        """These places, followed by the other's."""
         places = (*self.places, *other.places)
         return Names(places, self.module or other.module, self.frame or other.frame)
 
@@ -52,8 +52,8 @@ def remember_frame(cls: type) -> None:
     """Keep the frame of the function or class that a class is defined in, until its hints are
     resolved.
 
-    Later definitions of that function are seen through it. The frame hangs on the class alone, so
-    both are collected together.
+    Definitions that follow later in that function are found through the frame. Only the class
+    refers to the frame, so both are collected together.
     """
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code is not _METACLASS_NEW:
@@ -71,7 +71,7 @@ def remembers_frame(cls: type) -> bool:
 
 
 def forget_frame(cls: type) -> None:
-    """Let go of the frame once everything is resolved."""
+    """Release the frame once everything is resolved."""
     if remembers_frame(cls):
         delattr(cls, _FRAME)
 
@@ -91,8 +91,8 @@ def names_of_class(cls: type) -> Names:
 
 
 def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
-    """The parameters of a callable. Python 3.14 would evaluate their annotations, which may name
-    what only `annotations_of` finds."""
+    """The parameters of a callable. Python 3.14 would evaluate their annotations, which may have
+    names that only `annotations_of` finds."""
     if sys.version_info < (3, 14):
         return inspect.signature(fn)
     annotationlib = cast(Any, import_module("annotationlib"))
@@ -101,7 +101,7 @@ def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
 
 def function_behind(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function whose signature and annotations describe calling `fn`."""
-    # A decorator's wrapper carries the annotations but not the module they were written in.
+    # A decorator's wrapper has the annotations, but not the module in which they were written.
     fn = inspect.unwrap(fn)
     while isinstance(fn, functools.partial):
         fn = inspect.unwrap(cast("functools.partial[Any]", fn).func)
@@ -117,8 +117,8 @@ def function_behind(fn: Callable[..., Any]) -> Callable[..., Any]:
 def annotations_of(fn: Callable[..., Any], names: Names = NOWHERE) -> dict[str, Any]:
     """The annotations of a function as types.
 
-    `names` is looked in after the function's own scopes: pass what the class that uses the
-    function can see.
+    `names` is looked in after the function's own scopes: pass the names that are visible to the
+    class that uses the function.
     """
     function = function_behind(fn)
     raw = _raw_annotations(function)
@@ -129,7 +129,7 @@ def annotations_of(fn: Callable[..., Any], names: Names = NOWHERE) -> dict[str, 
 
 
 def evaluate(raw: Any, names: Names, where: object) -> Any:
-    """One annotation as a type; `where` is named in the error when that fails."""
+    """One annotation as a type; `where` is named in the error if that fails."""
     try:
         if isinstance(raw, str):
             raw = eval(raw, names.module, names.known)
@@ -147,7 +147,7 @@ def rebuild(cls: type[BaseModel]) -> None:
     if cls.__pydantic_complete__:
         return
     names = names_of_class(cls)
-    for base in cls.__mro__[1:]:  # an inherited field names what its own class could see
+    for base in cls.__mro__[1:]:  # an inherited field uses the names visible to its own class
         if getattr(base, "__pydantic_fields__", None):
             names = names.then(names_of_class(base))
     try:
@@ -158,16 +158,16 @@ def rebuild(cls: type[BaseModel]) -> None:
 
 
 def is_empty_body(fn: Callable[..., Any]) -> bool:
-    """Whether a function does nothing: `...`, `pass`, a docstring alone.
+    """Whether a function does nothing: `...`, `pass`, or only a docstring.
 
-    Read from its bytecode, which is there in a REPL, in exec'd and in zipped code too. A written
-    `return None` has the same, but for where it stands.
+    It is read from the bytecode, which also exists in a REPL, and for exec'd and zipped code. A
+    written `return None` differs only in its position.
     """
     code = getattr(fn, "__code__", None)
     if not isinstance(code, CodeType):
         return False
     loaded = False
-    instructions = code.co_code  # one byte says what to do, the next with what
+    instructions = code.co_code  # pairs of bytes: the operation, and its argument
     for index in range(0, len(instructions), 2):
         name, argument = opname[instructions[index]], instructions[index + 1]
         if name in _BOOKKEEPING:
@@ -183,8 +183,8 @@ def is_empty_body(fn: Callable[..., Any]) -> bool:
 
 
 def _is_returned(fn: Callable[..., Any], code: CodeType, index: int) -> bool:
-    """Whether the instruction that returns None is that of a `return` in the source. Where there is
-    none to look at, only a `return` alone is known, by its width."""
+    """Whether the instruction that returns None comes from a `return` in the source. If there is no
+    source, a bare `return` is recognized by its width."""
     line, _, start, end = next(islice(code.co_positions(), index, None))
     width = None if start is None or end is None else end - start
     if line is None or width not in (None, *map(len, ("None", "return", "return None"))):
@@ -207,13 +207,13 @@ _BOOKKEEPING = {
 }
 
 _RETURN = re.compile(r"(?:[^#]*[:;])?\s*return(?:[\s(]+None[\s)]*)?\s*;?\s*(?:#.*)?$")
-"""A line that ends in a `return` of nothing."""
+"""A line that ends in a bare `return`."""
 
 _METACLASS_NEW = cast(Any, type(BaseModel)).__new__.__code__
 
 
 def _field_naming(cls: type[BaseModel], name: str) -> str:
-    """The field whose hint has the name in it, as `Class.field`; the class where none is seen."""
+    """The field whose hint has the name in it, as `Class.field`; the class if there is none."""
     for field, info in cls.__pydantic_fields__.items():
         if name in re.findall(r"\w+", str(info.annotation)):
             return f"{_label(cls)}.{field}"
@@ -228,7 +228,7 @@ def _raw_annotations(function: Callable[..., Any]) -> dict[str, Any]:
     except Exception as error:  # Python 3.14 evaluates here
         if not isinstance(error, NameError):
             raise _not_a_type("an annotation", error, function) from error
-    # The name may be in a place where Python does not look; as text it is looked for everywhere.
+    # The name may be in a place where Python does not look; a text is looked up everywhere.
     annotationlib = cast(Any, import_module("annotationlib"))
     return annotationlib.get_annotations(function, format=annotationlib.Format.STRING)
 
@@ -261,7 +261,7 @@ def _names_of_function(function: Callable[..., Any], defined_in: FrameType | Non
 
 
 def _module_names(cls: type) -> dict[str, Any]:
-    # What exec runs has globals of its own that need not be those of a module.
+    # Code that exec runs has globals of its own, which need not be those of a module.
     call = inspect.unwrap(cls.__dict__.get("__call__", cls))
     if getattr(call, "__qualname__", "") == f"{cls.__qualname__}.__call__":
         return call.__globals__
@@ -276,7 +276,7 @@ def _place(frame: FrameType) -> tuple[str, Mapping[str, Any]]:
 
 
 def _scopes(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frame of a function or class body, then those of the ones it is written in."""
+    """The frame of a function or class body, then the frames around it."""
     while frame is not None and frame.f_code.co_name != "<module>":
         yield frame
         if _is_class_body(frame):
@@ -292,7 +292,7 @@ def _is_class_body(frame: FrameType) -> bool:
 def _enclosing_frame(
     qualname: str, module_names: dict[str, Any], frame: FrameType | None
 ) -> FrameType | None:
-    """The call of the function that `qualname` is defined in: `frame` or one that led to it."""
+    """The call of the function that `qualname` is defined in: `frame` or a frame that called it."""
     if "<locals>" not in qualname:
         return None
     outer = qualname.rpartition(".<locals>")[0]

@@ -1,5 +1,5 @@
-"""`History`: the one reader of records. It folds the records of a run, in order, into a tree of
-what happened, found by place: graphs, steps, sources and questions to LMs, with their times."""
+"""`History`: the one reader of records. It folds the records of a run, in order, into a tree of the
+run's work, by place: graphs, steps, sources and questions to LMs, with their times."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _Handler = Callable[[Any, Any], None]
 _HANDLERS: Final[dict[type[Record], _Handler]] = {}
-"""By kind of record: what it means for the history."""
+"""The handler of each kind of record."""
 
 
 def _handles(*of: type[Record]) -> Callable[[_Handler], _Handler]:
@@ -47,7 +47,7 @@ def _handles(*of: type[Record]) -> Callable[[_Handler], _Handler]:
 
 
 class History(RunTree):
-    """What happened in a run, as far as its records were added."""
+    """The work of a run, as far as its records were added."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class History(RunTree):
     ) -> None:
         super().__init__(keep, on_change)
         self.texts: dict[Place, str] = {}
-        """With `keep_texts`, all text that streams in, by place, without what became void."""
+        """With `keep_texts`, all text that streams in, by place, without void text."""
         self._keeps_texts = keep_texts
         self.run_id = ""
         self.shared: dict[Hashable, Source] = {}
@@ -71,36 +71,36 @@ class History(RunTree):
         """The sources of dependencies that are called once for the whole run: the newest that has
         started, and may have asked an LM."""
         self.shared_calls: dict[Hashable, list[tuple[int, BaseException | None]]] = {}
-        """The calls of such a dependency that have ended: the number of the record, and the error.
-        It is called again where it failed."""
+        """The ended calls of such a dependency: the number of the record, and the error. A failed
+        dependency is called again."""
         self.failed_keys: set[Hashable] = set()
         self.live_keys: set[Hashable] = set()
-        """Those whose value no journal holds."""
+        """The dependencies with values that no journal stores."""
         self.called_outside: dict[Hashable, kinds.CallEnded] = {}
-        """The calls of such dependencies that were for a class outside the graph."""
+        """The calls of such dependencies that were made for a class outside the graph."""
         self.calls_outside: dict[tuple[str, ...], kinds.CallEnded] = {}
-        """Other calls for such a class, by the name of the function and its arguments: their values
-        are as they are stored, since whoever asks for one knows its type."""
+        """Other calls for such a class, by the name of the function and its arguments. Their values
+        are in stored form, since only the asker knows the type."""
         self.gates: dict[str, Source] = {}
         """The gates that were opened, by address."""
         self.opened: dict[str, float] = {}
-        """When each gate was opened first, by address."""
+        """When each gate was first opened, by address."""
         self.turn: kinds.TurnStarted | None = None
-        """Where the run is in its thread, if it belongs to one."""
+        """The turn of the run in its thread, if it belongs to one."""
         self.told = 0
-        """How many messages people have told LMs."""
+        """How many messages people have sent to LMs."""
         self.count = 0
         """How many records were added."""
         self.forks: list[kinds.RunForked] = []
-        """Where the run was forked from another, and that from another, the first one first."""
+        """The forks that led to this run, the first one first."""
         self.changes: list[kinds.RunResumed] = []
         """Each time the run was resumed."""
         self.lives: list[Span] = []
-        """The times in which a process worked on the run."""
+        """The times when a process worked on the run."""
         self.alive = False
-        """Whether a process works on the run, as far as the records tell."""
+        """Whether a process works on the run, as far as the records show."""
         self.whole_steps = 0
-        """How many nodes were whole, in graphs inside the run too."""
+        """How many nodes were complete, including graphs inside the run."""
         self._shared_paths: dict[str, Hashable] = {}
         self._usage = UsageCount()
         for record in records:
@@ -109,7 +109,7 @@ class History(RunTree):
 
     @property
     def usage(self) -> Usage:
-        """What LM calls used, also for questions that were cut off."""
+        """The usage of LM calls, including questions that were cut off."""
         return self._usage.total()
 
     @property
@@ -129,7 +129,7 @@ class History(RunTree):
             self._extend_life(record.at)
 
     def stop(self, at: float | None = None, state: State = "interrupted") -> None:
-        """No more records come: what is open ends, at the last record or at a given time."""
+        """End the history: open work ends, at the last record or at a given time."""
         at = self.last if at is None else at
         if self.alive:
             self._extend_life(at)
@@ -138,8 +138,8 @@ class History(RunTree):
         self._begun.clear()
 
     def forget_graph(self, path: str) -> None:
-        """A graph inside the run begins again. One that runs once for the whole run may have been
-        asked for in there, and stays for others."""
+        """Forget a graph inside the run that starts again. A graph that runs once for the whole run
+        may have been asked for in it; that graph stays for others."""
         graph = self.graphs.get(path)
         forgotten = [] if graph is None else [graph]
         for each in forgotten:
@@ -160,7 +160,7 @@ class History(RunTree):
             start = self.lives[-1].start
             self.lives[-1] = Span(start, max(start, at))
 
-    # What each kind of record means.
+    # The handlers of the kinds of records.
 
     @_handles(kinds.RunStarted)
     def _run_started(self, record: kinds.RunStarted) -> None:
@@ -181,7 +181,7 @@ class History(RunTree):
 
     @_handles(kinds.StepStarted)
     def _step_started(self, record: kinds.StepStarted) -> None:
-        node = cast("Node | None", record.node)  # of a run that is read without its code
+        node = cast("Node | None", record.node)  # None if the run is read without its code
         step = self._step(record, record.step, None if node is None else type(node), leads=True)
         self.whole_steps += not step.whole
         step.whole, step.whole_at, step.made = True, record.at, record.made
@@ -192,7 +192,7 @@ class History(RunTree):
             step.node = node
         self._change("whole", step)
         for source in step.sources.values():
-            if source.is_open:  # the node did without it; another may still wait for it
+            if source.is_open:  # the node did without it; another node may still wait for it
                 self._end(source, record.at, "cancelled")
         leads_on = self._exit(step)
         if leads_on == "body":
@@ -209,7 +209,7 @@ class History(RunTree):
 
     @_handles(kinds.RunForked)
     def _run_forked(self, record: kinds.RunForked) -> None:
-        """What was before belongs to the other run; this one begins when it is resumed."""
+        """The records before it belong to the other run; this run begins when it is resumed."""
         self.forks.append(record)
         self.stop()
         self.alive = False
@@ -257,7 +257,7 @@ class History(RunTree):
                 if work is not None and work.is_open:
                     self._end_calls(guilty, at, failed)
                     self._end(work, at, "failed", failed)
-            guilty.begin(at)  # so that it ends here, whatever it was before
+            guilty.begin(at)  # so that it ends here, whatever its state was
             self._end(guilty, at, "failed", failed)
         for step in cast("list[Step]", [*(graph.begun or ())]):
             if step.called is not None and step.called.is_open:
@@ -266,7 +266,7 @@ class History(RunTree):
                 waits = isinstance(part, LMQuestion) and part.waits
                 self._close(part, at, "waiting" if waits else "cancelled")
             step.begun = None
-            # Its dependencies were started early, and in vain.
+            # Its dependencies were started early, in vain.
             in_vain = record.outcome == "ended" and step.node is None
             if step.is_open:
                 self._end(step, at, "cancelled" if in_vain else steps)
@@ -282,8 +282,8 @@ class History(RunTree):
             self.alive = False
 
     def _end_calls(self, step: Step, at: float, error: BaseException | None) -> None:
-        """A step has failed: so has the call of a tool that was in progress. Of several, only the
-        error itself says which."""
+        """End the tool calls of a step that has failed: they were in progress. If there are
+        several, only the error itself names the failed call."""
         calls = [call for question in step.questions for call in question.open_calls]
         failed = getattr(error, "call_id", "") or (calls[0].id if len(calls) == 1 else "")
         for call in calls:
@@ -297,7 +297,7 @@ class History(RunTree):
     @_handles(kinds.SourceStarted)
     def _source_started(self, record: kinds.SourceStarted) -> None:
         before = self._graph(record).steps.get(record.step - 1)
-        # Dependencies of a node that is sure to come start while the one before it is filled.
+        # Dependencies of a node that is sure to come start while the node before it is filled.
         may_be_early = kind_named(record.source).starts_early
         is_early = may_be_early and before is not None and before.fill is not None
         step = self._step(record, record.step, record.node_type, leads=not is_early)
@@ -317,7 +317,7 @@ class History(RunTree):
         shared = self.shared_key(source.place, record.node_type)
         if shared is not None:
             self._shared_paths[str(source.place)] = shared
-            if self.shared.get(shared) is source:  # it is made again: no journal holds its value
+            if self.shared.get(shared) is source:  # computed again: no journal stores its value
                 del self.shared[shared]
             self.shared_askers[shared] = source
 
@@ -355,7 +355,7 @@ class History(RunTree):
             name = record.graph, record.place, record.function, record.arguments
             self.calls_outside[name] = record
             return
-        # The body at the step before has asked, or a function behind a field of this one.
+        # The body at the step before has asked, or a function behind a field of this step.
         asked_by = self.step(record.path, record.step) or self.step(record.path, record.step - 1)
         step = asked_by or self._step(record, record.step, None, begins=False)
         cls, field = record.node_type, record.field
@@ -419,7 +419,7 @@ class History(RunTree):
         self._change("waiting", source)
 
     def _call_gate(self, record: Record, gate: OpenGate) -> Source:
-        """The gate of a tool call: not a source of the field, which the LM fills."""
+        """The gate of a tool call. It is not a source of the field, which the LM fills."""
         found = self.asked_call(Place.parse(gate.address))
         step = self._graph(record).steps.get(record.step if found is None else found[0])
         if step is None:
@@ -435,8 +435,8 @@ class History(RunTree):
         return source
 
     def asked_call(self, place: Place | None) -> tuple[int, ToolLoop, Mapping[str, Any]] | None:
-        """The tool call at whose gate a person is asked, by the place of the gate, with its
-        conversation and the step of that; None where there is none."""
+        """The tool call that the gate at a place asks about, with its conversation and the step of
+        the conversation; None if there is no such call."""
         if place is None or len(place.parameters) < 3:
             return None
         _, id, *_, key = place.parameters
@@ -511,14 +511,14 @@ class History(RunTree):
         question = self._question(record, record.asker)
         if question is not None:
             for place in record.places:
-                if question.texts.pop(place, None) is None:  # it is of thinking
+                if question.texts.pop(place, None) is None:  # the place of thinking
                     question.thoughts = ""
             if question.text_place not in question.texts:
                 question.text_place = None
 
     @_handles(kinds.AnswerJudged, kinds.AnswerRestarted, kinds.LMUsed)
     def _asked(self, record: kinds.AnswerJudged | kinds.AnswerRestarted | kinds.LMUsed) -> None:
-        """Something about a question in progress."""
+        """Handle a record about a question in progress."""
         question = self._question(record, record.asker)
         if question is None:
             return
@@ -671,8 +671,8 @@ def is_waiting(error: BaseException) -> bool:
 
 
 def _guilty_step(graph: GraphRun, reached: int) -> Step | None:
-    """The step that a failure belongs to, in a graph that went through so many nodes: the body of
-    the newest one may have failed, or the making of the one after it."""
+    """The step that a failure belongs to, in a graph with so many nodes: the body of the newest
+    node may have failed, or the fill of the node after it."""
     before, making = graph.steps.get(reached - 1), graph.steps.get(reached)
     if making is not None and not making.whole:
         failed = any(source.state == "failed" for source in making.sources.values())

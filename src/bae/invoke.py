@@ -1,5 +1,5 @@
-"""Carrying a `CallPlan` out: sync functions in threads, async ones on the loop, generators and
-context managers opened and remembered for closing, with the bounds of the marker around it."""
+"""Calling a `CallPlan` within the bounds of its marker. Sync functions run in threads, async
+functions on the loop; generators and context managers are opened, and remembered for closing."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bae.tasks import Closer, opened_in_task
 from bae.threads import in_thread, in_thread_to_the_end
 
 FIRST_PAUSE = 0.1
-"""Seconds before the first retry; each further one waits twice as long, up to `LONGEST_PAUSE`."""
+"""Seconds before the first retry. Each further retry waits twice as long, up to `LONGEST_PAUSE`."""
 LONGEST_PAUSE = 5.0
 
 
 class Opened(Protocol):
-    """Whoever closes what a call opens."""
+    """The owner that closes what a call opens."""
 
     def on_close(self, name: str, closer: Closer) -> None: ...
 
@@ -44,8 +44,8 @@ async def bounded(
     *,
     late_is_final: bool = False,
 ) -> Any:
-    """Do something once, within the time and the tries its marker allows. With `late_is_final`,
-    what took too long is not tried again: it may have had its effect, or still have it."""
+    """Call `once` within the time and the retries of the marker. With `late_is_final`, a call that
+    took too long is not tried again: it may have had its effect, or still have it."""
     timeout = marker.timeout
     if timeout is ...:
         timeout = None if call.kind == "graph" else FUNCTION_TIMEOUT
@@ -62,7 +62,7 @@ async def bounded(
             if (waiting := Waiting.inside(error)) is not None:
                 raise waiting from error
             failure = error
-            # A TimeoutError that the function raised by itself is its own, not the bound's.
+            # A TimeoutError that the function raised by itself is not that of the bound.
             if isinstance(error, TimeoutError) and bound.expired():
                 failure = CallTimeout(f"{call.name} took longer than its bound of {timeout:g} s")
                 tries = 0 if late_is_final else tries
@@ -98,19 +98,19 @@ async def _call_once(
             return await _open_async_generator(call, call.fn(*args, **kwargs), opened)
         case "generator":
             return await _open_generator(call, call.fn(*args, **kwargs), inline, opened)
-        case _:  # one that is only annotated as a context manager may do its work right here
+        case _:  # a function that is only annotated as a context manager may do its work here
             if inline:
                 value = call.fn(*args, **kwargs)
             else:
                 value = await in_thread(call.fn, *args, **kwargs)
             if call.kind == "context":
                 return await _open_context(call, value, inline, opened)
-            # A sync callable may hand back a coroutine: a lambda around an async function does.
+            # A sync callable may return a coroutine: a lambda around an async function does.
             return await value if _is_awaitable(value) else value
 
 
 def _is_awaitable(value: object) -> bool:
-    # A coroutine nearly always, and asking for anything awaitable costs more than a short call.
+    # Nearly always a coroutine; the general check costs more than a short call.
     return type(value) is CoroutineType or inspect.isawaitable(value)
 
 
@@ -137,7 +137,7 @@ async def _open_async_generator(
 async def _open_generator(
     call: CallPlan, generator: Generator[Any, None, None], inline: bool, opened: Opened
 ) -> Any:
-    in_context = copy_context().run  # opened and closed in one, so that it may reset what it set
+    in_context = copy_context().run  # the same context opens and closes, so that it can be reset
 
     async def close(_: BaseException | None) -> None:
         if await _ended(in_context, next, generator, _END, inline=inline) is not _END:

@@ -7,10 +7,10 @@ import re
 from typing import Final, Literal
 
 JSONPath = tuple[str | int, ...]
-"""The way to a value in a JSON object: keys and indices."""
+"""The path to a value in a JSON object: keys and indices."""
 
 DEEPEST: Final = 200
-"""How deep values may be nested: deeper ones are refused as an answer, too."""
+"""How deep values may be nested. A deeper answer is refused too."""
 
 _State = Literal["start", "first_key", "key", "colon", "value", "first_item", "after", "end"]
 _PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]+')
@@ -22,14 +22,14 @@ _VALUE: Final = re.compile(
 _HEX: Final = re.compile(r"[0-9a-fA-F]{0,4}")
 _ESCAPES: Final = dict(zip('"\\/bfnrt', '"\\/\b\f\n\r\t', strict=True))
 _LOST: Final = "\ufffd"
-"""In the place of half a character."""
+"""Replaces half a character."""
 
 
 class JSONStrings:
-    """Give it the pieces of a JSON object; it returns the texts of strings as they grow.
+    """Feed it the pieces of a JSON object. It returns the texts of strings as they grow.
 
-    It is `broken` from the first character on that no JSON object can have, or once a key comes
-    twice, and returns nothing from then on.
+    It is `broken` from the first character that no JSON object can have, or from a repeated key,
+    and returns nothing from then on.
     """
 
     __slots__ = (
@@ -48,26 +48,26 @@ class JSONStrings:
     def __init__(self) -> None:
         self.broken = False
         self.is_open = False
-        """Whether the last piece ended inside of a string."""
+        """Whether the last piece ended inside a string."""
         self._state: _State = "start"
         self._path: list[str | int] = []
-        """The key or the index that is reached in each open object or list."""
+        """The current key or index in each open object or list."""
         self._keys: list[set[str] | None] = []
         """The keys so far of each open object; None for a list."""
         self._where: JSONPath | None = None
-        """The way to the open string; None for a key."""
+        """The path to the open string; None for a key."""
         self._pieces: list[str] = []
-        """The decoded text of the open string since the last piece; of a key, all of it."""
+        """The decoded text of the open string since the last piece; for a key, all of its text."""
         self._escape = ""
-        """An escape that is cut off."""
+        """An escape that was cut off."""
         self._half = ""
-        """The first half of a character, as an escape: the second half follows, or is missing."""
+        """The first half of a character, from an escape; the second half follows, or is missing."""
         self._scalar: list[str] = []
-        """The pieces of the number or the word that is cut off."""
+        """The pieces of the number or word that was cut off."""
 
     @property
     def path(self) -> JSONPath | None:
-        """The way to the string that is open; None where none is."""
+        """The path to the open string; None if no string is open."""
         return self._where if self.is_open else None
 
     def feed(self, text: str) -> list[tuple[JSONPath, str]]:
@@ -160,7 +160,7 @@ class JSONStrings:
             self._path[-1] = text
             self._state = "colon"
 
-    # What is between them.
+    # Between strings.
 
     def _between(self, text: str, at: int) -> int:
         if self._scalar:

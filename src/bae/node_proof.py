@@ -1,4 +1,4 @@
-"""What is wrong with one node class, seen without the graph around it: its sources and the calls
+"""The problems of one node class without the graph around it: of its sources, and of the calls
 behind them."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bae.plan import FieldPlan, NodePlan
 
 
 def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
-    """The problems of one node class that can be seen without the graph around it."""
+    """The problems of one node class that do not need the graph around it."""
     problems = list(plan.problems)
     for field in plan.fields.values():
         place = f"{plan.name}.{field.name}"
@@ -81,9 +81,10 @@ def recall_on_start() -> Problem:
 
 
 def problems_of(call: CallPlan) -> Iterator[Problem]:
-    """What is wrong with a call and with whatever it waits for, all the way down.
+    """The problems of a call and of every call it waits for, at any depth.
 
-    Not for use while planning: it looks into graphs, whose nodes may be what is being planned.
+    Do not call it while planning: it looks into graphs, whose nodes may be in the process of being
+    planned.
     """
     for caller in every_call(call):
         yield from caller.problems
@@ -107,7 +108,7 @@ def check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Prob
 
 
 def check_scope(call: CallPlan, marker: Dep) -> Iterator[Problem]:
-    """What a value of the app would need that only a run has."""
+    """The problems of a value of the app that needs something only a run has."""
     if marker.scope != "app":
         return
     for parameter, below in call.inputs:
@@ -133,14 +134,14 @@ def check_scope(call: CallPlan, marker: Dep) -> Iterator[Problem]:
 
 
 def unreturned(call: CallPlan, wanted: Any = Any) -> list[Problem]:
-    """The problem of a function that does not say what it returns; none where it does."""
+    """The problem of a function without a return annotation; empty if it has one."""
     if call.returns is not MISSING:
         return []
     if call.kind == "graph":
         return []  # a graph that never ends is a problem of its own
     inner = inspect.unwrap(call.fn) if callable(call.fn) else call.fn
     written = isinstance(inner, FunctionType | MethodType)
-    annotatable = written and not call.name.endswith("<lambda>")  # a lambda cannot say
+    annotatable = written and not call.name.endswith("<lambda>")  # a lambda cannot have one
     return [
         Problem(
             "error" if annotatable else "warning",
@@ -155,14 +156,14 @@ def unreturned(call: CallPlan, wanted: Any = Any) -> list[Problem]:
 
 
 def _keyword(call: CallPlan) -> str:
-    """How the definition of a function begins."""
+    """The beginning of a function's definition."""
     behind = inspect.unwrap(call.fn)
     is_async = inspect.iscoroutinefunction(behind) or inspect.isasyncgenfunction(behind)
     return "async def" if is_async else "def"
 
 
 def _returned(call: CallPlan, wanted: Any) -> str:
-    """What to annotate a function with that makes the wanted value."""
+    """The return annotation for a function that makes the wanted value."""
     value = "…" if wanted is Any else type_name(wanted)
     behind = inspect.unwrap(call.fn)
     if inspect.isasyncgenfunction(behind):
@@ -195,7 +196,7 @@ def unfilled(call: CallPlan, marker: Dep | None = None) -> list[Problem]:
 
 
 def _to_fill(call: CallPlan) -> str:
-    """The other form, where a node class runs as a graph and may be meant to be filled."""
+    """A note on `Dep()`, if a node class runs as a graph and may be meant to be filled."""
     if not inspect.isclass(call.fn) or call.graph is None:
         return ""
     return f"; Annotated[{call.name}, Dep()] is a {call.name} that the LM fills"
@@ -205,7 +206,8 @@ _RESERVED: typing.Final = ("timeout", "retries", "inline", "cache", "scope")
 
 
 def _check_bound(call: CallPlan, marker: Dep | Map, plan: NodePlan | None) -> Iterator[Problem]:
-    """The problems of the parameters that a marker binds; without a plan, of one on a parameter."""
+    """The problems of the parameters that a marker binds. Without a plan, the marker is on a
+    parameter."""
     kind = type(marker).__name__
     for name, source in marker.bound:
         types = call.bindable
@@ -257,7 +259,7 @@ def _unbindable(call: CallPlan, name: str, said: str) -> Problem:
 
 
 def check_arguments(plan: NodePlan, field: FieldPlan) -> Iterator[Problem]:
-    """The problems of what a marker binds, and of fields that wait for each other."""
+    """The problems of bound parameters, and of fields that wait for each other."""
     yield from _check_bound(cast(CallPlan, field.call), field.marker, plan)
     yield from _check_circle(plan, field)
 

@@ -1,5 +1,5 @@
-"""One node class becomes one `NodePlan`: its fields by source, the calls behind them, and where it
-leads. Made once per class and never during a step."""
+"""`NodePlan`: the fields of a node class by source, the calls behind them, and the successors of
+the class. It is made once per class and never during a step."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class NodePlan:
-    """Everything about a node class that a run needs to know."""
+    """Everything that a run needs to know about a node class."""
 
     node: type[Node]
     fields: dict[str, FieldPlan] = field(default_factory=dict[str, FieldPlan])
     plain: tuple[FieldPlan, ...] = ()
     context: tuple[FieldPlan, ...] = ()
-    """Sourced fields that are resolved before the LM fills the plain ones."""
+    """Sourced fields that are resolved before the LM fills the plain fields."""
     after: tuple[FieldPlan, ...] = ()
-    """Maps over what the LM fills, and dependencies bound to it, directly or through another."""
+    """Maps over fields of the LM, and dependencies bound to such fields, directly or indirectly."""
     sourced: tuple[FieldPlan, ...] = ()
     called: tuple[FieldPlan, ...] = ()
-    """Fields with something to call behind them: the sourced ones, and the tools of an LM."""
+    """Fields with something to call behind them: the sourced fields, and the tools of an LM."""
     tools: FieldPlan | None = None
     """The field with the tools that the LM may call before it fills the node."""
     turns: FieldPlan | None = None
-    """The field whose value is read as earlier turns of a conversation, and not as JSON."""
+    """The field whose value is read as earlier turns of a conversation, not as JSON."""
     any_turns: ClassVar[bool] = False
-    """Whether a node class of this process has such a field: without one, no question has turns."""
+    """Whether any node class of this process has such a field. If not, no question has turns."""
     text: str = ""
-    """The field with the text of the node in a thread; empty where all of the node is its text."""
+    """The field with the text of the node in a thread; empty if the whole node is the text."""
     factories: frozenset[str] = frozenset()
     """Sourced fields with a default factory."""
     successors: tuple[type[Node], ...] = ()
@@ -64,26 +64,26 @@ class NodePlan:
     written: bool = False
     lm_parameter: str | None = None
     needs_lm: bool = False
-    """Whether the body cannot do without the LM it asks for."""
+    """Whether the body cannot run without an LM."""
     lm: LM | str | None = None
     instruction: str = ""
-    """What an LM is asked that fills the node: as configured, or the class name."""
+    """The instruction to an LM that fills the node: as configured, or the class name."""
     description: str = ""
-    """What an LM is told of the node where it chooses among several; empty for nothing."""
+    """The description of the node for an LM that chooses among several; may be empty."""
     shows: Shown | None = None
     shows_limit: int | None = None
-    """Which nodes a question about the class shows, and how many characters of them; None is as the
-    graph has it."""
+    """Which nodes a question about the class shows, and how many characters of them. None is the
+    setting of the graph."""
     revealed: frozenset[str] = frozenset()
-    """The fields whose secrets an LM sees, as `NodeConfig(show=…)` says."""
+    """The fields whose secrets an LM sees, from `NodeConfig(show=…)`."""
     problems: list[Problem] = field(default_factory=list[Problem])
     misrouted: bool = False
-    """Whether its return type is missing or has more than nodes and None, so that it may be meant
-    to lead elsewhere too."""
+    """Whether its return type is missing, or has members other than nodes and None. The author may
+    then mean other successors too."""
     unresolved: bool = False
-    """Whether a name was missing, so that it is not known where the node leads."""
+    """Whether a name was missing, so that the successors are not known."""
     provisional: bool = False
-    """Whether a name was missing here or in a dependency: it may be defined later."""
+    """Whether a name was missing here or in a dependency; it may be defined later."""
 
     name: str = field(init=False)
 
@@ -91,7 +91,7 @@ class NodePlan:
         self.name = self.node.__name__
 
     def without_body(self) -> NodePlan:
-        """The plan of a node that is filled and then at its end: its body is not run."""
+        """The plan of a node that is filled and then the end: its body is not run."""
         plan = copy(self)
         plan.successors, plan.offered, plan.may_end = (), (NoneType,), True
         plan.written = plan.needs_lm = plan.misrouted = False
@@ -110,8 +110,8 @@ _SELF: Any = typing.Self
 def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
     """The plan of a node class, made on first use.
 
-    With `strict`, a hint that cannot be resolved is raised; without, it is among the problems. A
-    plan with unresolved names is made again the next time: they may be defined by then.
+    With `strict`, a hint that cannot be resolved is raised; otherwise it is one of the problems. A
+    plan with unresolved names is made again the next time, since they may be defined by then.
     """
     found = cast(NodePlan | None, cls.__dict__.get("__bae_plan__"))
     if found is not None:
@@ -138,7 +138,7 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
     type.__setattr__(cls, "__bae_plan__", plan)
     forget_frame(cls)
     for base in cls.__mro__[1:]:
-        if remembers_frame(base):  # a base that no graph leads to would never let go of it
+        if remembers_frame(base):  # a base that no graph leads to would never release it
             plan_of(base)
     return plan
 
@@ -160,8 +160,8 @@ def _setting(cls: type[Node], name: str) -> Any:
 
 
 def _own_words(cls: type[Node]) -> tuple[str, str]:
-    """The instruction and the description of a class, which its subclasses do not inherit. Those of
-    a generic class are for it with any parameters."""
+    """The instruction and the description of a class, which its subclasses do not inherit. A
+    generic class has the same words for all its parameters."""
     origin = cls.__pydantic_generic_metadata__["origin"]
     config = cast(NodeConfig | None, (origin or cls).__dict__.get("node_config"))
     if config is None:
@@ -207,7 +207,7 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
 
 
 def _text_field(plan: NodePlan) -> str:
-    """The field with the text of a node: the one that is named, or the only text."""
+    """The field with the text of a node: the named field, otherwise the only text field."""
     named = cast("str | None", _setting(plan.node, "text"))
     if named is not None and named not in plan.fields:
         plan.problems.append(
@@ -270,7 +270,7 @@ def _text_not_alone(plan: NodePlan, text: FieldPlan, asked: Sequence[FieldPlan])
 
 
 def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
-    """Sources that were meant and are written where, or as, they are not seen."""
+    """Sources that are written in a place, or in a form, that bae does not recognize."""
     bare = [m for m in info.metadata if isinstance(m, type) and issubclass(m, Marker)]
     if bare:
         yield an_error(
@@ -299,8 +299,8 @@ def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
 
 
 def _in_model(annotation: Any) -> str:
-    """The field of a model inside a type that has a source: only those of nodes are resolved."""
-    ahead, seen = [annotation], dict[int, Any]()  # by identity: not every type has a hash
+    """The field with a source in a model inside a type: bae resolves only the fields of nodes."""
+    ahead, seen = [annotation], dict[int, Any]()  # by identity: some types have no hash
     for each in ahead:
         if id(each) in seen or (isinstance(each, type) and issubclass(each, Node)):
             continue
@@ -348,8 +348,8 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
 
 
 def _call_hints(cls: type, owner: type, call: Any, names: Names) -> Mapping[str, Any]:
-    # Kept on the class that wrote the method: its frame is let go of once it is planned, and a
-    # subclass made later still needs what was found there.
+    # Stored on the class that wrote the method: its frame is released once it is planned, and a
+    # subclass made later still needs these names.
     found = cast(dict[str, Any] | None, owner.__dict__.get("__bae_call_hints__"))
     if found is not None:
         return found
@@ -357,7 +357,7 @@ def _call_hints(cls: type, owner: type, call: Any, names: Names) -> Mapping[str,
     try:
         found = annotations_of(call, own)
     except HintError:
-        # A mixin that is no node has no frame; what its subclass sees serves that one alone.
+        # A mixin that is no node has no frame; the names of a subclass are for that subclass only.
         return annotations_of(call, own.then(names))
     type.__setattr__(owner, "__bae_call_hints__", found)
     return found

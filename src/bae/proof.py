@@ -1,5 +1,5 @@
-"""What is known to go wrong before the first LM call, collected from the plans of a graph and
-reported all at once by `Graph.validate()`."""
+"""The proof of a graph: everything that is known to go wrong before the first LM call. It is read
+from the plans of the graph, and `Graph.validate()` reports it all at once."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 NestKey = tuple["type[Node]", str, tuple["type[Node]", ...]]
-"""What tells graphs apart: a node class that is a dependency becomes one for every field."""
+"""The identity of a graph: a node class that is a dependency becomes a graph for every field."""
 
 DEEPEST: Final = 50
-"""How many graphs can be inside each other, the outermost included."""
+"""How many graphs may be inside each other, including the outermost."""
 
 
 def prove(graph: Graph[Any, Any]) -> list[Problem]:
@@ -40,7 +40,7 @@ def prove(graph: Graph[Any, Any]) -> list[Problem]:
 
 
 class _Link(NamedTuple):
-    """How a graph comes to run: for a field of a node of another."""
+    """Why a graph runs: for a field of a node of another graph."""
 
     outer: Graph[Any, Any]
     cls: type[Node]
@@ -55,10 +55,10 @@ class _Nest:
         self.root = root
         self.graphs = {_key(root): root}
         self.links: dict[NestKey, list[_Link]] = {}
-        """The ways in which graphs run inside another, by that one."""
+        """The ways in which graphs run inside another graph, by that graph."""
         self.problems: list[Problem] = []
         self._chains: dict[NestKey, list[str]] = {}
-        """The names of the most graphs that are inside each other, from each on."""
+        """From each graph on, the names of the longest chain of graphs inside each other."""
         chain = self._walk(root, {(root.start, root.is_filled): root.name})
         if len(chain) > DEEPEST:
             self.problems.append(too_deep("graphs are inside each other", chain, DEEPEST))
@@ -93,7 +93,7 @@ class _Nest:
 
     @cached_property
     def contexts(self) -> dict[NestKey, list[Shown | None]]:
-        """The settings `context` that each graph runs with: its own, or else those around it."""
+        """The settings `context` that each graph runs with: its own, or those around it."""
         ahead: list[tuple[NestKey, Shown | None]] = [(_key(self.root), self.root.context)]
         found: dict[NestKey, list[Shown | None]] = {key: [context] for key, context in ahead}
         for key, context in ahead:
@@ -109,9 +109,9 @@ class _Nest:
     def gaps(
         self, graph: Graph[Any, Any], cls: type[Node], field: RecallField, surely: bool
     ) -> Iterator[list[str]]:
-        """Paths to the field's node on which nothing holds its type: one for each way in which its
-        graph comes to run. A graph inside another sees the trace around it, so there must be a gap
-        in that one as well."""
+        """Paths to the field's node on which nothing holds its type, one for each way in which its
+        graph is run. A graph inside another graph sees the trace around it, so that trace must
+        have a gap as well."""
 
         def gap(outer: Graph[Any, Any], goal: type[Node]) -> list[str] | None:
             path = path_avoiding(outer.edges, outer.start, goal, holds)
@@ -124,7 +124,7 @@ class _Nest:
         if own is None:
             return
         before: dict[NestKey, list[str]] = {_key(self.root): []}
-        """The graphs that are reached with a gap, and the path to there."""
+        """The graphs that are reached with a gap, and the path to each."""
         if graph is self.root:
             yield own
             return
@@ -168,7 +168,7 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
     for cls, plan in plans.items():
         for field in plan.called:
             place = f"{cls.__name__}.{field.name}"
-            if field.required:  # or its default is used
+            if field.required:  # otherwise its default is used
                 for way, _, found in field.recalls():
                     yield from _check_recall(graph, cls, found, nest, place + way)
     filled = graph.filled_nodes
@@ -184,7 +184,7 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
     yield from _check_end(graph, ends)
     for loop in endless_loops(edges, ends):
         if any(plans[cls].problems for cls in loop):
-            continue  # an exit may be what that problem hides
+            continue  # that problem may hide an exit
         names = [cls.__name__ for cls in loop]
         yield a_warning(
             "bae-loop-endless",
@@ -241,7 +241,7 @@ def _check_recall(
 
 
 def _not_in_graph(graph: Graph[Any, Any], field: RecallField) -> str:
-    """That the node class which a Recall names is not in the graph; empty if it is."""
+    """A note that the class a Recall names is not in the graph; empty if it is."""
     marker = field.marker
     if marker.node_type is None or marker.node_type in graph.plans:
         return ""
@@ -249,7 +249,7 @@ def _not_in_graph(graph: Graph[Any, Any], field: RecallField) -> str:
 
 
 def _skipped(graph: Graph[Any, Any], field: RecallField, gap: Sequence[str]) -> str | None:
-    """What on the path comes from a Dep and looks as if it were meant."""
+    """A note on a field of the path that comes from a Dep and may be the field that was meant."""
     if _not_in_graph(graph, field):
         return None
     for cls, plan in graph.plans.items():
@@ -265,7 +265,8 @@ def _skipped(graph: Graph[Any, Any], field: RecallField, gap: Sequence[str]) -> 
 
 
 def _options_that_differ(plans: Iterable[NodePlan]) -> Iterator[Problem]:
-    """One call serves everybody who asks for a function, so its options should be one too."""
+    """Warnings about a function that fields ask for with different options. They share one call, so
+    the options should be the same."""
     seen: dict[Any, tuple[Dep, str]] = {}
     for plan in plans:
         for field in plan.called:
@@ -294,7 +295,7 @@ def _options(marker: Dep) -> tuple[object, ...]:
 
 
 def _asked(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, str]]:
-    """The shared calls that a field leads to, each with who asks for it."""
+    """The shared calls that a field leads to, each with its asker."""
     if field.call is not None and field.is_shared:
         yield field.call, field.marker, f"{plan.name}.{field.name}"
     for caller in every_call(field.call):
@@ -306,8 +307,8 @@ def _asked(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, st
 def _check_end(graph: Graph[Any, Any], ends: NodeTypes) -> Iterator[Problem]:
     if not graph.end:
         return
-    # What is wrong with a return type is reported already; that nothing follows there, or that no
-    # run ends there, is a consequence of it.
+        # Problems of a return type are reported already. That nothing follows there, or that no run
+        # ends there, is only a consequence.
     known = not any(plan.misrouted for plan in graph.plans.values())
     for cls in graph.end:
         plan = graph.plans.get(cls)
@@ -396,7 +397,7 @@ def endless_loops(edges: Mapping[V, Sequence[V]], exits: Collection[V]) -> list[
     loops: list[list[V]] = []
     seen: set[V] = set()
     for place in stuck:
-        # A place that everything it reaches leads back to is in a loop with no way out.
+        # A place that is reachable from every place it reaches is in a loop with no way out.
         if place in seen or place not in reach[place]:
             continue
         if all(place in reach[other] for other in reach[place]):

@@ -52,16 +52,26 @@ _GONE: Final = {
 """Public names of bae 3.0 that no longer exist, and what to write instead."""
 
 
+LAST_VERSION: Final = "0.1"
+"""The last version of bae from which the `former` names of a package can be imported."""
+
+
 def export_lazily(
-    package: str, modules: Mapping[str, str], root: str = ""
+    package: str,
+    modules: Mapping[str, str],
+    root: str = "",
+    former: Mapping[str, tuple[str, str]] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and the `__dir__` of a package. `modules` maps each module to the names
     that the package exports from it, with spaces between them. The modules are those of `root`, if
-    it is given."""
+    it is given. `former` maps a name that was public to its module, from `bae` on, and to what a
+    user writes instead: the name can still be imported, with a DeprecationWarning."""
     origins = {name: module for module, names in modules.items() for name in names.split()}
     namespace = vars(sys.modules[package])
 
     def import_name(name: str) -> Any:
+        if former and name in former:
+            return _import_former(package, name, *former[name])
         if name not in origins:
             if (instead := _GONE.get(f"{package}.{name}")) is not None:
                 # `from … import` shows the text of an ImportError alone.
@@ -77,6 +87,20 @@ def export_lazily(
         return sorted({*namespace, *origins})
 
     return import_name, list_names
+
+
+def _import_former(package: str, name: str, module: str, instead: str) -> Any:
+    """A name that was public, with a warning at the line that imports it."""
+    import warnings
+    from importlib import import_module
+
+    warnings.warn(
+        f"{package}.{name} is not public any more, and bae {LAST_VERSION} is the last version that "
+        f"has it: {instead}",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return getattr(import_module(f"bae.{module}"), name)
 
 
 __getattr__, __dir__ = export_lazily(

@@ -1,5 +1,5 @@
 """`RunTree`: the work of a run while it grows. It finds or makes graphs, steps, sources and
-questions, begins and ends them, and drops those that are not needed any more."""
+questions, begins and ends them, and drops those that are no longer needed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 ITEMS_KEPT: Final = 4
-"""Of how many items of a map the graphs are kept, where `keep` bounds what is."""
+"""For how many items of a map the graphs are kept, if `keep` is a bound."""
 
 Exit = Literal["body", "choice", "other"]
-"""What leads on from a node: its own body, a choice by the LM, or what takes no time of its own."""
+"""How a node leads to the next: its own body, a choice by the LM, or a way that takes no time."""
 WorkChange = Literal[
     "started",
     "whole",
@@ -31,17 +31,17 @@ WorkChange = Literal[
     "reported",
     "ended",
 ]
-"""What can happen to work: it starts and ends, a node is whole, a gate waits for a person, a
+"""The changes of work: it starts and ends, a node is complete, a gate waits for a person, a
 question is answered or its request is sent again, a round of a conversation with tools is answered,
-its answer is refused by `Tools(accept=…)`, a tool reports how far it is."""
+`Tools(accept=…)` refuses its answer, a tool reports its progress."""
 
 
 class RunTree:
-    """The graphs of a run by path, with what belongs to them: the run itself is at the empty path.
+    """The graphs of a run by path, with their work. The run itself is at the empty path.
 
-    `on_change` is called with work that changes; parts end before the whole. With `keep`, at most
-    so many steps are kept of each graph, and the graphs of the first items of a map: for a display
-    of long runs.
+    `on_change` is called with work that changes; parts end before the whole. `keep` bounds the
+    number of steps that are kept of each graph, and the number of items of a map whose graphs are
+    kept: for a display of long runs.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RunTree:
     ) -> None:
         self.graphs: dict[str, GraphRun] = {}
         self.met: dict[type[Node], None] = {}
-        """The node classes that were met, in order."""
+        """The node classes of the run so far, in order."""
         self.on_change = on_change
         self.replaying = True
         """Whether the records were written by an earlier process; the owner sets it."""
@@ -57,9 +57,9 @@ class RunTree:
         """The time of the newest record."""
         self._keep = keep
         self._begun: dict[Work, None] = {}
-        """What has begun since everything was closed, and is part of nothing."""
+        """Work that has begun since everything was closed, and is part of nothing."""
         self._changed: dict[Work, None] = {}
-        """What has begun or ended since the run was resumed; not used with `keep`."""
+        """Work that has begun or ended since the run was resumed; not used with `keep`."""
 
     @property
     def run(self) -> GraphRun:
@@ -78,8 +78,8 @@ class RunTree:
         return found if found is not None and found.place.node == place.node else None
 
     def following(self, path: str, number: int) -> Node | Nothing | None:
-        """What the node before step `number` led to: the node there, whole or a draft that a body
-        returned, None where the run ended, or `NOTHING`."""
+        """The node that the node before step `number` led to: complete, or a draft that a body
+        returned. None if the run ended there, or `NOTHING`."""
         graph, step = self.graphs.get(path), self.step(path, number)
         if step is not None and (step.whole or isinstance(step.given, Returned)):
             return step.node
@@ -87,7 +87,7 @@ class RunTree:
         return None if has_ended else NOTHING
 
     def steps(self) -> Iterator[Step]:
-        """All steps, those of graphs inside the run too."""
+        """All steps, including those of graphs inside the run."""
         for graph in self.graphs.values():
             yield from graph.steps.values()
 
@@ -98,23 +98,23 @@ class RunTree:
                 yield from (step, *step.sources.values())
 
     def exit_of(self, path: str, node_type: type[Node]) -> Exit:
-        """What leads on from a node of a class. A run that is read without its code takes it from
-        what is stored about its classes."""
+        """How a node of a class leads to the next. A run that is read without its code takes it
+        from the stored shape of its classes."""
         from bae.plan import plan_of
 
         plan = plan_of(node_type)
         return "body" if plan.written else "choice" if len(plan.offered) > 1 else "other"
 
     def may_resolve(self, path: str, node_type: type[Node]) -> bool:
-        """Whether the body of a node may have an LM make the next one, whose fields are resolved
-        before the body returns."""
+        """Whether the body of a node may have an LM make the next node, whose fields are then
+        resolved before the body returns."""
         from bae.plan import plan_of
 
         return plan_of(node_type).lm_parameter is not None
 
     def shared_key(self, place: Place, node_type: type[Node]) -> Hashable | None:
-        """What identifies the dependency behind a place, if it is called once for the whole run. A
-        run that is read without its code takes it from what is stored about its classes."""
+        """The key of the dependency behind a place, if it is called once for the whole run. A run
+        that is read without its code takes it from the stored shape of its classes."""
         try:
             return shared_key(place, node_type)
         except KeyError:
@@ -128,14 +128,14 @@ class RunTree:
             graph = self._new_graph(record.path, record.at)
             self._begin(graph, record.at)
         elif not graph.is_open and not graph.outcome and record.path:
-            # It was cut off, and nothing records that it is resumed: it begins with its source.
+            # It was cut off, and no record resumes it: it begins with its source.
             around = graph.call or graph.source
             since = None if around is None else around.since
             self._resume(graph, record.at if since is None else since)
         return graph
 
     def _new_graph(self, path: str, at: float) -> GraphRun:
-        """A graph that begins, or that began before anything was recorded of it here."""
+        """A graph that begins, or that began before the first record of it here."""
         graph = self.graphs[path] = GraphRun(at, path=path)
         place = Place.parse(path) if path else None
         if place is None:
@@ -174,16 +174,16 @@ class RunTree:
         self._begin(graph, at)
         newest = graph.newest
         if newest is not None and newest.node is None:
-            # Sources of what a body makes were begun, and the body has not returned.
+            # Sources for the node of a body were begun, and the body has not returned.
             newest = graph.steps.get(newest.number - 1)
         if newest is not None and newest.whole and self._exit(newest) == "body":
-            # Its body is called again, or what follows it is known.
+            # Its body is called again, or its successor is known.
             self._begin(newest, at)
             if newest.called is not None:
                 self._begin(newest.called, at)
 
     def _exit(self, step: Step) -> Exit:
-        # The first node of a graph is filled where it is all there is: its body is not run.
+        # A graph with only one node has it filled: its body is not run.
         is_filled = step.number == 0 and step.fill is not None
         if step.node_type is None or is_filled:
             return "other"
@@ -223,8 +223,8 @@ class RunTree:
         kind: str,
         at: float,
     ) -> Source:
-        """The source of a field and parameter. Its class is `NoneType` where only the path of a
-        graph that runs for it is known."""
+        """The source of a field and parameter. Its class is `NoneType` if only the path of a graph
+        that runs for it is known."""
         source, cls = step.sources.get(key), cast("type[Node]", node_type or NoneType)
         if source is None or source.node_type not in (cls, NoneType):
             if source is not None and source.is_open:
@@ -243,8 +243,8 @@ class RunTree:
         return item
 
     def _tool_call(self, graph: GraphRun, place: Place) -> ToolRun | None:
-        """The call of a tool that something at a place runs for: in the conversation that fills the
-        node there, or in one that the body before it has."""
+        """The tool call that work at a place belongs to: in the conversation that fills the node
+        there, or in a conversation of the body before it."""
         if place.item is None or not place.parameter:
             return None
         for number, is_before in ((place.step, False), (place.step - 1, True)):
@@ -262,8 +262,8 @@ class RunTree:
         asker: Asker,
         offered: tuple[type[Node] | type[None], ...] = (),
     ) -> LMQuestion | None:
-        """What the LM is asked by the asker of a record: of a body or a function the last question,
-        until that is answered."""
+        """The question of the asker of a record; for a body or a function, its last question, until
+        that is answered."""
         after, graph = asker.kind in ("choice", "body"), self._graph(record)
         step = graph.steps.get(record.step - 1 if after else record.step)
         by: Step | Source | ToolRun | None = step
@@ -331,19 +331,19 @@ class RunTree:
             self.on_change(change, work)
 
     def _lead_on(self, record: Record, step: Step | None) -> None:
-        """The node of a step has led on, so its step is done."""
+        """End a step whose node has led to the next."""
         if step is None or not step.whole:
             return
         if step.called is not None and step.node_type is not None:
             is_source = isinstance(record, SourceStarted | Recalled)
             if is_source and self.may_resolve(record.path, step.node_type):
-                return  # its body may be at work still
+                return  # its body may still be working
         for work in (step.called, step):
             if work is not None and work.is_open:
                 self._end(work, record.at)
 
     def _close(self, work: Work, at: float, state: State) -> None:
-        """Nothing works on something, or on what belongs to it, any more."""
+        """Close work and its parts: nothing works on them any more."""
         every = [work]
         for each in every:
             every += each.begun or ()
@@ -383,9 +383,9 @@ class RunTree:
 
 
 def call_behind(node_type: type[Node], place: Place) -> tuple[CallPlan | None, bool]:
-    """What is called for the value at a place, and whether that happens once for the whole run:
-    with arguments from the run it does not. A gate and a recall call nothing; an unknown field or
-    parameter is a KeyError."""
+    """The call for the value at a place, and whether it is made once for the whole run, which it is
+    not with arguments from the run. A gate and a recall call nothing. An unknown field or parameter
+    is a KeyError."""
     from bae.calls import asked_at, is_by_value
     from bae.plan import plan_of
 

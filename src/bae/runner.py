@@ -1,5 +1,5 @@
-"""The loop of a run: resolve the node's fields, call it or ask the LM for the next node, continue
-with that."""
+"""The loop of a run: resolve the node's fields, call the node or ask the LM for the next node, and
+continue with that node."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ from bae.run import HandedOver, Run, Waiting
 from bae.secrets import shown_values
 from bae.sharing import Dataflow
 from bae.tasks import reason_of
+from bae.turns import turns_in_use
 from bae.usage import Usage, meter_in_force
 from bae.writer import writer_in_use
 
@@ -74,8 +75,8 @@ A = TypeVar("A")
 _log = logging.getLogger("bae")
 
 LONGEST_HOLD = 0.01
-"""Seconds after which a run lets others have the event loop, in case its bodies await nothing. It
-looks at the clock every 16 steps: short runs that do await need not give way as well."""
+"""After how many seconds a run yields to the event loop, in case its bodies await nothing. It
+checks the clock every 16 steps, so short runs that do await need not yield as well."""
 Plans = dict[type[Node], NodePlan]
 NOTHING_BOUND: Final[Mapping[str, Any]] = MappingProxyType({})
 _Recalls = tuple[dict[str, Any], list[Found]]
@@ -84,9 +85,9 @@ NONE: Final[Collection[str]] = ()
 
 
 async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[T]:
-    """One run from its first node to its last, with everything it opened closed.
+    """Run a graph from its first node to its last, and close everything that it opened.
 
-    Graphs inside a run come through here too, with a `Run` of their own that knows the outer one.
+    Graphs inside a run come through here too, with a `Run` of their own that has an outer run.
     """
     hidden = run.scene.hidden
     if run.outer is None:
@@ -106,15 +107,20 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
     if graph.context is not None or graph.context_limit is not None:
         run.shows = graph.context or run.shows
         run.shows_limit = graph.context_limit or run.shows_limit
-        run.scene = replace(run.scene)  # so that its questions are told from those of other runs
-    # The default is set too where a body of another run has started this one.
+        run.scene = replace(run.scene)  # so that the scene of each run is a distinct object
+    # Set the default too: a body of another run may have started this run.
     token = None if scene_around.get() is run.scene else scene_around.set(run.scene)
-    around = writer_in_use.set(run.writer) if run.outer is None else None
+    around = turns = None
+    if run.outer is None and (run.writer.journal is not None or writer_in_use.get() is not None):
+        # A run without a journal sets nothing: three objects more a run cost a crowd of runs 15 %.
+        around = writer_in_use.set(run.writer)
     try:
         given_up: Collection[str] = NONE
         start, is_recorded, find_next = run.past.begin(run, graph, start)
         if not is_recorded:
             await run.writer.begin(run, graph, start)
+        if run.outer is None and (run.turns is not None or turns_in_use.get() is not None):
+            turns = turns_in_use.set(run.turns)
         if graph.is_filled and not start.__dict__:
             previous = next(run.seen(), None)
             start, given_up = await _fill(run, plans, plans[graph.start], previous)
@@ -129,11 +135,13 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
         scene_around.reset(token)
     if around is not None:
         writer_in_use.reset(around)
+    if turns is not None:
+        turns_in_use.reset(turns)
     failure = await _finish(run, failure)
     try:
         return _result(run, failure)
     finally:
-        del failure  # the traceback holds this frame; without this both are kept alive
+        del failure  # the traceback holds this frame; otherwise both would stay alive
 
 
 async def run_inside(
@@ -144,7 +152,7 @@ async def run_inside(
     item: tuple[Any, ...] = (),
     bound: Mapping[str, Any] = NOTHING_BOUND,
 ) -> Node:
-    """A graph as a dependency of a run, or for one item of a map: the node it ends at. `bound` are
+    """Run a graph as a dependency, or for one item of a map, and return its last node. `bound` are
     fields of its start node."""
     graph = cast("Graph[Any, Any]", call.graph)
 
@@ -177,7 +185,7 @@ def _first_node(call: CallPlan, item: tuple[Any, ...], bound: Mapping[str, Any])
 
 
 def _end_record(run: Run, failure: BaseException | None) -> RunEnded:
-    """The record of how a run came out."""
+    """The record of the outcome of a run."""
     place = time(), run.path, run.step
     if failure is None:
         return RunEnded(*place, "ended", run.trace[-1])
@@ -192,7 +200,7 @@ def _end_record(run: Run, failure: BaseException | None) -> RunEnded:
 
 
 def _is_tried_again(run: Run, ended: RunEnded) -> bool:
-    """Whether the owner of a run that has failed tries it again."""
+    """Whether the owner of a failed run tries it again."""
     decide = run.options.tries_again
     return (
         not run.path
@@ -203,7 +211,7 @@ def _is_tried_again(run: Run, ended: RunEnded) -> bool:
 
 
 async def _finish(run: Run, failure: BaseException | None) -> BaseException | None:
-    """Record how a run came out; answers what it fails with then."""
+    """Record the outcome of a run, and return the error that it fails with."""
     try:
         ended = _end_record(run, failure)
         if isinstance(ended.error, HandedOver):
@@ -239,11 +247,11 @@ def _result(run: Run, failure: BaseException | None) -> GraphResult[Any]:
     try:
         raise failure
     finally:
-        del failure  # the traceback holds this frame; without this they keep each other alive
+        del failure  # the traceback holds this frame; otherwise both would stay alive
 
 
 async def _close(run: Run, failure: BaseException | None) -> BaseException | None:
-    """Cancel what was started early for nothing; in the outermost run, close what was opened."""
+    """Cancel work that was started early in vain; in the outermost run, close what was opened."""
     flow = cast(Dataflow, run.flow)
     try:
         await _let_go_ahead(run)
@@ -255,7 +263,7 @@ async def _close(run: Run, failure: BaseException | None) -> BaseException | Non
 
 
 async def _let_go_ahead(run: Run) -> None:
-    """Let go of what was started early for the node that follows."""
+    """Release the values that were started early for the next node."""
     flow = cast(Dataflow, run.flow)
     if run in flow.ahead:
         await flow.let_go_ahead(run)
@@ -284,7 +292,7 @@ async def _follow(
         elif (stored := start_step(now)) is not None:
             await stored
         if not step & 15 and not 0 <= now - since < LONGEST_HOLD:
-            # Bodies that await nothing would keep other tasks, and a cancellation, waiting.
+            # Bodies that await nothing would block other tasks, and a cancellation.
             await asyncio.sleep(0)
             since = time()
         step += 1
@@ -325,10 +333,10 @@ async def _complete(
     run: Run, plans: Plans, plan: NodePlan, node: Node, given_up: Collection[str]
 ) -> Node:
     """The node with its missing sourced fields resolved, validated as a whole. The fields in
-    `given_up` have their default, since their source has failed.
+    `given_up` take their default, since their source has failed.
 
-    It is a copy where something was resolved: the node that a caller or a body keeps may be the
-    start of other runs, which must not see what this one found.
+    It is a copy if a field was resolved: the caller or a body may start other runs with the
+    original, and these must not see the values of this run.
     """
     absent = [field for field in plan.sourced if field.name not in node.__dict__]
     if len(absent) < len(plan.sourced) and _log.isEnabledFor(logging.DEBUG):
@@ -344,7 +352,7 @@ async def _complete(
         except Waiting as waiting:
             waiting.node = node
             raise
-    # After a node that the LM has filled, what was started early is for the one that follows it.
+    # After a node that the LM has filled, work that was started early is for the node after it.
     if run.trace and plans[type(run.trace[-1])].written:
         await _let_go_ahead(run)
     if not absent:
@@ -356,7 +364,7 @@ async def _complete(
 
 
 def _log_given(run: Run, plans: Plans, plan: NodePlan, node: Node) -> None:
-    """Log the fields whose source is not asked, since the caller or a body has given the value."""
+    """Log the fields whose source is not used, since the caller or a body has given the value."""
     if not run.trace or plans[type(run.trace[-1])].written:
         for field in plan.sourced:
             if field.name in node.__dict__:
@@ -382,8 +390,8 @@ async def _ask_for_next(
     run: Run, plans: Plans, plan: NodePlan, node: Node
 ) -> tuple[Node | None, Collection[str]]:
     """The next node after an empty body, and its fields whose source has failed. The LM chooses a
-    successor, if there are several, and fills it. At the last step it is only asked whether to end
-    there."""
+    successor, if there are several, and fills it. At the last step, the LM is only asked whether to
+    end there."""
     is_last = run.step == run.max_iters
     if is_last and not plan.may_end:
         raise too_many(run, *plan.successors)
@@ -401,8 +409,8 @@ async def _ask_for_next(
 async def _choose(
     run: Run, plans: Plans, plan: NodePlan, node: Node
 ) -> tuple[type[Node] | type[None], Node | None, Collection[str]]:
-    """Where to go on; and the node itself, with its fields whose source has failed, where the LM
-    has filled it in the same call."""
+    """The next class. If the LM has filled the node in the same call, also the node, with its
+    fields whose source has failed."""
     chosen: type[Node] | type[None]
     filled: Node | None
     about = run.scene_for(plan, node)
@@ -422,7 +430,7 @@ async def _choose(
         if recalled:
             origins = {cls: run.origins(records) for cls, (_, records) in recalled.items()}
             about = about.recalling(origins)
-        # Without what few need: an LM of the caller's own may not take it.
+        # Without arguments that are rarely needed: an LM of the caller may not take them.
         given = [{cls: values for cls, (values, _) in recalled.items()}] if recalled else []
         asked = "route", node, plan.offered, fillable, *given
         (chosen, filled), seconds, used = await _answer(run, lm, doing, about, *asked)
@@ -459,8 +467,8 @@ def _missing(plan: NodePlan, resolved: Mapping[str, Any]) -> Collection[str]:
 def options_ahead(
     run: Run, plans: Mapping[type[Node], NodePlan], plan: NodePlan, lm: LM | None
 ) -> tuple[list[type[Node]], dict[type[Node], _Recalls]]:
-    """The successors of a node that may be filled by the answer that chooses one, without those
-    that another LM than `lm` is to fill, and what is recalled for successors, with its records."""
+    """The successors of a node that the answer may fill when it chooses one, without those that an
+    LM other than `lm` is to fill; and the values that are recalled for successors, with records."""
     fillable: list[type[Node]] = []
     recalled: dict[type[Node], _Recalls] = {}
     shows = run.shown_by(plan)
@@ -489,7 +497,7 @@ async def _fill(
         if cast(Dataflow, run.flow).ahead:
             await _let_go_ahead(run)
         try:
-            validated(plan.node, resolved)  # the model is not asked in vain
+            validated(plan.node, resolved)  # fail before the model is asked
         except Exception as error:
             raise invalid(plan, error) from error
     about = run.scene_for(plan, previous)
@@ -503,7 +511,7 @@ async def _fill(
     if run.options.prefetch and run.flow is not None and sure:
         start_early(run, plans[plan.successors[0]])
     run.writer.write(FillStarted(time(), run.path, run.step, plan.node, resolved))
-    if lm is None:  # and there is nothing to ask it for: see `Graph.needs_lm`
+    if lm is None:  # then the LM has nothing to fill: see `Graph.needs_lm`
         node = from_resolved(plan.node, resolved)
         await run.writer.store(FillEnded(time(), run.path, run.step, node, 0.0, Usage()))
         return node, given_up
@@ -531,7 +539,7 @@ def _with_tools(run: Run, plan: NodePlan, lm: LM, doing: Asker, about: Scene) ->
 
 
 def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, Any]) -> Node:
-    """A node that an LM has filled, with the values that were resolved for it."""
+    """A node that an LM has filled, with its resolved values."""
     if isinstance(lm, RoutingLM) and lm.keeps_resolved:
         return node
     try:
@@ -543,7 +551,7 @@ def _with_resolved(lm: LM, plan: NodePlan, node: Node, resolved: Mapping[str, An
 async def _answer(
     run: Run, lm: LM, doing: Asker, about: Scene, method: str, *given: Any, **named: Any
 ) -> tuple[Any, float, Usage]:
-    """What the LM answers, how long it took and what it used; that of a failure is noted too."""
+    """The LM's answer, how long it took and what it used. The usage of a failure is noted too."""
     started = perf_counter()
     used: list[Usage] = []
     token = meter_in_force.set((used.append, partial(run.watch, doing)))
@@ -574,7 +582,7 @@ def _note_usage(run: Run, asker: Asker, used: Sequence[Usage]) -> None:
 
 
 def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
-    """Refuse what cannot run; what a run starts with is ready after that."""
+    """Refuse a start that cannot run, and prepare the run."""
     if type(start) is not graph.start:
         raise other_start(graph, start)
     if isinstance(run.lm, str):
@@ -585,14 +593,14 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
     if type(run.max_iters) is not int or run.max_iters < 0:
         raise ValueError(f"max_iters={run.max_iters}: give a number of nodes, or 0 for no bound")
     for key in run.options.dep_cache or ():
-        made = isinstance(key, tuple | Arguments)  # by a run before this one
+        made = isinstance(key, tuple | Arguments)  # by an earlier run
         if not made and not callable(key) and not hasattr(key, "arun"):
             raise not_a_dependency(key)
     graph.prove()
     if lm is None and graph.needs_lm:
         from bae.rooms import LazyLM, find_default_lm
 
-        # What is left of a run that is resumed may ask for none.
+        # The rest of a resumed run may need no LM.
         run.lm = (find_default_lm if run.past is NO_PAST else LazyLM)(graph.needs_lm)
     if run.past is NO_PAST and run.lm is not None:
         for plan in graph.plans_with_tools:
@@ -608,8 +616,8 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
 
 
 def _find_lm(run: Run, plan: NodePlan) -> LM | None:
-    """The LM that a node asks. None where it is pinned and cannot be made: the node may never be
-    reached, and asking raises."""
+    """The LM that a node asks. None if it is pinned and cannot be made: the run may never reach the
+    node, and asking the LM raises the error."""
     try:
         return run.lm_for(plan)
     except BaeError:

@@ -1,5 +1,5 @@
-"""The scheduler of a run's dataflow: a value is computed as soon as its own inputs are known, and
-is cancelled when nothing needs it any more."""
+"""The scheduler of a run's dataflow. It computes a value as soon as the inputs of the value are
+known, and cancels the work when nothing needs the value any more."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Compute = Callable[["PendingValue"], Coroutine[Any, Any, Any]]
 
 @dataclass(slots=True, eq=False, repr=False)
 class PendingValue:
-    """One value that is being computed, or is known: of the field of a node, or of a parameter of
-    the function behind the field. `name` is that of the function, graph or question."""
+    """One value that is being computed, or is known: of a field of a node, or of a parameter of the
+    function behind the field. `name` is that of the function, graph or question."""
 
     run: Run
     node_type: type[Node]
@@ -45,34 +45,34 @@ class PendingValue:
     asked: Arguments | None = None
     """The arguments of the function that come from the run, once they are known."""
     settle: Callable[[Any], bool] | None = None
-    """Called when all inputs are known: whether the value is to be computed for itself."""
+    """Called when all inputs are known. Returns whether this value itself is to be computed."""
     done: bool = False
     value: Any = None
     is_validated: bool = False
-    """Whether the value was there before, and has been through the node's validation."""
+    """Whether the node has validated the value, because it was known before."""
     error: BaseException | None = None
     failed_input: tuple[str, PendingValue] | None = None
-    """The input whose failure this one's is."""
+    """The input whose failure made this value fail."""
     failed_item: int | None = None
     """The item of a map that failed."""
     task: asyncio.Task[None] | None = None
     users: int = 1
-    """How many still want the value."""
+    """How many users still want the value."""
     missing: int = 0
     """How many inputs are not known yet."""
     dependents: list[PendingValue] = field(default_factory=list["PendingValue"])
     waiters: dict[_Waiter, None] = field(default_factory=dict["_Waiter", None])
-    """In order, and each can leave at once, however many wait."""
+    """In order; each waiter can leave in constant time."""
     cancelled: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
-    """Tasks cancelled because of this failure; those who wait for the value await them."""
+    """Tasks that were cancelled because of this failure. Waiters for the value await them."""
     awaited: dict[_Waiter, Sequence[PendingValue]] = field(
         default_factory=dict["_Waiter", "Sequence[PendingValue]"]
     )
-    """What the work on this value waits for, besides its inputs."""
+    """The values that the work on this value waits for, besides its inputs."""
 
     @property
     def asker(self) -> Asker:
-        """Who asks the LM where the function behind this value does."""
+        """The asker in questions of the function behind this value to an LM."""
         return Asker("source", self.node_type, self.place.field, self.place.parameter)
 
     def arguments(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class PendingValue:
         return SourceEnded(*where, *what)
 
     def waits_for(self, other: PendingValue) -> bool:
-        """Whether this value cannot be there before another is."""
+        """Whether this value needs another value first."""
         ahead: list[PendingValue] = [self]
         seen: set[PendingValue] = {self}
         for pending in ahead:
@@ -109,7 +109,7 @@ class PendingValue:
         return False
 
     def failure_path(self, start: str) -> str:
-        """The way from `start`, the field that asked, to the function that failed."""
+        """The path from `start`, the field that asked, to the function that failed."""
         parts = [start]
         pending: PendingValue = self
         while pending.failed_input is not None:
@@ -139,7 +139,7 @@ class _Waiter:
                 value.waiters[self] = None
 
     def take(self, value: PendingValue) -> None:
-        """Be told that a value is done."""
+        """Note that a value is done."""
         self.pending -= 1
         self._check(value)
         over = self.pending == 0 or self.failed is not None
@@ -154,8 +154,8 @@ class _Waiter:
 
 
 def _has_default(error: BaseException) -> bool:
-    """Whether a default stands in for what failed so. It does not for what a journal cannot store,
-    which is no failure of the source, and for what no `except Exception` would catch."""
+    """Whether a default replaces a value with this failure. It does not replace a value that a
+    journal cannot store, and not after an error that `except Exception` would not catch."""
     while isinstance(error, BaeError) and error.cause is not None:
         if isinstance(error, JournalError):
             return False
@@ -165,8 +165,9 @@ def _has_default(error: BaseException) -> bool:
 
 
 class Scheduler:
-    """The values of a run that are being computed, those of graphs inside it included, and what was
-    opened for them. `context` is what functions are called in, where that is not the asker's."""
+    """The values of a run that are being computed, including those of graphs inside it, and the
+    resources that were opened for them. `context` is the context of the calls, unless it is the
+    asker's."""
 
     def __init__(self, context: Context | None = None) -> None:
         self._context = context
@@ -175,7 +176,7 @@ class Scheduler:
         """The values that were started early, by the run whose next node needs them."""
 
     def add(self, pending: PendingValue) -> PendingValue:
-        """Take a value in: its work starts now, or when the last of its inputs is known."""
+        """Add a value: its work starts now, or when the last of its inputs is known."""
         for parameter, below in pending.inputs:
             if not below.done:
                 pending.missing += 1
@@ -190,10 +191,10 @@ class Scheduler:
     async def gather(
         self, values: Sequence[PendingValue], optional: Set[PendingValue] = frozenset()
     ) -> PendingValue | None:
-        """Wait until all values are done, and return None, or until one fails, and return that one
-        once the others are cancelled and gone. Failures of `optional` ones do not count. Gates that
-        have no answer delay nothing: they are raised together, as `Waiting`, when everything else
-        is done.
+        """Wait until all values are done, and return None. When a value fails, cancel the others,
+        wait until they have ended, and return the failed value. Failures of `optional` values do
+        not count. Gates without an answer delay nothing: they are raised together, as `Waiting`,
+        when everything else is done.
         """
         waiter = _Waiter(values, optional)
         by = _computed.get()
@@ -223,8 +224,8 @@ class Scheduler:
         return None
 
     def release(self, pending: PendingValue) -> list[asyncio.Task[None]]:
-        """Stop being a user of a value; returns the tasks that were cancelled because it has no
-        user left. Await these with `gone`."""
+        """Stop being a user of a value. Returns the tasks that were cancelled because the value has
+        no user left. Await them with `gone`."""
         pending.users -= 1
         if pending.users > 0 or pending.done:
             return []
@@ -246,13 +247,13 @@ class Scheduler:
         await gone([task for one in ahead for task in [*one.cancelled, *self.release(one)]])
 
     def on_close(self, name: str, closer: Closer) -> None:
-        """Have `closer` called when the run is over; `name` says who opened what it closes."""
+        """Call `closer` when the run is over. `name` is the function that opened the resource."""
         self.closers.append((name, closer))
 
     async def close(self, error: BaseException | None) -> BaseException | None:
-        """Close what was opened, the newest first. All are closed, whatever any of them raises;
-        returns the first thing raised. A cancellation in the meantime is raised at the end, even
-        where what was being closed made something else of it."""
+        """Close what was opened, the newest first. All are closed, even if some raise. Returns the
+        first error. A cancellation in the meantime is raised at the end, even if the code that was
+        being closed replaced it by another error."""
         raised: BaseException | None = None
         asked = cancellations()
         while self.closers:
@@ -260,7 +261,7 @@ class Scheduler:
             try:
                 await closer(error)
             except BaseException as caught:
-                if caught is error:  # a context manager that lets it through raises it again
+                if caught is error:  # a context manager that does not handle it raises it again
                     continue
                 add_note(caught, f"while closing what {name} opened")
                 raised = raised or caught
@@ -269,7 +270,7 @@ class Scheduler:
         return raised
 
     async def close_after(self, failure: BaseException | None) -> BaseException | None:
-        """Close what was opened, and answer what a run that ended like this fails with then."""
+        """Close what was opened, and return the error that a run with this failure ends with."""
         try:
             raised = await self.close(None if isinstance(failure, Waiting) else failure)
         except asyncio.CancelledError as cancelled:
@@ -285,8 +286,8 @@ class Scheduler:
     def _start(self, pending: PendingValue) -> None:
         if pending.settle is not None and not pending.settle(pending):
             return
-        # Not by the loop's task factory, which may be an eager one: a value that is done before
-        # all who ask for it are there would be dropped, and computed again for the next.
+        # Without the loop's task factory, which may be eager: a value that is done before all its
+        # users have asked would be dropped, and computed again for the next user.
         loop = asyncio.get_running_loop()
         context = None if self._context is None else self._context.copy()
         pending.task = asyncio.Task(self._compute(pending), loop=loop, context=context)
@@ -305,7 +306,7 @@ class Scheduler:
         writer.write(SourceStarted(time(), place.path, place.step, *what, place.parameter))
         value: Any = None
         failure: BaseException | None = None
-        _computed.set(pending)  # for good: the task has a context of its own
+        _computed.set(pending)  # never reset: the task has a context of its own
         used: list[Usage] = []
         token = meter_in_force.set((used.append, partial(run.watch, asker, step=place.step)))
         try:
@@ -314,7 +315,7 @@ class Scheduler:
         except asyncio.CancelledError as error:
             if cancellations():
                 raise
-            failure = error  # raised by the function itself: a failure like any other
+            failure = error  # the function raised it by itself: an ordinary failure
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit):  # for the loop itself
                 raise
@@ -352,7 +353,7 @@ class Scheduler:
             pending.cancelled.extend(self._release_inputs(pending))
             if failed_input is not None:
                 pending.cancelled.extend(failed_input[1].cancelled)
-        for waiter in pending.waiters:  # before the dependents: who asked for this one is first
+        for waiter in pending.waiters:  # before the dependents: the asker of this value is first
             waiter.take(pending)
         if error is None:
             self._keep(pending)
@@ -370,10 +371,10 @@ class Scheduler:
             self._start(pending)
 
     def _keep(self, pending: PendingValue) -> None:
-        """A value was computed."""
+        """Called when a value was computed."""
 
     def _drop(self, pending: PendingValue) -> None:
-        """A value is not computed after all."""
+        """Called when a value is not computed after all."""
 
     def _release_inputs(self, pending: PendingValue) -> list[asyncio.Task[None]]:
         cancelled: list[asyncio.Task[None]] = []
@@ -384,11 +385,11 @@ class Scheduler:
 
 
 _computed: ContextVar[PendingValue | None] = ContextVar("bae_computed", default=None)
-"""The value that is being made here."""
+"""The value that is being computed here."""
 
 
 def _refuse_cycle(by: PendingValue, values: Sequence[PendingValue]) -> None:
-    """Raise an error where the work on a value is about to wait for that value."""
+    """Raise an error if the work on a value is about to wait for that same value."""
     for value in values:
         if not value.done and value.waits_for(by):
             raise DepError(
@@ -404,5 +405,5 @@ def _refuse_cycle(by: PendingValue, values: Sequence[PendingValue]) -> None:
 def known_value(
     run: Run, node_type: type[Node], place: Place, value: Any, is_validated: bool = False
 ) -> PendingValue:
-    """A value that is there already; `is_validated` if the node has validated it."""
+    """A value that is known already; `is_validated` if the node has validated it."""
     return PendingValue(run, node_type, place, done=True, value=value, is_validated=is_validated)

@@ -1,6 +1,6 @@
 """What must not be shown: the fields, dependencies and LM calls of a graph that hold a secret, or
 may quote one. Prompts, journals, telemetry, the terminal, evaluations and training data all ask
-here.
+this module.
 
 A secret is a `SecretStr`, `SecretBytes` or `Secret[…]`, however deep inside a type, or a field with
 `repr=False` of a node, model or dataclass."""
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bae.plan import FieldPlan
 
 MASK: Final = "**********"
-"""What a model sees in the place of a hidden value; pydantic writes a `SecretStr` like this."""
+"""The mask that a model sees in place of a hidden value, as pydantic writes a `SecretStr`."""
 
 Copies = Mapping["type[Node]", frozenset[str]]
 """The fields of each class that may hold a copy of a secret."""
@@ -46,9 +46,9 @@ def secret_fields(cls: type[Node]) -> Mapping[str, str]:
 
 
 class Veil(NamedTuple):
-    """What a model sees of the fields of a class: a mask in place of the `masked` ones, and the
-    secrets in the `revealed` ones. `looks` says that the JSON of a field does not tell whether its
-    value is a hidden one: an object of a `RootModel` may be written as text."""
+    """How a model sees the fields of a class: a mask in place of the `masked` fields, and the
+    secrets in the `revealed` fields. `looks` means that the value of a field must be examined, not
+    only its JSON: an object of a `RootModel` may be written as text."""
 
     masked: frozenset[str]
     revealed: frozenset[str]
@@ -56,8 +56,8 @@ class Veil(NamedTuple):
 
 
 def veil_of(cls: type, copies: Copies | None = None) -> Veil | None:
-    """What a model sees of the fields of a node, model or dataclass, with `copies` of secrets in a
-    graph; None where nothing is hidden. Worked out once per class."""
+    """How a model sees the fields of a node, model or dataclass, with `copies` of secrets in a
+    graph; None if nothing is hidden. Computed once per class."""
     try:
         veil: Veil | None = cls.__dict__[_VEIL]
     except KeyError:
@@ -77,7 +77,7 @@ def _make_veil(cls: type) -> Veil | None:
             part["type"] in _ANYTHING or (part.get("root_model") and hidden_fields(part["cls"]))
             for part in parts(schema if isinstance(schema, dict) else type_schema(cls))
         )
-    except Exception:  # nothing is known of what is in it
+    except Exception:  # its contents are unknown
         looks = True
     return Veil(hidden - revealed, revealed, looks) if hidden or revealed or looks else None
 
@@ -89,7 +89,7 @@ def _revealed(cls: type) -> frozenset[str]:
 
 
 def shown_values(node: Node, copies: Copies | None = None) -> dict[str, Any]:
-    """The fields of a node by name, with a mask in the place of the hidden ones: for an LM that
+    """The fields of a node by name, with a mask in place of the hidden fields: for an LM that
     writes its own prompts."""
     veil = veil_of(type(node), copies)
     hidden = () if veil is None else veil.masked
@@ -97,7 +97,7 @@ def shown_values(node: Node, copies: Copies | None = None) -> dict[str, Any]:
 
 
 def hidden_fields(cls: type) -> frozenset[str]:
-    """The fields of a model or dataclass that have `repr=False`, computed ones too."""
+    """The fields of a model or dataclass with `repr=False`, including computed fields."""
     declared: dict[str, Any] = {
         **_declared(cls),
         **getattr(cls, "__pydantic_computed_fields__", {}),
@@ -106,8 +106,8 @@ def hidden_fields(cls: type) -> frozenset[str]:
 
 
 def hidden_copies(graph: Graph[Any, Any]) -> dict[type[Node], frozenset[str]]:
-    """The fields of a graph, and of those inside it, that are not hidden themselves and that bae
-    may copy the value of a hidden field to."""
+    """The fields of a graph, and of the graphs inside it, that are not hidden themselves, but may
+    get a copy of a hidden value from bae."""
     plans = {cls: plan for each in graph.graphs for cls, plan in each.plans.items()}
     if all(field.info.repr for plan in plans.values() for field in plan.fields.values()):
         return {}
@@ -117,7 +117,7 @@ def hidden_copies(graph: Graph[Any, Any]) -> dict[type[Node], frozenset[str]]:
 
 
 def secret_in(schema: Any) -> str:
-    """What in a core schema is a secret; empty where nothing is."""
+    """The secret in a core schema, in words; empty if there is none."""
     return _secret_among(parts(schema))
 
 
@@ -143,7 +143,7 @@ def is_masked(schema: CoreSchemaDict) -> bool:
 
 
 def secret_call(call: CallPlan) -> str:
-    """Why what a dependency returns is a secret; empty where it is none."""
+    """Why the result of a dependency is a secret; empty if it is not."""
     if call.graph is not None:
         for cls in call.graph.terminal_nodes:
             for name in secret_fields(cls):
@@ -153,21 +153,21 @@ def secret_call(call: CallPlan) -> str:
     if found is None:
         try:
             found = "" if call.declared is MISSING else secret_in(returned_schema(call))
-        except Exception:  # a type without a schema, of which nothing is stored or shown as data
+        except Exception:  # a type without a schema, whose values are not stored or shown as data
             found = ""
         _CALLS[call] = found
     return found
 
 
 def secret_behind(cls: type[Node], field: str) -> bool:
-    """Whether the dependency behind a field, or one that it takes as a parameter, returns a
-    secret."""
+    """Whether the dependency behind a field, or a dependency that it takes as a parameter, returns
+    a secret."""
     return any(map(secret_call, every_call(plan_of(cls).fields[field].call)))
 
 
 def is_near_secret(cls: type[Node]) -> bool:
-    """Whether a node of this class holds a secret, or one is behind its fields: in a parameter of
-    a function, or in a graph."""
+    """Whether a node of this class holds a secret, or a secret is behind its fields: in a parameter
+    of a function, or in a graph."""
     return not may_show((cls,)) or any(
         not may_show((each,)) or any(secret_behind(each, f.name) for f in plan_of(each).called)
         for each in _with_graphs(cls)
@@ -175,7 +175,7 @@ def is_near_secret(cls: type[Node]) -> bool:
 
 
 def _with_graphs(cls: type[Node]) -> Iterator[type[Node]]:
-    """A class, and those of the graphs behind its fields."""
+    """A class, and the classes of the graphs behind its fields."""
     yield cls
     for field in plan_of(cls, strict=True).called:
         for call in every_call(field.call):
@@ -185,8 +185,8 @@ def _with_graphs(cls: type[Node]) -> Iterator[type[Node]]:
 
 
 def may_show(classes: Iterable[type], *, following: bool = False) -> bool:
-    """Whether no node of these classes holds a secret; with `following`, nor one that their bodies
-    may return next."""
+    """Whether no node of these classes holds a secret; with `following`, nor any node that their
+    bodies may return next."""
     for cls in [*classes]:
         if cls is not type(None) and _holds_secret(cls):
             return False
@@ -196,12 +196,12 @@ def may_show(classes: Iterable[type], *, following: bool = False) -> bool:
 
 
 _ANYTHING: Final = ("any", "is-instance", "function-plain")
-"""Core schemas whose values are written by what they are."""
+"""Core schemas whose values are serialized by their own type."""
 _PLAIN: Final = Veil(_NO_FIELDS, _NO_FIELDS, False)
 
 
 class Secrets:
-    """What is secret among node classes that run together."""
+    """The secrets among node classes that run together."""
 
     def __init__(self, classes: Iterable[type[Node]]) -> None:
         self._plans = {cls: plan_of(cls, strict=True) for cls in classes}
@@ -234,13 +234,13 @@ class Secrets:
 
     @classmethod
     def of(cls, graph: Graph[Any, Any]) -> Secrets:
-        """What is secret in a graph, and in those inside it."""
+        """The secrets in a graph, and in the graphs inside it."""
         found = _GRAPHS.get(graph)
         if found is None:
             graphs = graph.graphs
             found = cls(dict.fromkeys(node for each in graphs for node in each.plans))
             settings = [g.context for g in graphs] + [p.shows for p in found._plans.values()]
-            # Where a question may show any node, any secret counts.
+            # If a question may show any node, any secret counts.
             if all(context in (None, "previous") for context in settings):
                 for each in graphs:
                     found._note_asks(each)
@@ -248,8 +248,8 @@ class Secrets:
         return found
 
     def including(self, cls: type[Node]) -> Secrets:
-        """What is secret with one more class, which is none of the graph's: only bodies and
-        functions ask about it."""
+        """The secrets with one more class, which is outside the graph: only bodies and functions
+        ask about it."""
         if cls in self._plans:
             return self
         found = self._wider.get(cls)
@@ -269,8 +269,9 @@ class Secrets:
         self._asks[asker] = self._asks.get(asker, False) or secret
 
     def fields(self, cls: type[Node]) -> frozenset[str]:
-        """The fields of a class that are not to be shown: they hold a secret, share a dependency
-        with one that does, may recall one, or are given one where a graph starts."""
+        """The fields of a class that must not be shown. Such a field holds a secret, shares a
+        dependency with a field that does, may recall a secret, or gets a secret where a graph
+        starts."""
         found = self._fields.get(cls)
         if found is None:
             found = self._fields[cls] = self._find_fields(cls)
@@ -317,8 +318,8 @@ class Secrets:
                 found[cls] = found.get(cls, _NO_FIELDS) | {name}
 
     def source(self, cls: type[Node], field: str, route: str = "") -> bool:
-        """Whether the value of the dependency behind a field, or of a parameter further down such
-        as `(place)(client)`, is a secret, or is in a field that is one, here or elsewhere."""
+        """Whether the value of the dependency behind a field is a secret, or is in a secret field,
+        here or elsewhere. `route` leads to a parameter further down, such as `(place)(client)`."""
         if not self.any and cls in self._plans:
             return False
         if not route and field in secret_fields(cls):
@@ -340,18 +341,19 @@ class Secrets:
         return call is not None and (call.key in self._calls or bool(secret_call(call)))
 
     def asks(self, asker: Asker) -> bool:
-        """Whether what an asker asks an LM, or is answered, may contain a secret. What bodies and
-        functions ask is not known, so there any secret of the graph counts."""
+        """Whether the questions of an asker to an LM, or the answers, may contain a secret. The
+        questions of bodies and functions are not known, so for them any secret of the graph
+        counts."""
         return self._asks.get(asker, self.any)
 
     def field_named(self, complaint: str) -> str:
-        """The field that a complaint about an answer begins with, and nothing else of it, since the
-        rest may quote a value."""
+        """The field that a complaint about an answer begins with. The rest is left out, since it
+        may quote a value."""
         name = complaint.partition(":")[0].partition(".")[0]
         return name if any(name in plan.fields for plan in self._plans.values()) else "withheld"
 
     def recalls(self, field: FieldPlan) -> bool:
-        """Whether a field may find its value in one that is a secret, though it is none itself."""
+        """Whether a field without a secret of its own may find its value in a secret field."""
         return any(
             not names.isdisjoint(name for name, _ in found.holders_in(cls))
             for way, _, found in field.recalls()
@@ -361,8 +363,8 @@ class Secrets:
 
 
 def without_hidden_parts(value: Any, instead: Any, inside: tuple[int, ...] = ()) -> Any:
-    """A value with `instead` in the place of what has `repr=False` anywhere in it, made of dicts
-    and lists; the value itself where nothing has."""
+    """A value as dicts and lists, with `instead` in place of every part with `repr=False`. Returns
+    the value itself if it has no such part."""
     from pydantic import BaseModel
 
     if id(value) in inside or len(inside) > _DEEPEST:
@@ -416,9 +418,9 @@ def _holds_secret(cls: type) -> bool:
     found = _TYPES.get(cls)
     if found is None:
         try:
-            # What a class shows to models may be a copy of a secret.
+            # The fields that a class shows to models may hold a copy of a secret.
             found = bool(secret_in(type_schema(cls)) or _revealed(cls))
-        except Exception:  # nothing is known of what is in it
+        except Exception:  # its contents are unknown
             found = True
         _TYPES[cls] = found
     return found

@@ -1,5 +1,5 @@
-"""Sharing of calls: a dependency is called once for all that ask for it, or once for equal
-arguments where these come from the run."""
+"""Sharing of calls: a dependency is called once for all that ask for it; if its arguments come from
+the run, once for equal arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False, repr=False)
 class SharedValue(PendingValue):
-    """The value of a dependency. Those who ask for the same `key` share it."""
+    """The value of a dependency. All that ask for the same `key` share it."""
 
     key: Hashable = None
     is_of_app: bool = False
@@ -51,22 +51,22 @@ class LookUp(SharedValue):
     own: dict[str, Any] = field(default_factory=dict[str, Any])
     """The arguments that come from the trace."""
     below: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
-    """Those of the calls below."""
+    """The arguments of the calls below."""
     first: PendingValue | None = None
-    """Another that was asked for with equal arguments, and whose value this is."""
+    """Another look-up with equal arguments, whose value this is."""
 
     def arguments(self) -> dict[str, Any]:
-        """The values of the inputs, and those that come from the run."""
+        """The values of the inputs, and the arguments that come from the run."""
         inputs = {parameter: below.value for parameter, below in self.inputs}
         return inputs if self.asked is None else {**inputs, **self.asked.own}
 
 
 class Dataflow(Scheduler):
-    """A scheduler that shares calls. `cache` has values by dependency: those that the caller gave,
-    and those that were made."""
+    """A scheduler that shares calls. `cache` has values by dependency: from the caller, and
+    computed."""
 
     opening: Opening | None = None
-    """The `graph.open()` that the run is inside of."""
+    """The `graph.open()` around the run."""
 
     def __init__(self, cache: dict[Any, Any] | None = None, context: Context | None = None) -> None:
         super().__init__(context)
@@ -78,19 +78,19 @@ class Dataflow(Scheduler):
         self._called_at: dict[Arguments, str] = {}
         """The places that functions were called for, by their arguments."""
         self._unstored: set[Hashable] = set()
-        """What was made where nothing is stored: recorded for the first who asks elsewhere."""
+        """Values that were computed where nothing is stored; recorded when another place asks."""
 
     def dependency(
         self, wanted: Input, run: Run, node_type: type[Node], place: Place
     ) -> PendingValue:
-        """The value of a dependency: one that is there already, or a new one.
+        """The value of a dependency: an existing value, or a new one.
 
         The caller counts as a user of it until it calls `release`, or the value is done.
         """
         call, marker = wanted.call, wanted.marker
         if wanted.bound or call.by_value:
             return self.look_up(wanted, run, node_type, place)
-        # A value that the caller gave replaces the function however it is asked for.
+        # A value from the caller replaces the function, however it is asked for.
         key = call.key if marker.cache or call.key in self._given else None
         if key is not None:
             if key in self.cache:
@@ -115,7 +115,7 @@ class Dataflow(Scheduler):
     def _caller(
         self, wanted: Input, key: Hashable = None, opening: Opening | None = None
     ) -> Compute:
-        """What calls a dependency once its inputs are known."""
+        """The function that calls a dependency once its inputs are known."""
         call, marker = wanted.call, wanted.marker
 
         async def compute(pending: PendingValue) -> Any:
@@ -143,8 +143,9 @@ class Dataflow(Scheduler):
         place: Place,
         bound: Sequence[tuple[str, PendingValue]] = (),
     ) -> PendingValue:
-        """The value of a dependency whose arguments come from the run: that of a call with equal
-        ones, or a new one. `bound` are the arguments that come from fields of the node."""
+        """The value of a dependency whose arguments come from the run: of an earlier call with
+        equal arguments, or a new value. `bound` are the arguments that come from fields of the
+        node."""
         call = wanted.call
         value = LookUp(run, node_type, place, call.name, inputs=bound, call=call)
         value.compute, value.wanted, value.settle = self._caller(wanted), wanted, self._settle
@@ -163,7 +164,7 @@ class Dataflow(Scheduler):
         ]
 
     def add_map(self, pending: PendingValue, field: FieldPlan) -> PendingValue:
-        """Take in a map that has among its inputs only what comes from fields of the node."""
+        """Add a map whose inputs are only fields of the node."""
         place, run, node_type = pending.place, pending.run, pending.node_type
         inputs = [*pending.inputs]
         try:
@@ -178,7 +179,7 @@ class Dataflow(Scheduler):
         return self.add(pending)
 
     def _prepare(self, value: LookUp, wanted: Input) -> bool:
-        """Whether a value is yet to be computed, for all that is known of its arguments."""
+        """Whether a value is still to be computed, as far as its arguments are known."""
         key, place, node_type = wanted.call.key, value.place, value.node_type
         if key in self._given:
             self._record_given(key, wanted, value.run, node_type, place)
@@ -205,8 +206,8 @@ class Dataflow(Scheduler):
         return False
 
     def _recall(self, wanted: Input, value: LookUp) -> None:
-        """Find the arguments that come from the trace. Those of the calls below are recorded by
-        themselves."""
+        """Find the arguments that come from the trace. The arguments of the calls below have
+        records of their own."""
         place = value.place
         for way, key, found in recalled_behind(wanted):
             where, own = place._replace(parameter=place.parameter + way), way.count("(") == 1
@@ -217,8 +218,8 @@ class Dataflow(Scheduler):
                     value.below[key] = each
 
     def _settle(self, value: LookUp) -> bool:
-        """All arguments from the run are there: whether the function is to be called with them for
-        this value, and not for another."""
+        """Called when all arguments from the run are known. Whether to call the function for this
+        value, instead of sharing another value."""
         wanted = cast(Input, value.wanted)
         try:
             given = sibling_values(value, dict(siblings_of(wanted)))
@@ -258,14 +259,14 @@ class Dataflow(Scheduler):
         error: BaseException | None = None,
         failed_input: tuple[str, PendingValue] | None = None,
     ) -> None:
-        """End a value with what the function has returned, or raised, for another."""
+        """End a value with the result or error of the function for another value."""
         called_at = self._called_at.get(asked, "")
         if called_at != str(value.place) and not isinstance(error, asyncio.CancelledError):
             value.run.writer.write(value.ended(result, error, called_at=called_at))
         self._end(value, result, error, failed_input)
 
     def _fail(self, pending: PendingValue, error: Exception) -> PendingValue:
-        """End a value whose arguments are not there."""
+        """End a value whose arguments could not be found."""
         pending.run.writer.write(pending.ended(None, error))
         self._end(pending, error=error)
         return pending
@@ -276,21 +277,21 @@ class Dataflow(Scheduler):
         called_at: Mapping[Arguments, str],
         outside: Iterable[Hashable],
     ) -> None:
-        """Take in recorded values of dependencies: they count, whatever the caller gives now.
-        `called_at` has the places of those that are called once for equal arguments, and `outside`
-        are those that were called for classes outside the graph."""
+        """Take in recorded values of dependencies. They count, even if the caller gives others now.
+        `called_at` has the places of dependencies that are called once for equal arguments, and
+        `outside` those that were called for classes outside the graph."""
         self.cache.update(values)
         self._unstored.update(outside)
         self._given = self._given.difference(values)
         self._called_at.update(called_at)
 
     def forget_failures(self) -> None:
-        """Have dependencies that failed called again when they are asked for next."""
+        """Have failed dependencies called again when they are next asked for."""
         for key in [key for key, pending in self._pending.items() if pending.done]:
             del self._pending[key]
 
     async def close(self, error: BaseException | None) -> BaseException | None:
-        """Close what was opened: it is of no use to the caller who gave the cache."""
+        """Close what was opened. It is of no use to the caller who gave the cache."""
         for key in self._opened:
             self.cache.pop(key, None)
         return await super().close(error)

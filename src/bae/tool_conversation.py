@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bae.run import Run
 
 _WITHHELD: Final = "withheld"
-"""The key that marks a call in the record of a round whose arguments are masked or removed."""
+"""The key that marks a call in the record of a round, if its arguments are masked or removed."""
 _SHOWN_CALLS: Final = 5
 """How many calls an error shows."""
 
@@ -51,7 +51,7 @@ class Round:
     is_refused: bool = False
     """Whether `Tools(accept=…)` refused the answer."""
     repeated: tuple[str, ...] = ()
-    """The tools of calls that equal a call of an earlier round."""
+    """The tools of calls that are equal to a call of an earlier round."""
     ran: tuple[str, ...] = ()
     """The ids of the calls that the provider has run."""
 
@@ -71,15 +71,15 @@ class Conversation:
         self._steered: dict[int, str] = {}
         """The texts of `before_round`, by the number of rounds before them."""
         self.cut = 0
-        """The results of the rounds up to this one are left out of the conversation."""
+        """The results of the rounds up to this number are left out of the conversation."""
         self.run, self.asker, self.step, self.question = run, asker, step, question
         self._results: dict[str, ToolCall] = {}
         self._wrong: set[str] = set()
         """Calls that could not be made: an unknown tool, or wrong arguments."""
         self._began: dict[str, int] = {}
-        """The calls that have begun and have no result, and how often they have."""
+        """The calls that have begun and have no result, and how often each has begun."""
         self._lost: set[str] = set()
-        """Calls whose arguments are not what the LM wrote: no journal has them."""
+        """Calls without the arguments that the LM wrote: no journal has these."""
         self._numbered = 0
         """How many calls have an id."""
         self._called: set[str] = set()
@@ -109,7 +109,7 @@ class Conversation:
 
     @property
     def open_round(self) -> Round | None:
-        """The last round, where calls of it have no result, or its answer was not judged."""
+        """The last round, if its calls have no result yet, or its answer was not judged."""
         if not self.rounds:
             return None
         last = self.rounds[-1]
@@ -133,7 +133,7 @@ class Conversation:
 
     @property
     def is_over(self) -> bool:
-        """Whether no round is left in which the LM may call tools."""
+        """Whether no round with tool calls is left."""
         return len(self.rounds) >= self.marker.limit
 
     def check_limit(self) -> None:
@@ -145,7 +145,7 @@ class Conversation:
         ):
             raise self.over_limit()
 
-    # What is said.
+    # Messages and calls.
 
     def take(
         self,
@@ -156,7 +156,7 @@ class Conversation:
         ran: Sequence[tuple[CallPart, ResultPart]] = (),
         stop: Literal["end", "cut-off", "refused"] = "end",
     ) -> Round:
-        """Record what the LM has answered. Its calls get ids of their own."""
+        """Record an answer of the LM. Its calls get ids of their own."""
         number, used = len(self.rounds) + 1, self._numbered
         done: list[dict[str, Any]] = []
         for call, result in ran:
@@ -187,12 +187,12 @@ class Conversation:
         return {**stored, "arguments": shown, _WITHHELD: True}
 
     def shown_arguments(self, call: CallPart) -> dict[str, Any]:
-        """The arguments of a call, with masks in the place of secrets."""
+        """The arguments of a call, with masks in place of secrets."""
         return arguments_of(call)
 
     @property
     def _takes_secrets(self) -> bool:
-        """Whether the LM gives a tool a secret."""
+        """Whether the LM passes a secret to a tool."""
         return False
 
     def _add(self, made: Round, ran: Iterable[Mapping[str, Any]]) -> Round:
@@ -228,7 +228,7 @@ class Conversation:
 
     @property
     def progress(self) -> ToolProgress:
-        """How far the conversation is."""
+        """The state of the conversation."""
         return ToolProgress(
             limit=self.marker.limit,
             by_round=tuple(
@@ -240,7 +240,7 @@ class Conversation:
         )
 
     def cut_results(self, number: int) -> None:
-        """Leave the results of the rounds up to this one out of the conversation."""
+        """Leave the results of the rounds up to this number out of the conversation."""
         self._write(RoundReplied, number, "cut")
         self.cut = number
 
@@ -268,8 +268,8 @@ class Conversation:
         return self._record(ToolEnded, made.id, *what)
 
     def idempotency_key(self, call: CallPart) -> str:
-        """A text that a call of the last round has alone. A graph that begins again may make a call
-        with the same id, at another time."""
+        """A unique key of a call of the last round. A graph that starts again may make a call with
+        the same id, at another time."""
         who = self.run.run_id, *self._key[:2], *self.asker[:1], self.asker.node.__name__
         which = *self.asker[2:], self.question, call.id, self.rounds[-1].at
         return sha256(json.dumps([*who, *which]).encode()).hexdigest()[:32]
@@ -307,7 +307,7 @@ class Conversation:
                 case "accepted":
                     self._accepted = True
                 case "steered":
-                    if record.text not in ("", WITHHELD_MESSAGE):  # what no journal has, is lost
+                    if record.text not in ("", WITHHELD_MESSAGE):  # what no journal has is lost
                         self._tell(record.number, record.text)
                         self._steered[record.number] = record.text
                 case "told":
@@ -347,7 +347,7 @@ class Conversation:
         self._accepted, self._steered = earlier._accepted, earlier._steered
 
     def _finish(self) -> None:
-        """The LM has filled the node."""
+        """Record that the LM has filled the node."""
         self.run.conversations.pop(self._key, None)
 
     # Errors.
@@ -379,7 +379,7 @@ class Conversation:
         )
 
     def wrong_too_often(self, attempts: int) -> ToolCallError:
-        """The error where too many rounds in a row were wrong."""
+        """The error after too many wrong rounds in a row."""
         last = self.rounds[-1]
         why = [self._results[call.id].error or "" for call in last.calls] or last.replies[-1:]
         return self.error(
@@ -389,7 +389,7 @@ class Conversation:
         )
 
     def over_limit(self) -> ToolCallError:
-        """The error where no round is left."""
+        """The error if no round is left."""
         limit = self.marker.limit
         many = "1 round" if limit == 1 else f"{limit} rounds"
         last = self.rounds[-1]
@@ -412,10 +412,10 @@ def number_of(id: str) -> int:
 
 
 def arguments_of(call: CallPart) -> dict[str, Any]:
-    """The arguments of a call; none where the LM wrote no object."""
+    """The arguments of a call; empty if the LM wrote no object."""
     return dict(call.arguments) if isinstance(call.arguments, Mapping) else {}
 
 
 def key_of(call: CallPart | ToolCall) -> str:
-    """What equal calls share."""
+    """The key that equal calls share."""
     return f"{call.name} {json.dumps(call.arguments, sort_keys=True, default=str)}"

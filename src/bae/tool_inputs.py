@@ -1,5 +1,5 @@
-"""The `Dep` and `Recall` parameters of tools, which bae fills and the model does not see; and calls
-of functions that may raise an error for the model."""
+"""The `Dep` and `Recall` parameters of tools, which bae fills and the model does not see. Also
+calls of functions that may raise an error for the model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from bae.tool_conversation import Conversation
 
 ACCEPT: Final = "accept="
-"""The name of the function in `Tools(accept=…)` among the tools: no tool can have it."""
+"""The name for the function in `Tools(accept=…)` among the tools; no tool can have it."""
 BEFORE_ROUND: Final = "before_round="
-"""The name of the function in `Tools(before_round=…)` among the tools."""
+"""The name for the function in `Tools(before_round=…)` among the tools."""
 
 
 class ToolInputs:
@@ -36,7 +36,7 @@ class ToolInputs:
         self._filled: dict[str, dict[str, Any]] = {}
 
     async def fill(self, tools: Iterable[tuple[str, Input]]) -> dict[str, dict[str, Any]]:
-        """The arguments that bae fills, by tool: worked out once in a conversation."""
+        """The arguments that bae fills, by tool; computed once in a conversation."""
         new = {name: each for name, each in tools if name not in self._filled}
         wanted: list[tuple[tuple[str, ...], Input]] = []
         for name, each in new.items():
@@ -56,7 +56,7 @@ class ToolInputs:
         return self._filled
 
     async def resolve(self, wanted: Sequence[tuple[tuple[str, ...], Input]]) -> dict[Any, Any]:
-        """The values of inputs, by their way: the tool, and a parameter of it."""
+        """The values of inputs, by their path: the tool, and a parameter of it."""
         if not wanted:
             return {}
         flow = self._within.flow = flow_of(self._run)
@@ -73,8 +73,8 @@ class ToolInputs:
         return {way: value.value for (way, _), value in zip(wanted, pending, strict=True)}
 
     def _run_for(self, tool: str) -> Run:
-        """The run that resolves what a tool needs. A tool that only this run knows has no place
-        that a journal could read again."""
+        """The run that resolves the inputs of a tool. A tool that only this run knows has no place
+        that a journal could read later."""
         if tool not in self.outside and tool not in (ACCEPT, BEFORE_ROUND):
             return self._within
         run = self._within.inside(self._within.path)
@@ -90,7 +90,7 @@ class ToolInputs:
 
 
 def flow_of(run: Run) -> Dataflow:
-    """The dataflow of a run, which is made where the graph itself needs none."""
+    """The dataflow of a run; a new dataflow if the graph itself needs none."""
     if run.flow is None:
         run.flow = Dataflow(run.options.dep_cache)
     return run.flow
@@ -104,7 +104,7 @@ async def call_for_model(
         return False, await call_once(call, inline, arguments, flow_of(run))
     except (ToolError, ToolInterrupted) as error:
         return True, error
-    except ExceptionGroup as group:  # of tasks that the function has started
+    except ExceptionGroup as group:  # from tasks that the function has started
         _, others = group.split(ToolError)
         if others is not None:
             raise

@@ -1,6 +1,6 @@
 """`OfferedTools`: the tools that an LM is offered in a conversation. Some are known before the run,
-others are found in it. The conversation is steered before each round, and an answer is accepted, or
-refused."""
+others are found in it. It steers the conversation before each round, and accepts or refuses an
+answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 class OfferedTools(Conversation):
     """A conversation and the tools that the LM is offered in it. `within` is the run that resolves
-    what the tools need."""
+    the inputs of the tools."""
 
     def __init__(
         self,
@@ -60,20 +60,20 @@ class OfferedTools(Conversation):
         return plan.tool.result_limit if isinstance(plan, ToolPlan) else RESULT_LIMIT
 
     def shown_arguments(self, call: CallPart) -> dict[str, Any]:
-        """The arguments of a call, with masks in the place of secrets."""
+        """The arguments of a call, with masks in place of secrets."""
         plan, given = self.tools.get(call.name), arguments_of(call)
-        if plan is None and self._takes_secrets:  # perhaps one of them, under a wrong name
+        if plan is None and self._takes_secrets:  # perhaps a secret, under a wrong name
             return dict.fromkeys(given, MASK)
         return plan.masked(given) if isinstance(plan, ToolPlan) else given
 
     @property
     def _takes_secrets(self) -> bool:
-        """Whether the LM gives a tool a secret."""
+        """Whether the LM passes a secret to a tool."""
         tools = self.tools.values()
         return any(isinstance(each, ToolPlan) and each.secret_parameters for each in tools)
 
     def must_answer(self, is_native: bool, before: Round | None = None) -> bool:
-        """Whether the next round, or the round `before` was made in, offers the answer alone: the
+        """Whether the next round, or the round that was made after `before`, may only answer: the
         limit is reached, or a model without native tool calls repeats itself."""
         done = len(self.rounds) if before is None else before.number - 1
         if done >= self.marker.limit:
@@ -171,7 +171,7 @@ class OfferedTools(Conversation):
             f"{name} has another {' and another '.join(parts)}"
             for name in new
             if name in old
-            # What was redacted is not known to have changed.
+            # Redacted tools are not known to have changed.
             and (parts := [k for k, was in old[name].items() if was != new[name].get(k)])
         ]
         if not (gone or added or changed):
@@ -189,18 +189,18 @@ class OfferedTools(Conversation):
         )
 
     async def prepare_round(self) -> None:
-        """Take what the LM reads before its next round: the text of `before_round`, and messages of
-        people."""
+        """Collect the messages that the LM reads before its next round: the text of `before_round`,
+        and messages of people."""
         if self.field.before_round is not None and len(self.rounds) not in self._steered:
             text = await self._steer(self.field.before_round)
             if text:
                 await self._store(RoundReplied, len(self.rounds), "steered", text)
                 self._steered[len(self.rounds)] = text
                 self._tell(len(self.rounds), text)
-        await self.take_told()  # last: where the conversation ends, the next one gets them
+        await self.take_told()  # last: if the conversation ends, the next one gets the messages
 
     async def _steer(self, call: CallPlan) -> str | None:
-        """What the function of the marker returns before a round."""
+        """The text of the function of the marker before a round."""
         fix = f"have {call.name} return None or a text; to end the conversation, raise a BaeError"
         code, marker, run = "bae-tools-before-round", Dep(call.fn), self._within
         hidden = (await self._inputs.fill([(BEFORE_ROUND, Input(call, marker))]))[BEFORE_ROUND]

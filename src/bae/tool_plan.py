@@ -1,4 +1,4 @@
-"""`ToolPlan`: the name of a tool, its description and schema for a model, and the validation of its
+"""`ToolPlan`: the name, description and schema of a tool for a model, and the validation of its
 arguments. Each tool is planned once."""
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _PARAMETER: Final = re.compile(r"(\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
 
 
 class ToolPlan:
-    """Everything about one tool that a run needs to know.
+    """Everything that a run needs to know about one tool.
 
-    `call` has the function, and what bae fills of its parameters. A graph is looked into late:
-    planning its nodes may have led here in the first place.
+    `call` has the function, and the parameters that bae fills. Look into a graph late: planning its
+    nodes may have led here in the first place.
     """
 
     def __init__(self, tool: Tool, call: CallPlan) -> None:
@@ -78,8 +78,8 @@ class ToolPlan:
         return self.approval is not None or self.tool.unfinished == "ask"
 
     def validate(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that a model has written, as the function takes them. Raises pydantic's
-        ValidationError. What the function changes in them is not what the model has written."""
+        """The arguments that a model has written, converted for the function. Raises pydantic's
+        ValidationError. They are copies, so that the function cannot change the model's own."""
         own = {name: _copied(value) for name, value in given.items()}
         if self.tool.schema is not None:
             return own
@@ -103,8 +103,8 @@ class ToolPlan:
         )
 
     def masked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments with masks in the place of secrets, and of whatever is named as no parameter:
-        that may be a secret under a wrong name."""
+        """Arguments with masks in place of secrets, and of all names that are no parameter: such a
+        name may be a typo for a secret parameter."""
         from bae.secrets import MASK
 
         hidden = self.secret_parameters
@@ -117,8 +117,8 @@ class ToolPlan:
         }
 
     def unmasked(self, given: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments that a person has changed, with what the model has written in the place of
-        masks: nobody but the model knows a secret of its own."""
+        """Arguments that a person has changed, with the model's own values in place of masks: only
+        the model knows its secrets."""
         from bae.secrets import MASK
 
         hidden = self.secret_parameters
@@ -129,12 +129,12 @@ class ToolPlan:
 
     @property
     def _properties(self) -> Mapping[str, Any]:
-        """What the schema of a tool that has its own says of each parameter."""
+        """The schema of each parameter, for a tool with a schema of its own."""
         return (self.tool.schema or {}).get("properties", {})
 
     @cached_property
     def parameters(self) -> dict[str, tuple[Any, bool]]:
-        """What the model gives, by name: the type, and whether it must."""
+        """The parameters that the model passes, by name: the type, and whether it is required."""
         call = self.call
         if call.graph is not None:
             fields = call.graph.given_fields
@@ -146,7 +146,7 @@ class ToolPlan:
     def _arguments(self) -> TypeAdapter[dict[str, Any]]:
         """Validates the arguments."""
         with warnings.catch_warnings():
-            # Field(repr=False) is not pydantic's for a parameter: it says that this is a secret.
+            # Field(repr=False) means nothing to pydantic on a parameter; here it marks a secret.
             warnings.filterwarnings("ignore", "The 'repr' attribute")
             return TypeAdapter(Annotated[dict[str, Any], _Arguments(self.parameters)])
 
@@ -165,7 +165,7 @@ class ToolPlan:
 
     @cached_property
     def _documented(self) -> tuple[str, dict[str, str]]:
-        """What the docstring says of the tool, and of its parameters."""
+        """The descriptions of the tool and of its parameters, from the docstring."""
         graph = self.call.graph
         if graph is not None:
             return _words_of(graph), {}
@@ -173,8 +173,8 @@ class ToolPlan:
 
 
 class _Arguments:
-    """The schema of the arguments that a model gives: a closed object with these parameters, each
-    with its type and whether it is required."""
+    """The schema of the model's arguments: a closed object with these parameters, each with its
+    type and whether it is required."""
 
     def __init__(self, parameters: Mapping[str, tuple[Any, bool]]) -> None:
         self._parameters = parameters
@@ -230,7 +230,7 @@ class AskPlan:
 
 
 def native_spec(native: Native) -> ToolSpec:
-    """A tool of the provider's own."""
+    """The spec of a tool of the provider."""
     return ToolSpec(native.name, "", {"type": "object", "properties": {}}, native.options)
 
 
@@ -289,13 +289,13 @@ def _is_hidden(hint: Any) -> bool:
 
 
 def _is_write_only(part: Any) -> bool:
-    """Whether a JSON schema says that a value is a secret, as pydantic's schema of one does."""
+    """Whether a JSON schema marks a secret, as pydantic's schema of a secret does."""
     found: Mapping[str, Any] = cast("Any", part) if isinstance(part, Mapping) else {}
     return found.get("writeOnly") is True or found.get("format") == "password"
 
 
 def _copied(value: Any) -> Any:
-    """JSON of a model, copied."""
+    """A copy of the JSON of a model."""
     if isinstance(value, dict):
         return {name: _copied(each) for name, each in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):

@@ -1,5 +1,5 @@
-"""`Toolbox`: the tools of a node while an LM fills it. The calls of each round are checked,
-approved by people where needed, run at the same time, and recorded."""
+"""`Toolbox`: the tools of a node while an LM fills it. It checks the calls of each round, has
+people approve them where needed, runs them at the same time, and records them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Todo:
 
 @dataclass(slots=True)
 class _Asked:
-    """A call that a person is asked about first."""
+    """A call that a person must decide about first."""
 
     call: CallPart
     plan: ToolPlan | AskPlan
@@ -120,8 +120,8 @@ class Toolbox(OfferedTools):
 
         async def run(each: _Todo) -> None:
             async with running:
-                # By the task that calls it, when it does: a call that still waits for its turn has
-                # not begun, and spans of the tool's own are inside the span of the call.
+                # In the task that runs the call: a call that still waits for its turn has not
+                # begun, and spans of the tool itself are inside the span of the call.
                 id = each.call.id
                 self._began[id] = self._began.get(id, 0) + 1
                 await self._store(ToolStarted, id, each.call.name, each.given)
@@ -141,18 +141,18 @@ class Toolbox(OfferedTools):
             except Waiting as waiting:
                 gates.extend(waiting.gates)
 
-        # A task for each call: what a tool sets in its context is not there in another call.
+        # A task for each call, so that no call sees the context variables of another.
         work = [partial(make, each) for each in todo]
         await all_or_first_error([*work, *(partial(ask, each) for each in asked)])
         for first, *others in equal.values():
             if (same := self._results.get(first.id)) is not None:
-                for each in others:  # with the arguments of the call, which a person may change
+                for each in others:  # with the final arguments, which a person may have changed
                     self._end(each, same.result, same.error, same.id, same.arguments)
         if gates:
             raise Waiting(gates)
 
     async def _ask_people(self, asked: _Asked) -> _Todo | None:
-        """The call as people want it made; None where it is over without that."""
+        """The call as people want it made; None if it ends without being made."""
         call, plan = asked.call, asked.plan
         starts = self._began.get(call.id, 0)
         if not isinstance(plan, ToolPlan) or self._unfinished(plan, call) != "ask":
@@ -186,12 +186,12 @@ class Toolbox(OfferedTools):
     def _prepare(
         self, index: int, call: CallPart, may_call: bool, equal: dict[str, list[CallPart]]
     ) -> _Todo | _Asked | None:
-        """The call as it is to be made; None where it has a result without that. `index` is its
-        place among the calls of its round."""
+        """The call, ready to be made; None if it has a result without that. `index` is its position
+        among the calls of its round."""
         if call.id in self._results:
             return None
         plan, most = self.tools.get(call.name), self.marker.max_calls
-        if call.id in self._began:  # the bounds may be others since: what began may have happened
+        if call.id in self._began:  # bounds may have changed since; the call may have run
             if call.id in self._lost or self._unfinished(plan, call) == "tell":
                 self._end(call, error=f"the program failed or was interrupted: {UNKNOWN}")
                 return None
@@ -211,7 +211,7 @@ class Toolbox(OfferedTools):
         try:
             arguments = plan.validate(call.arguments)
         except ValidationError as error:
-            if call.id in self._began:  # with parameters that the tool had then
+            if call.id in self._began:  # with the parameters that the tool had then
                 self._end(call, error=f"the program failed or was interrupted: {UNKNOWN}")
                 return None
             return self._refuse(call, f"wrong arguments: {'; '.join(faults(error))}")
@@ -230,10 +230,10 @@ class Toolbox(OfferedTools):
         return _Todo(call, plan, arguments, self.shown_arguments(call))
 
     def _unfinished(self, plan: ToolPlan | AskPlan | None, call: CallPart) -> WhenUnfinished:
-        """What happens with a call that had begun and has no result. What runs for a graph is
-        recorded by itself, unless the body or function which asks the LM alone knows the graph. A
-        function that has an LM ask a person was not interrupted. Of a tool that is gone nothing is
-        known."""
+        """What happens with a call that had begun and has no result. The graph of a tool has
+        records of its own, unless only the body or function that asks the LM knows the graph. A
+        function that has an LM ask a person was not interrupted. Nothing is known of a tool that no
+        longer exists."""
         if not isinstance(plan, ToolPlan):
             return "tell" if plan is None else "ask"
         is_resumed = plan.call.graph is not None and self._is_recorded
@@ -243,16 +243,16 @@ class Toolbox(OfferedTools):
         return "repeat" if is_resumed else plan.tool.unfinished
 
     def _asker_in(self, plan: ToolPlan, call: CallPart) -> Asker:
-        """Who asks the LM in a call."""
-        # A journal knows the classes of its graph alone.
+        """The asker of questions to the LM inside a call."""
+        # A journal knows only the classes of its graph.
         node = self.plan.node if self._is_recorded else self.asker.node
         item = call_number(self.question, call.id)
         return Asker("source", node, self.field.name, f"({plan.name})", item)
 
     @property
     def _is_recorded(self) -> bool:
-        """Whether what is done inside a tool has records of its own: not where the node is of a
-        class outside the graph."""
+        """Whether work inside a tool has records of its own: not if the node is of a class outside
+        the graph."""
         return self._within.writer is self.run.writer
 
     def _refuse(self, call: CallPart, text: str) -> None:
@@ -264,7 +264,7 @@ class Toolbox(OfferedTools):
         started, result, error = perf_counter(), None, None
         used: list[Usage] = []
         asker = self._asker_in(plan, call)
-        # The context is that of the task of this call.
+        # The task of this call has its own context.
         reporter.set(report_on_loop(partial(self._report, call.id)))
         meter_in_force.set((used.append, partial(self.run.watch, asker, step=self.step)))
         try:
@@ -286,7 +286,7 @@ class Toolbox(OfferedTools):
         except CancelledError as raised:
             if cancellations():
                 raise
-            # Raised by the tool itself: a failure like any other.
+            # The tool raised it by itself: an ordinary failure.
             raise self._failed(plan, call, raised) from raised
         finally:
             if used:
@@ -306,7 +306,7 @@ class Toolbox(OfferedTools):
         await self.run.writer.store(self._ended(made))
 
     def _as_json(self, value: Any, run: Run) -> Any:
-        """A result as JSON. Its files are kept beside it."""
+        """A result as JSON. Its files are stored beside it."""
         if not in_use():
             return _as_json(value, run)
         with collected() as found:
@@ -319,7 +319,7 @@ class Toolbox(OfferedTools):
     async def _call(self, todo: _Todo, hidden: Mapping[str, Any], asker: Asker) -> Any:
         plan, run = todo.plan, self._within
         call, arguments = plan.call, {**hidden, **todo.arguments}
-        # A graph has many calls inside, which must not share a key.
+        # A graph makes many calls inside, which must not share a key.
         call_in_progress.set("" if call.graph is not None else self.idempotency_key(todo.call))
         if call.graph is not None:
             from bae.runner import run_inside
@@ -347,7 +347,7 @@ class Toolbox(OfferedTools):
 
     def _failed(self, plan: ToolPlan, call: CallPart, raised: BaseException) -> BaseException:
         if isinstance(raised, BudgetError | GateError | HintError | JournalError | RecallError):
-            return raised  # as in a dependency: it is not the tool that failed
+            return raised  # as in a dependency: the tool itself has not failed
         if isinstance(raised, ToolServerError):
             raised.path = raised.path or f"{self.plan.name}.{self.field.name} <- {plan.name}"
             return raised
@@ -370,18 +370,18 @@ class Toolbox(OfferedTools):
 
 
 def _for_the_model(raised: BaseException) -> ToolError | None:
-    """The error that a body or a dependency in the graph of a tool raised for the model to read."""
+    """The error for the model that a body or a dependency in the graph of a tool raised."""
     while isinstance(raised, NodeError | DepError) and raised.cause is not None:
         raised = raised.cause
     return raised if isinstance(raised, ToolError) else None
 
 
 class _NoJSONError(Exception):
-    """A tool has returned what JSON cannot express; the text is the type."""
+    """A tool has returned a value that JSON cannot express; the text is the type."""
 
 
 def _as_json(value: Any, run: Run) -> Any:
-    """A result as JSON, with masks in the place of secrets."""
+    """A result as JSON, with masks in place of secrets."""
     if value is None or type(value) in (bool, int):
         return value
     if type(value) is str:
@@ -396,7 +396,7 @@ def _as_json(value: Any, run: Run) -> Any:
 
 
 def toolbox_of(target: type[Node], resolved: Mapping[str, Any], scene: Scene) -> Toolbox | None:
-    """The tools for filling a node, or None where the calls are given. Raises where nothing can run
+    """The tools for filling a node; None if the calls are given. Raises an error if nothing can run
     the tools."""
     box = scene.toolbox
     if box is not None and box.plan.node is target:

@@ -3,13 +3,19 @@ thread: the message of the user, and the reply."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, overload
+
+from pydantic_core import core_schema
 
 from bae.tools import ToolCall
 
 if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+
     from bae.prompts.messages import Message
 
 TURNS: Final = 20
@@ -18,6 +24,8 @@ _CUT_AT: Final = 4
 """A window of turns has this many equal parts; the oldest part is left out at once."""
 _LONGEST_CALL: Final = 2_000
 """How many characters of a tool call, with its result, later turns show."""
+IS_TURNS: Final = "bae_turns"
+"""A key in the metadata of the core schema of `Messages`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,20 @@ class Messages(Sequence[Turn]):
     def __len__(self) -> int:
         return len(self.turns)
 
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        found = handler.resolve_ref_schema(handler(source))
+        whole = cast("core_schema.CoreSchema", {k: v for k, v in found.items() if k != "ref"})
+        return core_schema.json_or_python_schema(
+            core_schema.no_info_wrap_validator_function(_read, whole),
+            whole,
+            serialization=core_schema.wrap_serializer_function_ser_schema(_write, schema=whole),
+            metadata={IS_TURNS: True},
+            ref=found.get("ref"),  # or pydantic takes the other schema where the type is met again
+        )
+
     @property
     def ends(self) -> tuple[str, str]:
         """The ids of the runs of the first and the last turn."""
@@ -138,6 +160,56 @@ class Messages(Sequence[Turn]):
             return Turn(note, "").messages()
         messages[0] = replace(messages[0], parts=(TextPart(note), *messages[0].parts))
         return tuple(messages)
+
+
+turns_in_use: ContextVar[Messages | None] = ContextVar("bae_turns", default=None)
+"""The earlier turns of the run that this code runs in, or whose values it reads."""
+
+
+@contextmanager
+def as_references() -> Generator[None]:
+    """Inside this block, JSON has a reference to runs in place of the turns of the run in use, at
+    any depth of a value. So a journal stores each turn once."""
+    token = _refers.set(True)
+    try:
+        yield
+    finally:
+        _refers.reset(token)
+
+
+_refers: ContextVar[bool] = ContextVar("bae_refers", default=False)
+is_referring: Final = _refers.get
+"""Whether JSON has references in place of turns."""
+
+
+def _write(value: Any, whole: Callable[[Any], Any]) -> Any:
+    known = turns_in_use.get() if is_referring() else None
+    if known is not None and isinstance(value, Messages) and value.turns:
+        first, last = value.ends
+        part = _part(known, last, len(value))
+        calls = part == value.turns
+        if calls or Messages(part).without_calls().turns == value.turns:
+            about = {"thread": value.thread, "omitted": value.omitted, "calls": calls}
+            return {**about, "first": first, "last": last, "count": len(value)}
+    return whole(value)
+
+
+def _read(data: Any, whole: Callable[[Any], Any]) -> Any:
+    if not is_referring() or not isinstance(data, dict) or "first" not in data:
+        return whole(data)
+    said = cast("Mapping[str, Any]", data)
+    known = turns_in_use.get() or Messages()
+    # Turns that the reader does not have count as omitted: the run is only shown then.
+    turns = _part(known, said["last"], said["count"])
+    missing = said["count"] - len(turns)
+    found = Messages(turns, said["thread"], said["omitted"] + missing)
+    return found if said["calls"] else found.without_calls()
+
+
+def _part(known: Messages, last: str, count: int) -> tuple[Turn, ...]:
+    """The `count` turns that end with the run `last`."""
+    end = next((n for n, turn in enumerate(known.turns, 1) if turn.run_id == last), 0)
+    return known.turns[max(0, end - count) : end]
 
 
 class TurnOptions(NamedTuple):

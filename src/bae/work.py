@@ -1,5 +1,5 @@
-"""What a run did, as a tree: graphs, their steps, the sources of fields, and the questions to LMs.
-`bae.history.History` builds it from the records of a run."""
+"""The work of a run as a tree: graphs, their steps, the sources of fields, and the questions to
+LMs. `bae.history.History` builds it from the records of a run."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     )
 
 State = Literal["running", "done", "failed", "waiting", "cancelled", "interrupted"]
-"""How far something is. What is "waiting" waits for a person; what is "interrupted" was running
-when the process stopped."""
+"""The state of work. "waiting" is for a person; "interrupted" was running when the process
+stopped."""
 
 NOTHING_USED: Final = Usage()
 TEXT_SHOWN: Final = 600
-"""How many characters `LMQuestion.text` has: the last ones that have arrived."""
+"""How many characters `LMQuestion.text` has: the newest."""
 CALL_ID: Final = re.compile(r"c[1-9][0-9]{0,8}")
 """The ids of tool calls."""
 
@@ -54,7 +54,7 @@ class Span(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """The length in seconds."""
         return self.end - self.start
 
 
@@ -62,8 +62,8 @@ class Span(NamedTuple):
 class Work:
     """Something that a run does and that takes time.
 
-    `spans` are the times it was worked on, one for each process that did; `since` is the start of
-    the one that is open. `usage` is what LMs used for it, without what is inside it.
+    `spans` are the times when a process worked on it; `since` is the start of the open span.
+    `usage` is what LMs used for it, without the work inside it.
     """
 
     started: float
@@ -74,14 +74,14 @@ class Work:
     spans: list[Span] = field(default_factory=list[Span])
     since: float | None = None
     resumed: bool = False
-    """Whether it was done before the run was resumed."""
+    """Whether it was finished before the run was resumed."""
     begun: dict[Work, None] | None = None
-    """The parts that have begun since all of them were closed: whatever is open is among them, or
+    """The parts that have begun since all of them were closed. Any open part is among them, or
     inside one of them."""
 
     @property
     def inside(self) -> Work | None:
-        """What this is a part of; None for the run itself."""
+        """The work that this is a part of; None for the run itself."""
         match self:
             case LMQuestion():
                 return self.asked_by
@@ -100,7 +100,7 @@ class Work:
 
     @property
     def parts(self) -> Iterator[Work]:
-        """What is directly a part of this."""
+        """The direct parts of this work."""
         parts: tuple[Work | None, ...] = ()
         match self:
             case GraphRun():
@@ -127,7 +127,7 @@ class Work:
         self.state, self.ended, self.error = "running", None, None
 
     def end(self, at: float, state: State = "done", error: BaseException | None = None) -> None:
-        """Nothing works on it any more."""
+        """End the work: nothing works on it any more."""
         if self.since is not None:
             self.spans.append(Span(self.since, max(at, self.since)))
             self.since = None
@@ -135,65 +135,65 @@ class Work:
 
     @property
     def is_open(self) -> bool:
-        """Whether something works on it."""
+        """Whether something works on it now."""
         return self.since is not None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class LMQuestion(Work):
-    """What an LM is asked, until it has answered: a fill, a choice, or whatever a body or a
-    dependency asks."""
+    """A question to an LM, until it is answered: a fill, a choice, or a question of a body or a
+    dependency."""
 
     asker: Asker
     asked_by: Step | Source | ToolRun
     offered: tuple[type[Node] | type[None], ...] = ()
     chosen: type[Node] | type[None] | None = None
-    """What the LM chose; `NoneType` ends the run."""
+    """The class that the LM chose; `NoneType` ends the run."""
     with_fields: bool = False
-    """Of a choice: whether one answer chose the node and filled it."""
+    """For a choice: whether one answer chose the node and filled it."""
     took: float = 0.0
-    """How long the answer took, as it was measured."""
+    """How long the answer took, as measured."""
     answers: list[AnswerJudged] = field(default_factory=list["AnswerJudged"])
     restarts: list[AnswerRestarted] = field(default_factory=list["AnswerRestarted"])
     texts: dict[Place, str] = field(default_factory=dict[Place, str])
     """The text of each field that has arrived and is not void, until the question has ended."""
     text_place: Place | None = None
-    """Where text has arrived last, of the answer that is arriving."""
+    """The place of the newest text of the answer that is arriving."""
     text_since: float = 0.0
     """When the first piece of the answer arrived."""
     thoughts: str = ""
-    """What the model has thought since the last answer."""
+    """The model's thinking since the last answer."""
     retry: AnswerRestarted | None = None
     """Why the request is being sent again."""
     loop: ToolLoop | None = None
-    """The conversation, if the LM may call tools. With several, the newest."""
+    """The conversation, if the LM may call tools; of several, the newest."""
     calls: list[ToolRun] = field(default_factory=list["ToolRun"])
-    """The calls of tools that began since the question was asked, or asked again."""
+    """The tool calls that began since the question was asked, or asked again."""
 
     def end_answer(self) -> None:
-        """An answer has ended, so nothing is arriving."""
+        """Note that an answer has ended, so nothing is arriving."""
         self.text_place, self.text_since = None, 0.0
         self.thoughts, self.retry = "", None
 
     def end(self, at: float, state: State = "done", error: BaseException | None = None) -> None:
-        """Nothing works on it any more: what it was answered is elsewhere."""
+        """End the question. Its answer is stored elsewhere."""
         Work.end(self, at, state, error)
         self.texts.clear()
         self.end_answer()
 
     @property
     def text(self) -> str:
-        """The end of the text that has arrived last."""
+        """The end of the newest text."""
         return "" if self.text_place is None else self.texts.get(self.text_place, "")[-TEXT_SHOWN:]
 
     @property
     def is_last_of_round(self) -> bool:
-        """Whether the last answer ended a round: the record of the round has its usage."""
+        """Whether the last answer ended a round: the record of the round then has its usage."""
         return self.loop is not None and self.answers[-1].attempt.usage == NOTHING_USED
 
     @property
     def waits(self) -> bool:
-        """Whether a person is asked about a call of a tool, or in the graph that runs for one."""
+        """Whether a person is asked about a tool call, or in the graph that runs for a call."""
         if self.loop is None:
             return False
         gates = (gate for each in self.loop.gates.values() for gate in each)
@@ -201,7 +201,7 @@ class LMQuestion(Work):
 
     @property
     def awaits_calls(self) -> bool:
-        """Whether calls of the last round have no result yet, so that no LM is at work."""
+        """Whether calls of the last round have no result yet, so that no LM is working."""
         if self.loop is None or not self.loop.rounds:
             return False
         number = self.loop.rounds[-1].number
@@ -215,7 +215,7 @@ class LMQuestion(Work):
 
     @property
     def paid(self) -> Usage:
-        """What it used; where it was cut off, what its answers until then used."""
+        """Its usage; if it was cut off, the usage of its answers until then."""
         if self.usage != NOTHING_USED:
             return self.usage
         rounds = () if self.loop is None else self.loop.rounds
@@ -226,7 +226,7 @@ class LMQuestion(Work):
 @dataclass(slots=True, eq=False)
 class ToolLoop:
     """A conversation with tools, until the LM has filled the node: its rounds, the calls that have
-    started and ended, by id, and what else the LM was told."""
+    started and ended, by id, and the other messages to the LM."""
 
     target: str
     field_name: str
@@ -236,11 +236,11 @@ class ToolLoop:
     ended: dict[str, ToolEnded] = field(default_factory=dict[str, Any])
     replies: list[RoundReplied] = field(default_factory=list["RoundReplied"])
     reports: dict[str, ToolReported] = field(default_factory=dict[str, Any])
-    """The newest report of each call that runs."""
+    """The newest report of each running call."""
     asked: str = ""
-    """The text of the question that the conversation begins with, where it is recorded."""
+    """The text of the question that the conversation begins with, if it is recorded."""
     question: str = ""
-    """What tells it apart from other conversations of one body or function."""
+    """The key among the conversations of one body or function."""
     calls: dict[str, ToolRun] = field(default_factory=dict[str, "ToolRun"])
     """The calls by id, in the order in which the LM made them."""
     starts: dict[str, int] = field(default_factory=dict[str, int])
@@ -259,7 +259,7 @@ class ToolLoop:
 
     @property
     def refusals(self) -> list[RoundReplied]:
-        """Why `Tools(accept=…)` refused answers."""
+        """The messages with which `Tools(accept=…)` refused answers."""
         return [reply for reply in self.replies if reply.kind == "refused"]
 
     @property
@@ -269,19 +269,19 @@ class ToolLoop:
 
 
 def call_number(question: str, id: str) -> int:
-    """The number of a call among all calls of one field: the item in the places of what runs for
-    the call. `question` tells the questions of one body or function apart."""
+    """The number of a call among all calls of one field: the item number in places of work for the
+    call. `question` tells the questions of one body or function apart."""
     base = (crc32(question.encode()) % 10**9) * 1000 if question else 0
     return base + (int(id[1:]) if CALL_ID.fullmatch(id) else 0)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ToolRun(Work):
-    """One call of a tool. It begins when the tool is called. A call that is answered without that,
-    because its arguments are wrong, or with the result of an equal call, only ends."""
+    """One call of a tool. It begins when the tool is called. A call that is answered without that
+    only ends: its arguments are wrong, or it gets the result of an equal call."""
 
     question: LMQuestion
-    """What the LM was asked when it made the call, or when the call was repeated."""
+    """The question to the LM that made the call, or repeated it."""
     loop: ToolLoop
     id: str
     name: str
@@ -294,7 +294,7 @@ class ToolRun(Work):
     """The error that the LM reads in place of a result."""
     took: float = 0.0
     reused: str = ""
-    """The id of an equal call, whose result this is."""
+    """The id of an equal call whose result this is."""
     was_called: bool = False
     """Whether the tool was called."""
     is_native: bool = False
@@ -304,7 +304,7 @@ class ToolRun(Work):
     graph: GraphRun | None = None
     """The graph that runs for it."""
     asked: list[LMQuestion] = field(default_factory=list[LMQuestion])
-    """What the tool asked LMs, in order."""
+    """The questions of the tool to LMs, in order."""
 
     @property
     def step(self) -> Step:
@@ -319,7 +319,7 @@ class ToolRun(Work):
 
     @property
     def place(self) -> Place:
-        """Where the call belongs: the field of its node, the tool, and the number of the call."""
+        """The place of the call: the field of its node, the tool, and the number of the call."""
         place, field_name = self.step.place, self.loop.field_name
         node = self.loop.target or place.node
         return Place(place.path, place.step, node, field_name, f"({self.name})", self.number)
@@ -327,7 +327,7 @@ class ToolRun(Work):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Item(Work):
-    """One item of a map. When it began is known of those that graphs run for."""
+    """One item of a map. Its start is known only if a graph runs for it."""
 
     source: Source
     index: int = 0
@@ -350,19 +350,19 @@ class Source(Work):
     origin: Origin | None = None
     """Where a recalled value was found."""
     turns: TurnsShown | None = None
-    """Which earlier turns of a thread the value is."""
+    """The earlier turns of a thread that the value has."""
     gate: OpenGate | None = None
     items: dict[int, Item] = field(default_factory=dict[int, Item])
     items_done: int = 0
     graph: GraphRun | None = None
-    """The graph that makes the value."""
+    """The graph that computes the value."""
     called_at: str = ""
-    """The place that the function was called for with equal arguments, where that was another."""
+    """The place that the function was called for with equal arguments, if that was another."""
     asked: list[LMQuestion] = field(default_factory=list[LMQuestion])
-    """What the function asked LMs, in order."""
+    """The questions of the function to LMs, in order."""
     answered: list[LMAnswered] = field(default_factory=list["LMAnswered"])
     taken: bool = False
-    """Whether an LM has made a node with the value, so that the next node has one of its own."""
+    """Whether an LM has made a node with the value, so that the next node has its own."""
 
     @property
     def graphs(self) -> Iterator[GraphRun]:
@@ -381,7 +381,7 @@ class BodyCall(Work):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Step(Work):
-    """One node of a graph, from the first work for it until it has led on.
+    """One node of a graph, from the first work for it until it has led to the next node.
 
     `node` is the node as far as it is known: a draft until the step is `whole`. `given`, `filled`
     and `forked` are the records that hold it.
@@ -394,24 +394,24 @@ class Step(Work):
     whole: bool = False
     whole_at: float = 0.0
     whole_count: int = 0
-    """The number of the record that says so."""
+    """The number of the record that completes it."""
     given: RunStarted | Returned | StepStarted | None = None
-    """The record of a node that a caller or a body made."""
+    """The record of a node that a caller or a body built."""
     filled: FillEnded | None = None
     forked: RunForked | None = None
     replaced: Node | None = None
-    """The node that a fork put another in the place of."""
+    """The node that a fork has replaced."""
     made: tuple[str, ...] = ()
-    """The fields whose default a factory made."""
+    """The fields whose default a factory computed."""
     sources: dict[tuple[str, str], Source] = field(default_factory=dict[tuple[str, str], Source])
     """By field and parameter."""
     fill: LMQuestion | None = None
     choice: LMQuestion | None = None
-    """The LM's choice of what follows this node."""
+    """The LM's choice of the next node."""
     asked: list[LMQuestion] = field(default_factory=list[LMQuestion])
-    """What the body asked LMs, in order."""
+    """The questions of the body to LMs, in order."""
     answered: list[LMAnswered] = field(default_factory=list["LMAnswered"])
-    """What an LM answered the body."""
+    """The answers of an LM to the body."""
     failed: list[LMFailed] = field(default_factory=list["LMFailed"])
     """The questions of the body that failed, in the process that called it last."""
     called: BodyCall | None = None
@@ -422,28 +422,28 @@ class Step(Work):
 
     @property
     def number(self) -> int:
-        """Its place in the trace of the graph."""
+        """The position in the trace of the graph."""
         return self.place.step
 
     @property
     def name(self) -> str:
-        """The name of the node class; empty while it is not known."""
+        """The name of the node class; empty if it is not known yet."""
         return self.place.node
 
     @property
     def before(self) -> Step | None:
-        """The step before it, as far as it is kept."""
+        """The previous step, if it is kept."""
         return self.graph.steps.get(self.number - 1)
 
     @property
     def filled_by(self) -> LMQuestion | None:
-        """The question whose answer filled the node: its fill, or the choice before it where one
+        """The question whose answer filled the node: its fill, or the choice before it if one
         answer did both."""
         choice = None if self.before is None else self.before.choice
         return choice if self.fill and choice and choice.with_fields else self.fill
 
     def tree(self) -> Iterator[Step]:
-        """This step and those of all graphs that run for its fields."""
+        """This step, and the steps of all graphs that run for its fields."""
         yield self
         for source in self.sources.values():
             for graph in (inner for each in source.graphs for inner in each.tree()):
@@ -454,8 +454,8 @@ class Step(Work):
 
     @property
     def tool_calls(self) -> Iterator[ToolRun]:
-        """The calls of tools, in the conversation that filled the node and in those that its body
-        and its sources had."""
+        """The tool calls, in the conversation that filled the node and in conversations of its body
+        and its sources."""
         for loop in self.loops.values():
             yield from loop.calls.values()
 
@@ -467,7 +467,7 @@ class Step(Work):
 
     @property
     def questions(self) -> Iterator[LMQuestion]:
-        """What LMs were asked, in this step, by its sources and by tools that were called."""
+        """The questions to LMs in this step, of its sources and of tools that were called."""
         for part in self.parts:
             if isinstance(part, Source):
                 yield from part.asked
@@ -487,24 +487,24 @@ class GraphRun(Work):
     max_iters: int = 10
     steps: dict[int, Step] = field(default_factory=dict[int, Step])
     dropped: int = 0
-    """How many steps that are long over are not kept."""
+    """How many finished steps are not kept."""
     outcome: Literal["", "ended", "waiting", "failed", "cancelled"] = ""
-    """How it came out; empty while it runs."""
+    """Its outcome; empty while it runs."""
     end_step: int = -1
-    """How many nodes it had when it came out."""
+    """How many nodes it had when it ended."""
     end_error: BaseException | None = None
     gates: tuple[OpenGate, ...] = ()
     source: Source | None = None
-    """What it runs for."""
+    """The work that it runs for."""
     item: Item | None = None
     call: ToolRun | None = None
-    """The call of a tool that it runs for."""
+    """The tool call that it runs for."""
     inner: dict[str, GraphRun] = field(default_factory=dict[str, "GraphRun"])
     """The graphs that run for fields of its nodes, by path."""
 
     @property
     def newest(self) -> Step | None:
-        """The step it is at."""
+        """The current step."""
         return self.steps[max(self.steps)] if self.steps else None
 
     @property
@@ -513,7 +513,7 @@ class GraphRun(Work):
         return [self.steps[number] for number in sorted(self.steps)]
 
     def tree(self) -> Iterator[GraphRun]:
-        """This graph and all that run inside it."""
+        """This graph and all graphs that run inside it."""
         graphs: list[GraphRun] = [self]
         for graph in graphs:
             yield graph

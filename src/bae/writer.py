@@ -145,7 +145,7 @@ class Writer:
 
 
 writer_in_use: ContextVar[Writer | None] = ContextVar("bae_writer", default=None)
-"""The writer of the run that this code runs in."""
+"""The writer of the run with a journal that this code runs in, or of a run inside of such a run."""
 
 
 def fencing_token() -> int:
@@ -153,14 +153,9 @@ def fencing_token() -> int:
     greatest number it has seen can refuse a process that was paused while another process took over
     its run.
 
-    Call it inside a body, a dependency or a tool; outside a run it raises `RuntimeError`. A run
-    without a journal has 0: no other process can take it over. The journal itself refuses writes of
-    such a process; the token is for effects outside the journal.
+    Call it inside a body, a dependency or a tool. Outside a run, and in a run without a journal, it
+    is 0: no other process can take over such a run. The journal itself refuses writes of a process
+    that has lost its run; the token is for effects outside the journal.
     """
     writer = writer_in_use.get()
-    if writer is None:
-        raise RuntimeError(
-            "fencing_token() was called outside a run: call it in a body, a dependency or a tool, "
-            "and pass the number on from there"
-        )
-    return writer.token
+    return 0 if writer is None else writer.token

@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { lazy, type ReactNode, Suspense } from "react";
-import { Redirect, Route, Switch, useLocation } from "wouter";
+import { Link, Redirect, Route, Switch, useLocation } from "wouter";
 
 import { inboxQuery } from "./api/queries.ts";
 import { Login } from "./login.tsx";
@@ -47,7 +47,9 @@ export function App() {
                 </Route>
                 <Route path="/team/:team?/*?">{() => <TeamPage team={pathPart(1)} />}</Route>
                 <Route>
-                  <Empty mark="?" title="There is no such page" />
+                  <Empty isPage mark="?" title="There is no such page">
+                    <Link href="/runs">All runs</Link>
+                  </Empty>
                 </Route>
               </Switch>
             </Suspense>
@@ -58,7 +60,7 @@ export function App() {
   );
 }
 
-/** A page that fails says so; the frame around it leads on. */
+/** A page that fails shows its error. The navigation stays. */
 function Page({ children }: { children: ReactNode }) {
   const [path] = useLocation();
   return (
@@ -72,7 +74,7 @@ function FailedPage({ error }: { error: unknown }) {
   return (
     <div className="page">
       <Problem error={error}>
-        <p className="fix">This page could not be shown. If the studio was started anew, it may have another page: load it again.</p>
+        <p className="fix">This page could not be shown. After a restart the studio may have a newer page: load it again.</p>
         <button type="button" className="button" onClick={() => location.reload()}>
           Load again
         </button>

@@ -115,7 +115,7 @@ function Banners() {
     <>
       {connection === "lost" && (
         <div className="banner" role="status">
-          Reconnecting. The page shows what was there before the connection was lost.
+          Reconnecting. The page shows the state before the connection was lost.
         </div>
       )}
       {studio.read_only !== null && !location.startsWith("/team") && (

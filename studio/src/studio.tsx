@@ -1,4 +1,4 @@
-// What the page knows about the studio itself: what is served, who uses it, and what they may do.
+// The studio itself: its graphs and teams, the user, and the actions that are allowed.
 
 import { useQuery } from "@tanstack/react-query";
 import { createContext, type ReactNode, useContext } from "react";
@@ -9,7 +9,7 @@ import { Loading, Problem } from "./ui/basics.tsx";
 
 const Context = createContext<StudioView | null>(null);
 
-/** What is served here, and what the user may do. */
+/** The graphs and teams that are served, and what the user may do. */
 export function useStudio(): StudioView {
   const found = useContext(Context);
   if (found === null) throw new Error("useStudio() is for components inside <Studio>");

@@ -55,7 +55,7 @@ def python(program: str, *, env: dict[str, str] | None = None) -> subprocess.Com
 def test_there_are_the_commands_that_the_docs_tell_of():
     assert list(COMMANDS[()].list_commands(_context())) == [
         *("new", "run", "chat", "check", "prompts", "graph", "runs", "eval", "optimize", "team"),
-        *("studio", "mcp", "serve", "submit", "worker", "engine", "lm", "version"),
+        *("studio", "mcp", "serve", "submit", "worker", "engine", "db", "lm", "version"),
     ]
 
 

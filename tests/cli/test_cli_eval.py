@@ -507,7 +507,8 @@ def learn(directory: str = "learned", answer: str = "dry it", known: Any = None)
     import app  # pyright: ignore[reportMissingImports]  # it is written by the test
 
     from bae.lm import LearnedPrompt, PromptExample
-    from bae.optimizer import Artifact, save_artifacts, schema_of
+    from bae.optimizer.artifacts import Artifact, save_artifacts
+    from bae.optimizer.node_schemas import schema_of
 
     known = known or {"Ticket": {"text": "Wet!"}}
     example = PromptExample(known=known, answer={"answer": answer})

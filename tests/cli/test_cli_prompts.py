@@ -11,7 +11,8 @@ pytest.importorskip("rich")
 
 from bae.cli import main
 from bae.lm import LearnedPrompt
-from bae.optimizer import Artifact, save_artifacts, schema_of
+from bae.optimizer.artifacts import Artifact, save_artifacts
+from bae.optimizer.node_schemas import schema_of
 
 pytestmark = pytest.mark.usefixtures("folder")
 APP = """

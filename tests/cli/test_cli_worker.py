@@ -16,6 +16,7 @@ import pytest
 from bae.cli import main
 from bae.journal import SQLiteJournal
 from bounded import BOUND
+from default_signals import restore_signals
 
 APP = """
 from bae import Graph, Node
@@ -89,6 +90,7 @@ def begin_worker(*arguments: str, folder: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "BAE_LM": "none"},
+        preexec_fn=restore_signals,
     )
 
 

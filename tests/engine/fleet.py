@@ -40,7 +40,10 @@ class Fleet:
 
     def start(self) -> subprocess.Popen[str]:
         """One more worker."""
-        known = {**os.environ, "PYTHONPATH": str(TESTS), "SHOP_LOG": str(self.log)}
+        path = os.pathsep.join(
+            [str(TESTS), str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
+        known = {**os.environ, "PYTHONPATH": path, "SHOP_LOG": str(self.log)}
         known["SHOP_SECONDS"] = str(self.seconds)
         given = [self.where, str(self.lease), str(self.concurrency)]
         given += [self.address] if self.address else []

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,7 +32,8 @@ class TemporalServer:
             asked += ["--db-filename", str(self.file)]
         null = subprocess.DEVNULL
         self.process = subprocess.Popen(asked, stdout=null, stderr=null, stdin=null)
-        asyncio.run(self._answers())
+        with ThreadPoolExecutor(1) as pool:  # a test may have a loop of its own
+            pool.submit(lambda: asyncio.run(self._answers())).result()
 
     async def _answers(self) -> None:
         from temporalio.client import Client

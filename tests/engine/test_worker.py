@@ -244,6 +244,18 @@ async def test_a_worker_that_stops_hands_its_runs_over_and_none_is_cancelled(jou
     assert result.result.count == 2
 
 
+async def test_a_run_that_the_engine_cancels_is_handed_over_and_not_cancelled(journal: Journal):
+    await HELD.submit(Held(), journal=journal, run_id="a")
+    worker = Worker(HELD, journal=journal)
+    work = asyncio.create_task(worker.carry_out("a", "held"))
+    await HOLD.begun.wait()
+    work.cancel()
+    await asyncio.wait((work,))
+    assert work.cancelled()
+    info = await journal.info("a")
+    assert (info.standing(), info.owner) == ("interrupted", None)
+
+
 async def test_the_fencing_token_of_a_run_grows_with_every_process_that_takes_it(
     journal: Journal,
 ):
@@ -265,14 +277,25 @@ class Tokens(EndNode):
     from_dep: Annotated[int, Dep(read_token)]
 
 
-async def test_a_run_without_a_journal_has_the_token_0_and_outside_a_run_there_is_none(
+async def test_the_token_is_0_outside_a_run_and_in_a_run_without_a_journal(
     journal: Journal,
 ):
     graph = Graph(start=Tokens)
     assert (await graph.arun(Tokens())).result.from_dep == 0
     assert (await graph.arun(Tokens(), journal=journal)).result.from_dep == 1
-    with pytest.raises(RuntimeError, match="outside a run"):
-        fencing_token()
+    assert fencing_token() == 0
+
+
+class Nested(Node):
+    async def __call__(self) -> Tokens:
+        return (await Graph(start=Tokens).arun(Tokens())).result
+
+
+async def test_a_run_without_a_journal_in_a_body_of_a_run_with_one_has_no_token_of_it(
+    journal: Journal,
+):
+    nested = await Graph(start=Nested, end=Tokens).arun(Nested(), journal=journal)
+    assert nested.result.from_dep == 0
 
 
 class Busy(Node):

@@ -13,7 +13,8 @@ from pydantic import Field
 from bae import BaeError, BaeLMError, BudgetError, Dep, FillError, Node
 from bae.evals.judge import GRADES, Judged, Verdict
 from bae.lm import Budget
-from bae.optimizer import Judge, Score, metrics_for
+from bae.optimizer import Judge, Score
+from bae.optimizer.metrics import metrics_for
 from bae.testing import Provider, ScriptedLM
 from bae.usage import metered
 from bounded import BOUND

@@ -11,12 +11,17 @@ from bae import Graph, JournalError, Node
 from bae.journal import Claim, Journal, MemoryJournal, RunInfo, SQLiteJournal, StoredRun, store
 from bae.testing import check_journal
 from journal_parts import SHAPE, begun, ended, ids, line, lines, new_run, numbers, refused
+from postgres_server import journals_of
 
 pytestmark = pytest.mark.once
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def journal(request, tmp_path):
+    if request.param == "postgres":
+        with journals_of(request.getfixturevalue("postgres")) as made:
+            yield made()
+        return
     made = MemoryJournal() if request.param == "memory" else SQLiteJournal(tmp_path / "runs.db")
     async with made:
         yield made

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pytest
 import pytest_asyncio
 
 import thread_runs
-from bae import GateError, Messages, RunCancelled
+from bae import Dep, GateError, Graph, Messages, Node, RunCancelled, Thread
 from bae.journal import (
     FieldText,
     Journal,
@@ -27,6 +27,7 @@ from bae.journal import (
     SQLiteJournal,
 )
 from bae.testing import ScriptedLM, replaying
+from end_node import EndNode
 from journal_parts import refused
 from thread_runs import Refund, Reply, Say, World, chat, refunds, replying
 
@@ -628,6 +629,84 @@ def start(path: Path, text: str, mode: str = "") -> subprocess.Popen[str]:
     arguments = [sys.executable, "-m", "thread_runs", str(path), text, mode]
     folder = Path(__file__).parents[1]
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=folder)
+
+
+async def return_turns(history: Messages) -> Messages:
+    return history
+
+
+class Plan(EndNode):
+    history: Annotated[Messages, Thread(last=None)]
+    copied: Annotated[Messages, Dep(return_turns, history="history")]
+    note: str
+
+
+class Draft(Node):
+    plan: Annotated[Plan, Dep()]
+    text: str
+
+    async def __call__(self) -> Sent:
+        return Sent(history=self.plan.history, plan=self.plan, text=self.text)
+
+
+class Told(Node):
+    text: str
+
+    async def __call__(self) -> Draft: ...
+
+
+class Sent(EndNode):
+    history: Annotated[Messages, Thread(last=None)]
+    plan: Plan
+    text: str
+
+
+nested = Graph(start=Told, end=Sent)
+
+
+async def tell(journal: Journal, *texts: str) -> ScriptedLM:
+    lm = ScriptedLM()
+    for text in texts:
+        lm = ScriptedLM({Plan: {"note": "n"}, Draft: {"text": f"re: {text}"}})
+        await nested.arun(Told(text=text), lm, thread="ana", journal=journal, run_id=text)
+    return lm
+
+
+async def test_turns_inside_of_other_values_are_stored_as_references(journal: Journal):
+    await tell(journal, "first", "second", "third")
+    stored = await journal.read("third")
+    assert not any("re: first" in line.data for line in stored.lines)
+    node = (await nested.resume("third", journal=journal)).result
+    assert [turn.reply for turn in node.history] == ["re: first", "re: second"]
+    assert node.history == node.plan.history == node.plan.copied
+
+    forked = await nested.fork("third", at=1, journal=journal, text="other")
+    again = (await nested.resume(forked, journal=journal)).result
+    assert (again.history, again.text) == (node.history, "other")
+
+    await journal.redact("first", "Told.text")
+    node = (await nested.resume("third", journal=journal)).result
+    assert users(node.plan.copied) == ["[withheld]", "second"]
+    await journal.delete(["first"])
+    node = (await nested.resume("third", journal=journal)).result
+    assert (users(node.plan.copied), node.plan.copied.omitted) == (["second"], 1)
+
+
+async def test_turns_that_a_run_was_given_by_its_caller_are_stored_whole(journal: Journal):
+    given = Messages([("by hand", "yes")])
+    plan = Plan(history=given, copied=given, note="n")
+    sent = Graph(start=Sent)
+    await sent.arun(
+        Sent(history=given, plan=plan, text="t"), thread="ben", journal=journal, run_id="r"
+    )
+    assert (await sent.resume("r", journal=journal)).result.plan == plan
+
+
+async def test_a_question_shows_no_turns_of_a_node_inside_of_its_values(journal: Journal):
+    lm = await tell(journal, "first", "second")
+    of_plan, of_draft = lm.prompts
+    assert [each.role for each in of_plan.conversation] == ["user", "assistant", "user"]
+    assert '"history"' not in of_draft.text
 
 
 @pytest.mark.once

@@ -357,6 +357,7 @@ async def test_the_record_says_who_failed_why_and_who_answered():
     assert (answer.verdict, answer.model) == ("valid", "second")
     assert (again.verdict, again.model) == ("restarted", "second")
     assert "529" in again.errors[0]
+    assert (await journal.why("r1", "Reply.text")).models == ("second",)
 
 
 async def test_text_that_the_first_streamed_is_void_before_the_next_is_asked():

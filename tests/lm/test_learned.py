@@ -321,7 +321,7 @@ async def test_claude_has_the_examples_cached_for_the_next_question(provider: Pr
 async def test_predictors_of_the_same_lessons_ask_the_same(provider: Provider):
     pytest.importorskip("dspy")
     from bae.lm import OptimizedLM
-    from bae.optimizer import fresh_predictor
+    from bae.optimizer.predictors import fresh_predictor
 
     filling, deciding = fresh_predictor(Outfit), fresh_predictor(Weather)
     for predictor, learned_prompt in ((filling.fill, DRESS), (deciding.choice, DECIDE)):

@@ -420,7 +420,8 @@ def chorus(prompt: Any) -> str:
 
 async def test_the_optimizer_learns_from_texts_and_asks_as_a_run_does():
     pytest.importorskip("dspy")
-    from bae.optimizer import aoptimize_node, artifact_of, trace_to_examples
+    from bae.optimizer import aoptimize_node, trace_to_examples
+    from bae.optimizer.predictors import artifact_of
 
     results = [await run(Topic(word=f"w{n}"), ToyBackend(f"{n}\n")) for n in range(6)]
     examples = [each for result in results for each in trace_to_examples(result)]

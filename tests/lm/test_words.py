@@ -12,7 +12,7 @@ from pydantic import Field
 from bae import LM, Dep, Graph, Node, NodeConfig, Recall
 from bae.lm import LearnedPrompt, NodePrompts, Retry, WithPrompts
 from bae.lm.extras import is_there
-from bae.optimizer import fresh_predictor
+from bae.optimizer.predictors import fresh_predictor
 from bae.prompts.questions import SYSTEM
 from bae.testing import Provider, ScriptedLM
 from end_node import EndNode

@@ -29,13 +29,8 @@ from pydantic import (
 import bae
 from bae import ArtifactError, Dep, Gate, Graph, Map, Node, NodeConfig, Recall
 from bae.lm import LearnedPrompt, PromptExample, WithPrompts
-from bae.optimizer import (
-    Artifact,
-    Made,
-    load_artifacts,
-    save_artifacts,
-    schema_of,
-)
+from bae.optimizer.artifacts import Artifact, Made, load_artifacts, save_artifacts
+from bae.optimizer.node_schemas import schema_of
 from toy_backend import ToyBackend
 
 
@@ -723,7 +718,8 @@ import bae.compiler, bae.optimizer, bae.evals
 from bae import Graph, Node
 from bae.compiler import create_optimized_lm
 from bae.lm import LearnedPrompt
-from bae.optimizer import Artifact, load_artifacts, save_artifacts, schema_of
+from bae.optimizer.artifacts import (Artifact, load_artifacts, save_artifacts)
+from bae.optimizer.node_schemas import (schema_of)
 from bae.lm.backend import Answer, Backend
 
 class Ask(Node):

@@ -14,7 +14,8 @@ import pytest
 from bae import Node
 from bae.lm import Backend, Budget, Usage
 from bae.lm.backend import Answer, Prompt
-from bae.optimizer import CallLog, Judge, Score
+from bae.optimizer import Judge, Score
+from bae.optimizer.calls import CallLog
 
 
 class Note(Node):

@@ -16,7 +16,8 @@ import bae.invoke
 from bae import BaeError, Dep, Gate, Graph, Map, Node, Recall
 from bae.evals import Case, evaluate
 from bae.journal import Journal, MemoryJournal, RunInfo
-from bae.optimizer import Transition, examples_from, transitions_from
+from bae.optimizer import examples_from
+from bae.optimizer.transitions import Transition, transitions_from
 from bae.testing import ScriptedLM
 from toy_backend import ToyBackend
 

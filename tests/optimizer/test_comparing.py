@@ -20,16 +20,9 @@ from pydantic import BaseModel, Field
 
 from bae import BaeLMError, BudgetError, Dep, Graph, Node, NodeConfig, Recall, Usage
 from bae.lm import Answer, Backend, Budget, Prompt, WithPrompts
-from bae.optimizer import (
-    CallLog,
-    Judge,
-    Progress,
-    aoptimize_node,
-    artifact_of,
-    compare,
-    fresh_predictor,
-    trace_to_examples,
-)
+from bae.optimizer import Judge, Progress, aoptimize_node, compare, trace_to_examples
+from bae.optimizer.calls import CallLog
+from bae.optimizer.predictors import artifact_of, fresh_predictor
 from bae.testing import ScriptedLM
 from wrong_by_design import HINT, Coded, answer, fills, right_examples
 

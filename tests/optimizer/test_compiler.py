@@ -20,18 +20,10 @@ from bae.lm import LearnedPrompt, OptimizedLM, PromptExample, WithPrompts
 from bae.lm.backend import Answer, Backend, Prompt
 from bae.lm.registry import cached_lm
 from bae.lm.signatures import node_to_signature
-from bae.optimizer import (
-    Artifact,
-    Made,
-    artifact_of,
-    fresh_predictor,
-    load_artifacts,
-    load_optimized,
-    predictor_of,
-    save_optimized,
-    schema_of,
-    trace_to_examples,
-)
+from bae.optimizer import load_optimized, save_optimized, trace_to_examples
+from bae.optimizer.artifacts import Artifact, Made, load_artifacts
+from bae.optimizer.node_schemas import schema_of
+from bae.optimizer.predictors import artifact_of, fresh_predictor, predictor_of
 from bae.testing import Provider, ScriptedLM
 from toy_backend import ToyBackend
 from wrong_by_design import CODES, Coded, Parcel, goes_by, right_examples
@@ -39,7 +31,7 @@ from wrong_by_design import CODES, Coded, Parcel, goes_by, right_examples
 dspy = pytest.importorskip("dspy")
 
 from bae.compiler import CompiledGraph, compile_graph, create_optimized_lm  # noqa: E402
-from bae.optimizer import NodePredictor  # noqa: E402
+from bae.optimizer.predictors import NodePredictor  # noqa: E402
 
 pytestmark = pytest.mark.once
 

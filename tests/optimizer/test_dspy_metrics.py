@@ -8,15 +8,9 @@ from typing import Annotated, Any
 import pytest
 
 from bae import BaeError, Dep, Node
-from bae.optimizer import (
-    Score,
-    choice_examples,
-    fields_metric,
-    fill_examples,
-    metrics_for,
-    node_transition_metric,
-    trace_to_examples,
-)
+from bae.optimizer import Score, fields_metric, node_transition_metric, trace_to_examples
+from bae.optimizer.examples import choice_examples, fill_examples
+from bae.optimizer.metrics import metrics_for
 
 dspy = pytest.importorskip("dspy")
 

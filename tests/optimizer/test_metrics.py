@@ -16,11 +16,8 @@ import pytest
 from pydantic import BaseModel, field_validator, model_validator
 
 from bae import BaeError, BudgetError, Dep, Node
-from bae.optimizer import (
-    Score,
-    fields_metric,
-    metrics_for,
-)
+from bae.optimizer import Score, fields_metric
+from bae.optimizer.metrics import metrics_for
 
 
 class Size(Enum):

@@ -27,7 +27,8 @@ from benchmarks.optimizing import (
 from bae.evals import Case, load_cases
 from bae.journal import SQLiteJournal
 from bae.lm.extras import is_there
-from bae.optimizer import examples_from, load_artifacts
+from bae.optimizer import examples_from
+from bae.optimizer.artifacts import load_artifacts
 
 pytestmark = [
     pytest.mark.once,

@@ -21,17 +21,10 @@ pytest.importorskip("h11")
 
 from bae import BaeError, BaeLMError, BudgetError
 from bae.lm import Budget
-from bae.optimizer import (
-    OPTIMIZERS,
-    CallLog,
-    Progress,
-    Score,
-    aoptimize_node,
-    artifact_of,
-    compare,
-    fresh_predictor,
-    optimize_node,
-)
+from bae.optimizer import Progress, Score, aoptimize_node, compare, optimize_node
+from bae.optimizer.calls import CallLog
+from bae.optimizer.optimizers import OPTIMIZERS
+from bae.optimizer.predictors import artifact_of, fresh_predictor
 from bae.testing import ScriptedLM, Status
 from wrong_by_design import (
     CODES,

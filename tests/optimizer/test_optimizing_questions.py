@@ -19,15 +19,15 @@ from bae import BaeLMError, Graph, Node, NodeConfig, Recall
 from bae.journal import MemoryJournal
 from bae.lm import Answer
 from bae.optimizer import (
-    OPTIMIZERS,
     OPTIONS,
     Improvement,
     aoptimize_node,
-    artifact_of,
     examples_from,
     optimize_node,
     trace_to_examples,
 )
+from bae.optimizer.optimizers import OPTIMIZERS
+from bae.optimizer.predictors import artifact_of
 from bae.prompts.questions import SYSTEM
 from toy_backend import ToyBackend
 from wrong_by_design import CODES, COLOURS, HINT, SMALL, Coded, Parcel, fills, right_traces

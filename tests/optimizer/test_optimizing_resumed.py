@@ -25,7 +25,9 @@ import wrong_by_design
 from bae import BaeError
 from bae.lm import Budget
 from bae.lm.backend import Prompt, Question
-from bae.optimizer import OPTIMIZERS, CallLog, aoptimize_node
+from bae.optimizer import aoptimize_node
+from bae.optimizer.calls import CallLog
+from bae.optimizer.optimizers import OPTIMIZERS
 from bae.prompts.messages import ask_in_text
 from bae.testing import ScriptedLM
 from wrong_by_design import SMALL, Coded, answer, asks, fills, found_by, wrong_provider

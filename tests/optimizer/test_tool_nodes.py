@@ -11,7 +11,8 @@ from bae import BaeError, Graph, Node, ToolCall, Tools
 from bae.compiler import create_optimized_lm
 from bae.journal import MemoryJournal
 from bae.lm import Answer, CallPart, LearnedPrompt, NodePrompts, Prompt, WithPrompts
-from bae.optimizer import Artifact, load_artifacts, save_artifacts, schema_of
+from bae.optimizer.artifacts import Artifact, load_artifacts, save_artifacts
+from bae.optimizer.node_schemas import schema_of
 from bae.testing import Call, ScriptedLM
 from end_node import EndNode
 from toy_backend import ToyBackend
@@ -126,7 +127,8 @@ async def recorded(count: int = 12) -> MemoryJournal:
 
 async def test_a_step_to_a_node_with_tools_is_an_example_of_the_choice_and_not_of_the_fill():
     pytest.importorskip("dspy")
-    from bae.optimizer import choice_examples, examples_from, fill_examples, trace_to_examples
+    from bae.optimizer import examples_from, trace_to_examples
+    from bae.optimizer.examples import choice_examples, fill_examples
 
     journal = await recorded(4)
     fork = await GRAPH.fork("r1", at=1, text="corrected", journal=journal)

@@ -32,15 +32,9 @@ import dspy
 from bae import Dep, Graph, Map, Node, Recall
 from bae.journal import MemoryJournal, SQLiteJournal
 from bae.lm.signatures import node_to_signature, with_source
-from bae.optimizer import (
-    choice_examples,
-    examples_from,
-    fill_examples,
-    split,
-    split_apart,
-    trace_to_examples,
-    transitions_from,
-)
+from bae.optimizer import examples_from, split, split_apart, trace_to_examples
+from bae.optimizer.examples import choice_examples, fill_examples
+from bae.optimizer.transitions import transitions_from
 from bae.testing import ScriptedLM
 from kept_runs import Trouble
 from toy_backend import ToyBackend

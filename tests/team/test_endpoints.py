@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import pytest
@@ -21,9 +21,10 @@ pytest.importorskip("websockets")
 pytest.importorskip("httpx")
 
 import httpx
+from pydantic import Field
 from websockets.asyncio.client import connect
 
-from bae import Graph, Node
+from bae import Gate, Graph, Node
 from bae.journal import MemoryJournal, RunInfo
 from bae.lm import Budget
 from bae.serve import API, User, bearer, router
@@ -46,6 +47,7 @@ from bae.team.models import TaskAttempt as Attempt
 from bae.team.models import TaskStatus as Status
 from bae.team.store import Store
 from bae.team.team_run import lead_lock
+from bae.team.worker_graph import worker_graph
 from bae.usage import Usage
 from git_repositories import git, write
 from team_parts import CALC, SUB, a_project
@@ -61,6 +63,13 @@ TASKS = (
 
 class Worked(Node):
     task: str
+
+    async def __call__(self) -> None: ...
+
+
+class Asking(Node):
+    task: str
+    answer: Annotated[str, Gate("May it take negative numbers?")] = Field(init=False)
 
     async def __call__(self) -> None: ...
 
@@ -541,6 +550,15 @@ async def test_a_question_in_the_inbox_has_its_task_and_the_path_that_takes_the_
         body = {"tasks": [*plan["context"]], "without_tests": True}
         assert (await shop.ask("POST", f"/{plan['gate']}", body)).json()["approved"] == 1
         assert (await shop.get("/inbox"))["gates"] == []
+
+
+async def test_the_question_of_a_worker_is_in_the_inbox_once(tmp_path: Path):
+    asking = Graph(start=Asking, end=Asking, name=worker_graph.name)
+    async with served(tmp_path) as shop:
+        before = (await shop.get("/inbox"))["gates"]
+        run = await asking.arun(Asking(task="sub"), journal=shop.api.journal, run_id="task-1-2")
+        assert run.waiting
+        assert (await shop.get("/inbox"))["gates"] == before
 
 
 async def test_nothing_is_asked_of_a_task_that_is_merged_and_notes_are_bounded(tmp_path: Path):

@@ -165,7 +165,7 @@ async def test_a_refused_submission_comes_back_into_the_same_conversation(tmp_pa
     assert [each.outcome for each in attempts] == ["failed", "passed"]
     assert [each.usage.calls for each in attempts] == [2, 2]
     assert "sub is 8" in read[2]
-    assert "You can submit 3 times more" in read[2]
+    assert "You can submit 3 more times" in read[2]
     assert read[2].startswith(read[0])  # one conversation, which grows
 
 
@@ -224,7 +224,7 @@ async def test_a_refused_edit_changes_nothing_and_says_why(tmp_path: Path) -> No
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         assert (await work(bench, task, lm)).status == "completed"
     refused = calls_of(lm)[0]
-    assert "Nothing was changed" in refused.error
+    assert refused.error.startswith("Nothing was changed:\n- the SEARCH lines")
     assert "add() { echo $(($1 + $2)); }" in refused.error  # the nearest line
 
 
@@ -343,11 +343,12 @@ async def test_work_is_stopped_between_two_rounds_and_kept(tmp_path: Path) -> No
     [
         ([Call("look", path="calc.sh")] * 3, "the same call 3 times"),
         ([Call("find", pattern=f"word{n}") for n in range(8)], "changed nothing in 8 rounds"),
+        ([WRONG_EDIT, DONE, DONE, DONE], "submitted the same work 3 times"),
     ],
-    ids=["equal calls", "idle"],
+    ids=["equal calls", "idle", "equal submissions"],
 )
 async def test_a_conversation_that_leads_to_nothing_asks_a_person(
-    tmp_path: Path, rounds: list[Call], why: str
+    tmp_path: Path, rounds: list[Any], why: str
 ) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         result = await work(bench, task, a_script(*rounds))

@@ -49,6 +49,7 @@ COMMANDS: Final = {
     "submit": Entry("Store a run for a worker to carry out.", "submit:submit"),
     "worker": Entry("Carry out the runs of a journal, with other workers.", "worker:worker"),
     "engine": Entry("Show what the workers of a journal have to do.", "engine:group"),
+    "db": Entry("Create and upgrade the tables of a Postgres journal.", "db:group"),
     "lm": Entry("List the language models and try one.", "lm:group"),
     "version": Entry("Print the versions of bae and its packages.", "app:version"),
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from bae.cli.exits import Misuse, refused
-from bae.cli.journals import default, file_to_write
+from bae.cli.journals import make_state_folder, state_folder
 from bae.cli.printing import Column, note, print_hanging, print_table
 from bae.cli.wording import count, cut, in_one_line
 from bae.evals.page import (
@@ -189,9 +189,9 @@ def check_files(named: Sequence[str]) -> None:
 
 def report_files() -> list[str]:
     """The files of an evaluation without `-o`; none, with a note, if they cannot be written."""
-    folder = default().parent / "evals"
+    folder = state_folder() / "evals"
     try:
-        file_to_write(None)  # the directory, which git ignores
+        make_state_folder()
         _check_folder(folder)
     except OSError as error:
         note(

@@ -1,6 +1,6 @@
-"""Which journal and which run a command means, and opening it: the file that is named, or else
-`.bae/runs.db`, which `bae run` makes beside the pyproject.toml with a `[tool.bae]`; where there is
-none, in this directory."""
+"""Which journal and which run a command means, and opening it: the file or the database that is
+named, or `journal` of `[tool.bae]`, or else `.bae/runs.db`, which `bae run` makes beside the
+pyproject.toml with a `[tool.bae]`; where there is none, in this directory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bae.cli.exits import refused
-from bae.cli.loading import project_file
+from bae.cli.loading import ProjectFile, project_file
 from bae.cli.options import NEWEST
 from bae.exceptions import BaeError, JournalError
+from bae.postgres.address import checked_address, has_password, is_address, without_password
 from bae.private_files import private
 
 if TYPE_CHECKING:
@@ -26,23 +27,101 @@ T = TypeVar("T")
 _FILE: Final = Path(".bae", "runs.db")
 
 
-def default() -> Path:
+PATIENCE: Final = 60.0
+"""Seconds that a command which runs a graph waits for a database that is away."""
+READING: Final = 5.0
+"""Seconds that a command which only looks into a database waits for it."""
+
+
+class JournalName(str):
+    """Where a journal is, as it is printed: a file, or the address of a database without its
+    password."""
+
+    address: str = ""
+    """The whole address of a database, which is never printed; empty for a file."""
+
+    @classmethod
+    def of(cls, text: str) -> JournalName:
+        """The journal that a command line or the environment names."""
+        if isinstance(text, JournalName) or not is_address(text):
+            return text if isinstance(text, JournalName) else cls(text)
+        try:
+            name = cls(without_password(checked_address(text)))
+        except ValueError as error:
+            raise refused(str(error), fix="see --journal in `bae runs list --help`") from None
+        name.address = text
+        return name
+
+    @property
+    def absolute(self) -> str:
+        """The same for a process in another directory."""
+        return self if self.address else os.path.abspath(self)
+
+
+def default() -> JournalName:
     """The journal where none is named, as it is called from this directory: that of the project, so
     that its runs are found wherever in it a command is typed."""
+    project = _project()
+    if project is None or project.table is None:
+        return JournalName(_FILE)
+    if "journal" in project.table:
+        return _configured(project.table["journal"], project.file)
+    return JournalName(os.path.relpath(project.file.parent / _FILE))
+
+
+def state_folder() -> Path:
+    """Where bae writes beside a project, or else in this directory."""
+    project = _project()
+    if project is None or project.table is None:
+        return _FILE.parent
+    return Path(os.path.relpath(project.file.parent / _FILE.parent))
+
+
+def _project() -> ProjectFile | None:
     # What is wrong with a pyproject.toml is reported where a graph is asked of it, not here.
     with suppress(BaeError, OSError):
-        project = project_file()
-        if project is not None and project.table is not None:
-            return Path(os.path.relpath(project.file.parent / _FILE))
-    return _FILE
+        return project_file()
+    return None
 
 
-def file_to_read(given: str | None) -> str:
-    """The file of a journal, or of exported runs, that must be there."""
-    path = Path(given) if given else default()
-    if path.is_file():
-        return str(path)
-    what = f"there is no journal here: {path} is not there"
+def make_state_folder() -> Path:
+    """The same, made: git leaves it alone, as runs hold what people have typed."""
+    folder = state_folder()
+    folder.mkdir(exist_ok=True)
+    ignore = folder / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")
+    return folder
+
+
+def _configured(named: object, file: Path) -> JournalName:
+    """The journal that `[tool.bae]` names."""
+    where = os.path.relpath(file)
+    if not isinstance(named, str) or not named:
+        raise BaeError(
+            f"[tool.bae] journal in {where} names nothing",
+            code="bae-journal-configured",
+            fix='write journal = "runs.db", or journal = "postgresql://HOST/DATABASE"',
+        )
+    if not is_address(named):
+        return JournalName(os.path.relpath(file.parent / os.path.expanduser(named)))
+    if has_password(named):
+        raise BaeError(
+            f"[tool.bae] journal in {where} has a password in it, which everyone reads who reads "
+            "the project",
+            code="bae-journal-configured",
+            fix="remove it there, and leave it to PGPASSWORD or to a passfile (~/.pgpass, or "
+            "PGPASSFILE); or set BAE_JOURNAL to the whole address",
+        )
+    return JournalName.of(named)
+
+
+def file_to_read(given: str | None) -> JournalName:
+    """The journal, or the file of exported runs, that must be there."""
+    name = JournalName.of(given) if given else default()
+    if name.address or os.path.isfile(name):
+        return name
+    what = f"there is no journal here: {name} is not there"
     fix = "run a graph with `bae run`, which makes it, or name one with --journal FILE"
     if given:
         what = f"there is no journal {given}"
@@ -50,28 +129,25 @@ def file_to_read(given: str | None) -> str:
     raise refused(what, fix)
 
 
-def file_to_write(given: str | None) -> str:
-    """The file of a journal that may be made. The default one gets a directory of its own that git
-    leaves alone: runs hold what people have typed."""
+def file_to_write(given: str | None) -> JournalName:
+    """The journal that may be made."""
     if given:
-        return given
-    path = default()
-    path.parent.mkdir(exist_ok=True)
-    ignore = path.parent / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", encoding="utf-8")
-    return str(path)
+        return JournalName.of(given)
+    name = default()
+    if name == os.path.join(state_folder(), _FILE.name):
+        make_state_folder()
+    return name
 
 
-def journal_for(graph: Graph[Any, Any], given: str | None, so: str) -> str | None:
-    """The file of the journal of a new run. The default one is done without where it cannot be had,
-    with a note that says what follows from that."""
-    if given is not None:
+def journal_for(graph: Graph[Any, Any], given: str | None, so: str) -> JournalName | None:
+    """The journal of a new run. The default file is done without where it cannot be had, with a
+    note that says what follows from that."""
+    if given is not None or default().address:
         return file_to_write(given)
     errors = [p for p in graph.validate(journal=True) if p.severity == "error"]
     without = set(graph.validate())
     why = [f"{p.place}: {p.message}" for p in errors if p not in without]
-    file = ""
+    file = default()
     if not why:
         try:
             file = file_to_write(None)
@@ -87,19 +163,23 @@ def journal_for(graph: Graph[Any, Any], given: str | None, so: str) -> str | Non
     return None
 
 
-def open_to_read(file: str) -> Journal:
-    """The journal in a file that exists: that of a `SQLiteJournal`, or one that `Journal.export`
-    wrote, which can be read and replayed but not written."""
+def open_to_read(file: str, patience: float | None = None) -> Journal:
+    """The journal in a database, or in a file that exists: that of a `SQLiteJournal`, or one that
+    `Journal.export` wrote, which can be read and replayed but not written."""
     from bae.journal.export import RecordedRuns, is_sqlite
 
+    if name := JournalName.of(file).address:
+        return _postgres(name, READING if patience is None else patience)
     return _sqlite(file) if is_sqlite(file) else RecordedRuns.of(file)
 
 
-def open_to_write(file: str) -> Journal:
-    """The `SQLiteJournal` in a file, which is created if there is none. Any other file is refused
-    with `bae-journal-readonly` and not changed."""
+def open_to_write(file: str, patience: float | None = None) -> Journal:
+    """The journal in a database, or the `SQLiteJournal` in a file, which is created if there is
+    none. Any other file is refused with `bae-journal-readonly` and not changed."""
     from bae.journal.export import is_sqlite
 
+    if name := JournalName.of(file).address:
+        return _postgres(name, PATIENCE if patience is None else patience)
     if os.path.isdir(file) or (
         os.path.exists(file) and os.path.getsize(file) and not is_sqlite(file)
     ):
@@ -112,10 +192,23 @@ def open_to_write(file: str) -> Journal:
     return _sqlite(file)
 
 
+def can_be_written(file: str) -> bool:
+    """Whether the runs of a journal that exists can be continued."""
+    from bae.journal.export import is_sqlite
+
+    return bool(JournalName.of(file).address) or is_sqlite(file)
+
+
 def _sqlite(file: str) -> Journal:
     from bae.journal.sqlite import SQLiteJournal
 
     return SQLiteJournal(file)
+
+
+def _postgres(address: str, patience: float) -> Journal:
+    from bae.journal.postgres import PostgresJournal
+
+    return PostgresJournal(address, patience=patience)
 
 
 def use(
@@ -130,7 +223,8 @@ def use(
 
     async def used() -> T:
         path = file_to_write(file) if new else file_to_read(file)
-        async with open_to_write(path) if write or new else open_to_read(path) as journal:
+        opened = open_to_write if write or new else open_to_read
+        async with opened(path, READING) as journal:
             return await work(journal)
 
     return asyncio.run(used())

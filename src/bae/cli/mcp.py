@@ -65,7 +65,7 @@ def list_servers(
     Each server is started or connected to, and closed again. No tool is called. The exit code is 1
     if a server could not be opened.
     """
-    from bae.mcp import servers_of
+    from bae.mcp.servers import servers_of
 
     found = servers_of(load(module).graph)
     listed = [

@@ -1,5 +1,5 @@
 """`bae new`: a small project that works, to be changed into one's own, from the files in
-`template`. It depends on the bae that wrote it, wherever that was installed from."""
+`template`. It requires the version of bae that wrote it, or a later one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Final
-from urllib.parse import urlsplit, urlunsplit
+from typing import Annotated, Final
 
 from rich.text import Text
 
+from bae import __version__
 from bae.cli.exits import Misuse, refused
 from bae.cli.options import AsJSON, LMName, argument, examples, flag
 from bae.cli.printing import out, print_hanging, print_json
@@ -41,7 +40,8 @@ _SCRIPT: Final = "scripted:tests/answers.json"
 """The LM that is there whatever else is not."""
 _NAME: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 _TAKEN: Final = ("bae", "tests", "conftest", "setup")
-_BAE: Final = "bae-graphs[cli]"
+REQUIREMENT: Final = f"bae-graphs[cli]>={__version__}"
+"""What a new project depends on, as pip and uv take it."""
 
 
 def new(
@@ -71,7 +71,7 @@ def new(
         )
     folder = Path(name)
     project = _named(folder.resolve().name, lm or "", folder)
-    files = project.files(requirement())
+    files = project.files()
     _refuse_existing(folder, files, force)
     _write(folder, files)
     if as_json:
@@ -119,14 +119,14 @@ class NewProject:
         words = ["bae", "run", "--set", "text=Where is my parcel?"]
         return shlex.join([*words, "--lm", self.lm] if self.lm else words)
 
-    def files(self, bae: str) -> dict[str, str]:
-        """The text of every file, by its path in the project; `bae` is what it depends on."""
+    def files(self) -> dict[str, str]:
+        """The text of every file, by its path in the project."""
         values = {
             "project": self.name,
             "module": self.module,
             "run": self.run,
-            "install": shlex.quote(bae),
-            "dependency": json.dumps(bae),
+            "install": shlex.quote(REQUIREMENT),
+            "dependency": json.dumps(REQUIREMENT),
         }
 
         def filled(text: str) -> str:
@@ -201,26 +201,3 @@ def _write(folder: Path, files: dict[str, str]) -> None:
             fix="choose a directory that can be written to",
             cause=error,
         ) from error
-
-
-# --- where bae is from --------------------------------------------------------------------------
-
-
-def requirement() -> str:
-    """The bae that runs, as pip and uv take it: by its name, or with the URL that it was installed
-    from where that was no index, as its metadata say."""
-    try:
-        said: Any = json.loads(distribution("bae_graphs").read_text("direct_url.json") or "{}")
-        parts = urlsplit(said.get("url") or "")
-        vcs, folder = said.get("vcs_info"), said.get("subdirectory")
-        user, _, host = parts.netloc.rpartition("@")
-        if parts.scheme != "ssh" or ":" in user:  # a password is nobody else's
-            parts = parts._replace(netloc=host)
-        url = urlunsplit(parts)
-        if url and vcs:
-            url = f"{vcs.get('vcs', 'git')}+{url}@{vcs.get('commit_id') or ''}".rstrip("@")
-        if url and folder:
-            url += f"#subdirectory={folder}"
-    except (PackageNotFoundError, ValueError, OSError, AttributeError, TypeError):
-        return _BAE
-    return f"{_BAE} @ {url}" if url else _BAE

@@ -234,7 +234,7 @@ def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
 def _metric(reference: str | None, graph: Graph[Any, Any]) -> Any:
     """What scores answers: a function of an example and a prediction, as DSPy has them, or
     functions of an expected and a given node by their class. None if none is named."""
-    from bae.optimizer import metrics_for
+    from bae.optimizer.metrics import metrics_for
 
     if reference is None:
         return None

@@ -93,12 +93,15 @@ def _newest(ctx: Any) -> Iterable[RunInfo]:
     named: str | None = None if ctx is None else ctx.params.get("journal")
 
     async def listed() -> list[RunInfo]:
-        async with open_to_read(file_to_read(named or os.environ.get("BAE_JOURNAL"))) as journal:
+        file = file_to_read(named or os.environ.get("BAE_JOURNAL"))
+        async with asyncio.timeout(_SOON), open_to_read(file, patience=0) as journal:
             return await journal.runs(limit=200)
 
     return asyncio.run(listed())
 
 
+_SOON: Final = 2.0
+"""Seconds that a shell waits for completions from a database."""
 _PLAIN: Final = re.compile(r"(?!-)[\w./~+@%=:,-]+")
 """Words that no shell makes something else of, and that are no option."""
 _LEFT_OUT: Final = ("__pycache__", "node_modules")
@@ -198,9 +201,9 @@ NewestRun = Annotated[
 JournalFile = Annotated[
     str | None,
     option(
-        "--journal -j FILE",
-        "The journal file. Default: `.bae/runs.db` beside the pyproject.toml with [tool.bae], else "
-        "in this directory.",
+        "--journal -j FILE|URL",
+        "The journal: a file, or a database as postgresql://HOST/DATABASE. Default: `journal` of "
+        "[tool.bae] in pyproject.toml, or `.bae/runs.db` beside it, else in this directory.",
         envvar="BAE_JOURNAL",
     ),
 ]

@@ -128,7 +128,7 @@ class CommandLine:
         last = ["--", *given] if any(each.startswith("-") for each in given) else []
         line = ["bae", *command.split(), *([] if last else given), *more]
         options = {"--lm": self.lm, "--optimized": self.optimized, "-m": self.module}
-        if self.journal is not None and Path(self.journal) != default():
+        if self.journal is not None and Path(self.journal) != Path(default()):
             options["-j"] = self.journal
         for option, value in options.items():
             line += [option, value] if value is not None else []

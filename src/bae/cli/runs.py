@@ -15,7 +15,7 @@ from rich.text import Text
 
 from bae.cli.approvals import approvals, cancel, tell
 from bae.cli.exits import refused
-from bae.cli.journals import file_to_read, file_to_write, run_meant, stored_run, use
+from bae.cli.journals import can_be_written, file_to_read, file_to_write, run_meant, stored_run, use
 from bae.cli.loading import is_configured
 from bae.cli.options import (
     AsJSON,
@@ -41,7 +41,6 @@ from bae.cli.timeline import bars_of, path_lines
 from bae.cli.wording import count, in_one_line
 from bae.exceptions import JournalError
 from bae.journal.critical_paths import critical_path
-from bae.journal.export import is_sqlite
 from bae.journal.gates import open_gates
 from bae.journal.provenance import Provenance
 from bae.journal.redaction import Redaction
@@ -200,7 +199,7 @@ def show(
     for line in outcome_lines(told):
         print_hanging(console, line, 2)
     file, status, info = file_to_read(journal), told.timeline.status, told.info
-    if not is_sqlite(file) or status in ("ended", "running"):
+    if not can_be_written(file) or status in ("ended", "running"):
         return
     said = CommandLine(None if is_configured() else "MODULE", file)
     if status == "waiting" and not any(gate.answered for gate in info.waiting):

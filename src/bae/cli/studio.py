@@ -139,7 +139,7 @@ def studio(
     serves = {
         "modules": [os.path.abspath(each) if "/" in each else each for each in modules or ()],
         "folder": os.getcwd(),
-        "journal": file and os.path.abspath(file),
+        "journal": file and file.absolute,
         "team": source.team and str(source.team),
         "options": [lm, max_iters, host, port, *source.hosts, *origins],
         "token": token and sha256(token.encode()).hexdigest(),

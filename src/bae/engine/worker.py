@@ -156,7 +156,8 @@ class Worker:
 
     async def carry_out(self, run_id: str, graph: str, info: RunInfo | None = None) -> WorkOutcome:
         """Begin or resume a run, and return what came of it. `info` is its entry, if it was read
-        a moment ago. An engine calls this; only what is a fault of the program is raised."""
+        a moment ago. An engine calls this; only what is a fault of the program is raised. If it is
+        cancelled, the run is handed over."""
         worked = self.graphs.get(graph)
         if worked is None:
             return WorkOutcome("unfit")
@@ -164,11 +165,13 @@ class Worker:
             return WorkOutcome("handed over")
         task = asyncio.create_task(self._attempt(run_id, worked, info), name=f"run {run_id}")
         self._tasks[task] = run_id
-        explained(task, lambda _: HandedOver() if self.stopping.is_set() else None)
+        is_given_up = False
+        explained(task, lambda _: HandedOver() if is_given_up or self.stopping.is_set() else None)
         task.add_done_callback(self._tasks.pop)
         try:
             await asyncio.wait((task,))
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # by the engine, as Temporal does without a heartbeat
+            is_given_up = True
             task.cancel()
             await gone((task,))
             raise

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from bae.journal.compatibility import BrokenRun, Change, check
     from bae.journal.critical_paths import CriticalPart, CriticalPath, critical_path
     from bae.journal.feeds import Feed, FeedBatch, FeedItem, FeedPage, Feeds, Subscriber, subscribe
-    from bae.journal.live_texts import LiveTexts, TextPiece
     from bae.journal.memory import MemoryJournal
     from bae.journal.postgres import PostgresJournal
     from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound
@@ -107,7 +106,6 @@ __all__ = [
     "LMUsed",
     "Line",
     "Listed",
-    "LiveTexts",
     "MadeCall",
     "MemoryJournal",
     "Origin",
@@ -138,7 +136,6 @@ __all__ = [
     "StoredRun",
     "StoredThread",
     "Subscriber",
-    "TextPiece",
     "TextVoided",
     "Thinking",
     "ThreadTurn",
@@ -166,7 +163,6 @@ __getattr__, __dir__ = export_lazily(
         "compatibility": "BrokenRun Change check",
         "critical_paths": "CriticalPart CriticalPath critical_path",
         "feeds": "Feed FeedBatch FeedItem FeedPage Feeds Subscriber subscribe",
-        "live_texts": "LiveTexts TextPiece",
         "memory": "MemoryJournal",
         "postgres.journal": "PostgresJournal",
         "provenance": "JudgedAnswer MadeCall Provenance ToolRound",

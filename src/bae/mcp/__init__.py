@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from bae.rooms import export_lazily
 
 if TYPE_CHECKING:
-    from bae.mcp.servers import MCP, servers_of
+    from bae.mcp.servers import MCP
     from bae.mcp.serving import GraphServer
 
-__all__ = ["MCP", "GraphServer", "servers_of"]
+__all__ = ["MCP", "GraphServer"]
 
 __getattr__, __dir__ = export_lazily(
-    __name__, {"servers": "MCP servers_of", "serving": "GraphServer"}
+    __name__,
+    {"servers": "MCP", "serving": "GraphServer"},
+    former={"servers_of": ("mcp.servers", "`bae mcp list` lists the tools of servers")},
 )

@@ -1,80 +1,65 @@
 """Optimization: examples from journals, metrics, DSPy's optimizers by name, and learned prompts as
 files, which any backend can be asked with."""
 
-from bae.evals.case_types import every_node
 from bae.evals.judge import Judge
 from bae.evals.metrics import NodeMetric, Score, fields_metric, node_transition_metric
-from bae.optimizer.artifacts import (
-    Artifact,
-    Made,
-    load_artifacts,
-    save_artifacts,
-)
-from bae.optimizer.calls import CallLog, CallStatistics
 from bae.optimizer.comparison import Comparison, compare
-from bae.optimizer.examples import (
-    choice_examples,
-    example_of,
-    examples_from,
-    fill_examples,
-    trace_to_examples,
-)
+from bae.optimizer.examples import examples_from, trace_to_examples
 from bae.optimizer.improvement import Improvement, PartResult
-from bae.optimizer.metrics import Metric, metrics_for
-from bae.optimizer.node_schemas import NodeSchema, schema_of
+from bae.optimizer.metrics import Metric
 from bae.optimizer.optimization import Progress, aoptimize_node, optimize_node
-from bae.optimizer.optimizers import OPTIMIZERS, OPTIONS
-from bae.optimizer.predictors import (
-    NodePredictor,
-    artifact_of,
-    fresh_predictor,
-    load_optimized,
-    predictor_of,
-    save_optimized,
-)
+from bae.optimizer.optimizers import OPTIONS
+from bae.optimizer.predictors import load_optimized, save_optimized
 from bae.optimizer.splits import Split, split, split_apart
-from bae.optimizer.transitions import Transition, transitions_from
+from bae.rooms import export_lazily
 
 __all__ = [
-    "OPTIMIZERS",
     "OPTIONS",
-    "Artifact",
-    "CallLog",
-    "CallStatistics",
     "Comparison",
     "Improvement",
     "Judge",
-    "Made",
     "Metric",
     "NodeMetric",
-    "NodePredictor",
-    "NodeSchema",
     "PartResult",
     "Progress",
     "Score",
     "Split",
-    "Transition",
     "aoptimize_node",
-    "artifact_of",
-    "choice_examples",
     "compare",
-    "every_node",
-    "example_of",
     "examples_from",
     "fields_metric",
-    "fill_examples",
-    "fresh_predictor",
-    "load_artifacts",
     "load_optimized",
-    "metrics_for",
     "node_transition_metric",
     "optimize_node",
-    "predictor_of",
-    "save_artifacts",
     "save_optimized",
-    "schema_of",
     "split",
     "split_apart",
     "trace_to_examples",
-    "transitions_from",
 ]
+
+__getattr__, __dir__ = export_lazily(
+    __name__,
+    {},
+    former={
+        "artifact_of": ("optimizer.predictors", "call save_optimized"),
+        "choice_examples": ("optimizer.examples", "call examples_from"),
+        "example_of": ("optimizer.examples", "call examples_from"),
+        "fill_examples": ("optimizer.examples", "call examples_from"),
+        "fresh_predictor": ("optimizer.predictors", "call optimize_node"),
+        "metrics_for": ("optimizer.metrics", "give `metric=` a function"),
+        "predictor_of": ("optimizer.predictors", "call load_optimized"),
+        "schema_of": ("optimizer.node_schemas", "call optimize_node"),
+        "transitions_from": ("optimizer.transitions", "call examples_from"),
+        "Transition": ("optimizer.transitions", "call examples_from"),
+        "NodeSchema": ("optimizer.node_schemas", "call optimize_node"),
+        "NodePredictor": ("optimizer.predictors", "call optimize_node"),
+        "load_artifacts": ("optimizer.artifacts", "call load_optimized"),
+        "save_artifacts": ("optimizer.artifacts", "call save_optimized"),
+        "Made": ("optimizer.artifacts", "read the file that save_optimized writes"),
+        "CallLog": ("optimizer.calls", "`bae optimize` prints the calls"),
+        "CallStatistics": ("optimizer.calls", "`bae optimize` prints the calls"),
+        "OPTIMIZERS": ("optimizer.optimizers", "`bae optimize --help` lists the optimizers"),
+        "Artifact": ("optimizer.artifacts", "call load_optimized"),
+        "every_node": ("evals.case_types", "optimize_node and compare find subgraphs"),
+    },
+)

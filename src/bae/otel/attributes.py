@@ -1,5 +1,5 @@
-"""What spans are called and have as attributes: by the names of the semantic conventions for
-generative AI where there is one."""
+"""The names and attributes of spans. They follow the semantic conventions for generative AI where
+the conventions have a name."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _about_place(place: Place) -> Attributes:
 
 
 def about_conversation(thread: str | None, metadata: Mapping[str, Any]) -> Attributes:
-    """What every span of a run has of its thread and of the user. Tools that group traces by
+    """The attributes of every span of a run for its thread and its user. Tools that group traces by
     session get the thread, unless the metadata has a session."""
     named = {name: metadata.get(name) for name in ("session_id", "user_id")}
     texts = {name: str(value) for name, value in named.items() if isinstance(value, str | int)}
@@ -95,8 +95,8 @@ def about_recall(source: Source) -> Attributes:
 
 
 def about_usage(usage: Usage) -> Attributes:
-    """What several calls used together. Not by the names of the conventions: calls have those, and
-    adding them up would count them twice."""
+    """The usage of several calls together. It does not use the names of the conventions: the spans
+    of calls have those, and a sum over all spans would count them twice."""
     if usage == NOTHING_USED:
         return {}
     return {
@@ -124,7 +124,7 @@ def about_attempt(attempt: Attempt, by: str, *, content: bool) -> Attributes:
 
 
 def about_chat(usage: Usage, by: str) -> Attributes:
-    """A request to a model, by what it used."""
+    """A request to a model, by its usage."""
     model = usage.models[-1] if usage.models else ""
     return {
         "gen_ai.operation.name": "chat",
@@ -165,7 +165,7 @@ def error_type(error: BaseException) -> str:
 
 
 def provider_of(model: str) -> str:
-    """Who offers a model, in the words of the conventions, as far as its name tells."""
+    """The provider of a model, in the words of the conventions, as far as its name tells."""
     before, slash, rest = model.lower().partition("/")
     name = rest if slash else before
     if slash and before in _PROVIDERS.values():
@@ -177,7 +177,7 @@ def provider_of(model: str) -> str:
 
 
 def _messages(role: str, text: str, reason: str = "") -> str:
-    """A text as the conventions have messages; empty if there is none."""
+    """A text as a message of the conventions; empty if there is no text."""
     message: Attributes = {"role": role, "parts": [{"type": "text", "content": text}]}
     if reason:
         message["finish_reason"] = reason
@@ -185,7 +185,7 @@ def _messages(role: str, text: str, reason: str = "") -> str:
 
 
 def round_message(text: str, calls: Iterable[Mapping[str, Any]], reason: str) -> str:
-    """An answer with tool calls as the conventions have messages."""
+    """An answer with tool calls as a message of the conventions."""
     parts: list[Attributes] = [{"type": "text", "content": text}] if text else []
     parts += [{"type": "tool_call", **call} for call in calls]
     return text_of_json([{"role": "assistant", "parts": parts, "finish_reason": reason}])
@@ -200,7 +200,7 @@ def name_of(cls: type) -> str:
 
 
 LONGEST: Final = 40_000
-"""Characters of a traceback, and of the arguments and the result of a tool call."""
+"""How many characters of a traceback, or of a tool call's arguments or result, are kept."""
 NOT_CALLED: Final = "not_called"
 """The type of error of a call that could not be made."""
 FINISHED: Final = {"cut-off": "length", "refused": "content_filter"}
@@ -224,4 +224,4 @@ _PROVIDERS: Final = {
     "grok": "x_ai",
     "sonar": "perplexity",
 }
-"""Who offers models whose names begin so, or come after such a prefix."""
+"""The provider of models whose names begin with a text, perhaps after another prefix."""

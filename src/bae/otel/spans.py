@@ -1,5 +1,5 @@
-"""The spans of one run, opened and ended as its records come in. What was asked, answered or raised
-is in them only where `content` is wanted, and never with secrets."""
+"""The spans of one run, opened and ended as its records arrive. Questions, answers and messages of
+errors are in them only with `content`, and never with secrets."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ if TYPE_CHECKING:
 
 STEPS_KEPT: Final = 200
 _HAVE_SPANS: Final = ("fill", "choice")
-"""The kinds of questions that have spans; others are asked within that of a step or a source."""
+"""The kinds of questions with spans. Other questions are in the span of a step or a source."""
 
 
 class RunSpans:
-    """Give it the records of a run in their order. A run that is interrupted and resumed has a span
-    for each time a process worked on it, which links to the one before.
+    """Makes spans from the records of a run, in their order. A run that was interrupted and resumed
+    has a span for each time a process worked on it, which links to the span before it.
 
-    Spans are under `around`. Without it the run is in progress: they are under the span that is
-    current, and are made current where the code of the run is called, so that spans of other
+    Spans are under `around`. Without it, the run is in progress. Its spans are then under the
+    current span, and are current where the code of the run is called, so that spans of other
     libraries are under them. `common` are attributes of every span. `submitted` is the span in
-    which another process submitted the run: the run is under it where no other span is current.
+    which another process submitted the run: the run is under it if no other span is current.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class RunSpans:
         self._current = around is None
         self._open: dict[Work, _OpenSpan] = {}
         self._rounds: dict[LMQuestion, tuple[Span, float]] = {}
-        """The answer of the last round of a conversation with tools, and when it was there."""
+        """The answer of the last round of a conversation with tools, and when it arrived."""
         self._before: SpanContext | None = None
         # Sync dependencies that ask an LM write records in their thread.
         self._lock = RLock()
@@ -118,7 +118,7 @@ class RunSpans:
             self._history.add(record)
 
     def close(self) -> None:
-        """No more records come: end what is open."""
+        """End the open spans: there are no more records."""
         with self._lock:
             self._current = False
             self._history.stop()
@@ -126,8 +126,8 @@ class RunSpans:
     def _change(self, change: WorkChange, work: Work) -> None:
         match change, work:
             case "started", BodyCall():
-                # A record is written by the task that does what it is about, so it is enough to
-                # attach the context here. What was current before is attached again at the end.
+                # The task that does the work writes its records, so it is enough to attach the
+                # context here. The earlier context is attached again at the end.
                 around = self._nearest(work)
                 self._attach(None if around is None else around.context)
             case "started", GraphRun() | Step() | Source() | LMQuestion() | ToolRun():
@@ -189,7 +189,7 @@ class RunSpans:
         return about
 
     def _add_chat(self, question: LMQuestion) -> None:
-        """A model has answered: the call is a span from when it was sent."""
+        """Add a span for a model's answer, from when the request was sent."""
         judged, around = question.answers[-1], self._nearest(question)
         if around is None:
             return
@@ -209,8 +209,8 @@ class RunSpans:
         span.end(_ns(max(began, judged.at)))
 
     def _start_round(self, question: LMQuestion) -> None:
-        """A model has answered in a conversation with tools. The span of its answer ends at once,
-        but is open until it is known whether the answer is valid."""
+        """Start the span of a model's answer in a conversation with tools. Its time ends at once,
+        but it stays open until it is known whether the answer is valid."""
         self._end_round(question)
         loop, around = question.loop, self._nearest(question)
         if loop is None or around is None:
@@ -278,7 +278,7 @@ class RunSpans:
             case Source() if work.turns is not None:
                 self._add_event(work.step, "bae.turns_shown", work.started, about_turns(work))
             case Source() if work not in self._open and work.state in ("done", "failed"):
-                # Nothing recorded that it started, or it was cancelled and another node waited.
+                # No record started it, or it was cancelled and another node waited for it.
                 self._start(work, (work.ended or 0.0) - work.took)
                 self._end(work)
             case ToolRun():
@@ -326,11 +326,11 @@ class RunSpans:
             self._attach(opened.around)
 
     def _end_item(self, item: Item) -> None:
-        """When an item began no record says: its turn came when another was done."""
+        """End an item of a map. No record has its start: it began when another item ended."""
         source, opened = item.source, self._open.get(item.source)
         if opened is None or item.state != "done" or item.ended is None:
             return
-        if item.graph is None:  # else the graph has a span
+        if item.graph is None:  # otherwise the graph has a span
             plan = plan_of(source.node_type).fields[source.place.field]
             turn = item.index - plan.items_at_once
             began = opened.ends[turn] if 0 <= turn < len(opened.ends) else opened.since
@@ -343,7 +343,7 @@ class RunSpans:
         opened = self._open.pop(work, None)
         if opened is None:
             return
-        ended = _ns(max(work.ended or 0.0, opened.since))  # clocks are set back now and then
+        ended = _ns(max(work.ended or 0.0, opened.since))  # clocks are sometimes set back
         outcome = outcome or ("" if work.state == "done" else work.state)
         chosen = work.chosen if isinstance(work, LMQuestion) else None
         about = {"bae.outcome": outcome, "bae.chosen": None if chosen is None else name_of(chosen)}
@@ -353,7 +353,7 @@ class RunSpans:
         opened.span.end(ended)
 
     def _count(self, question: LMQuestion) -> None:
-        """Add up what a question used, for who asks and for all graphs around."""
+        """Add the usage of a question to its asker and to all graphs around."""
         by, usage = question.asked_by, question.usage
         if question.asker.kind == "fill" and isinstance(by, Step) and by.filled_by is not None:
             usage = by.filled_by.usage
@@ -363,10 +363,10 @@ class RunSpans:
             if each in self._open:
                 self._open[each].usage += usage
 
-    # What is around.
+    # Spans around work.
 
     def _nearest(self, work: Work | None) -> _OpenSpan | None:
-        """The span of work, or the one that is open around it."""
+        """The span of work, or the nearest open span around it."""
         return next((self._open[each] for each in _around(work) if each in self._open), None)
 
     def _attach(self, context: Context | None) -> None:
@@ -374,7 +374,7 @@ class RunSpans:
             contexts.attach(context)
 
     def _leave(self, work: Work) -> None:
-        """What the graph of some work calls next is not inside that work."""
+        """Leave the span of some work: the next calls of its graph are not inside it."""
         graph = next(each for each in _around(work) if isinstance(each, GraphRun))
         if graph in self._open:
             self._attach(self._open[graph].around)
@@ -382,25 +382,25 @@ class RunSpans:
     # What may be shown.
 
     def _may_quote(self, work: Work) -> bool:
-        """Whether content is wanted, and no class that the run has met can hold a secret. Bodies,
-        dependencies and exceptions can quote whatever they have met, which is not known of a run
-        whose start is not recorded."""
+        """Whether content is wanted, and no class of the run so far can hold a secret. Bodies,
+        dependencies and exceptions may quote anything from these classes; the classes are unknown
+        for a run without a record of its start."""
         if not self._content or self._history.run.start is None:
             return False
         if isinstance(work, Source):
-            # Of a source that began before the records do, the class may not be known.
+            # A source may have begun before the first record, and its class may be unknown.
             is_known = work.step.node_type is not None
             if not is_known or secret_behind(work.node_type, work.place.field):
                 return False
         return may_show(self._history.met, following=True)
 
     def _may_quote_error(self, work: Work) -> bool:
-        """Whether the message of an error may be shown: a function that takes a secret may quote
+        """Whether the message of an error may be shown. A function that takes a secret may quote
         it, and the message passes on to the step and the graphs around."""
         return self._may_quote(work) and not any(map(is_near_secret, self._history.met))
 
     def _may_show(self, question: LMQuestion) -> bool:
-        """Whether what was asked and answered may be shown, with the results of tools: a tool that
+        """Whether a question and its answer may be shown, with the results of tools: a tool that
         takes a secret may quote it."""
         by, asker, loop = question.asked_by, question.asker, question.loop
         if loop is not None and asker.kind == "fill" and secret_behind(asker.node, loop.field_name):
@@ -415,8 +415,8 @@ class RunSpans:
 
 @dataclass(slots=True)
 class _OpenSpan:
-    """A span that has started: `around` is the context it is in, `context` that of its parts, and
-    `ends` when the items of a map ended."""
+    """A span that has started: `around` is its context, `context` that of its parts, and `ends` the
+    end times of the items of a map."""
 
     span: Span
     around: Context
@@ -427,14 +427,14 @@ class _OpenSpan:
 
 
 def _around(work: Work | None) -> Iterator[Work]:
-    """Some work and all that it is inside of."""
+    """Some work and all work around it."""
     while work is not None:
         yield work
         work = work.inside
 
 
 def fail_span(span: Span, at: int, error: BaseException, content: bool) -> None:
-    """Report an error in a span; its message only where `content` is wanted."""
+    """Report an error in a span; its message only with `content`."""
     span.set_attributes(about_error(error))
     about: Attributes = {"exception.type": error_type(error)}
     if content:

@@ -1,6 +1,5 @@
 """A layered layout for directed graphs: boxes in rows, edges as lines with right angles that pass
-through no box. Pure functions on whole numbers, so that the same layout is drawn in pixels and in
-characters."""
+through no box. Pure functions on whole numbers, so that pixels and characters share one layout."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ Edge = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How wide and how high a box is."""
+    """The width and the height of a box."""
 
     width: int
     height: int
@@ -25,33 +24,33 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Spacing:
-    """Distances, in the unit of the drawing. *Across* is along a row, and *along* is the way the
-    graph goes."""
+    """Distances, in the unit of the drawing. *Across* is along a row, and *along* is the direction
+    of the graph."""
 
     apart: int
     """Across, between two boxes."""
     beside: int
-    """Across, between a line and what is beside it."""
+    """Across, between a line and its neighbor."""
     joins: int
     """Across, between two lines at one box."""
     inset: int
     """Across, from the corner of a box to the first line."""
     tail: int
-    """Along, from a box to the first way across."""
+    """Along, from a box to the first crossbar."""
     track: int
-    """Along, from one way across to the next."""
+    """Along, from one crossbar to the next."""
     head: int
-    """Along, from the last way across to the next box: the arrow head is there."""
+    """Along, from the last crossbar to the next box: the arrow head is there."""
     loop: int
-    """Across, how far a line from a box to itself goes out."""
+    """Across, the distance of a line from a box to itself."""
     loop_at: tuple[int, int]
-    """Along, where on its box it leaves and comes back."""
+    """Along, where such a line leaves its box and comes back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """Where everything is: the upper left corner and the size of each box, and for each edge the
-    points of its line, from its tail to its head."""
+    """The positions: the upper left corner and the size of each box, and for each edge the points
+    of its line, from its tail to its head."""
 
     corners: tuple[Point, ...]
     sizes: tuple[Size, ...]
@@ -63,8 +62,8 @@ class Arranged:
 def arrange(
     sizes: Sequence[Size], edges: Sequence[Edge], spacing: Spacing, *, across: bool = False
 ) -> Arranged:
-    """Lay out boxes, the first one on top, or with `across` at the left. A box comes out wider than
-    it was where the lines that end at it need the room."""
+    """Lay out boxes, the first box at the top, or with `across` at the left. A box gets wider if
+    the lines that end at it need the room."""
     if across:
         turned = [Size(size.height, size.width) for size in sizes]
         found = arrange(turned, edges, spacing)
@@ -131,7 +130,7 @@ def _widen(box: int, size: Size, down: Sequence[Edge], spacing: Spacing) -> Size
 
 
 def _drop_repeats(points: Iterable[Point]) -> list[Point]:
-    """Leave out points that are the one before, or on the way to the next."""
+    """Leave out points that repeat the point before, or are on the way to the next."""
     kept: list[Point] = []
     for point in points:
         if kept and kept[-1] == point:
@@ -146,8 +145,8 @@ def _drop_repeats(points: Iterable[Point]) -> list[Point]:
 
 
 def layers(count: int, edges: Sequence[Edge]) -> tuple[list[int], set[int], list[int]]:
-    """The row of every box, the places of the edges that close a cycle and so lead upward, and the
-    boxes in the order of a walk in depth, which keeps together what belongs together."""
+    """The row of every box; the positions of the edges that close a cycle and so lead upward; and
+    the boxes in the order of a depth-first walk, which keeps related boxes together."""
     onward: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     for place, (a, b) in enumerate(edges):
         if a != b:
@@ -173,7 +172,7 @@ def layers(count: int, edges: Sequence[Edge]) -> tuple[list[int], set[int], list
                 done.append(here)
                 path.pop()
     rows = [0] * count
-    for box in reversed(done):  # after all that lead to it, so that the longest way counts
+    for box in reversed(done):  # after all boxes that lead to it, so that the longest path counts
         for place, target in onward[box]:
             if place not in upward:
                 rows[target] = max(rows[target], rows[box] + 1)
@@ -185,13 +184,13 @@ def layers(count: int, edges: Sequence[Edge]) -> tuple[list[int], set[int], list
 SWEEPS: Final = 12
 ROUNDS: Final = 6
 PULL: Final = (8.0, 2.0, 1.0)
-"""How much a link with no, one or two boxes at its ends wants to be straight: the longer an edge,
-the more a bend shows."""
+"""The weight of a straight link with no, one or two boxes at its ends: the longer an edge, the more
+visible is a bend."""
 
 
 class _Rows:
-    """Boxes, and stand-ins numbered on from them for edges that skip rows. A chain has the boxes
-    and stand-ins that an edge passes, from above to below."""
+    """Boxes, and stand-ins for edges that skip rows, numbered after them. A chain has the boxes and
+    stand-ins that an edge passes, from above to below."""
 
     def __init__(
         self,
@@ -226,10 +225,10 @@ class _Rows:
         self.widths = [w + spacing.loop * (box in loops) for box, w in enumerate(self.drawn)]
         """With room for a line from a box to itself."""
         self.left = [0] * count
-        """The left side of every box, and the place of every stand-in."""
+        """The left side of every box, and the position of every stand-in."""
 
     def is_box(self, vertex: int) -> bool:
-        """Whether it is a box, and no stand-in."""
+        """Whether it is a box, not a stand-in."""
         return vertex < self.boxes
 
     def order(self) -> None:
@@ -246,7 +245,7 @@ class _Rows:
         self.rows = best
 
     def place(self) -> None:
-        """Draw boxes to the middle of what they are linked to, and the stand-ins of one edge to one
+        """Draw boxes to the middle of their neighbors, and the stand-ins of one edge to one
         straight line."""
         for row in self.rows:
             steps = self._steps(row)
@@ -267,7 +266,7 @@ class _Rows:
         self.left = [left - first for left in self.left]
 
     def _sweep(self, downward: bool) -> None:
-        """Order each row by the places of the neighbors in the row before it."""
+        """Order each row by the positions of the neighbors in the row before it."""
         linked = self.above if downward else self.below
         rows = self.rows if downward else self.rows[::-1]
         for before, row in pairwise(rows):
@@ -291,7 +290,7 @@ class _Rows:
         return total
 
     def _step(self, a: int, b: int) -> int:
-        """From the left side of one to that of the next, at least."""
+        """The least distance from the left side of a box to that of the next."""
         boxes = self.is_box(a) and self.is_box(b)
         return self.widths[a] + (self.spacing.apart if boxes else self.spacing.beside)
 
@@ -315,8 +314,8 @@ class _Rows:
             self.left[vertex] = left
 
     def _straighten(self, chain: list[int], at: dict[int, tuple[list[int], int]]) -> None:
-        """Put the stand-ins of an edge on one line where nothing is in the way, above a box that it
-        leads to if that can be."""
+        """Put the stand-ins of an edge on one line if nothing is in the way, if possible above a
+        box that it leads to."""
         between = chain[1:-1]
         low, high = -(10**9), 10**9
         for vertex in between:
@@ -345,10 +344,10 @@ def settle_places(
     low: int | None = None,
     high: int | None = None,
 ) -> list[int]:
-    """Places on a line, in their order, with the least weighted squares of how far they are from
-    where they want to be. `distances` are from one to the next, at least. All are within `low` and
-    `high`, where there is room."""
-    # Without the distances the places need only rise: neighbors in the wrong order are pooled
+    """Positions on a line, in their order, with the least weighted squares of their distances from
+    the wanted positions. `distances` are the least distances from one to the next. All are within
+    `low` and `high`, if there is room."""
+    # Without the distances, the positions need only rise: neighbors in the wrong order are pooled
     # until none is.
     offsets = list(accumulate(distances, initial=0))
     pools: list[tuple[float, float, int]] = []
@@ -368,7 +367,7 @@ def settle_places(
 # Where on its box each line begins and ends
 
 STRAIGHT: Final = 1000.0
-"""How much more than another a line counts that can be straight."""
+"""How much more a line counts that can be straight."""
 
 
 @dataclass(slots=True)
@@ -383,8 +382,8 @@ class _Link:
 
 
 def _link_rows(rows: _Rows) -> list[list[_Link]]:
-    """The links of all edges, those below each row together: straight where two boxes are above
-    each other, and without crossings where they leave."""
+    """The links of all edges, grouped by the row above them: straight if two boxes are above each
+    other, and without crossings where they leave."""
     left, spacing = rows.left, rows.spacing
     at = {vertex: (y, x) for y, row in enumerate(rows.rows) for x, vertex in enumerate(row)}
     found: list[list[_Link]] = [[] for _ in rows.rows]
@@ -447,9 +446,9 @@ class _Crossbar:
 
 
 def _assign_tracks(links: Sequence[tuple[int, int]], clear: int) -> tuple[list[list[Point]], int]:
-    """For each link of (top, bottom) its ways across, from above to below: the place it goes to and
-    the track it goes on. And how many tracks there are. No two links lie on each other: lines that
-    are less than `clear` apart count as touching."""
+    """For each link of (top, bottom) its crossbars, from above to below: the position it leads to
+    and its track. Also the number of tracks. No two links overlap: lines that are less than `clear`
+    apart count as touching."""
     bars = [_Crossbar(place, *link) for place, link in enumerate(links) if link[0] != link[1]]
     order = _order_bars(bars, {end for link in links for end in link}, clear)
     ways: list[list[Point]] = [[] for _ in links]
@@ -466,11 +465,11 @@ def _assign_tracks(links: Sequence[tuple[int, int]], clear: int) -> tuple[list[l
 
 
 def _order_bars(left: list[_Crossbar], taken: set[int], clear: int) -> list[_Crossbar]:
-    """An order of the bars in which what comes down above a bar is not under it."""
+    """An order of the bars in which a line that comes down above a bar is not under it."""
     order: list[_Crossbar] = []
-    # Lines cross least where the outermost bar of those that go one way is above.
+    # Lines cross least if the outermost bar of those in one direction is above.
     left.sort(key=lambda bar: -bar.top if bar.top < bar.bottom else bar.top)
-    # A bar waits for those that come down where it continues down.
+    # A bar waits for the bars that come down where it continues down.
     waits = {
         bar: {b for b in left if b is not bar and abs(bar.bottom - b.top) < clear} for bar in left
     }

@@ -1,4 +1,4 @@
-"""A graph as a Mermaid flowchart: nodes and arrows alone, or with fields by source and the graphs
+"""A graph as a Mermaid flowchart: only nodes and arrows, or with fields by source and the graphs
 inside."""
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ if TYPE_CHECKING:
 
 
 def to_mermaid(graph: Graph[Any, Any], *, fields: bool = True, direction: Direction = "TD") -> str:
-    """The graph as a Mermaid flowchart: one box a node class, one arrow an edge. Boxes are rounded
-    where the run may end, and arrows are dotted where the LM chooses among several.
+    """The graph as a Mermaid flowchart: a box for each node class, an arrow for each edge. Boxes
+    are rounded if the run may end there, and arrows are dotted if the LM chooses among several.
 
-    With `fields` the fields are there by source, boxes are hexagons where there is a choice and
-    have double sides where graphs run inside, arrows say who chooses, and the graphs inside are
-    drawn as well."""
+    With `fields`, it also shows the fields by source and the graphs inside. Boxes are then hexagons
+    if there is a choice, and have double sides if graphs run inside; arrows say who chooses."""
     picture = picture_of(graph)
     lines = [f"flowchart {direction}"]
     if not fields:
@@ -49,7 +48,7 @@ def to_mermaid(graph: Graph[Any, Any], *, fields: bool = True, direction: Direct
 
 
 ENTITIES: Final = str.maketrans({char: f"#{ord(char)};" for char in '#%`\\"&<>'})
-"""What has a meaning of its own in a quoted label."""
+"""Characters with a meaning of their own in a quoted label."""
 
 
 def _box(box: Box) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Theme = Literal["auto", "light", "dark"]
 _XY = tuple[float, float]
 _Drawn = tuple[list[str], float, float]
-"""Lines of SVG, and how wide and how high they are."""
+"""Lines of SVG, with their width and height."""
 
 
 def to_svg(
@@ -38,8 +38,8 @@ def to_svg(
     direction: Direction = "TD",
     theme: Theme = "auto",
 ) -> str:
-    """The graph as SVG. Its colors follow the reader's choice of light or dark, unless `theme` says
-    which."""
+    """The graph as SVG. Its colors follow the reader's choice of light or dark, unless `theme` sets
+    it."""
     picture = picture_of(graph)
     main, main_width, main_height = _graph(picture, fields, direction)
     frames = [_frame(each, fields, direction) for each in picture.inner]
@@ -50,7 +50,7 @@ def to_svg(
     y = MARGIN + 34
     lines = [_translate(MARGIN + (wide - main_width) / 2, y), *main, "</g>"]
     y += main_height
-    for part, _, height in parts:  # each below the one before
+    for part, _, height in parts:  # each below the part before
         if part:
             lines += [_translate(MARGIN, y + GAP), *part, "</g>"]
             y += GAP + height
@@ -73,7 +73,7 @@ def to_svg(
 
 FONT: Final = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 SIZES: Final = {"title": 17, "name": 14}
-"""Of text that is larger than the rest, and bold."""
+"""For text that is larger than the rest, and bold."""
 SIZE: Final = 12
 COLORS: Final = {
     "paper": ("#fbfbfd", "#14161d"),
@@ -95,12 +95,12 @@ PILLS: Final = {
     "start": ("#1f6b2d", "#92dfa0"),
     "end": COLORS["ink"],
 }
-"""The text; what is behind it is a tint of it."""
+"""The color of the text; its background is a tint of it."""
 MARGIN, GAP, FRAME = 24, 28, 20
-"""Around everything, between frames, and between a frame and what is in it."""
+"""Around everything, between frames, and between a frame and its content."""
 HEADER, ROW, PAD, PILL, RING = 36, 22, 16, 5, 4
-"""The height of a name and of a field, what is beside them, beside the text in a pill, and between
-the two outlines of a box at which a run may end."""
+"""The height of a name and of a field, the padding beside them, the padding in a pill, and the
+distance between the two outlines of a box at which a run may end."""
 WIDEST: Final = 72
 """The most characters in a row of a box."""
 SPACING: Final = Spacing(
@@ -156,8 +156,8 @@ def _box(box: Box, rows: list[list[StyledText]], x: int, y: int, size: Size) -> 
 
 
 def _outline(box: Box, x: int, y: int, size: Size) -> list[str]:
-    """The shape of a box. Its corners are cut off where there is a choice, it has a second outline
-    where a run may end, and bars at the sides where graphs run inside."""
+    """The shape of a box. Its corners are cut off if there is a choice; it has a second outline if
+    a run may end, and bars at the sides if graphs run inside."""
     choice, ring = box.chooser != "certain", _ring(box)
     corner = 10 if choice else 16 if box.ending == "always" else 6
     role = "box box-start" if box.start else "box"
@@ -196,7 +196,7 @@ def _row(row: list[StyledText], x: float, y: float) -> list[str]:
 
 
 def _frame(picture: Picture, fields: bool, direction: Direction) -> _Drawn:
-    """A graph inside another, in a frame with its name."""
+    """A graph inside another graph, in a frame with its name."""
     graph, width, height = _graph(picture, fields, direction)
     used_by = f"inside {', '.join(picture.used_by)}"
     after = _width(picture.name, "name") + 10
@@ -215,7 +215,7 @@ def _frame(picture: Picture, fields: bool, direction: Direction) -> _Drawn:
 
 
 def _legend(picture: Picture) -> _Drawn:
-    """What the lines and sides that are there mean; nothing where they mean nothing."""
+    """The meanings of the lines and sides in a picture; empty if they have none."""
     lines: list[str] = []
     y = wide = 0.0
     for sign, meaning in legend_of(picture.all):
@@ -229,8 +229,8 @@ def _legend(picture: Picture) -> _Drawn:
 
 
 def _arrow(points: Sequence[_XY], kind: ArrowKind, title: str) -> list[str]:
-    """A line with its head, and with a diamond at its tail where there is a choice; dashed where
-    the LM makes it."""
+    """A line with its head, and with a diamond at its tail if there is a choice; dashed if the LM
+    makes it."""
     line = list(points)
     if kind != "certain":
         line[0] = _along(points[0], points[1], 10)
@@ -245,7 +245,7 @@ def _arrow(points: Sequence[_XY], kind: ArrowKind, title: str) -> list[str]:
 
 
 def _along(start: _XY, end: _XY, along: float, off: float = 0) -> _XY:
-    """A point on the way from one to another, `off` to the side; all ways are level or upright."""
+    """A point between two points, `off` to the side. The line is horizontal or vertical."""
     (x, y), (to_x, to_y) = start, end
     dx, dy = (to_x > x) - (to_x < x), (to_y > y) - (to_y < y)
     return x + dx * along - dy * off, y + dy * along + dx * off
@@ -279,7 +279,7 @@ def _text(role: str, x: float, y: float, text: str) -> str:
 
 
 def _width(text: str, role: str = "") -> float:
-    """How wide a text is in the fonts that a reader's system is likely to have."""
+    """The width of a text in the fonts that a reader's system is likely to have."""
     return cells(text) * SIZES.get(role, SIZE) * 0.605
 
 

@@ -1,5 +1,5 @@
-"""A graph as text for a terminal: boxes and lines where they fit into the columns there are, and
-otherwise a list that names every arrow."""
+"""A graph as text for a terminal: boxes and lines if they fit into the columns, otherwise a list
+that names every arrow."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ StyledText = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """A picture as rows of text. Each row has pieces of text with a role each, such as "name" or
-    "source-lm", to be colored; `str` has the text alone."""
+    "source-lm", for coloring; `str` has only the text."""
 
     rows: tuple[tuple[StyledText, ...], ...]
 
     @property
     def width(self) -> int:
-        """How many columns it takes."""
+        """How many columns the picture takes."""
         return max(map(row_length, self.rows), default=0)
 
     def __str__(self) -> str:
@@ -53,10 +53,10 @@ def to_text(
     ascii_only: bool = False,
     compact: bool = False,
 ) -> Drawing:
-    """The graph as text of at most `width` columns; print it, or color its rows.
+    """The graph as text of at most `width` columns. Print it, or color its rows.
 
-    Boxes and lines that would need more become a list that names every arrow, as they do with
-    `compact`."""
+    If boxes and lines would need more columns, or with `compact`, it is a list that names every
+    arrow."""
     picture = picture_of(graph)
     rows: list[Sequence[StyledText]] = []
     boxed: list[Picture] = []
@@ -90,7 +90,7 @@ TURNS: Final = {
     frozenset({LEFT, UP}): "╯",
 }
 GOES_ON, CHOOSES, ENDS, MAY_END = "┌┐└┘─│", "╱╲╲╱─│", "╔╗╚╝═║", "╱╲╲╱═│"
-"""Outlines: the four corners, what is above and below, and what is at the sides."""
+"""Outlines: the four corners, the horizontal sides, and the vertical sides."""
 HOLDS: Final = "┃"
 """The sides of a box with a graph inside."""
 JOINTS: Final = {"│": "├┤", "║": "╟╢", "┃": "┠┨"}
@@ -112,17 +112,17 @@ SPACING_ACROSS: Final = Spacing(
     apart=1, beside=1, joins=1, inset=1, tail=2, track=2, head=3, loop=3, loop_at=(2, 5)
 )
 WIDEST, NARROWEST = 64, 28
-"""How wide the text in a box may be at most, and how far it is cut before a list is drawn."""
+"""The width of the text in a box at most, and how far it is cut before a list is drawn."""
 
 
 def to_ascii(text: str) -> str:
-    """A text in plain characters that take as many columns."""
+    """A text in ASCII that takes as many columns."""
     plain = text.translate(ASCII)
     return "".join(char if char.isascii() else "?" * cell_width(char) for char in plain)
 
 
 def _fit(row: Sequence[StyledText], width: int) -> list[StyledText]:
-    """A row without what is beyond the last column."""
+    """A row without the pieces beyond the last column."""
     kept: list[StyledText] = []
     for text, role in row:
         if width > 0:
@@ -134,10 +134,10 @@ def _fit(row: Sequence[StyledText], width: int) -> list[StyledText]:
 def _boxes(
     picture: Picture, width: int, fields: bool, *, across: bool
 ) -> list[list[StyledText]] | None:
-    """Boxes and lines, or None where the columns are too few."""
+    """Boxes and lines; None if there are too few columns."""
     loops = {a for a, b in picture.edges if a == b}
     rows = layers(len(picture.boxes), picture.edges)[0]
-    # Boxes that share the columns with others are cut first, and more where lines need room.
+    # Boxes that share the columns with others are cut first; they are cut more if lines need room.
     shared = [max(rows) + 1 if across else rows.count(row) for row in rows]
     spacing = SPACING_ACROSS if across else SPACING
     tried: list[Size] = []
@@ -148,12 +148,12 @@ def _boxes(
         ]
         sizes: list[Size] = []
         for place, text in enumerate(texts):
-            # A line from a box to itself needs two rows to leave and come back at.
+            # A line from a box to itself leaves at one row and comes back at another.
             least = (5, 2) if place in loops else (1, 1)
             height = max(len(text) + (len(text) > 1), least[1])
             sizes.append(Size(max(*map(row_length, text), least[0]) + 4, height + 2))
         if sizes == tried:
-            continue  # nothing was cut by it
+            continue  # this width cut nothing
         tried = sizes
         laid = arrange(sizes, picture.edges, spacing, across=across)
         if laid.width > width:
@@ -170,7 +170,7 @@ def _boxes(
 
 
 def _list(picture: Picture, width: int, fields: bool) -> list[list[StyledText]]:
-    """Every box under the one before it, with its fields and its arrows."""
+    """A list of the boxes, each with its fields and its arrows."""
     names = {box.id: box.name for box in picture.boxes}
     back = layers(len(picture.boxes), picture.edges)[1]
     rows: list[list[StyledText]] = []
@@ -191,7 +191,7 @@ def _list(picture: Picture, width: int, fields: bool) -> list[list[StyledText]]:
 
 
 def box_rows(box: Box, widest: int, *, fields: bool) -> list[list[StyledText]]:
-    """What is in a box: a row with its name, and one for each field."""
+    """The content of a box: a row with its name, and a row for each field."""
     tags: list[StyledText] = [
         (f"  {tag}", "start" if tag == "start" else "end") for tag in box.tags
     ]
@@ -199,7 +199,7 @@ def box_rows(box: Box, widest: int, *, fields: bool) -> list[list[StyledText]]:
     shown = box.fields if fields else ()
     sources = max((len(field.label) for field in shown), default=0)
     room = widest - sources - 2
-    # Where there is not enough room for both, a third of it is left to the origin.
+    # If there is not enough room for both, a third of it is for the origin.
     most = max(room * 2 // 3, room - max((cells(f.origin) for f in shown), default=0) - 2)
     column = min(most, max((cells(f"{f.name}: {f.type}") for f in shown if f.origin), default=0))
     for field in shown:
@@ -230,7 +230,7 @@ class _Canvas:
         self.passed: set[Point] = set()
 
     def put(self, x: int, y: int, text: str, role: str) -> None:
-        """Write a text from a cell on to the right."""
+        """Write a text into the cells from here to the right."""
         row = self.cells[y]
         for char in text:
             width = cell_width(char)
@@ -241,7 +241,7 @@ class _Canvas:
             x += width
 
     def box(self, box: Box, corner: Point, size: Size, text: list[list[StyledText]]) -> None:
-        """Draw a box; its shape says how the run continues from it."""
+        """Draw a box; its shape shows how the run continues from it."""
         x, y = corner
         shape = GOES_ON
         if box.ending == "always":
@@ -260,7 +260,7 @@ class _Canvas:
             before, after = JOINTS[side]
             self.put(x, y + 2, before + "─" * inside + after, "outline")
         for place, pieces in enumerate(text):
-            column, row = x + 2, y + 1 + place + (place > 0)  # under the name is the rule
+            column, row = x + 2, y + 1 + place + (place > 0)  # the rule is under the name
             for piece, role in pieces:
                 self.put(column, row, piece, role)
                 column += cells(piece)
@@ -280,7 +280,7 @@ class _Canvas:
         self.put(*passed[-2], HEADS[last], role)
 
     def rows(self) -> list[list[StyledText]]:
-        """What is drawn: each row as pieces of one role, without what is empty at its end."""
+        """The drawing: each row as pieces of one role, without empty cells at its end."""
         found: list[list[StyledText]] = []
         for row in self.cells:
             pieces: list[StyledText] = []
@@ -299,9 +299,9 @@ def _cells_on(points: Sequence[Point]) -> tuple[list[Point], Heading, Heading]:
     """Every cell that a line passes, from the outline of one box to that of the other, and the
     directions in which it leaves and arrives.
 
-    A box at 3 that is 4 long fills the cells 3 to 6, and the layout has it end at 7: a line that
-    leaves toward higher numbers starts one cell before its first point, which is on the outline;
-    one that leaves toward lower numbers starts at it. The same holds where it arrives.
+    A box at 3 with a length of 4 fills the cells 3 to 6, and in the layout it ends at 7. A line
+    that leaves toward higher numbers starts one cell before its first point, which is on the
+    outline; a line that leaves toward lower numbers starts at it. It arrives in the same way.
     """
     first, last = _step(points[0], points[1]), _step(points[-2], points[-1])
     (x, y), (end_x, end_y) = points[0], points[-1]

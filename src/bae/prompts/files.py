@@ -1,4 +1,4 @@
-"""The files in what a model sees: labels in the text, and the files beside it."""
+"""Files in prompts: labels in the text, and the files beside it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ BEFORE: Final = "before"
 
 
 def with_labels(find: Callable[[], Any]) -> tuple[Any, tuple[FilePart, ...]]:
-    """What `find` makes of values for a model, as JSON, with labels in the place of the files in
-    it; and the files."""
+    """The JSON that `find` makes for a model, with labels in place of its files; and the files."""
     with collected() as seen:
         known = find()
     return labeled(known, seen) if seen else (known, ())
@@ -26,9 +25,9 @@ def labeled(
     of: str = "",
     taken: Collection[str] | None = None,
 ) -> tuple[Any, tuple[FilePart, ...]]:
-    """JSON with labels in the place of files, and the files in the order of their labels. The files
-    of earlier steps become placeholders, and are not sent again; nor are kinds of files that are
-    not `taken`. `of` tells the labels from those of other texts."""
+    """JSON with labels in place of files, and the files in the order of their labels. Files of
+    earlier steps become placeholders, and are not sent again; so do kinds of files that are not
+    `taken`. `of` tells the labels from those of other texts."""
     labels = _Labels(seen if callable(seen) else seen.get, of, taken)
     return labels.replace(known, is_top=True), tuple(labels.parts.values())
 
@@ -44,7 +43,7 @@ class _Labels:
     def replace(self, value: Any, *, is_top: bool = False) -> Any:
         """A value with labels."""
         if isinstance(value, str):
-            # Addresses are texts. A text that equals one shows the model nothing new.
+            # Addresses are texts. A text that equals an address shows the model nothing new.
             found = self._find(value) if value.startswith("http") else None
             return value if found is None else self._label(found)
         if isinstance(value, list):

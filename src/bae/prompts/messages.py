@@ -1,4 +1,4 @@
-"""One question to a model as it is sent: the system text, messages of typed parts, and the schema
+"""The prompt for one question to a model: the system text, messages of typed parts, and the schema
 of the answer."""
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """What is asked, in types: for backends that write their own prompts.
+    """The content of a question, in types: for backends that write their own prompts.
 
-    With `types`, one of them is to be chosen, and filled in the same answer where it is among
-    `fillable`. Without, the `fields` of `target` are to be filled; after a wrong answer these are
-    only the wrong ones. `method` is set where an LM that builds nodes itself is to do so by its
-    own method of that name. `previous` is the previous node, and `scene` what the question shows
-    besides. `turns` are the earlier turns of the thread that it shows; None where no node has any.
+    With `types`, the model chooses one of them, and may fill it in the same answer if it is among
+    `fillable`. Without `types`, it fills the `fields` of `target`; after a wrong answer these are
+    only the wrong fields. `method` is set if an LM that builds nodes itself should do so with its
+    own method of that name. `previous` is the previous node, and `scene` what else the question
+    shows. `turns` are the earlier turns of the thread that it shows; None if no node has any.
     """
 
     types: tuple[type[Node] | type[None], ...] = ()
@@ -41,11 +41,11 @@ class Question:
 
     @property
     def source(self) -> Node | None:
-        """The previous node, by its name in `LM.fill`."""
+        """The previous node, under its name in `LM.fill`."""
         return self.previous
 
     def asks_for(self, node: type[Node]) -> bool:
-        """Whether a node of this class is to be made, or may be chosen."""
+        """Whether the answer fills a node of this class, or may choose it."""
         return node is self.target or node in self.types
 
 
@@ -75,7 +75,7 @@ class FilePart:
 @dataclass(frozen=True, slots=True)
 class CallPart:
     """A tool call that the model asks for. `arguments` is the JSON object that the model wrote, or
-    its text where the model wrote something else. `id` is bae's own, unique in a conversation."""
+    its text if the model wrote no object. `id` is bae's own, unique in a conversation."""
 
     kind: ClassVar[Literal["call"]] = "call"
     id: str
@@ -84,15 +84,15 @@ class CallPart:
 
     @property
     def text(self) -> str:
-        """The call as JSON, for models that take no calls."""
+        """The call as JSON, for models without native calls."""
         given = self.arguments
         return f"{self.name} {given if isinstance(given, str) else _compact(given)}"
 
 
 @dataclass(frozen=True, slots=True)
 class ResultPart:
-    """What the model reads about a tool call: the result as text, or an error. `files` are those
-    that the text has the labels of."""
+    """The outcome of a tool call for the model: the result as text, or an error. `files` are those
+    whose labels are in the text."""
 
     kind: ClassVar[Literal["result"]] = "result"
     id: str
@@ -103,19 +103,19 @@ class ResultPart:
 
     @property
     def text(self) -> str:
-        """The result, with the name of the tool, for models that take no results."""
+        """The result, with the name of the tool, for models without native calls."""
         return f"{'Error of' if self.is_error else 'Result of'} {self.name}:\n{self.result}"
 
 
 Part = TextPart | CallPart | ResultPart | FilePart
-"""What a message can hold, told apart by `kind`."""
+"""The parts of a message, told apart by `kind`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """A tool that the model may call: its name, its description, and the JSON schema of its
-    arguments, an object. `native` has the options of a tool that the provider itself runs,
-    such as a web search, and is None for every other tool."""
+    arguments, an object. `native` has the options of a tool that the provider itself runs, such as
+    a web search; it is None for every other tool."""
 
     name: str
     description: str
@@ -131,11 +131,14 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation. `kind` is what it is for: an "example" is a question or its
-    answer, shown before the "question"; a "turn" is what the user said, or the reply, in an earlier
-    turn of the thread, after the examples; a "correction" is a wrong answer of the model, or what
-    the model is told about it; a "round" has tool calls of the model, or their results and what
-    else the model is told then.
+    """One message of a conversation. `kind` is its purpose:
+
+    - "example": a question or its answer, shown before the question.
+    - "turn": a message of the user, or the reply, in an earlier turn of the thread. Turns come
+      after the examples.
+    - "question": the question itself.
+    - "correction": a wrong answer of the model, or what is wrong with it.
+    - "round": tool calls of the model, or their results and other messages to the model.
 
     `echo` is JSON that the backend which made the message wants back verbatim, such as signed
     thinking. Another backend, or another model, ignores it: see `Answer.echo`."""
@@ -147,14 +150,14 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The texts of the message. In the place of files they have labels."""
+        """The texts of the message, with labels in place of files."""
         if len(self.parts) == 1:
             return self.parts[0].text
         return "\n\n".join(part.text for part in self.parts if part.kind != "file")
 
     @property
     def files(self) -> tuple[FilePart, ...]:
-        """The files of the message, with those in results of tools."""
+        """The files of the message, including those in results of tools."""
         found: list[FilePart] = []
         for part in self.parts:
             if isinstance(part, FilePart):
@@ -166,19 +169,19 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class FewShot:
-    """An example that the model is shown before the question: another question, and its answer."""
+    """An example that the model sees before the question: another question, and its answer."""
 
     asked: str
     answer: str
 
     def messages(self) -> tuple[Message, Message]:
-        """The example, as it is shown."""
+        """The example as two messages."""
         return _exchange("user", "example", self.asked, self.answer)
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A wrong answer, and what the model is told about it."""
+    """A wrong answer, and its correction for the model."""
 
     answer: str
     correction: str
@@ -193,16 +196,16 @@ class Correction:
 class Prompt:
     """One question to a model. Equal input gives an equal prompt.
 
-    `system` is the same for every question. `conversation` are the messages after it: few-shot
+    `system` is the same for every question. `conversation` has the messages after it: few-shot
     examples, the earlier turns of the thread, the question, and then the wrong answers so far with
-    their corrections; the last message is the user's. `schema` is the JSON schema of the answer,
-    always an object; send it by the provider's channel for structured output. It is None where the
-    answer is plain text: send the messages alone, and return an `Answer` with the text. `name` is a
+    their corrections. The last message is the user's. `schema` is the JSON schema of the answer,
+    always an object: send it by the provider's channel for structured output. It is None if the
+    answer is plain text: send only the messages, and return an `Answer` with the text. `name` is a
     name for the schema that every provider accepts.
 
-    `tools` are what the model may call, for a backend with `calls_tools`: return the calls in
-    `Answer.calls`, and the whole message in `Answer.echo` where the provider wants it back. Without
-    `may_call`, declare the tools all the same, and have the model answer without calling any.
+    `tools` are the tools that the model may call, for a backend with `calls_tools`: return the
+    calls in `Answer.calls`, and the whole message in `Answer.echo` if the provider wants it back.
+    Without `may_call`, declare the tools all the same, and have the model answer without a call.
     """
 
     system: str
@@ -215,7 +218,7 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """The text of the question: the instruction and, as JSON, what is known."""
+        """The text of the question: the instruction and, as JSON, the known values."""
         return next((each.text for each in self.conversation if each.kind == "question"), "")
 
     @property
@@ -226,13 +229,13 @@ class Prompt:
 
     @property
     def corrections(self) -> tuple[Correction, ...]:
-        """The wrong answers so far, and what the model was told about each."""
+        """The wrong answers so far, each with its correction."""
         texts = [each.text for each in self.conversation if each.kind == "correction"]
         return tuple(map(Correction, texts[::2], texts[1::2]))
 
     @property
     def is_first(self) -> bool:
-        """Whether nothing was answered yet: neither wrong, nor with tool calls."""
+        """Whether there is no answer yet: no wrong answer, and no round with tool calls."""
         return not any(each.kind in ("correction", "round") for each in self.conversation)
 
     @property
@@ -241,16 +244,16 @@ class Prompt:
         return tuple(part for message in self.conversation for part in message.files)
 
     def without_turns(self) -> Prompt:
-        """The prompt without the earlier turns of the thread, as records have it: a chat is stored
-        once, and not again with each turn."""
+        """The prompt without the earlier turns of the thread, for records: a chat is stored once,
+        not again with each turn."""
         if self.question.turns is None:
             return self
         kept = tuple(each for each in self.conversation if each.kind != "turn")
         return replace(self, conversation=kept)
 
     def messages(self) -> list[dict[str, str]]:
-        """The texts of the conversation in the form of chat completions, which many servers take.
-        Files are in `prompt.files`, and in the parts of each message."""
+        """The texts of the conversation as chat completions, a form that many servers take. Files
+        are in `prompt.files`, and in the parts of each message."""
         return [{"role": each.role, "content": each.text} for each in self.conversation]
 
     def with_question(self, text: str, examples: Iterable[FewShot] = ()) -> Prompt:
@@ -263,8 +266,8 @@ class Prompt:
         return replace(self, conversation=(*shown, *asked))
 
     def sections(self) -> list[tuple[str, str]]:
-        """All that is sent, to be read: the system text, the messages by their role, and the
-        schema, where there is one."""
+        """All that is sent, in readable form: the system text, the messages by their role, and the
+        schema, if there is one."""
         texts = [("system", self.system)]
         for message in self.conversation:
             texts += ((part.label, _file_row(part.file)) for part in message.files)
@@ -290,18 +293,18 @@ class Prompt:
 
 
 def said_or(text: str, note: str) -> str:
-    """A text as it is sent: a note in the place of a blank text, which providers refuse."""
+    """A text, or a note in place of a blank text, which providers refuse."""
     return text if text.strip() else note
 
 
 def text_of_tool(tool: ToolSpec) -> str:
-    """A tool as a person reads it: its name, its description, and the schema of its arguments."""
+    """A tool in readable form: its name, its description, and the schema of its arguments."""
     about = f"\n{tool.description}" if tool.description else ""
     return f"{tool.name}{about}\n{in_rows(tool.schema if tool.native is None else tool.native)}"
 
 
 def _file_row(file: Attached) -> str:
-    """A file as a person reads it: what it is, and its hash. An address may have a key in it."""
+    """A file in readable form: its description and its hash. An address may have a key in it."""
     return f"{file.about}, {file.key}" if file.key.startswith("sha256:") else file.about
 
 
@@ -315,7 +318,7 @@ def ask_in_text(
     files: Iterable[FilePart] = (),
     turns: Messages | None = None,
 ) -> tuple[Message, ...]:
-    """A conversation that asks one thing, after earlier turns, with the wrong answers so far. Files
+    """A conversation with one question, after earlier turns, with the wrong answers so far. Files
     come before the text."""
     asked = Message("user", (*files, TextPart(text)))
     before = () if turns is None else turns.messages()
@@ -341,12 +344,12 @@ _INTRODUCTIONS: Final = {
     ("turn", "assistant"): "and you replied:\n",
     ("correction", "assistant"): "Your answer was:\n",
 }
-"""What stands before a message in one text, by its kind and role."""
+"""The text before a message when all are one text, by its kind and role."""
 
 
 def in_rows(value: Any, indent: int = 0, column: int = 0) -> str:
-    """JSON in lines that are as full as they can be, to be read in 80 columns. It begins at this
-    column, and its further lines are indented."""
+    """JSON in lines that are as full as they can be, for 80 columns. It begins at this column, and
+    its further lines are indented."""
     flat = json.dumps(value, ensure_ascii=False)
     if column + len(flat) <= _WIDTH or not value or not isinstance(value, dict | list):
         return flat

@@ -1,5 +1,5 @@
-"""The prompts that a graph can send, without sending them: nodes are samples, or given, and the
-prompts are made of them as in a run. `Graph.prompts` and `bae prompts` show them."""
+"""The prompts that a graph can send, without sending them. Nodes are samples, or given, and the
+prompts are made from them as in a run. `Graph.prompts` and `bae prompts` show them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _SAMPLE_TURNS: Final = Messages([("sample of an earlier message", "sample of its reply")])
 _SEEDS: Final = 8
-"""How many samples are tried where validators of the user's own refuse one."""
+"""How many samples are tried if a user's validators refuse one."""
 
 
 def prompts_of(
@@ -59,7 +59,7 @@ def prompts_of(
 
 
 class _Unasked(RoutingLM):
-    """An LM that prompts are made for, and that is never asked."""
+    """An LM for which prompts are made, and which is never asked."""
 
     make = decide = choose_type = fill = route = restore = cast(Any, None)
 
@@ -73,7 +73,7 @@ class _Unasked(RoutingLM):
         fillable: Sequence[type[Node]] = (),
         resolved: Mapping[type[Node], Mapping[str, Any]] | None = None,
     ) -> Choice:
-        """All of `fillable` come filled, as far as they can."""
+        """A choice in which all of `fillable` come filled, as far as they can."""
         at_once = fillable if self._one_call else ()
         return choice_of(tuple(types), tuple(at_once), tuple(resolved or ()))
 
@@ -86,13 +86,13 @@ _FOUR_METHODS: Final = _Unasked(one_call=False)
 
 
 def _routing(lm: LM) -> RoutingLM:
-    """What says how an LM is asked. An LM with the four methods alone chooses, then fills."""
+    """The `RoutingLM` of an LM. An LM with only the four methods chooses, then fills."""
     return lm if isinstance(lm, RoutingLM) else _FOUR_METHODS
 
 
 class _Walk:
-    """Goes from the start of a graph to every node class once, by a shortest path, and notes what
-    an LM would be asked at each node."""
+    """Walks from the start of a graph to every node class once, by a shortest path, and collects
+    the questions to an LM at each node."""
 
     def __init__(
         self,
@@ -114,13 +114,13 @@ class _Walk:
         self._seen: set[tuple[type[Node], str]] = set()
 
     def follow(self, graph: Graph[Any, Any], outer: Run | None) -> None:
-        """Note what a graph asks, and then what the graphs inside it ask."""
+        """Collect the questions of a graph, and then those of the graphs inside it."""
         if (graph.start, graph.name) in self._seen:
             return
         self._seen.add((graph.start, graph.name))
         plans = graph.plans
         for plan in plans.values():
-            if isinstance(plan.lm, str):  # which may need a key, or a program
+            if isinstance(plan.lm, str):  # resolving it may need a key, or a program
                 self._by_name.setdefault(plan.lm, _Unasked())
         inside: list[tuple[NodePlan, Run]] = []
         around = Run() if outer is None else outer
@@ -164,7 +164,7 @@ class _Walk:
     def _asked_after(
         self, plans: Mapping[type[Node], NodePlan], plan: NodePlan, run: Run
     ) -> Iterator[Prompt]:
-        """What is asked to get from a node to the next one."""
+        """The questions between a node and the next node."""
         if plan.written and plan.lm_parameter is None:
             return
         lm, previous = cast("LM", run.lm_for(plan)), run.trace[-1]
@@ -191,7 +191,7 @@ class _Walk:
         previous: Node | None,
         lm: LM | None = None,
     ) -> Iterator[Prompt]:
-        """What is asked to fill nodes; `lm` is the LM of a body that has them filled."""
+        """The questions to fill nodes; `lm` is the LM of a body that has them filled."""
         for target in targets:
             own, asked = plan_of(target), asked_fields(target)
             if not asked and own.tools is None:
@@ -214,8 +214,8 @@ class _Walk:
         run: Run,
         records: list[Found] | None = None,
     ) -> dict[str, Any]:
-        """Values for fields that are resolved before a node is filled: those of a given node, what
-        is recalled, with its `records`, or else samples."""
+        """Values for fields that are resolved before a node is filled: from a given node, recalled,
+        with `records`, otherwise samples."""
         given = self._given.get(plan.node)
         held: Mapping[str, Any] = {} if given is None else given.__dict__
         values: dict[str, Any] = {}
@@ -233,7 +233,7 @@ class _Walk:
         return values
 
     def _node(self, plan: NodePlan, resolved: Mapping[str, Any]) -> Node:
-        """A node of which all that can be known is there."""
+        """A node with all values that can be known."""
         cls, given = plan.node, self._given.get(plan.node)
         if given is None and not plan.fields:
             return cls()
@@ -271,7 +271,7 @@ def _sample_field(cls: type[Node], field: FieldPlan) -> dict[str, Any]:
 
 
 def _sample_json(cls: type[Node], field: FieldPlan, seed: int) -> dict[str, Any]:
-    """The same as JSON, which validators of the user's own may refuse."""
+    """The sample as JSON, which a user's validators may refuse."""
     if not has_schema(field_schema(cls, field.name), "validation"):
         return {}
     schema = fill_schema(cls, (field.name,))
@@ -280,13 +280,13 @@ def _sample_json(cls: type[Node], field: FieldPlan, seed: int) -> dict[str, Any]
             if "properties" in part:
                 own, rules = part.get("title", title), part["properties"]
                 part["properties"] = {n: _name_text(own, n, r) for n, r in rules.items()}
-        with suppress(ScriptError):  # a pattern that no text was found for, or a huge value
+        with suppress(ScriptError):  # no text was found for a pattern, or the value is huge
             return sample(made, seed)
     return {}
 
 
 def _without_minimums(schema: Any) -> Any:
-    """A schema that short values fit too: what a prompt shows of a huge value is its beginning."""
+    """A schema that short values fit too: a prompt shows only the beginning of a huge value."""
     if isinstance(schema, list):
         return [_without_minimums(each) for each in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -299,8 +299,8 @@ _MINIMUMS: Final = ("minLength", "minItems", "minProperties")
 
 
 def _name_text(owner: str, name: str, rule: Any) -> Any:
-    """The schema of a field; where any text fits, of one that names the field, so that it can be
-    seen where the text is shown again."""
+    """The schema of a field. If any text fits, the sample names the field, so that the text can be
+    recognized where it is shown again."""
     text = f"sample {owner}.{name}"
     bounded = rule.get("minLength", 0) <= len(text) <= rule.get("maxLength", len(text))
     if rule.get("type") != "string" or not bounded or _FORMED & rule.keys():
@@ -313,7 +313,7 @@ _FORMED: Final = {"const", "enum", "format", "pattern", "contentMediaType"}
 
 def _read_body(plan: NodePlan) -> tuple[list[type[Node]], bool]:
     """The classes that a written body may have an LM make, and whether it may have it decide, as
-    far as its code tells. What it asks in words of its own is not known before it runs."""
+    far as its code shows. Questions in its own words are not known before it runs."""
     body = inspect.unwrap(cast(Any, plan.node).__call__)
     names: Sequence[str] = getattr(getattr(body, "__code__", None), "co_names", ())
     asks = {name for name in names if name in ("make", "decide", "choose_type", "fill")}

@@ -19,19 +19,19 @@ SampledSchema = Mapping[str, Any]
 
 
 def sample(schema: SampledSchema | bool, seed: int = 0) -> Any:
-    """A JSON value that fits `schema`; another one for another `seed`.
+    """A JSON value that fits `schema`; another value for another `seed`.
 
-    Meant for the schemas pydantic makes: references and recursion (followed once), unions, enums,
-    bounds, common formats, simple patterns. What a schema does not say a sample cannot know: a
-    validator of your own, a date in the past. Raises `ScriptError` where nothing fits, nothing was
-    found that matches a pattern, or what fits has more than 5,000 values or 100,000 characters.
+    It handles the schemas that pydantic makes: references and recursion (followed once), unions,
+    enums, bounds, common formats, simple patterns. It cannot know rules outside the schema: a
+    validator of your own, a date in the past. Raises `ScriptError` if nothing fits, if no match of
+    a pattern was found, or if a fitting value has more than 5,000 values or 100,000 characters.
     """
     return _Sampler(schema, seed).value(schema)
 
 
 def misfit(schema: SampledSchema | None) -> Any:
-    """Valid JSON that does not fit `schema`: a sample of it with one property of a wrong type, as
-    a model gets it wrong, or something else altogether where every property takes anything."""
+    """Valid JSON that does not fit `schema`: a sample with one property of a wrong type, the usual
+    mistake of a model. If every property takes anything, a completely different value."""
     sampler = _Sampler(schema or {}, 0)
     right = sampler.value(schema or {})
     if not isinstance(right, dict):
@@ -54,13 +54,13 @@ _FILES: Final = {
 }
 """Samples of the files of `bae.files`, by the format in their schemas."""
 _UNEXPECTED: Final = {"unexpected": [None]}
-"""An object that nothing makes a value of; true would do as a number, and so as an address."""
+"""An object that no sample equals; true would also be a number, and so an address."""
 _MOST_VALUES: Final = 5_000
 """How many values are tried for one schema."""
 _DEEPEST: Final = 20
-"""How many arrays inside each other are looked at before any item is made."""
+"""How many arrays inside each other are examined before any item is made."""
 _MOST_CHARACTERS: Final = 100_000
-"""How many characters are written for one schema, with those of texts that do not fit."""
+"""How many characters are written for one schema, including texts that do not fit."""
 
 
 class _Sampler:
@@ -71,7 +71,7 @@ class _Sampler:
         self._characters = _MOST_CHARACTERS
 
     def value(self, schema: SampledSchema | bool, inside: tuple[str, ...] = ()) -> Any:
-        """A value, the smallest one where `inside` has a reference twice."""
+        """A value; the smallest value if `inside` has a reference twice."""
         self._left -= 1
         if self._left < 0:
             raise impossible(schema, f"it takes more than {_MOST_VALUES:,} values")
@@ -109,7 +109,7 @@ class _Sampler:
                 return self._text(schema)
 
     def resolved(self, schema: Any) -> SampledSchema:
-        """A schema with what its reference says."""
+        """A schema merged with the target of its reference."""
         if isinstance(schema, bool):
             return {}
         if "$ref" not in schema:
@@ -118,7 +118,7 @@ class _Sampler:
         return {**self.resolved(self._target(schema["$ref"])), **own}
 
     def kinds(self, schema: Any) -> set[str]:
-        """Which of the types of JSON a value may have; all of them if the schema names none."""
+        """The types of JSON that a value may have; all of them if the schema names none."""
         rules = self.resolved(schema)
         options = _options(rules)
         if options is not None:
@@ -145,7 +145,7 @@ class _Sampler:
 
         def rank(option: Any) -> tuple[bool, bool, bool]:
             recursive = _is_small(inside) and "$ref" in json.dumps(self.resolved(option))
-            # A decimal is a number or any text; the text has to be a number, too.
+            # A decimal is a number or any text, but the text must be a number too.
             free = numbers and self.kinds(option) == {"string"}
             null = self.kinds(option) == {"null"} and not _is_small(inside)
             return recursive, null, free
@@ -178,7 +178,7 @@ class _Sampler:
         for attempt in range(100):
             if len(found) >= wanted:
                 break
-            # A name, and a number where the keys of a dict are numbers.
+            # A name; a number if the keys of a dict are numbers.
             key = str(attempt)
             if names is not None:
                 key = str(self.value({"type": "string", **self.resolved(names)}, inside))
@@ -215,7 +215,7 @@ class _Sampler:
         return found
 
     def _least_items(self, schema: SampledSchema) -> int:
-        """How many items an array has at least, with those of arrays inside it."""
+        """How many items an array has at least, including arrays inside it."""
         count = 1
         for _ in range(_DEEPEST):
             least: int = schema.get("minItems", 0)
@@ -230,7 +230,7 @@ class _Sampler:
             raise impossible(schema, f"it takes more than {_MOST_VALUES:,} values")
 
     def _number(self, schema: SampledSchema, *, whole: bool) -> int | float:
-        """A whole number wherever one fits: it is valid as a float, and as a decimal."""
+        """A whole number if one fits: it is valid as a float, and as a decimal."""
         try:
             return self._find_number(schema, whole)
         except OverflowError:
@@ -241,7 +241,7 @@ class _Sampler:
         low, high = max(schema.get("minimum", -inf), above), min(schema.get("maximum", inf), below)
         step = schema.get("multipleOf", 1)
         first = ceil(low / step) if low > -inf else 0 if high >= 0 else floor(high / step) - 100
-        # Small ones mostly come first: some providers are given bounds in words alone.
+        # Mostly small numbers first: for some providers the bounds are only in words.
         order = sorted(range(101), key=lambda each: self._random.random() * (each + 1) ** 2)
         candidates = [(first + each) * step for each in order]
         if not whole and "multipleOf" not in schema and -inf < low <= high < inf:
@@ -267,7 +267,7 @@ class _Sampler:
                 while len(text) < shortest:
                     text += f" {_word(self._random)}"
                 text = text if len(text) <= longest else text[: int(longest)]
-                # A space at the end would be lost to a field that strips its text.
+                # A field that strips its text would lose a space at the end.
                 text = f"{text[:-1]}x" if text.endswith(" ") else text
             if text is not None and shortest <= len(text) <= longest:
                 self._characters -= len(text) if pattern is None else 0
@@ -299,7 +299,7 @@ _KEYWORDS: Final = {
 
 
 def _kind_of(schema: SampledSchema, default: str = "string") -> str:
-    """The type of the values that fit, found by the keywords where it is not given."""
+    """The type of the values that fit, derived from the keywords if the schema has none."""
     kinds = (kind for kind, words in _KEYWORDS.items() if not schema.keys().isdisjoint(words))
     return schema.get("type") or next(kinds, default)
 
@@ -349,9 +349,9 @@ _FORMATS: Final[dict[str, Callable[[Random], str]]] = {
 
 
 def _make_text(pattern: str, random: Random, spread: int, most: int) -> tuple[str | None, int]:
-    """A text to try for a pattern, repeating its parts up to `spread` times more than they must
-    be; None where the text does not match, has more than `most` characters, or the pattern is of
-    another dialect. And how many characters were written for it."""
+    """A text to try for a pattern, with its parts repeated up to `spread` times more than the
+    minimum. None if the text does not match, has more than `most` characters, or the pattern is of
+    another dialect. Also how many characters were written for it."""
     # How `re` reads a pattern is stable, though it is not documented.
     parser, compiler = import_module("re._parser"), import_module("re._compiler")
     try:
@@ -390,9 +390,9 @@ def _make_text(pattern: str, random: Random, spread: int, most: int) -> tuple[st
             case "MAX_REPEAT" | "MIN_REPEAT":
                 least, most, inner = argument
                 times = random.randint(least, min(int(most), least + min(spread, 40)))
-                count(times)  # of nothing, perhaps
+                count(times)  # the part may be empty
                 return "".join(write(inner) for _ in range(times))
-            case _:  # an anchor, or what is checked at the end
+            case _:  # an anchor, or a part that is checked at the end
                 return ""
 
     try:

@@ -1,6 +1,6 @@
-"""JSON schemas: those of the answers that a model is asked for, how to read one, and an outline of
-one in the few words that a model needs to see of it. A grammar holds a local model to the schema,
-but does not tell it what the fields are for."""
+"""JSON schemas: of the answers that a model is asked for, and how to read a schema. An outline has
+the few words of a schema that a model needs to see: a grammar holds a local model to the schema,
+but does not say what the fields are for."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def argument_schema(schema: Any) -> Schema:
 
 
 def write_out(schema: Schema, most: int = 1_000_000) -> Schema:
-    """A schema without titles, and with definitions in the places that use them, except recursive
-    ones: not every provider follows references. Raises `ValueError` where more than `most` schemas
-    would be written."""
+    """A schema without titles, and with definitions inlined, except recursive definitions: not
+    every provider follows references. Raises `ValueError` if more than `most` schemas would be
+    written."""
     definitions = definitions_of(schema)
     below = reachable(definitions)
     recursive = {name for name in definitions if name in below[name]}
@@ -87,7 +87,7 @@ def write_out(schema: Schema, most: int = 1_000_000) -> Schema:
 
 
 def has_schema(schema: Any, mode: JsonSchemaMode) -> bool:
-    """Whether JSON can express what a core schema is for."""
+    """Whether JSON can express the values of a core schema."""
     try:
         _Asked().generate(schema, mode)
     except (PydanticInvalidForJsonSchema, PydanticOmit):
@@ -154,12 +154,12 @@ class _Asked(GenerateJsonSchema):
         return json_schema
 
     def generator_schema(self, schema: Any) -> Schema:
-        if self.mode == "serialization":  # what can be read only once is not for showing
+        if self.mode == "serialization":  # a value that can be read only once is not shown
             return self.handle_invalid_for_json_schema(schema, "core_schema.GeneratorSchema")
         return super().generator_schema(schema)
 
     def is_subclass_schema(self, schema: Any) -> Schema:
-        # Pydantic lets a class be anything in JSON, which it cannot be.
+        # Pydantic accepts any JSON for a class, but no JSON can be a class.
         return self.handle_invalid_for_json_schema(schema, "core_schema.IsSubclassSchema")
 
     def _noted(self, schema: Schema, cls: type | None) -> Schema:
@@ -171,10 +171,10 @@ class _Asked(GenerateJsonSchema):
         return super().encode_default(without_hidden_parts(dft, MASK))
 
     def undocumented(self, schema: Any) -> Any:
-        """The schema without the docstrings that pydantic took for descriptions of classes.
+        """The schema without the docstrings that pydantic used as descriptions of classes.
 
-        That of an enum is put in last, so all are taken out at the end. A class has a title, which
-        tells its description from a field's.
+        Pydantic adds the docstring of an enum last, so all are removed at the end. A class has a
+        title, which tells its description from that of a field.
         """
         if not isinstance(schema, dict):
             return schema
@@ -190,8 +190,8 @@ class _Asked(GenerateJsonSchema):
 
 def outline(schema: Mapping[str, Any]) -> str:
     """The form of an answer: `{"top": string (a specific garment), "size": "S" | "M"}`, one field
-    to a line. Recursive types, and long ones that occur several times, are named and follow after
-    it: written where they are used, they would multiply. Of very many values the first are shown.
+    to a line. Recursive types, and long types that occur several times, get a name and follow after
+    it; written in place, they would multiply. Of very many values, the first are shown.
     """
     definitions = definitions_of(schema)
     below = reachable(definitions)
@@ -204,15 +204,15 @@ def outline(schema: Mapping[str, Any]) -> str:
     writer = _Outline(definitions, named)
     fields = writer.fields(definitions[""])
     lines = ["{", ",\n".join(f"  {field}" for field in fields), "}"] if fields else ["{}"]
-    for name in writer.used:  # which grows meanwhile
+    for name in writer.used:  # grows meanwhile
         lines.append(f"{name}: {writer.text(definitions[name])}")
     return "\n".join(lines)
 
 
 def notes_on(schema: Schema) -> str:
-    """The bounds of a value and its description, in words; empty where there are none."""
+    """The bounds of a value and its description, in words; empty if there are none."""
     notes: list[str] = []
-    # The size of a tuple can be seen.
+    # The size of a tuple is visible.
     for low, high, unit in () if "prefixItems" in schema else _RANGES:
         match schema.get(low), schema.get(high):
             case None, None:
@@ -231,7 +231,7 @@ def notes_on(schema: Schema) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Outline:
-    """Writes types. `used` are those of the named ones that were met."""
+    """Writes types. `used` are the named types that were used so far."""
 
     definitions: dict[str, Schema]
     named: set[str]
@@ -293,13 +293,13 @@ class _Outline:
 
 
 def as_schema(given: Any) -> Schema:
-    """A schema as a dict; `true`, which allows everything, as an empty one."""
+    """A schema as a dict; `true`, which allows everything, as an empty dict."""
     return cast(Schema, given) if isinstance(given, dict) else {}
 
 
 def definitions_of(schema: Mapping[str, Any]) -> dict[str, Schema]:
-    """The targets of references, by name: the definitions, and the schema as a whole, which has
-    the empty name."""
+    """The targets of references, by name: the definitions, and the whole schema, which has the
+    empty name."""
     named = {name: as_schema(each) for name, each in schema.get("$defs", {}).items()}
     return {**named, "": {key: value for key, value in schema.items() if key != "$defs"}}
 
@@ -310,7 +310,7 @@ def name_in(reference: str) -> str:
 
 
 def reachable(definitions: Mapping[str, Schema]) -> dict[str, set[str]]:
-    """For each definition, the names of those that a value of it can have inside."""
+    """For each definition, the names of the definitions that its values may have inside."""
     direct = {
         name: {name_in(str(part["$ref"])) for part in parts(schema) if "$ref" in part}
         for name, schema in definitions.items()
@@ -329,7 +329,7 @@ def reachable(definitions: Mapping[str, Schema]) -> dict[str, set[str]]:
 
 
 def is_recursive(schema: Mapping[str, Any]) -> bool:
-    """Whether a value of the schema can have another of the same kind inside."""
+    """Whether a value of the schema may have another value of the same kind inside."""
     return any(name in below for name, below in reachable(definitions_of(schema)).items())
 
 
@@ -342,7 +342,7 @@ def parts(schema: Any) -> Iterator[Schema]:
 
 
 def inner(part: Schema) -> list[Any]:
-    """The schemas in a schema; examples, defaults and constants are none."""
+    """The schemas in a schema, without examples, defaults and constants."""
     found: list[Any] = []
     changed(part, found.append)
     return found
@@ -362,7 +362,7 @@ def changed(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> Schema:
 
 
 def alternatives(schema: Schema) -> list[Schema] | None:
-    """The schemas of which a value fits one, where there are such."""
+    """The schemas of which a value must fit one; None if the schema has no alternatives."""
     kind = schema.get("type")
     if isinstance(kind, list):
         return [{**schema, "type": each} for each in cast(list[str], kind)]
@@ -371,10 +371,10 @@ def alternatives(schema: Schema) -> list[Schema] | None:
 
 
 _SHORT: Final = 100
-"""Characters of the schema of a type that is written out wherever it occurs."""
+"""How many characters the schema of a type may have to be written wherever it occurs."""
 
 _MOST_LISTED: Final = 1000
-"""Characters of the listed values of a field. The grammar knows all of them."""
+"""How many characters of the listed values of a field are shown. The grammar knows all of them."""
 
 _RANGES: Final = (
     ("minLength", "maxLength", " characters"),
@@ -389,7 +389,7 @@ _NOTES: Final = {
     "pattern": "like {}",
 }
 
-# The keywords whose value is, or has inside, further schemas: by name, in a list, or one.
+# The keywords that contain further schemas: by name, in a list, or a single schema.
 MAPS: Final = frozenset({"properties", "$defs", "patternProperties"})
 LISTS: Final = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 SINGLE: Final = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not"})

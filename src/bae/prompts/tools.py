@@ -1,5 +1,5 @@
-"""What a model sees of a conversation with tools: the rounds so far as messages, and for models
-without native tool calls the tools in the question, with one schema for a call or the answer."""
+"""Prompts of a conversation with tools: the rounds so far as messages. For models without native
+tool calls, the question has the tools, and one schema is for a call or the answer."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ STRUCTURED_SYSTEM: Final = (
 )
 NO_RESULTS: Final = "no results"
 WRAPPER: Final = "next_step"
-"""The one property of a structured answer: not every provider takes alternatives at the top."""
+"""The only property of a structured answer: some providers take no alternatives at the top."""
 
 
 def result_text(call: ToolCall, limit: int) -> str:
-    """What the model reads as the result of a call: at most `limit` characters of it, cut between
-    items of a list or lines of a text, and with both sizes where it is cut."""
+    """The text that the model reads as the result of a call: at most `limit` characters, cut
+    between items of a list or lines of a text. A text that was cut has both sizes."""
     if call.error is not None:
         return _cut_lines(call.error, limit)
     value = call.result
@@ -91,8 +91,8 @@ def _cut_items(items: list[Any], size: int, limit: int) -> str:
 
 class ToolPrompts:
     """The requests of one conversation with tools. `first` is the question with the tools, for a
-    model with native tool calls or for one that is held to a schema. Each request has the messages
-    of the request before, unchanged, unless results are cut."""
+    model with native tool calls or with structured output. Each request begins with the messages of
+    the request before, unchanged, unless results are cut."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class ToolPrompts:
             )
         self.first = replace(self.first, system=_system(question, system))
         self._shown: list[list[Message]] = []
-        """The messages of each round but the last, as they were sent."""
+        """The messages of each round except the last, as they were sent."""
         self._cut = 0
 
     def next(
@@ -130,8 +130,8 @@ class ToolPrompts:
         cut: int | None = None,
         rounds: Sequence[Round] | None = None,
     ) -> Prompt:
-        """The request after these rounds, all of them unless given. The results of the rounds up to
-        `cut` are left out."""
+        """The request after these rounds; after all of them unless given. The results of the rounds
+        up to `cut` are left out."""
         first, rounds = self.first, box.rounds if rounds is None else rounds
         messages = self._messages(box, rounds, box.cut if cut is None else cut)
         if self.is_native:
@@ -146,7 +146,7 @@ class ToolPrompts:
     def _messages(self, box: Toolbox, rounds: Sequence[Round], cut: int) -> list[Message]:
         if self._cut != cut:
             self._shown, self._cut = [], cut
-        del self._shown[max(0, len(rounds) - 1) :]  # the LM may have been told more since
+        del self._shown[max(0, len(rounds) - 1) :]  # there may be new messages to the LM since
         for each in rounds[len(self._shown) :]:
             self._shown.append(self._round(box, each, each.number <= cut))
         found = [_told(text) for text in box.told_first]
@@ -174,13 +174,13 @@ class ToolPrompts:
 
 
 def _system(question: Prompt, text: str) -> str:
-    """The system text, with what the question says of earlier steps and turns; the user's own where
-    there is one."""
+    """The system text, with the words of the question about earlier steps and turns; the user's own
+    text if there is one."""
     return system_text(question.question.scene, question.question.turns, text)
 
 
 def _joined(conversation: Sequence[Message]) -> tuple[Message, ...]:
-    """The conversation with neighboring messages of one role as one."""
+    """The conversation with neighboring messages of one role merged."""
     found: list[Message] = []
     for each in conversation:
         if found and found[-1].role == each.role and each.kind == found[-1].kind == "round":
@@ -209,9 +209,9 @@ def _result(box: Toolbox, call: CallPart, is_cut: bool, takes_files: Collection[
 def _with_labels(
     box: Toolbox, call: CallPart, result: ToolCall, takes_files: Collection[str]
 ) -> tuple[ToolCall, tuple[FilePart, ...]]:
-    """A result with labels in the place of its files, and the files. The labels have the id of the
-    call: the numbers of the question are used already. A model that takes no such file reads its
-    name, type and size."""
+    """A result with labels in place of its files, and the files. The labels have the id of the
+    call, since the question already uses the plain numbers. A model that does not take such a file
+    reads its name, type and size."""
 
     def find(hash: str) -> File | None:
         return box.files.get(hash) or find_visible(hash)
@@ -241,7 +241,7 @@ def tools_text(specs: Sequence[ToolSpec]) -> str:
 
 
 def action_names(specs: Sequence[ToolSpec], fields: Sequence[str]) -> tuple[str, str]:
-    """The property that names what is done, and its value for the answer: names that no tool,
+    """The property that names the action, and its value for the answer: names that no tool,
     parameter or field of the answer has."""
     tag, answer = "action", "answer"
     parameters = {name for spec in specs for name in spec.schema.get("properties", ())}
@@ -278,8 +278,8 @@ def _round_schema(
 def _option(
     tag: str, name: str, schema: Mapping[str, Any], shared: dict[str, Any], prefix: str
 ) -> dict[str, Any]:
-    """One alternative: the tag first, and what belongs to it beside it. Definitions go to the top,
-    where they have the prefix."""
+    """One alternative: the tag first, and its values beside it. Definitions move to the top, where
+    they get the prefix."""
 
     def move(part: Any) -> Any:
         if not isinstance(part, dict):
@@ -302,9 +302,9 @@ def _option(
 
 
 def answer_option(schema: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Where a model without native tool calls, which is asked for a call or the answer, puts the
+    """Where a model without native tool calls puts the answer, if it is asked for a call or the
     answer: the property with both, the property that tells them apart, and its value for the
-    answer. None where the schema is of something else."""
+    answer. None for any other schema."""
     properties: Mapping[str, Any] = schema.get("properties", {})
     if [*properties] != [WRAPPER] or "anyOf" not in properties[WRAPPER]:
         return None
@@ -333,7 +333,7 @@ def example_answer(prompt: Prompt, values: Mapping[str, Any]) -> Mapping[str, An
 def read_action(
     value: Mapping[str, Any], specs: Sequence[ToolSpec], fields: Sequence[str]
 ) -> CallPart | dict[str, Any] | str:
-    """What a structured round does: a call, the values of the answer, or why it is neither."""
+    """The action of a structured round: a call, the values of the answer, or an error text."""
     tag, answer = action_names(specs, fields)
     inner = value.get(WRAPPER)
     if not isinstance(inner, dict):

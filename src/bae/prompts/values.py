@@ -1,4 +1,4 @@
-"""What a model sees of nodes and values: JSON, with masks in the place of hidden parts, and in one
+"""Nodes and values as a model sees them: JSON, with masks in place of hidden parts, and in one
 order, so that equal values make equal prompts."""
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _KNOWN = "__bae_prompts__"
 
 
 def once(cls: type[BaseModel], key: object, make: Callable[[], T]) -> T:
-    """What `make` returns for a class, worked out on first use and stored on the class."""
+    """The result of `make` for a class, computed on first use and stored on the class."""
     try:
         return cls.__dict__[_KNOWN][key]
     except KeyError:
@@ -59,9 +59,8 @@ def once(cls: type[BaseModel], key: object, make: Callable[[], T]) -> T:
 
 
 def shown_fields(cls: type[Node]) -> frozenset[str]:
-    """The fields a model may see as JSON: those that JSON can express, which a client or a
-    connection is not, and those that are not turns of a conversation. Computed fields are among
-    them."""
+    """The fields that a model may see as JSON, including computed fields. Left out are values that
+    JSON cannot express, such as a client or a connection, and turns of a conversation."""
 
     def find() -> frozenset[str]:
         turns = plan_of(cls, strict=True).turns
@@ -76,8 +75,8 @@ def shown_fields(cls: type[Node]) -> frozenset[str]:
 
 
 def asked_fields(cls: type[Node]) -> tuple[str, ...]:
-    """The fields a model is asked for: the plain ones, without those that have a default and a
-    type that JSON cannot express. A field that is answered in plain text is the only one."""
+    """The fields that a model is asked for: the plain fields, without those that have a default and
+    a type that JSON cannot express. A field in plain text is always the only one."""
 
     def find() -> tuple[str, ...]:
         plan = plan_of(cls, strict=True)
@@ -96,7 +95,7 @@ def asked_fields(cls: type[Node]) -> tuple[str, ...]:
 
 
 def _is_askable(schema: Any) -> bool:
-    """Whether a model can give a value of this type: one that JSON has, and that is no file."""
+    """Whether a model can answer with a value of this type: JSON has it, and it is no file."""
     return has_schema(schema, "validation") and not file_in(schema)
 
 
@@ -106,13 +105,12 @@ def offers_tools(cls: type[Node]) -> bool:
 
 
 def text_of_answer(value: Any) -> str:
-    """A JSON value as models write one, with spaces: small models do worse when they are shown
-    another form."""
+    """A JSON value as models write it, with spaces: small models do worse with another form."""
     return _sendable(json.dumps(value, ensure_ascii=False))
 
 
 def text_of_json(value: Any) -> str:
-    """A JSON value as it is written in a prompt."""
+    """A JSON value as a prompt has it."""
     try:
         return to_json(value).decode()
     except PydanticSerializationError:  # half a surrogate pair, which JSON can escape
@@ -127,7 +125,7 @@ def _sendable(text: str) -> str:
 
 
 def _fields_in_clear(cls: type[Node]) -> tuple[str, ...]:
-    """The fields of a class in the order of their declaration, where none hides a value of it."""
+    """The fields of a class in the order of their declaration, if none of them is hidden."""
 
     def find() -> tuple[str, ...]:
         declared = *cls.__pydantic_fields__, *cls.__pydantic_computed_fields__
@@ -137,7 +135,7 @@ def _fields_in_clear(cls: type[Node]) -> tuple[str, ...]:
 
 
 def seen_of(node: Node, copies: Copies | None = None) -> Any:
-    """What a model sees of a node, as JSON. `copies` are the fields of each class that may hold a
+    """A node as a model sees it, as JSON. `copies` are the fields of each class that may hold a
     copy of a secret."""
     cls = type(node)
     return _seen(cls, node, shown_fields(cls), copies)
@@ -146,9 +144,9 @@ def seen_of(node: Node, copies: Copies | None = None) -> Any:
 def context_of(
     cls: type[Node], resolved: Mapping[str, Any], copies: Copies | None = None
 ) -> dict[str, Any]:
-    """What a model sees, as JSON, of the values that were resolved for a node to be filled."""
+    """The resolved values of a node that is to be filled, as a model sees them, as JSON."""
     names = shown_fields(cls) & resolved.keys()
-    # Not by `model_construct`, which makes defaults for all that is not there.
+    # Not by `model_construct`, which makes defaults for all absent fields.
     shell = cls.__new__(cls)
     hold(shell, dict(resolved), None, set(resolved))
     if cls.__pydantic_decorators__.model_serializers:  # these need the whole node
@@ -167,7 +165,7 @@ def _seen(cls: type[Node], node: Node, names: frozenset[str], copies: Copies | N
                 if [*values] == [*in_clear]:
                     return values
         return in_order(dumped, node, copies=copies)
-    except Exception as error:  # serializers and computed fields are code of the node's own
+    except Exception as error:  # serializers and computed fields are the node's own code
         place = ".".join([cls.__name__, *_failing_field(cls, node, names)])
         fix = (
             "annotate the field with a type that JSON can express, or leave it out with "
@@ -192,7 +190,7 @@ def _failing_field(cls: type[Node], node: Node, names: frozenset[str]) -> list[s
     for name in (n for n in cls.__pydantic_fields__ if n in names):
         try:
             _dumped(node, {name})
-        except Exception:  # a serializer of the user's may raise anything
+        except Exception:  # a user's serializer may raise anything
             return [name]
     return []
 
@@ -200,7 +198,7 @@ def _failing_field(cls: type[Node], node: Node, names: frozenset[str]) -> list[s
 def as_json(
     values: Mapping[str, Any], what: str, copies: Copies | None, holder: Node | None = None
 ) -> dict[str, Any]:
-    """Values by name as JSON, those of fields of a `holder` as the model sees these."""
+    """Values by name as JSON; values of fields of a `holder` as the model sees them."""
     values = dict(values)
     try:
         dumped = to_jsonable_python(values, by_alias=False)
@@ -222,7 +220,7 @@ def _not_json(what: str, error: Exception, fix: str) -> BaeLMError:
 
 
 def known_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
-    """What a model sees of the nodes before a question: those of the scene and the previous one."""
+    """The nodes before a question, as a model sees them: those of the scene, and the previous."""
     known: dict[str, Any] = {}
     if scene.shown or scene.omitted:
         before: list[Any] = [
@@ -242,9 +240,9 @@ def known_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
 def shown_turns(
     scene: Scene, previous: Node | None, *asked: tuple[type[Node], Mapping[str, Any]]
 ) -> Messages | None:
-    """The earlier turns of the thread that a question shows: those of the nodes that it asks for,
-    each with the values that are resolved for it, or of the nodes that it shows, the newest first.
-    None where none of them has any."""
+    """The earlier turns of the thread that a question shows. They come from the nodes that it asks
+    for, each with its resolved values, otherwise from the nodes that it shows, the newest first.
+    None if none of them has any."""
     for cls, values in asked:
         field = plan_of(cls).turns
         if field is not None and field.name in values:
@@ -263,9 +261,9 @@ def not_shown(
     previous: Node | None,
     scene: Scene,
 ) -> dict[str, Any]:
-    """The context of a class without the values that were recalled from a node which the same
-    question shows, unless that hides something of the value. Recalled tool calls are shown as their
-    node shows them."""
+    """The context of a class without values that were recalled from a node in the same question,
+    unless that would hide a part of the value. Recalled tool calls are shown as their node shows
+    them."""
     origins = scene.origins.get(cls) if scene.origins else None
     if not origins:
         return context
@@ -288,13 +286,13 @@ def not_shown(
         for name, value in context.items()
         if name not in origins
         or not _is_shown(value, *origins[name], shown)
-        # The files of earlier nodes are placeholders there.
+        # There, the files of earlier nodes are placeholders.
         or (in_use() and origins[name][0] is not previous and _has_file(value))
     }
 
 
 def _has_file(value: Any) -> bool:
-    """Whether there is a reference to a file in JSON."""
+    """Whether JSON has a reference to a file."""
     if isinstance(value, list):
         return any(map(_has_file, cast("list[Any]", value)))
     if not isinstance(value, dict):
@@ -303,7 +301,7 @@ def _has_file(value: Any) -> bool:
 
 
 def _is_shown(value: Any, node: Node, field: str, shown: Mapping[int, Any]) -> bool:
-    """Whether a value, as JSON, is in the node that it was recalled from as that is shown."""
+    """Whether the node that a value was recalled from shows the same value, as JSON."""
     there = shown.get(id(node))
     if field:
         there = cast(dict[str, Any], there).get(field) if isinstance(there, dict) else None
@@ -312,8 +310,8 @@ def _is_shown(value: Any, node: Node, field: str, shown: Mapping[int, Any]) -> b
 
 
 def text_of_question(instruction: str, known: Mapping[str, Any], form: str = "") -> str:
-    """The text of a question: the instruction, what is known, as JSON, and the form of the answer
-    where that is not JSON."""
+    """The text of a question: the instruction, the known values as JSON, and the form of the answer
+    if that is not JSON."""
     parts = instruction, text_of_json(known) if known else "", form
     return "\n\n".join(part for part in parts if part)
 
@@ -329,9 +327,8 @@ def nodes_that_fit(nodes: Sequence[Node], limit: int, copies: Copies | None) -> 
     return tuple(nodes)
 
 
-# Masks in the place of hidden values. And one order for what has none of its own, so that equal
-# values make equal prompts: sets, the keys of dicts, and fields that were set in another order than
-# declared.
+# Masks replace hidden values. Values without an order of their own get one, so that equal values
+# make equal prompts: sets, keys of dicts, and fields that were set in another order than declared.
 
 
 def in_order(
@@ -341,8 +338,8 @@ def in_order(
     clear: bool = False,
     copies: Copies | None = None,
 ) -> Any:
-    """`dumped`, which is `value` as JSON, as a model sees it: with masks in the place of hidden
-    parts, unless `clear`, and in one order wherever the value has none, if it `sorts`."""
+    """`dumped`, the JSON of `value`, as a model sees it. Hidden parts are masked, unless `clear`.
+    With `sorts`, values without an order of their own are sorted."""
     if value is not None and isinstance(value, RootModel):
         veil = None if clear else veil_of(cast(type, type(cast(object, value))), copies)
         if veil is not None and veil.masked:
@@ -401,10 +398,11 @@ def _fields_in_order(
         is_plain = all(type(value) in _SCALARS for value in dumped.values())
         if is_plain and list(dumped) == declared:
             return dumped
-    names = list(dumped)
+    turns = _turns_in(cls)
+    names = [name for name in dumped if name != turns]
     if sorts:
-        names = [name for name in declared if name in dumped]
-        names += sorted(dumped.keys() - set(names))  # extra ones
+        extra = sorted({*names}.difference(declared))
+        names = [name for name in declared if name in dumped and name != turns] + extra
     found: dict[str, Any] = {}
     for name in names:
         value, reveals = dumped[name], clear
@@ -413,17 +411,23 @@ def _fields_in_order(
                 found[name] = None if value is None else MASK
                 continue
             reveals = name in veil.revealed
-        # Only what holds something is looked up: a computed field is computed again by that.
+        # Only look up a value that may hold something: a look-up computes a computed field again.
         looks = isinstance(value, list | dict) or reveals or (veil is not None and veil.looks)
         held = getattr(holder, name, None) if looks else None
         if isinstance(value, list) and _shows_results(cls, name):
             value, held = [*map(_with_outcome, cast("list[Any]", value))], None
-        # A serializer of its own chooses the order, and what of a value is shown on purpose.
+        # A field's own serializer chooses the order, and shows parts of a value on purpose.
         is_own = looks and _is_serialized(cls, name)
         found[name] = in_order(
             value, None if reveals and is_own else held, sorts and not is_own, reveals, copies
         )
     return found
+
+
+def _turns_in(cls: type) -> str:
+    """The field of a node, inside of another, that has the earlier turns: no JSON shows these."""
+    turns = plan_of(cast(Any, cls)).turns if issubclass(cls, Node) else None
+    return "" if turns is None else turns.name
 
 
 def _shows_results(cls: type, name: str) -> bool:
@@ -433,7 +437,7 @@ def _shows_results(cls: type, name: str) -> bool:
 
 
 def _with_outcome(call: Any) -> Any:
-    """A tool call with its result or error, and without what differs from run to run."""
+    """A tool call with its result or error, and without values that differ from run to run."""
     outcome = "result" if call["error"] is None else "error"
     return {name: call[name] for name in ("name", "arguments", outcome)}
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bae.graph import Graph
     from bae.journal.store import Journal
     from bae.lm import LM
+    from bae.lm.policies.budget import Budget
     from bae.node import Node
 
 RECOVER: Final = 10.0
@@ -61,6 +62,12 @@ class RunOwner:
     def run_ids(self) -> list[str]:
         """The runs that are in progress here."""
         return [*self._tasks]
+
+    def budgets(self) -> list[Budget]:
+        """The budgets that the LLM of the runs is charged to."""
+        from bae.lm.policies.policy import budgets_of
+
+        return budgets_of(self._lm)
 
     @asynccontextmanager
     async def open(self, *, recover: bool) -> AsyncGenerator[None]:

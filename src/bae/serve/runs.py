@@ -13,6 +13,7 @@ from starlette.responses import Response
 from bae.exceptions import BaeError, JournalError
 from bae.files import visible
 from bae.graph import Graph
+from bae.history import History
 from bae.journal.decoder import read_history
 from bae.journal.resume import result_of
 from bae.journal.run_checks import check_names, check_thread
@@ -29,8 +30,7 @@ from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused, refusal_of
 from bae.serve.run_rows import preview_of
 from bae.serve.threads import thread_of
-from bae.serve.views import RunRow, UsageView, row_of, usage_of
-from bae.usage import Usage
+from bae.serve.views import BudgetView, RunRow, UsageView, budget_view, row_of, usage_of
 
 BUSY_SECONDS: Final = 25.0
 """How long a turn waits for the turn before it."""
@@ -60,7 +60,9 @@ class RunDetails(RunRow):
     """A run: its row, what it used, and how it ended. `end` is the class of its last node and
     `result` that node, for a run that has ended and whose graph is served; `no_result` says why
     that cannot be read. `failure` is why it failed. `forks` are the newest runs that were forked
-    from it. With `in_progress` it is worked on by this server."""
+    from it. With `in_progress` it is worked on by this server. `max_iters` is the most nodes that
+    the run may have; 0 is no limit. `budgets` are those of the LLM of this server, which new
+    requests of the run are charged to."""
 
     usage: UsageView | None = None
     end: str | None = None
@@ -69,6 +71,8 @@ class RunDetails(RunRow):
     failure: FailureView | None = None
     forks: list[str] = Field(default_factory=list[str])
     in_progress: bool = False
+    max_iters: int = 0
+    budgets: list[BudgetView] = Field(default_factory=list[BudgetView])
 
 
 class StartQuery(Form):
@@ -147,14 +151,17 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     """All about a run but its steps."""
     api = call.api
     told = api.owner.failures.of(run_id)
-    info, preview, usage, failure = await api.fold_run(call.user, run_id, _sum_up, told)
+    info, preview, history, failure = await api.fold_run(call.user, run_id, _sum_up, told)
     row = row_of(info, preview)
-    view = RunDetails(**row.model_dump(), usage=usage_of(usage), failure=failure)
+    view = RunDetails(**row.model_dump(), usage=usage_of(history.usage), failure=failure)
+    view.max_iters = history.run.max_iters
     view.in_progress = run_id in api.owner.run_ids
     view.error, view.metadata = info.error, info.metadata
     forks = await api.journal.forks(run_id)
     view.forks = [info.run_id for info in forks if api.may_see(call.user, info)]
     graph = next((g for g in api.graphs.values() if g.name == info.graph), None)
+    if graph is not None:
+        view.budgets = [budget_view(each) for each in api.owner.budgets()]
     if graph is not None and info.status == "ended":
         view.end = info.summary.node if info.summary else None
         try:
@@ -171,10 +178,10 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
 
 def _sum_up(
     stored: StoredRun, told: ToldFailure | None
-) -> tuple[RunInfo, str, Usage, FailureView | None]:
-    info, usage = stored.info, read_history(stored).usage
+) -> tuple[RunInfo, str, History, FailureView | None]:
+    info = stored.info
     failure = failure_of(stored, told) if info.status == "failed" else None
-    return info, preview_of(stored.lines), usage, failure
+    return info, preview_of(stored.lines), read_history(stored), failure
 
 
 async def cancel_run(call: ApiCall) -> tuple[int, RunDetails]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
@@ -18,6 +18,9 @@ from bae.journal.stored_runs import Listed, ParkedGate, RunInfo
 from bae.unicode import readable_json
 from bae.usage import Usage
 from bae.work import NOTHING_USED, Span
+
+if TYPE_CHECKING:
+    from bae.lm.policies.budget import Budget
 
 T = TypeVar("T")
 
@@ -84,6 +87,22 @@ class UsageView(BaseModel):
     cost: float | None
     seconds: float
     models: list[str]
+
+
+class LimitView(BaseModel):
+    """A limit of a budget, and what is spent of it. A spent cost of null is unknown."""
+
+    name: Literal["calls", "tokens", "cost", "seconds"]
+    spent: float | None
+    limit: float
+
+
+class BudgetView(BaseModel):
+    """A budget of the LLM of this server: its `scope`, as "budget", and its limits. All runs of the
+    server share it."""
+
+    scope: str
+    limits: list[LimitView]
 
 
 class Value(BaseModel):
@@ -465,6 +484,26 @@ def size_of(values: Iterable[Value | None]) -> int:
 def usage_of(usage: Usage) -> UsageView:
     """What LM calls used."""
     return UsageView(**asdict(usage))
+
+
+def budget_view(budget: Budget) -> BudgetView:
+    """A budget, with what is spent of each of its limits."""
+    used = budget.usage
+    spent = {
+        "calls": used.calls,
+        "tokens": used.tokens,
+        "cost": used.cost,
+        "seconds": budget.elapsed,
+    }
+    limits = {name: getattr(budget, name) for name in spent}
+    return BudgetView(
+        scope=budget.scope,
+        limits=[
+            LimitView.model_validate({"name": name, "spent": spent[name], "limit": limit})
+            for name, limit in limits.items()
+            if limit is not None
+        ],
+    )
 
 
 def value_of(value: Any, longest: int, kept: str = "value") -> Value:

@@ -1,5 +1,6 @@
-"""Where the values of fields come from. `FieldPlan` has what the program asks of every source; each
-module of this package answers it for one kind of source, and no other module tells kinds apart."""
+"""The sources of field values. `FieldPlan` has the methods that the program calls for every source.
+Each module of this package implements them for one kind of source; no other module tells kinds
+apart."""
 
 from __future__ import annotations
 
@@ -40,27 +41,27 @@ if TYPE_CHECKING:
 
 
 Style = Literal["given", "trace", "call", "person", "items", "code", "llm"]
-"""How pictures and timelines show where a value comes from: every palette has these keys."""
+"""How pictures and timelines show the source of a value: every palette has these keys."""
 
 
 class Told(NamedTuple):
-    """What is known of a value that a source has given, for the words about it."""
+    """The facts about a value from a source, for the words about it."""
 
     by: str
     """The function, the graph, the question, or the place where the value was found."""
     items: int = 0
     is_inside: bool = False
-    """Whether a graph of the run made it."""
+    """Whether a graph inside the run computed it."""
     is_repeated: bool = False
     """Whether the function was called before, for another field."""
     took: str = ""
-    """How long it took, with a comma before it."""
+    """The time it took, with a comma before it."""
 
 
 class FieldPlan:
-    """One field: where its value comes from, and what it may be.
+    """One field: its source, and the values that it accepts.
 
-    What is the same for all fields of a kind is an attribute of the class: runs are also read
+    Properties that all fields of a kind share are attributes of the class: runs are also read
     without their code, by the name of the kind.
     """
 
@@ -69,32 +70,33 @@ class FieldPlan:
     kind: ClassVar[str]
     """The name of the kind in records, journals and shapes of graphs."""
     fills: ClassVar[Literal["json", "text", "calls", "source"]] = "source"
-    """What gives the value: the LM's answer, in JSON or as text, or the tool calls that the LM
-    makes before it, unless the caller or a body gives it; or a source."""
+    """What supplies the value, unless the caller or a body gives it: the LM's answer, in JSON or as
+    text; the tool calls that the LM makes before it; or a source."""
     stored: ClassVar[Literal["node", "answer", "call", "items", "origin", "turns"]] = "call"
-    """How a journal stores the value: with the node, or in a line as a person's answer, as what a
-    call returned, by items, as the place where it was found, or as the runs of a thread."""
+    """How a journal stores the value: with the node, or in a line of its own. The line has a
+    person's answer, the result of a call, items, the place where the value was found, or the runs
+    of a thread."""
     is_called: ClassVar[bool] = False
-    """Whether every such field has a `call`."""
+    """Whether every field of the kind has a `call`."""
     is_remade: ClassVar[bool] = True
-    """Whether a value that no journal can hold is made, or found, again when a run is resumed."""
+    """Whether a value that no journal can store is computed, or found, again on resume."""
     is_recallable: ClassVar[bool] = True
     """Whether a `Recall` finds the value."""
     is_immediate: ClassVar[bool] = False
     """Whether `find` has the value without waiting."""
     starts_early: ClassVar[bool] = False
-    """Whether work on the value may start while the node before is still being filled."""
+    """Whether work on the value may start while the previous node is still being filled."""
     is_turns: ClassVar[bool] = False
-    """Whether an LM reads the value as earlier turns of a conversation, and not as JSON."""
+    """Whether an LM reads the value as earlier turns of a conversation, not as JSON."""
     asks_person: ClassVar[bool] = False
-    """Whether a person gives the value."""
+    """Whether a person supplies the value."""
     noun: ClassVar[str]
     """The source of such a field, as `a Dep`."""
     style: ClassVar[Style] = "call"
     began: ClassVar[str] = "called"
-    """What happens when work on the value starts, for a log; empty where it is told later."""
+    """The log text when work on the value starts; empty if it is logged later."""
     invalid: ClassVar[tuple[type[FieldError], str]]
-    """The error and its code where the node refuses the value of a source."""
+    """The error code for a value of the source that the node refuses."""
     invalid_fix: ClassVar[str] = "return what the field declares, or declare what is returned"
 
     turns_read: float = 0
@@ -102,35 +104,35 @@ class FieldPlan:
     turn_calls_read: bool = False
     """Whether it has the tool calls of these turns too."""
     question: str = ""
-    """What a person is asked."""
+    """The question to a person."""
     items_at_once: int = 1
-    """How many items of the value are made at the same time, at most."""
+    """How many items of the value are computed at the same time, at most."""
     items_of: str = ""
-    """The field of the node that has one entry for each item of the value; empty for none."""
+    """The field of the node with one entry for each item of the value; empty for none."""
     is_shared: bool = False
-    """Whether one call serves all that ask for the same value in a run."""
+    """Whether all that ask for the same value in a run share one call."""
     is_of_app: bool = False
-    """Whether one value serves all runs of an app."""
+    """Whether all runs of an app share one value."""
     provider_tools: tuple[str, ...] = ()
     """The names of the tools that the provider of the LM must have."""
     tool_specs: tuple[ToolSpec, ...] = ()
-    """What a model is told of the tools that are known before a run."""
+    """The descriptions for the model of the tools that are known before a run."""
     tool_names: tuple[str, ...] = ()
     """The names of the tools, as far as they are known before a run."""
     shows_results: bool = False
     """Whether later questions show the results of tool calls in the value too."""
     has_secret_arguments: bool = False
-    """Whether an LM gives a tool a secret."""
+    """Whether an LM passes a secret to a tool."""
     finds_tools: bool = False
     """Whether a run may find more tools for the LM than are known before."""
     is_parsed: bool = False
-    """Whether the value is made from the LM's answer, and is not the answer itself."""
+    """Whether the value is parsed from the LM's answer, instead of being the answer."""
 
     name: str
     info: FieldInfo
     marker: Any
     call: CallPlan | None
-    """What is called for the value."""
+    """The call that computes the value."""
     bound: Bound
     """The parameters of the call that the marker binds."""
     annotation: Any
@@ -154,7 +156,7 @@ class FieldPlan:
     @classmethod
     def make(cls, name: str, info: FieldInfo, marker: Any, names: Names) -> Self:
         """Plan a field. Names may be missing and graphs unfinished: nothing is raised, and no graph
-        is looked into."""
+        is examined."""
         return cls(name, info, marker)
 
     @classmethod
@@ -167,7 +169,7 @@ class FieldPlan:
         planning: CallPlanning,
         is_required: bool,
     ) -> None:
-        """Plan a parameter of a call that has the marker. Most are for fields alone."""
+        """Plan a parameter of a call that has the marker. Most markers are only for fields."""
         written = type(marker).__name__
         of.problems.append(
             an_error(
@@ -178,21 +180,21 @@ class FieldPlan:
             )
         )
 
-    # The words of a source. Those of a run that is read without its code come by the class alone.
+    # The words about a source. A run that is read without its code needs only the class for them.
 
     @classmethod
     def sentence(cls, told: Told) -> str:
-        """Where a value came from, for `why`: `from get_weather()`."""
+        """The origin of a value, for `why`: `from get_weather()`."""
         return f"from the graph {told.by}" if told.is_inside else f"from {told.by}()"
 
     @classmethod
     def phrase(cls, told: Told) -> str:
-        """Where a value came from, beside the value."""
+        """The origin of a value, in words beside the value."""
         return f"{told.by}, called before" if told.is_repeated else f"{told.by}{told.took}"
 
     @classmethod
     def row(cls, told: Told) -> str:
-        """What makes a value, in a row of a timeline."""
+        """The source of a value, in a row of a timeline."""
         return told.by
 
     def schema_words(self) -> str:
@@ -200,8 +202,8 @@ class FieldPlan:
         return f" from {'' if self.call is None else self.call.name}"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:
-        """Where the value of a field of `cls` comes from, in a picture. `before` are the plans that
-        lead to each class of the graph; None where another graph is around it."""
+        """The origin of the value of a field of `cls`, in a picture. `before` has the plans that
+        lead to each class of the graph; None if another graph is around it."""
         return call_chain(self)
 
     def takes_answer(self, gate: OpenGate) -> bool:
@@ -214,56 +216,56 @@ class FieldPlan:
         return self.annotation
 
     def check_answer(self, cls: type[Node], gate: OpenGate, value: Any) -> Any:
-        """A person's answer as it is to be stored. Raises what the field of `cls`, or pydantic,
-        refuses it with."""
+        """A person's answer in the form in which it is stored. Raises the error with which the
+        field of `cls`, or pydantic, refuses it."""
         validated(cls, {self.name: value})
         return value
 
     @property
     def is_provisional(self) -> bool:
-        """Whether a name is missing in what is called for the value: it may be defined later."""
+        """Whether a name is missing in the call for the value; it may be defined later."""
         return self.call is not None and lacks_name(self.call)
 
     @property
     def may_wait(self) -> bool:
-        """Whether a person may have to answer before the value is there."""
+        """Whether a person may have to answer before the value is known."""
         graphs = [call.graph for call in every_call(self.call) if call.graph is not None]
         return self.asks_person or any(graph.asks_person for graph in graphs)
 
     @property
     def depends_on_run(self) -> bool:
-        """Whether the value can depend on where in the run it is asked for: on its arguments, or,
-        here or further down, on what a graph recalls from the run around it, or on what a function
-        has the LM make, which may recall too."""
+        """Whether the value may depend on the place in the run that asks for it: on its arguments,
+        on values that a graph recalls from the run around it, or on an LM's answers to a function,
+        which may recall too. The call, or any call below it, may be the cause."""
         return is_by_value(self) or any(
             call.lm_parameters or (call.graph is not None and call.graph.recalls)
             for call in every_call(self.call)
         )
 
     def recalls(self) -> Iterator[tuple[str, Hashable, RecallField]]:
-        """What is looked up in the trace for the value: the way to the parameter, as
-        `(hits)(query)`, or empty for the field itself; a key; and what is looked up."""
+        """The look-ups in the trace for the value: the path to the parameter, as `(hits)(query)`,
+        or empty for the field itself; a key; and the look-up."""
         return recalled_behind(self)
 
     def draw(self) -> dict[str, Any]:
-        """What the shape of a graph has of the field, besides what it has of every field. Another
-        key, or value, is a change of the class for runs that are stored."""
+        """The details of the field in the shape of a graph, besides those of every field. For
+        stored runs, another key or value is a change of the class."""
         return {}
 
     def problems(self, plan: NodePlan) -> Iterable[Problem]:
-        """What the proof reports of the field, seen without the graph around its node."""
+        """The problems that the proof reports of the field without the graph around its node."""
         return ()
 
     def argument_problems(self, plan: NodePlan) -> Iterable[Problem]:
-        """Which of these are about the arguments of the call."""
+        """The problems among these that are about the arguments of the call."""
         return ()
 
     def fill_problems(self, plan: NodePlan) -> Iterable[Problem]:
-        """What the proof reports of the field of a node that an LM fills."""
+        """The problems that the proof reports of a field if an LM fills its node."""
         return ()
 
     def given_problems(self) -> Iterable[Problem]:
-        """What the proof reports of the field of a start node that no LM fills."""
+        """The problems that the proof reports of a field of a start node that no LM fills."""
         return ()
 
     def read_text(self, text: str) -> Any:
@@ -271,12 +273,12 @@ class FieldPlan:
         return text
 
     def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Found] | None:
-        """The value of an immediate source, and its record; None where there is none."""
+        """The value of an immediate source, and its record; None if there is no value."""
         raise NotImplementedError(self.kind)
 
     def shown_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
-        """The value that the field had, by how many turns it was; None where it is no longer of
-        turns, or there are fewer."""
+        """The value that the field had, from the number of its turns. None if the field no longer
+        has turns, or if there are fewer turns."""
         return None
 
     def missing(self, run: Run, node_type: type[Node], place: Place) -> BaeError:
@@ -284,8 +286,8 @@ class FieldPlan:
         raise NotImplementedError(self.kind)
 
     def comes_from(self, node_type: type[Node]) -> str | None:
-        """The field that the value comes from where a node of this class is the previous one; an
-        empty text is the node itself. None where it may come from elsewhere."""
+        """The field that the value comes from if the previous node is of this class; an empty text
+        is the node itself. None if it may come from elsewhere."""
         return None
 
     def take(
@@ -296,8 +298,8 @@ class FieldPlan:
         is_recorded: bool = True,
         records: list[Found] | None = None,
     ) -> tuple[Any, ...]:
-        """The value of an immediate source, recorded for its place; nothing where its default is
-        used. Raises `missing` where it has none. Its record is added to `records`."""
+        """The value of an immediate source, recorded for its place; empty if its default is used.
+        Raises `missing` if there is neither. The record is added to `records`."""
         found = self.find(run, node_type, place)
         if found is not None:
             if records is not None:
@@ -310,35 +312,35 @@ class FieldPlan:
         return ()
 
     def start(self, at: Resolution, place: Place) -> PendingValue:
-        """Start the work on the value of another source."""
+        """Start the work on the value of a source that is not immediate."""
         raise NotImplementedError(self.kind)
 
 
 def lacks_name(call: CallPlan | None) -> bool:
-    """Whether a name is missing in a call, or in what it waits for."""
+    """Whether a name is missing in a call, or in a call that it waits for."""
     every = (problem for each in every_call(call) for problem in each.problems)
     return any(problem.code == HintError.code for problem in every)
 
 
 def lack_names(fields: Iterable[FieldPlan]) -> bool:
-    """Whether a name is missing in what fields call."""
+    """Whether a name is missing in the calls of fields."""
     return any(field.is_provisional for field in fields)
 
 
 STARTED: Final = ("dep", "map", "gate")
-"""The names of the kinds whose work is recorded when it starts and when it ends."""
+"""The names of the kinds with records when their work starts and when it ends."""
 KINDS: Final = ("plain", "recall", "tools", "thread", *STARTED)
-"""The names of all kinds, as records, journals and shapes have them."""
+"""The names of all kinds, as in records, journals and shapes."""
 _loaded: dict[str, type[FieldPlan]] = {}
 
 
 def kind_of(marker: Marker | None) -> type[FieldPlan]:
-    """The class of the fields that have a marker, or none."""
+    """The class of the fields with a marker, or without any."""
     return _load("plain" if marker is None else marker.planned_by)
 
 
 def kind_named(name: str) -> type[FieldPlan]:
-    """The class of the fields of a kind. Raises `JournalError` where this version has none."""
+    """The class of the fields of a kind. Raises `JournalError` if this version has none."""
     found = _loaded.get(name)
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""`Dep`: the value of a field is what a function, a generator or a graph returns."""
+"""`Dep`: the value of a field is the result of a function, a generator or a graph."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class DepField(FieldPlan):
-    """A field whose value a call returns."""
+    """A field whose value is the result of a call."""
 
     __slots__ = ("is_of_app", "is_shared", "wanted")
     kind = "dep"
@@ -57,7 +57,7 @@ class DepField(FieldPlan):
 
     @classmethod
     def make(cls, name: str, info: FieldInfo, marker: Dep, names: Names) -> Self:
-        """Plan a field, and the call. Without anything to call, the LM fills the node."""
+        """Plan a field, and its call. Without a function, the LM fills a node for it."""
         filled = _node_class(info.annotation) if marker.fn is None else None
         if filled is not None:
             from bae.graph import graph_to_fill
@@ -79,7 +79,7 @@ class DepField(FieldPlan):
         planning: CallPlanning,
         is_required: bool,
     ) -> None:
-        """Plan a parameter that gets what another call returns."""
+        """Plan a parameter that gets the result of another call."""
         problem = planning.problem_with(marker.fn)
         if problem is not None:
             of.problems.append(problem)
@@ -90,11 +90,11 @@ class DepField(FieldPlan):
         of.by_value |= call.by_value or bool(bound)
 
     def draw(self) -> dict[str, Any]:
-        """That every field has a call of its own."""
+        """A note that every field has a call of its own."""
         return {} if self.is_shared else {"cache": False}
 
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """Those of the call and of its arguments, and a type that does not fit."""
+        """The problems of the call and of its arguments, and a type that does not fit."""
         call = cast(CallPlan, self.call)
         yield from problems_of(call)
         yield from check_scope(call, self.marker)
@@ -105,12 +105,12 @@ class DepField(FieldPlan):
             yield from check_type(call, returned, self.annotation)
 
     def argument_problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """Parameters that nothing fills, and what is wrong with those that are bound."""
+        """Parameters that nothing fills, and the problems of bound parameters."""
         yield from unfilled(cast(CallPlan, self.call), self.marker)
         yield from check_arguments(plan, self)
 
     def start(self, at: Resolution, place: Place) -> PendingValue:
-        """Have it called, or share a call that another field has asked for."""
+        """Start the call, or share a call that another field has asked for."""
         if not (self.bound or cast(CallPlan, self.call).by_value):
             return at.flow.dependency(self.wanted, at.run, at.plan.node, place)
         bound = at.siblings(siblings_of(self))
@@ -118,7 +118,7 @@ class DepField(FieldPlan):
 
 
 def _node_class(annotation: Any) -> type[Node] | None:
-    """The node class that a type, or that type and None, is; None if it is something else."""
+    """The node class in a type, alone or with None; None if it is another type."""
     members = [member for member in union_members(annotation) if member is not NoneType]
     one = members[0] if len(members) == 1 else None
     if not isinstance(one, type) or not issubclass(one, Node) or one is Node:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class GateField(FieldPlan):
-    """A field whose value a person gives."""
+    """A field whose value a person supplies."""
 
     __slots__ = ("question",)
     kind = "gate"
@@ -71,8 +71,8 @@ class GateField(FieldPlan):
         return f"“{self.marker.question}”"
 
     def fill_problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """A yes-or-no question of a node that an LM fills: the gate is asked first, since its
-        answer is context for the LM, so that a person would approve what is not there yet."""
+        """A yes-or-no question of a node that an LM fills. The gate is asked first, since its
+        answer is context for the LM, so a person would approve fields that do not exist yet."""
         members = {member for member in union_members(self.annotation) if member is not NoneType}
         if plan.plain and members == {bool}:
             names = ", ".join(field.name for field in plan.plain)
@@ -93,8 +93,8 @@ class GateField(FieldPlan):
         return at.flow.add(PendingValue(at.run, at.plan.node, place, *what))
 
     async def _ask(self, at: Resolution, pending: PendingValue) -> Any:
-        """Ask a person, again if the answer does not fit the field. Without an `answer` callable,
-        raise what the run waits for."""
+        """Ask a person, again if the answer does not fit the field. Raises `Waiting` without an
+        `answer` callable."""
         run, path, step = pending.run, pending.place.path, pending.place.step
         gate, what = self.marker, (self.name, self.annotation, dict(at.known))
         opened = OpenGate(self.question, pending.node_type, *what, None, path, step)
@@ -108,7 +108,7 @@ class GateField(FieldPlan):
             run.writer.write(GateOpened(now, path, step, opened))
 
         def check(answer: Any) -> None:
-            # The node validates it once more, as it does every value.
+            # The node validates it again, as it validates every value.
             validated(opened.node_type, {opened.field_name: answer})
 
         value = await answer_in_time(run.options.answer, opened, check)
@@ -118,7 +118,7 @@ class GateField(FieldPlan):
 
 
 def _default(opened: OpenGate, field: GateField) -> Any:
-    """The default of the field, when there is no answer in time."""
+    """The default of the field, if there is no answer in time."""
     if not field.required:
         return field.info.get_default(call_default_factory=True, validated_data={})
     raise gate_error(

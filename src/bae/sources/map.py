@@ -1,4 +1,4 @@
-"""`Map`: the value of a field is the list of what a call returns for each item of another field."""
+"""`Map`: the value of a field is the list of a call's results for each item of another field."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class MapField(FieldPlan):
-    """A field whose value is made item by item."""
+    """A field whose value is computed item by item."""
 
     __slots__ = ("items_at_once", "items_of")
     kind = "map"
@@ -65,18 +65,18 @@ class MapField(FieldPlan):
 
     @classmethod
     def sentence(cls, told: Told) -> str:
-        """The function, and for how many items it was called."""
+        """The function, and the number of items."""
         over = f"for each of {told.items} items" if told.items else "for one item"
         return f"from {told.by} {over}"
 
     @classmethod
     def phrase(cls, told: Told) -> str:
-        """The function, and for how many items it was called."""
+        """The function, and the number of items."""
         return f"{told.by} for {told.items} items{told.took}"
 
     @classmethod
     def row(cls, told: Told) -> str:
-        """The function, and for how many items it was called."""
+        """The function, and the number of items."""
         return f"{told.by} x {told.items}"
 
     def schema_words(self) -> str:
@@ -88,7 +88,7 @@ class MapField(FieldPlan):
         return f"{super().origin(cls, before)} for each of {self.items_of}"
 
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """Those of the call and of its arguments, and items or a type that do not fit."""
+        """The problems of the call and of its arguments, and items or a type that do not fit."""
         call = cast(CallPlan, self.call)
         yield from problems_of(call)
         yield from unreturned(call)
@@ -125,11 +125,11 @@ class MapField(FieldPlan):
         yield from _check_item(call, element[0], self.marker)
 
     def argument_problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """What is wrong with the parameters that are bound."""
+        """The problems of bound parameters."""
         return check_arguments(plan, self)
 
     def start(self, at: Resolution, place: Place) -> PendingValue:
-        """Call it for all items, once these are there."""
+        """Start the calls for all items, once the items are known."""
         inputs = at.siblings([("", self.items_of), *siblings_of(self)])
         call, compute = cast(CallPlan, self.call), partial(self._map, at.flow)
         node = at.plan.node
@@ -138,7 +138,7 @@ class MapField(FieldPlan):
 
     async def _map(self, flow: Dataflow, pending: PendingValue) -> list[Any]:
         """The results for all items, in their order. The first failure cancels the others and is
-        raised as itself. Workers draw items from one iterator, so a slow item delays only its
+        raised, not a group. Workers take items from one iterator, so a slow item delays only its
         worker."""
         call, bound = cast(CallPlan, self.call), dict(siblings_of(self))
         shared = pending.arguments() | sibling_values(pending, {"": self.items_of, **bound})
@@ -214,7 +214,7 @@ def _check_item(call: CallPlan, element: Any, marker: Map) -> Iterator[Problem]:
 
 
 def _element(annotation: Any) -> tuple[Any] | None:
-    """The type of the items of a list-like annotation, or None where it is not list-like."""
+    """The type of the items of a list-like annotation; None if it is not list-like."""
     elements: list[Any] = []
     for member in union_members(annotation):
         if isinstance(member, typing.NewType):
@@ -233,7 +233,7 @@ def _element(annotation: Any) -> tuple[Any] | None:
         if not issubclass(origin, collections.abc.Iterable):
             return None
         if issubclass(origin, BaseModel) and origin.__iter__ is BaseModel.__iter__:
-            return None  # iterating a model gives its fields, which is no list of items
+            return None  # iterating a model yields its fields, which are no items
         arguments = typing.get_args(member)
         if origin is tuple and arguments and arguments[-1] is not Ellipsis:
             elements.extend(arguments)
@@ -243,9 +243,9 @@ def _element(annotation: Any) -> tuple[Any] | None:
 
 
 def in_order(over: Iterable[Any]) -> Iterable[Any]:
-    """The items of a collection in the order they are numbered by. A set has another order in every
+    """The items of a collection in the order of their numbers. The order of a set differs in every
     process, so its items are sorted by their JSON: a run that is resumed in another process must
-    know which of them are done."""
+    know which items are finished."""
     return sorted(over, key=text_to_sort_by) if _is_set(over) else over
 
 
@@ -254,11 +254,11 @@ def _is_set(value: object) -> bool:
 
 
 def text_to_sort_by(item: Any) -> str:
-    """A text that is the same for an equal value in every process, its type included."""
+    """A text that is the same for an equal value in every process, including its type."""
     if isinstance(item, tuple) or _is_set(item):
         return f"[{','.join(map(text_to_sort_by, in_order(cast('Iterable[Any]', item))))}]"
     try:
         text = to_json(item, inf_nan_mode="constants").decode()
-    except Exception:  # whatever a type does when it is written: no journal stores such a value
+    except Exception:  # serializing runs any code of the type; no journal stores such a value
         text = repr(item)
     return f"{text} {type(item).__qualname__}"

@@ -1,5 +1,5 @@
-"""A field without a source: the caller gives it on the start node, the LM fills it on every other
-node, unless a body does."""
+"""A field without a source: the caller passes it with the start node. On every other node the LM
+fills it, unless a body does."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class PlainField(FieldPlan):
     is_remade = False
 
     def schema_words(self) -> str:
-        """Nothing: the type says it all."""
+        """Empty: the type is enough."""
         return ""
 
     def fill_problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """A type that the LM cannot be asked for, or is not to be asked for."""
+        """A type that an LM cannot be asked for, or should not be asked for."""
         if self.annotation is Messages:
             yield an_error(
                 "bae-thread-missing",
@@ -58,7 +58,7 @@ class PlainField(FieldPlan):
 
 
 def _no_schema(cls: type[Node], field: PlainField) -> str | None:
-    """Why a field has no schema, empty where the type's name says it all; None where it has one."""
+    """Why a field has no schema; empty if the name of the type is enough. None if it has one."""
     if field.annotation in (str, int, float, bool) and not field.info.metadata:
         return None
     from pydantic.errors import PydanticInvalidForJsonSchema
@@ -67,7 +67,7 @@ def _no_schema(cls: type[Node], field: PlainField) -> str | None:
     schema = field_schema(cls, field.name)
     if enum := unreadable_enum(schema):
         return f"JSON cannot name the members of {enum}: make it a StrEnum"
-    if not field.required:  # without a schema it is not asked for
+    if not field.required:  # without a schema, an LM is not asked for it
         return None
     try:
         _schema_generator()().generate(schema)
@@ -84,12 +84,12 @@ def _schema_generator() -> type[GenerateJsonSchema]:
     from pydantic.json_schema import GenerateJsonSchema
 
     class QuietGenerator(GenerateJsonSchema):
-        """A default that JSON cannot say is worth no warning here: the field has a schema."""
+        """Does not warn about a default that JSON cannot express: the field has a schema."""
 
         def emit_warning(self, kind: Any, detail: str) -> None: ...
 
         def is_subclass_schema(self, schema: Any) -> dict[str, Any]:
-            # Pydantic lets a class be anything in JSON, which it cannot be.
+            # Pydantic accepts any JSON for a class, but no JSON can be a class.
             return self.handle_invalid_for_json_schema(schema, "core_schema.IsSubclassSchema")
 
     return QuietGenerator

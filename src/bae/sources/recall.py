@@ -1,5 +1,5 @@
-"""`Recall`: the value of a field is looked up in the trace by its type. Which fields of a class can
-hold the type is worked out once per class; a step only walks the trace backwards."""
+"""`Recall`: the value of a field is looked up in the trace by its type. Which fields of a class may
+hold the type is computed once per class; a step only walks the trace backwards."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ class RecallField(FieldPlan):
         return cls.sentence(told)
 
     def schema_words(self) -> str:
-        """That it is recalled, and the class that it is recalled from."""
+        """A note that it is recalled, and the class that it is recalled from."""
         only = self.marker.node_type
         return f" recalled from {only.__name__}" if only else " recalled"
 
     def origin(self, cls: type[Node], before: Before | None) -> str:
-        """The fields that it may find its value in, where there are no more than two."""
+        """The fields in which it may find its value, if there are at most two."""
         only = self.marker.node_type
         fallback = f"from {only.__name__}" if only else ""
         if before is None:
@@ -111,21 +111,20 @@ class RecallField(FieldPlan):
                 name, sure = held[0]
                 known = name and (sure or len(held) == 1)
                 found[f"{node.__name__}.{name}" if known else node.__name__] = None
-            # The newest value is taken: what is behind a node that is sure to have one is not
-            # searched.
+            # The newest value is taken, so do not search behind a node that is sure to have one.
             if not any(sure for _, sure in held):
                 waiting += [plan.node for plan in before[node] if plan.node not in waiting]
         if list(found) == [type_name(self.annotation)]:
-            return ""  # as the type says
+            return ""  # the type is enough
         return f"from {' or '.join(found)}" if 0 < len(found) < 3 else fallback
 
     def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Recalled] | None:
-        """The newest value in the trace of a run, or of one around it."""
+        """The newest value in the trace of a run, or of a run around it."""
         members = self.members
         around: Run | None = run
         while around is not None:
             newest, answer = -1, ("", None)
-            # By class, so that a long loop is not walked through again at every step.
+            # By class, so that a long loop is not walked again at every step.
             for holder, places in around.places().items():
                 held_by = self.holders_in(holder)
                 if not held_by:
@@ -149,7 +148,7 @@ class RecallField(FieldPlan):
         return next((name for name, sure in self.holders_in(node_type)[:1] if sure), None)
 
     def missing(self, run: Run, node_type: type[Node], place: Place) -> RecallError:
-        """The error where the trace has no such value."""
+        """The error if the trace has no such value."""
         wanted, name = type_name(self.annotation), node_type.__name__
         what = "parameter" if place.parameter else "field"
         return RecallError(
@@ -161,7 +160,7 @@ class RecallField(FieldPlan):
         )
 
     def holders_in(self, node_type: type[Node]) -> Holders:
-        """The fields of `node_type` that it may find its value in."""
+        """The fields of `node_type` in which it may find its value."""
         found = self.found_in.get(node_type)
         if found is None:
             only = self.marker.node_type
@@ -184,15 +183,16 @@ def recalled_parameter(
 
 
 def recall_members(wanted: Any) -> tuple[Any, ...]:
-    """What a Recall looks for: of `T | None` the T, since None is no value to recall."""
+    """The types that a Recall looks for: for `T | None` only T, since None is no value to
+    recall."""
     members = union_members(wanted)
     return tuple(m for m in members if m is not NoneType) or members
 
 
 def recall_from_trace(trace: Iterable[Node], target_type: Any) -> Any:
-    """The newest value of type `target_type` in a trace, Dep and Recall fields skipped.
+    """The newest value of type `target_type` in a trace, except in Dep and Recall fields.
 
-    Raises `RecallError` where there is none. A node class finds the newest such node.
+    Raises `RecallError` if there is none. For a node class, it is the newest such node.
     """
     members, wanted = recall_members(target_type), type_name(target_type)
     nodes = list(trace)
@@ -208,7 +208,8 @@ def recall_from_trace(trace: Iterable[Node], target_type: Any) -> Any:
 
 
 def holders(node_type: type[Node], members: tuple[Any, ...], name: str = "") -> Holders:
-    """The fields of `node_type` whose type is one of `members`; one named `name` comes first."""
+    """The fields of `node_type` whose type is one of `members`; a field named `name` comes
+    first."""
     if any(isinstance(m, type) and issubclass(m, Node) for m in members) and any(
         assignable(node_type, m) is True for m in members
     ):
@@ -227,7 +228,7 @@ def holders(node_type: type[Node], members: tuple[Any, ...], name: str = "") -> 
 
 
 def _held(node: Node, held_by: Holders, members: tuple[Any, ...]) -> tuple[str, Any] | None:
-    """The field of a node that holds what is looked for, and its value."""
+    """The field of a node that holds a value of these types, and the value."""
     for name, sure in held_by:
         if not name:
             return "", node
@@ -248,7 +249,8 @@ def _fits(part: Any, members: tuple[Any, ...]) -> bool:
 
 
 def _only_promoted(part: Any, member: Any) -> bool:
-    """An int is accepted where a float is declared, but it is not the float that was meant."""
+    """Whether an int is accepted only because a float is declared: it is not the float to
+    recall."""
     return part is not member and member in (int, float, complex) and part in (bool, int, float)
 
 

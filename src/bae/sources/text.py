@@ -1,4 +1,4 @@
-"""`Text`: a field without a source that the LM answers in plain text, and not in JSON."""
+"""`Text`: a field without a source that the LM answers in plain text, not in JSON."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ class TextField(PlainField):
     fills = "text"
 
     parse: CallPlan | None
-    """The function that makes the value from the text."""
+    """The function that parses the text."""
 
     @classmethod
     def make(cls, name: str, info: FieldInfo, marker: Text, names: Names) -> Self:
-        """Plan a field, and the function that reads its text."""
+        """Plan a field, and the function that parses its text."""
         field = cls(name, info)
         field.parse = None if marker.parse is None else plan_call(marker.parse, names)
         field.is_parsed = field.parse is not None
         return field
 
     def schema_words(self) -> str:
-        """That the LM answers in plain text."""
+        """A note that the LM answers in plain text."""
         return " in plain text"
 
     @property
     def is_provisional(self) -> bool:
-        """Whether a name is missing in the function that reads the text."""
+        """Whether a name is missing in the function that parses the text."""
         return lacks_name(self.parse)
 
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """Those of the function, and a type that does not fit."""
+        """The problems of the function, and a type that does not fit."""
         call, declared = self.parse, type_name(self.annotation)
         if call is not None:
             yield from call.problems
@@ -71,7 +71,7 @@ class TextField(PlainField):
             )
 
     def read_text(self, text: str) -> Any:
-        """The value for an answer: what the function makes of it."""
+        """The value for an answer: the result of the function."""
         return text if self.parse is None else self.parse.fn(text)
 
 

@@ -1,5 +1,5 @@
 """`Thread`: the value of a field is the earlier turns of the thread that the run belongs to. They
-are read once, when the run begins; a journal stores which runs they are."""
+are read once, when the run begins. A journal stores only the ids of their runs."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class ThreadField(FieldPlan):
 
     @classmethod
     def sentence(cls, told: Told) -> str:
-        """Which turns they are."""
+        """The turns that it has."""
         return f"from the thread: {told.by}"
 
     @classmethod
     def phrase(cls, told: Told) -> str:
-        """Which turns they are."""
+        """The turns that it has."""
         return told.by
 
     def schema_words(self) -> str:
@@ -66,7 +66,7 @@ class ThreadField(FieldPlan):
         return "the earlier turns" if last is None else f"up to {last} earlier turns"
 
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """Another type than `Messages`."""
+        """A type other than `Messages`."""
         if self.annotation is not Messages:
             yield an_error(
                 "bae-thread-type",
@@ -93,7 +93,7 @@ class ThreadField(FieldPlan):
         return shown, TurnsShown(*where, shown, *shown.ends, len(shown), shown.omitted)
 
     def shown_turns(self, known: Messages, count: int, omitted: int) -> Messages | None:
-        """The newest of the turns that are known, as many as they were."""
+        """The newest known turns, as many as the field had."""
         if count > len(known):
             return None
         shown = Messages(known[len(known) - count :], known.thread, omitted)

@@ -45,8 +45,8 @@ _OPTIONS: Final = {
 class ToolsField(PlainField):
     """A field whose value is the list of tool calls of the LM that fills the node.
 
-    The value is stored with the node. `call` stands for all tools: each is one of its inputs, so
-    that what is behind a tool is found as what is behind any other call.
+    The value is stored with the node. `call` stands for all tools: each tool is one of its inputs,
+    so that the calls behind a tool are found like those behind any other call.
     """
 
     __slots__ = ("__dict__", "accept", "before_round", "natives", "pickers", "planned", "servers")
@@ -106,17 +106,17 @@ class ToolsField(PlainField):
 
     @classmethod
     def sentence(cls, told: Told) -> str:
-        """How many calls the LM made."""
+        """The number of calls that the LM made."""
         return f"the LLM made {_calls(told.items)}"
 
     @classmethod
     def phrase(cls, told: Told) -> str:
-        """How many calls the LM made."""
+        """The number of calls that the LM made."""
         return f"{_calls(told.items)}{told.took}"
 
     @classmethod
     def row(cls, told: Told) -> str:
-        """How many calls the LM made."""
+        """The number of calls that the LM made."""
         return _calls(told.items)
 
     def schema_words(self) -> str:
@@ -146,12 +146,12 @@ class ToolsField(PlainField):
 
     @property
     def is_provisional(self) -> bool:
-        """Whether a name is missing in a tool: it may be defined later."""
+        """Whether a name is missing in a tool; it may be defined later."""
         return any(map(lacks_name, (self.call, self.accept, self.before_round)))
 
     @property
     def has_secret_arguments(self) -> bool:  # type: ignore[override]
-        """Whether an LM gives a tool a secret."""
+        """Whether an LM passes a secret to a tool."""
         return any(isinstance(each, ToolPlan) and each.secret_parameters for each in self.planned)
 
     @property
@@ -166,8 +166,8 @@ class ToolsField(PlainField):
         return bool(gate.parameter)
 
     def answer_type(self, tool: str, names: int) -> Any:
-        """What a person answers about a call. Of a tool that only the run knows, anything fits, and
-        is checked when the run is resumed."""
+        """The type of a person's answer about a call. For a tool that only the run knows, any
+        answer fits, and is checked when the run is resumed."""
         if names > 2:
             return Interruption
         plan = next((each for each in self.planned if each.name == tool), None)
@@ -189,7 +189,7 @@ class ToolsField(PlainField):
         return answer
 
     def recalls(self) -> Iterator[tuple[str, Hashable, RecallField]]:
-        """What is looked up in the trace for the tools."""
+        """The look-ups in the trace for the tools."""
         for name, below in cast(CallPlan, self.call).inputs:
             for found_name, found in below.call.recalls:
                 yield f"({name})({found_name})", (below.call.key, found_name, found.marker), found
@@ -199,7 +199,7 @@ class ToolsField(PlainField):
         return {"tools": [*self.tool_names]}
 
     def problems(self, plan: NodePlan) -> Iterator[Problem]:
-        """Those of the tools, names that are used twice, and a type that does not fit."""
+        """The problems of the tools, repeated names, and a type that does not fit."""
         if not self.marker.tools:
             yield an_error(
                 "bae-tools-none",
@@ -270,7 +270,7 @@ class ToolsField(PlainField):
         return iter(())
 
     def given_problems(self) -> Iterator[Problem]:
-        """No LM is there to call the tools."""
+        """A note that no LM calls the tools of a start node."""
         if self.required:
             yield an_error(
                 "bae-tools-start",
@@ -280,12 +280,12 @@ class ToolsField(PlainField):
 
 
 def tools_of(plan: NodePlan) -> ToolsField:
-    """The field with the tools of a node that has one."""
+    """The field with the tools of a node that has tools."""
     return cast(ToolsField, plan.tools)
 
 
 def _refuse_secrets(plan: ToolPlan | AskPlan, arguments: Mapping[str, Any]) -> None:
-    """Raise where a person changes a secret in an answer that is stored."""
+    """Raise an error if a person changes a secret in an answer that is stored."""
     masked = plan.masked(arguments) if isinstance(plan, ToolPlan) else arguments
     changed = [name for name, value in arguments.items() if masked[name] != value]
     if changed:
@@ -330,7 +330,7 @@ def _calls(count: int) -> str:
 
 
 def _is_picker(tool: ToolPlan) -> bool:
-    """Whether a function is called for tools: the model gives it nothing, and it returns a list of
+    """Whether a function is called for tools: the model passes it nothing, and it returns a list of
     `Tool`."""
     returned = tool.call.declared
     if tool.call.graph is not None or tool.call.unfilled or tool.call.optional:
@@ -342,7 +342,7 @@ def _is_picker(tool: ToolPlan) -> bool:
 
 
 def _problems_behind(below: Input) -> Iterator[Problem]:
-    """What is wrong with what bae fills of a tool."""
+    """The problems of the parameters of a tool that bae fills."""
     from bae.node_proof import check_input, problems_of
 
     for parameter, each in below.call.inputs:

@@ -92,19 +92,19 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def _read_functions(text: str) -> dict[str, _Function]:
     """The functions and methods of a module by their qualified names."""
-    found: dict[str, _Function] = {}
+    functions: dict[str, _Function] = {}
 
     def visit(node: ast.AST, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                found[prefix + child.name] = child
+                functions[prefix + child.name] = child
             elif isinstance(child, ast.ClassDef):
                 visit(child, f"{prefix}{child.name}.")
             elif isinstance(child, ast.stmt):
                 visit(child, prefix)
 
     visit(ast.parse(text), "")
-    return found
+    return functions
 
 
 def _is_stub(function: _Function) -> bool:

@@ -49,9 +49,9 @@ def find_problem(
     if not_loaded and all(is_selected(case, tests) for case in not_loaded):
         return None  # the tasks write what they load
     texts = [case.message for case in report.cases] or [report.output]
-    found = _find_missing("\n".join(texts), project, tracked)
-    if found is not None:
-        return found
+    missing = _find_missing("\n".join(texts), project, tracked)
+    if missing is not None:
+        return missing
     if loaded:
         return None  # tests that fail, and files that tasks may be about
     if not_loaded:

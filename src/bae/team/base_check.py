@@ -126,13 +126,13 @@ def shorten_output(output: str) -> str:
     shown = {*range(error, error + 7), *range(len(lines) - 4, len(lines))}
     if len(lines) <= len(shown) + 1:
         return output
-    found: list[str] = []
+    kept_lines: list[str] = []
     for at, line in enumerate(lines):
         if at in shown:
-            found.append(line)
+            kept_lines.append(line)
         elif at - 1 in shown:
-            found.append("…")
-    return "\n".join(found)
+            kept_lines.append("…")
+    return "\n".join(kept_lines)
 
 
 _ERROR: Final = re.compile(r"\berr(or)?\b", re.IGNORECASE)
@@ -251,12 +251,12 @@ class BaseReports:
         assert self.folder is not None
         if not self._environment:
             root = self.project.root
-            found = await asyncio.to_thread(
+            files = await asyncio.to_thread(
                 sandbox.describe_installations, self.project.test_command, root
             )
             include = await asyncio.to_thread(_stamp, Path(root, INCLUDE))
             command, setup = self.project.test_command, self.project.setup
-            known = [command, setup, await sandbox.protection(), found, include, __version__]
+            known = [command, setup, await sandbox.protection(), files, include, __version__]
             self._environment = sha256(json.dumps(known).encode()).hexdigest()[:16]
         return self.folder / _REPORTS / f"{tree[:16]}-{self._environment}.json"
 

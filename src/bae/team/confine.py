@@ -102,14 +102,14 @@ class _Disk:
         return used > self.most
 
     def _find_free(self) -> list[int]:
-        found: list[int] = []
+        free: list[int] = []
         for path in self.paths:
             with contextlib.suppress(OSError):
                 state = os.statvfs(path)
-                found.append(state.f_bavail * state.f_frsize)
+                free.append(state.f_bavail * state.f_frsize)
                 continue
-            found.append(0)
-        return found
+            free.append(0)
+        return free
 
     def _measure(self, pids: list[int]) -> int:
         seen: set[tuple[int, int]] = set()
@@ -152,12 +152,12 @@ class _Disk:
 
 def _list_folder(path: str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(path) as found:
-            return list(found)
+        with os.scandir(path) as entries:
+            return list(entries)
     except PermissionError:  # the command may hide a folder so
         os.chmod(path, 0o700)
-        with os.scandir(path) as found:
-            return list(found)
+        with os.scandir(path) as entries:
+            return list(entries)
 
 
 _LOOK: Final = 5.0
@@ -176,7 +176,7 @@ def _find_processes() -> list[int]:
     """The processes of the command: all of the namespace, or all descendants of this one."""
     if os.getpid() == 1:
         return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
-    found: list[int] = []
+    processes: list[int] = []
     left = [os.getpid()]
     while left:
         pid = left.pop()
@@ -184,8 +184,8 @@ def _find_processes() -> list[int]:
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with open(f"/proc/{pid}/task/{thread}/children") as file:
                     left += map(int, file.read().split())
-        found.append(pid)
-    return found[1:]
+        processes.append(pid)
+    return processes[1:]
 
 
 def _measure_use(pids: list[int], most: int) -> tuple[int, int]:

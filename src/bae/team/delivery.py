@@ -1,6 +1,6 @@
-"""The work of a team in the user's hands: the change of a task as a diff, all merged tasks as one
-merge commit or one patch with the tests that prove them in its message, and branches that are not
-needed any more. Nothing here is done without a person's command."""
+"""How the user takes over a team's work: the change of a task as a diff, all merged tasks as one
+merge commit or one patch with the proving tests in its message, and the cleanup of merged branches.
+Nothing here runs without a person's command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bae.team.store import Store
 
 MOST_TESTS: Final = 20
-"""How many tests of a task a message names."""
+"""How many tests of a task a message lists."""
 _PLAIN: Final = (
     "--no-color",
     "--no-ext-diff",
@@ -37,9 +37,9 @@ _PLAIN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ProvedTask:
-    """A merged task, and the tests that prove it: those it names, or else those that are new with
-    its work. A task that was approved without tests has none. `review` is that of the merged work,
-    if it was reviewed."""
+    """A merged task and the tests that prove it: the tests it names, otherwise those that are new
+    with its work. A task approved without tests has none. `review` is the review of the merged
+    work, if there was one."""
 
     task: Task
     tests: tuple[str, ...]
@@ -48,9 +48,9 @@ class ProvedTask:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What the team has merged and a branch does not have yet: all between `start`, the commit of
-    the branch, and `head`, the commit of the team's. `commit` is the merge commit, where it was
-    made."""
+    """The team's work that a branch does not have yet: everything between `start`, the commit of
+    the branch, and `head`, the commit of the team's branch. `commit` is the merge commit, once it
+    exists."""
 
     into: str
     branch: str
@@ -61,8 +61,8 @@ class Delivery:
 
     @property
     def message(self) -> str:
-        """The message of the merge: the tasks, with the tests that prove each, and what a reviewer
-        has found."""
+        """The message of the merge: the tasks, the tests that prove each, and the findings of
+        reviewers."""
         many = len(self.tasks)
         lines = [f"Merge {many} {'task' if many == 1 else 'tasks'} of {self.branch}"]
         for each in self.tasks:
@@ -80,8 +80,8 @@ class Delivery:
 async def diff_task(
     project: Project, repository: Repository, task: Task, *, stat: bool = False
 ) -> str:
-    """The change of a task, as git shows it: its merged commit, or else its branch against where it
-    started from the team's. With `stat`, how many lines of each file."""
+    """The change of a task as a git diff: its merged commit, otherwise its branch against its start
+    on the team's branch. With `stat`, the number of changed lines by file."""
     start, end = await _find_change(project, repository, task)
     return await read_diff(repository, start, end, *(("--stat", "--summary") if stat else ()))
 
@@ -89,7 +89,7 @@ async def diff_task(
 async def diff_attempt(
     project: Project, repository: Repository, task: Task, attempt: TaskAttempt
 ) -> str:
-    """The change that an attempt at a task was judged by, as git shows it."""
+    """The change that an attempt at a task was judged by, as a git diff."""
     commit = attempt.commit and await repository.resolve(attempt.commit)
     if not commit:
         why = "its commit is gone" if attempt.commit else "it has written nothing"
@@ -106,7 +106,7 @@ async def diff_attempt(
 
 
 async def read_diff(repository: Repository, start: str, end: str, *options: str) -> str:
-    """What differs between two commits, as git shows it, whatever the user has configured."""
+    """The difference between two commits as a git diff, independent of the user's git settings."""
     code, output, problem = await repository.run_git("diff", *_PLAIN, *options, start, end)
     if code:
         raise GitError(f"the change from {start} to {end} cannot be shown: {problem}")
@@ -131,8 +131,8 @@ async def _find_change(project: Project, repository: Repository, task: Task) -> 
 async def find_delivery(
     project: Project, repository: Repository, store: Store, into: str | None = None
 ) -> Delivery:
-    """What a branch, the user's own where none is named, does not have of the team's work. A branch
-    that does not exist yet would begin at the user's commit."""
+    """Find the team's work that a branch does not have; without `into`, the user's current branch.
+    A branch that does not exist would start at the user's commit."""
     from bae.team.workbench import open_reports  # which takes a while to load
 
     branch = into or await repository.current_branch()
@@ -164,7 +164,7 @@ async def find_delivery(
 async def _find_review(
     repository: Repository, task: Task, reviews: Sequence[Review]
 ) -> Review | None:
-    """The review of the work that was merged; those of refused work are left out."""
+    """The review of the merged work. Reviews of refused work are left out."""
     from bae.team.workspaces import trailer
 
     within = f"{task.commit}^..{task.commit}"
@@ -177,8 +177,8 @@ async def _find_review(
 def find_proving_tests(
     task: Task, attempts: Sequence[TaskAttempt], before: TestReport | None
 ) -> tuple[str, ...]:
-    """The tests that prove a task: those it names; else those that pass with its work and did not
-    `before`; else those in files that it changed."""
+    """The tests that prove a task: the tests it names; otherwise those that pass with its work and
+    did not `before`; otherwise those in files that it changed."""
     if task.proof == "none":
         return ()
     if task.proof == "named-tests":
@@ -198,102 +198,103 @@ def find_proving_tests(
 async def merge_work(
     project: Project, repository: Repository, store: Store, into: str | None = None
 ) -> Delivery:
-    """Merge the team's branch into a branch, the user's own where none is named, with one merge
-    commit of the user's. A branch that does not exist is made. Raises GitError where there are
-    conflicts, or where the branch is checked out and has changes that are not committed; then
-    nothing is changed."""
+    """Merge the team's branch into another branch with one merge commit of the user; without
+    `into`, the user's current branch. A missing branch is created. Raises GitError and changes
+    nothing if there are conflicts, or if the branch is checked out with uncommitted changes."""
     from bae.team.integration import fast_forward
 
-    found = await find_delivery(project, repository, store, into)
-    if not found.tasks:
-        return found
+    delivery = await find_delivery(project, repository, store, into)
+    if not delivery.tasks:
+        return delivery
     mine = await _as_user(repository)
-    ref = BRANCHES + found.into
-    before = found.start if await repository.resolve(ref) else None
+    ref = BRANCHES + delivery.into
+    before = delivery.start if await repository.resolve(ref) else None
     path = await repository.git("for-each-ref", "--format=%(worktreepath)", ref)
-    here = await repository.current_branch() == found.into
+    here = await repository.current_branch() == delivery.into
     if path and not here:
         raise GitError(
-            f"{found.into} is checked out in {path}", fix="run the command there, or name another"
+            f"{delivery.into} is checked out in {path}",
+            fix="run the command there, or name another",
         )
     if here:
-        await _refuse_changes(repository, found)
-    tree = await _merge_tree(repository, found)
-    commit = await mine.commit_tree(tree, [found.start, found.head], found.message)
+        await _refuse_changes(repository, delivery)
+    tree = await _merge_tree(repository, delivery)
+    commit = await mine.commit_tree(tree, [delivery.start, delivery.head], delivery.message)
     if here:
-        moved = await fast_forward(repository, commit, branch=found.into)
+        moved = await fast_forward(repository, commit, branch=delivery.into)
         if moved.reason:
-            raise _refused(found, moved.reason)
+            raise _refused(delivery, moved.reason)
     elif not await repository.move(ref, commit, before):
-        raise _refused(found, "another process has moved it")
-    return replace(found, commit=commit)
+        raise _refused(delivery, "another process has moved it")
+    return replace(delivery, commit=commit)
 
 
 async def format_patch(
     project: Project, repository: Repository, store: Store, into: str | None = None
 ) -> tuple[Delivery, str]:
-    """The same as a patch for `git am` and `git apply`, with the message in its header; nothing is
-    merged. The text is empty where there is nothing to merge."""
-    found = await find_delivery(project, repository, store, into)
-    if not found.tasks:
-        return found, ""
-    tree = await _merge_tree(repository, found)
-    commit = await (await _as_user(repository)).commit_tree(tree, [found.start], found.message)
+    """The team's work as one patch for `git am` and `git apply`, with the message of the merge in
+    its header. Nothing is merged. The text is empty if there is nothing to merge."""
+    delivery = await find_delivery(project, repository, store, into)
+    if not delivery.tasks:
+        return delivery, ""
+    tree = await _merge_tree(repository, delivery)
+    commit = await (await _as_user(repository)).commit_tree(
+        tree, [delivery.start], delivery.message
+    )
     shown = ("--stdout", "--binary", "--no-signature", "--no-attach", "--keep-subject", "-1")
     code, output, problem = await repository.run_git("format-patch", *_PLAIN, *shown, commit)
     if code:
         raise GitError(f"the patch cannot be written: {problem}")
-    return found, output.decode("utf-8", "surrogateescape")
+    return delivery, output.decode("utf-8", "surrogateescape")
 
 
-async def _merge_tree(repository: Repository, found: Delivery) -> str:
-    tree = await repository.merge_tree(found.head, found.start)
+async def _merge_tree(repository: Repository, delivery: Delivery) -> str:
+    tree = await repository.merge_tree(delivery.head, delivery.start)
     if isinstance(tree, Conflict):
         names = ", ".join(map(shown_path, tree.files))
         raise GitError(
-            f"{found.branch} has conflicts with {found.into} in {names}; nothing was merged",
-            fix=f"resolve them yourself: git merge --no-ff {found.branch}",
+            f"{delivery.branch} has conflicts with {delivery.into} in {names}; nothing was merged",
+            fix=f"resolve them yourself: git merge --no-ff {delivery.branch}",
         )
     return tree
 
 
-async def _refuse_changes(repository: Repository, found: Delivery) -> None:
+async def _refuse_changes(repository: Repository, delivery: Delivery) -> None:
     args = ("status", "--porcelain", "-z", "--untracked-files=no", "--ignore-submodules=all")
     changes = [part[3:] for part in (await repository.git(*args)).split("\0") if part]
     if changes:
-        raise _refused(found, f"it has uncommitted changes: {', '.join(changes[:20])}")
+        raise _refused(delivery, f"it has uncommitted changes: {', '.join(changes[:20])}")
 
 
-def _refused(found: Delivery, reason: str) -> GitError:
+def _refused(delivery: Delivery, reason: str) -> GitError:
     return GitError(
-        f"{found.branch} was not merged into {found.into}: {reason}",
+        f"{delivery.branch} was not merged into {delivery.into}: {reason}",
         fix="commit or stash your changes, or merge into another branch with --into",
     )
 
 
 async def _as_user(repository: Repository) -> Repository:
-    """The repository, with commits by the user: a merge that a person commands is the person's."""
-    said: list[str] = []
+    """The repository, with the user as the author of commits."""
+    identity: list[str] = []
     for key in ("name", "email"):
         _, output, _ = await repository.run_git("config", "--get", f"user.{key}")
         variable = os.environ.get(f"GIT_AUTHOR_{key.upper()}", "")
-        said.append(variable or output.decode("utf-8", "replace").strip())
-    if not all(said):
+        identity.append(variable or output.decode("utf-8", "replace").strip())
+    if not all(identity):
         raise GitError(
             "git does not know who you are, and the merge is a commit of yours",
             fix="git config user.name 'YOUR NAME' && git config user.email YOU@EXAMPLE.COM",
         )
     mine = copy(repository)
-    mine.author = said[0], said[1]
+    mine.author = identity[0], identity[1]
     return mine
 
 
 async def clean_branches(
     project: Project, repository: Repository, store: Store, *, dry_run: bool = False
 ) -> list[str]:
-    """Delete the branches of tasks whose work is merged as it is on them, and that no worktree
-    has, and the branches of delivered features. Returns their names. With `dry_run` none is
-    deleted."""
+    """Delete the branches of merged tasks and of delivered features, and return their names. A
+    branch stays if it has newer commits or a worktree. With `dry_run` nothing is deleted."""
     from bae.team.schedule import DONE
     from bae.team.workspaces import trailer
 
@@ -323,7 +324,7 @@ async def clean_branches(
 
 
 def _in_one_line(text: str) -> str:
-    """A text of an LLM in one line of a message, which nothing in it can end."""
+    """The text of an LLM in one line of a commit message."""
     from bae.team.workspaces import TRAILER
 
     return " ".join(strip_escapes(text).replace(TRAILER, "Task:").split())

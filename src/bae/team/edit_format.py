@@ -141,7 +141,7 @@ def parse_answer(answer: str) -> tuple[Edit, ...]:
 
 def refusal(problems: Sequence[str], missed: Sequence[str] = ()) -> EditError:
     """The error for an answer that was not applied."""
-    message = "the answer was not applied, no file was changed:\n- " + "\n- ".join(problems)
+    message = "the edits were not applied, and no file was changed:\n- " + "\n- ".join(problems)
     return EditError(message, reasons=tuple(problems), missed=tuple(dict.fromkeys(missed)))
 
 
@@ -190,13 +190,13 @@ def _path_of_fence(lines: Sequence[str], number: int) -> str:
     """The path of the file that a fenced block holds: in a line of its own above the block, or with
     an empty line between. Empty where there is none, or the block holds other edits."""
     at = number - 1 if number and lines[number - 1].strip() else number - 2
-    found = _PATH_LINE.fullmatch(lines[at].strip()) if at >= 0 else None
-    if found is None:
+    match = _PATH_LINE.fullmatch(lines[at].strip()) if at >= 0 else None
+    if match is None:
         return ""
-    path, fenced = found["path"], number + 1
+    path, fenced = match["path"], number + 1
     while fenced < len(lines) and not lines[fenced].strip():
         fenced += 1
-    if not found["label"] and not re.search(r"/|\.[A-Za-z]\w*$", path):
+    if not match["label"] and not re.search(r"/|\.[A-Za-z]\w*$", path):
         return ""
     if fenced == len(lines) or _OPEN.fullmatch(lines[fenced].rstrip()):
         return ""
@@ -271,10 +271,10 @@ def _end(lines: Sequence[str], start: int, opened: re.Match[str]) -> int:
     """The line that closes a block; where another block begins before, that one's line."""
     for number in range(start + 1, len(lines)):
         for pattern, kind in ((_CLOSE, _CLOSED_BY[opened["kind"]]), (_OPEN, None)):
-            found = pattern.fullmatch(lines[number])
-            if found is None or len(found["mark"]) != len(opened["mark"]):
+            match = pattern.fullmatch(lines[number])
+            if match is None or len(match["mark"]) != len(opened["mark"]):
                 continue
-            if kind in (None, found["kind"]):
+            if kind in (None, match["kind"]):
                 return number
     return len(lines)
 

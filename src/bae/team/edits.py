@@ -55,8 +55,8 @@ async def apply_answer(
 
     def apply() -> tuple[FileChange, ...]:
         changes = plan_changes(root, parse_answer(answer), submodules)
-        found = (find_syntax_error(each.path, each.before, each.after) for each in changes)
-        if errors := [error for error in found if error]:
+        checked = (find_syntax_error(each.path, each.before, each.after) for each in changes)
+        if errors := [error for error in checked if error]:
             raise refusal(errors)
         write_changes(root, changes)
         return changes
@@ -322,23 +322,23 @@ class _File:
     def _replace_lines(self, lines: list[str], edit: Replacement | Hunk) -> list[str]:
         search, replace = list(edit.search), list(edit.replace)
         if isinstance(edit, Hunk) and lines[edit.at : edit.at + len(search)] == search:
-            found = [edit.at]
+            starts = [edit.at]
         else:
-            found = _find(lines, search)
-        if not found:
+            starts = _find(lines, search)
+        if not starts:
             search, replace = _trim_empty_lines(search, replace)
-            found = _find(_strip_whitespace(lines), _strip_whitespace(search)) if search else []
-            if len(found) == 1:
-                fitted = _fit_indents(search, lines[found[0] : found[0] + len(search)], replace)
-                found = [] if fitted is None else found
+            starts = _find(_strip_whitespace(lines), _strip_whitespace(search)) if search else []
+            if len(starts) == 1:
+                fitted = _fit_indents(search, lines[starts[0] : starts[0] + len(search)], replace)
+                starts = [] if fitted is None else starts
                 replace = fitted or []
-        if len(found) == 1:
-            below = lines[found[0] + len(search) :]
+        if len(starts) == 1:
+            below = lines[starts[0] + len(search) :]
             if isinstance(edit, Hunk) and edit.ends is not None and not below:
                 self.ends = edit.ends
-            return [*lines[: found[0]], *replace, *below]
-        if found:
-            places = ", ".join(str(at + 1) for at in found)
+            return [*lines[: starts[0]], *replace, *below]
+        if starts:
+            places = ", ".join(str(at + 1) for at in starts)
             raise _Miss(
                 f"{_name_lines(edit)} are in {self.path} more than once (from lines {places}): add "
                 "lines above or below that tell the place"
@@ -354,14 +354,14 @@ def _name_lines(edit: Replacement | Hunk) -> str:
 def _find(lines: Sequence[str], search: Sequence[str]) -> list[int]:
     """Where these lines are, the first five places."""
     text, wanted = "\n".join(("", *lines, "")), "\n".join(("", *search, ""))
-    found: list[int] = []
+    numbers: list[int] = []
     at, counted, number = text.find(wanted), 0, 0
-    while at >= 0 and len(found) < 5:
+    while at >= 0 and len(numbers) < 5:
         number += text.count("\n", counted, at)
         counted = at
-        found.append(number)
+        numbers.append(number)
         at = text.find(wanted, at + 1)
-    return found
+    return numbers
 
 
 def _strip_whitespace(lines: Iterable[str]) -> list[str]:
@@ -380,10 +380,10 @@ def _trim_empty_lines(search: list[str], replace: list[str]) -> tuple[list[str],
     return search[above : len(search) - below], replace[start:end]
 
 
-def _fit_indents(search: list[str], found: list[str], replace: list[str]) -> list[str] | None:
+def _fit_indents(search: list[str], matched: list[str], replace: list[str]) -> list[str] | None:
     """The replacement of lines that were found without regard to whitespace: lines that stay are
     the file's own, others are indented as the file is. None where that cannot be known."""
-    pairs = [(_indent(s), _indent(f)) for s, f in zip(search, found, strict=True) if s.strip()]
+    pairs = [(_indent(s), _indent(f)) for s, f in zip(search, matched, strict=True) if s.strip()]
     added = {f.removesuffix(s) if f.endswith(s) else None for s, f in pairs}
     removed = {s.removesuffix(f) if s.endswith(f) else None for s, f in pairs}
     known = dict(pairs)
@@ -405,7 +405,7 @@ def _fit_indents(search: list[str], found: list[str], replace: list[str]) -> lis
     if len(search) * len(replace) <= 1_000_000:
         kept = SequenceMatcher(None, search, replace, autojunk=False).get_opcodes()
     for kind, first, last, start, end in kept:
-        fitted += found[first:last] if kind == "equal" else map(indented, replace[start:end])
+        fitted += matched[first:last] if kind == "equal" else map(indented, replace[start:end])
     return None if None in fitted else [line for line in fitted if line is not None]
 
 

@@ -91,6 +91,7 @@ from bae.team.store import Store
 from bae.team.task_log import read_task_log
 from bae.team.team_run import is_running, open_requests, read_held, read_paused
 from bae.team.unified_diffs import ChangedFile, read_changed_files
+from bae.team.worker_graph import worker_graph
 
 LINES_OF_ALL: Final = 20_000
 """Lines of a diff that are sent in one response, of all files together."""
@@ -131,6 +132,8 @@ def add_teams(
     api.endpoints += served.rows()
     api.feed_kinds["team"] = served.open_feed
     api.inbox_sources.append(served.list_waiting)
+    if any(team.journal is api.journal for team in teams.values()):
+        api.asked_elsewhere.add(worker_graph.name)  # a worker's question is a blocker
 
 
 class ServedTeams:
@@ -208,9 +211,9 @@ class ServedTeams:
 
     async def list_events(self, call: ApiCall) -> EventPage:
         team, query = self.find(call.user, call.path["team"]), call.query
-        found = await team.store.events(team.project.id, query.after, most=query.limit)
-        last = found[-1].number if found else max(query.after, 0)
-        return EventPage(events=[each.to_message() for each in found], last=last)
+        events = await team.store.events(team.project.id, query.after, most=query.limit)
+        last = events[-1].number if events else max(query.after, 0)
+        return EventPage(events=[each.to_message() for each in events], last=last)
 
     async def open_feed(self, api: API, user: User, rest: str) -> ServedFeed:
         """The feed of a team, by its name."""
@@ -222,13 +225,13 @@ class ServedTeams:
     async def list_tasks(self, call: ApiCall) -> TaskPage:
         team, query = self.find(call.user, call.path["team"]), call.query
         spent = await read_spent_by_task(team.store, team.project.id)
-        found = [
+        tasks = [
             task
             for task in await team.store.tasks(team.project.id)
             if task.id > query.after and query.status in (None, task.status)
         ]
-        rows = await _make_rows(team, found[: query.limit], spent)
-        return TaskPage(tasks=rows, next=rows[-1].id if len(found) > len(rows) else None)
+        rows = await _make_rows(team, tasks[: query.limit], spent)
+        return TaskPage(tasks=rows, next=rows[-1].id if len(tasks) > len(rows) else None)
 
     async def add_tasks(self, call: ApiCall) -> tuple[int, TaskPage]:
         team, body = self.find(call.user, call.path["team"]), call.body
@@ -325,13 +328,13 @@ class ServedTeams:
 
     async def list_reviews(self, call: ApiCall) -> ReviewPage:
         team, task = await self._task(call)
-        found = await team.store.reviews(team.project.id)
-        return ReviewPage(reviews=[*found.get(task.id, ())])
+        reviews = await team.store.reviews(team.project.id)
+        return ReviewPage(reviews=[*reviews.get(task.id, ())])
 
     async def list_attempts(self, call: ApiCall) -> AttemptPage:
         team, task = await self._task(call)
-        found = await team.store.attempts(task.id)
-        return AttemptPage(attempts=[AttemptRow.of(each, call.query.cut) for each in found])
+        attempts = await team.store.attempts(task.id)
+        return AttemptPage(attempts=[AttemptRow.of(each, call.query.cut) for each in attempts])
 
     async def show_attempt(self, call: ApiCall) -> AttemptView:
         *_, attempt = await self._attempt(call)
@@ -348,36 +351,36 @@ class ServedTeams:
     async def list_blockers(self, call: ApiCall) -> BlockerPage:
         name, query = call.path["team"], call.query
         team = self.find(call.user, name)
-        found = await _read_blockers(name, team, open_only=not query.all)
+        blockers = await _read_blockers(name, team, open_only=not query.all)
         cut = [
             each.model_copy(update={"question": cut_text(each.question, query.cut)})
-            for each in found
+            for each in blockers
         ]
         return BlockerPage(blockers=cut)
 
     async def answer_blocker(self, call: ApiCall) -> BlockerView:
         name, answer = call.path["team"], call.body.answer
         team = self.find(call.user, name)
-        found = _find_blocker(await _read_blockers(name, team), call.path["blocker"])
-        if found.answer is None:
+        blocker = _find_blocker(await _read_blockers(name, team), call.path["blocker"])
+        if blocker.answer is None:
             try:
-                await team.store.answer_blocker(found.id, answer, by=call.user.name)
+                await team.store.answer_blocker(blocker.id, answer, by=call.user.name)
             except TeamError as error:  # another user was faster
                 if error.code != "bae-team-transition":
                     raise
-            found = _find_blocker(await _read_blockers(name, team), str(found.id))
-        if found.answer != answer:
-            who = f" by {found.answered_by}" if found.answered_by else ""
+            blocker = _find_blocker(await _read_blockers(name, team), str(blocker.id))
+        if blocker.answer != answer:
+            who = f" by {blocker.answered_by}" if blocker.answered_by else ""
             refused = Refused(
                 409,
                 "bae-team-transition",
-                f"blocker {found.id} was answered{who}: {headline(found.answer or '')}",
+                f"blocker {blocker.id} was answered{who}: {headline(blocker.answer or '')}",
                 "add a note to the task instead: the action note",
             )
-            refused.body.answered_by = found.answered_by
-            refused.body.answer = Value(value=found.answer).model_dump(exclude_none=True)
+            refused.body.answered_by = blocker.answered_by
+            refused.body.answer = Value(value=blocker.answer).model_dump(exclude_none=True)
             raise refused
-        return found
+        return blocker
 
     async def list_waiting(self, call: ApiCall) -> list[GateView]:
         """The blockers and plans that wait for a person, as rows of the inbox."""
@@ -524,8 +527,8 @@ def _refusing(handler: _Handle) -> _Handle:
                 InputFault(loc=["body", each.place], msg=each.message) for each in error.problems
             ]
             if status == 503:  # the rest is for who runs the server, and names its file
-                said = "the state of the team cannot be used now: the log of the server says why"
-                raise Refused(503, error.code, said, headers={"retry-after": "5"}) from error
+                message = "the state of the team cannot be used now: the log of the server says why"
+                raise Refused(503, error.code, message, headers={"retry-after": "5"}) from error
             raise Refused(
                 status, error.code, error.message, error.fix or "", errors=faults
             ) from error
@@ -586,11 +589,13 @@ async def _make_rows(
 
 
 async def _read_requests(team: ServedTeam) -> list[RequestView]:
-    found = await open_requests(team.store, team.project.id)
-    keys = {task.id: task.key for task in await team.store.tasks(team.project.id)} if found else {}
+    requests = await open_requests(team.store, team.project.id)
+    keys = (
+        {task.id: task.key for task in await team.store.tasks(team.project.id)} if requests else {}
+    )
     return [
         RequestView(id=each.id, action=each.action, task=keys.get(each.task_id or 0))
-        for each in found
+        for each in requests
         if each.action not in ("pause", "resume")  # which hold until a person says otherwise
     ]
 
@@ -640,8 +645,8 @@ async def _read_blockers(
     name: str, team: ServedTeam, *, open_only: bool = False
 ) -> list[BlockerView]:
     project_id = team.project.id
-    found: list[Blocker] = await team.store.blockers(project_id, open_only=open_only)
-    if not found:
+    blockers: list[Blocker] = await team.store.blockers(project_id, open_only=open_only)
+    if not blockers:
         return []
     keys = {task.id: task.key for task in await team.store.tasks(project_id)}
     asked: dict[int, float] = {}
@@ -655,7 +660,7 @@ async def _read_blockers(
             task=keys.get(each.task_id, ""),
             since=asked.get(each.id, 0.0),
         )
-        for each in found
+        for each in blockers
     ]
 
 

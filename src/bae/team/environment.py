@@ -126,10 +126,10 @@ def find_setup_cause(ran: Ran) -> Cause:
     """Why a setup command failed."""
     if ran.ended_by == "killed":
         return KILLED
-    found = _find(ran.exit_code, ran.output)
-    if found is None or found is PROGRAM:
+    cause = _find(ran.exit_code, ran.output)
+    if cause is None or cause is PROGRAM:
         return SETUP
-    return Cause(found.kind, f"{SETUP.text}: {found.text}", found.fix)
+    return Cause(cause.kind, f"{SETUP.text}: {cause.text}", cause.fix)
 
 
 def find_error_cause(error: BaseException) -> Cause | None:

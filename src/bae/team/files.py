@@ -121,8 +121,8 @@ def _copy_folder(
     source: Path, to: Path, inside: str, known: frozenset[str], moved: tuple[bytes, bytes]
 ) -> list[str]:
     made: list[str] = []
-    with os.scandir(source / inside) as found:
-        entries = list(found)
+    with os.scandir(source / inside) as scanned:
+        entries = list(scanned)
     for entry in entries:
         name = os.path.join(inside, entry.name)
         target = to / name
@@ -224,8 +224,8 @@ def make_accessible(directory: Path) -> None:
 
 
 def _list_folder(folder: str | Path) -> list[os.DirEntry[str]]:
-    with suppress(OSError), os.scandir(folder) as found:
-        return list(found)
+    with suppress(OSError), os.scandir(folder) as entries:
+        return list(entries)
     return []
 
 

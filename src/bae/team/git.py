@@ -355,18 +355,18 @@ class Repository:
 
     async def commit_id(self, name: str) -> str:
         """The commit that a name stands for. Raises GitError where there is none."""
-        found = await self.resolve(name)
-        if found is None:
+        commit = await self.resolve(name)
+        if commit is None:
             what = "has no commit yet" if name == "HEAD" else f"has no commit {name}"
             first = "commit something first, as with `git commit --allow-empty -m Start`"
             fix = first if name == "HEAD" else None
             raise GitError(f"the repository in {self.root} {what}", fix=fix)
-        return found
+        return commit
 
     async def current_branch(self) -> str | None:
         """The branch of the user's checkout, without `refs/heads/`; None where HEAD is detached."""
-        found = await self._ask("symbolic-ref", "--quiet", "HEAD")
-        return found and found.removeprefix(BRANCHES)
+        branch = await self._ask("symbolic-ref", "--quiet", "HEAD")
+        return branch and branch.removeprefix(BRANCHES)
 
     async def merge_base(self, one: str, other: str) -> str | None:
         """The newest commit that both have in their history."""
@@ -515,14 +515,14 @@ class Repository:
         end = parts.index(b"")
         files = tuple(dict.fromkeys(map(os.fsdecode, parts[:end])))
         messages = [part.decode("utf-8", "replace").strip() for part in parts[end + 1 :]]
-        said = [
+        conflicts = [
             message for message in messages if message.startswith("CONFLICT (") and ":" in message
         ]
         contents = await self.read_files(tree.decode(), files)
         texts = [
             _show_conflict(name, each or b"") for name, each in zip(files, contents, strict=True)
         ]
-        text = "\n\n".join(("\n".join(said), *filter(None, texts)))
+        text = "\n\n".join(("\n".join(conflicts), *filter(None, texts)))
         return Conflict(files, bounded(text), tree.decode())
 
 

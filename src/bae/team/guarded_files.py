@@ -142,8 +142,8 @@ def read_essence(path: str, content: bytes) -> bytes:
         return content
     parse, reduce = reader
     try:
-        found = parse(content.decode())
-        return json.dumps(reduce(found), sort_keys=True, default=str).encode()
+        values = parse(content.decode())
+        return json.dumps(reduce(values), sort_keys=True, default=str).encode()
     except (ValueError, RecursionError, AttributeError, TypeError):
         return content
 

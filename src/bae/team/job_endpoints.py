@@ -236,14 +236,14 @@ class _TeamWork:
             before = json.loads(stored.answers.get(gate, "null"))
             if error.code != "bae-gate-answered" or before != answer:
                 raise
-        found = await _read_plan(journal, plan)
-        continues = all(each.answered for each in found.questions)
+        plan_view = await _read_plan(journal, plan)
+        continues = all(each.answered for each in plan_view.questions)
         if continues:
             try:
-                await self._plan(call, found.goal, self._lm(None))
+                await self._plan(call, plan_view.goal, self._lm(None))
             except Refused:  # another goal is being planned: this one continues when it is asked to
                 continues = False
-        return AnsweredView(**found.model_dump(), continues=continues)
+        return AnsweredView(**plan_view.model_dump(), continues=continues)
 
     async def list_waiting(self, call: ApiCall) -> list[GateView]:
         """The questions of planning, as rows of the inbox."""

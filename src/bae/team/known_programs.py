@@ -1,4 +1,4 @@
-"""The coding programs that bae knows: Claude Code and Codex."""
+"""The coding programs that bae supports: Claude Code and Codex."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bae.team.programs import CodingProgram, ProgramEvent
 
 
 class ClaudeCode(CodingProgram):
-    """Claude Code, the program `claude`, version 2.1 or later, with your login or
-    `ANTHROPIC_API_KEY`. It loads your own settings, and none of the worktree."""
+    """Claude Code: the program `claude`, version 2.1 or later, with your login or
+    `ANTHROPIC_API_KEY`. It loads your own settings and no settings of the worktree."""
 
     name = "claude-code"
     settings = (".claude/settings.json", ".claude/CLAUDE.md")
@@ -86,12 +86,12 @@ class ClaudeCode(CodingProgram):
         if event.get("subtype") == "error_max_budget_usd":
             return ProgramEvent(total=total, at_limit=True)
         errors = event.get("errors")
-        said = "; ".join(map(str, cast(list[Any], errors))) if isinstance(errors, list) else ""
-        return ProgramEvent(total=total, failure=text or said or "no reason is given")
+        reasons = "; ".join(map(str, cast(list[Any], errors))) if isinstance(errors, list) else ""
+        return ProgramEvent(total=total, failure=text or reasons or "no reason is given")
 
 
 class Codex(CodingProgram):
-    """Codex, the program `codex`, with your login or `OPENAI_API_KEY`. It reports tokens and no
+    """Codex: the program `codex`, with your login or `OPENAI_API_KEY`. It reports tokens but no
     cost."""
 
     name = "codex"
@@ -141,8 +141,8 @@ class Codex(CodingProgram):
                     )
                 )
             case "turn.failed", _:
-                said = _dict(event.get("error")).get("message")
-                yield ProgramEvent(failure=str(said or "no reason is given"))
+                message = _dict(event.get("error")).get("message")
+                yield ProgramEvent(failure=str(message or "no reason is given"))
             case _:
                 pass
 
@@ -150,7 +150,7 @@ class Codex(CodingProgram):
 PROGRAMS: Final[Mapping[str, type[CodingProgram]]] = {
     each.name: each for each in (ClaudeCode, Codex)
 }
-"""The programs that bae knows, by their names."""
+"""The supported programs by name."""
 
 
 def _describe_tool(name: str, given: Mapping[str, Any]) -> str:
@@ -169,7 +169,7 @@ def _describe_tool(name: str, given: Mapping[str, Any]) -> str:
 
 
 def _unwrap_command(command: str) -> str:
-    """The command that a shell is started for."""
+    """The command inside a call of a shell."""
     with suppress(ValueError):
         match shlex.split(command):
             case [_, "-c" | "-lc", inner]:

@@ -1,5 +1,5 @@
-"""The lead of a team: starts each task the moment its prerequisites are merged, awaits the workers,
-and is the only one that writes where tasks are."""
+"""The lead of a team. It starts each task the moment its prerequisites are merged, awaits the
+workers, and alone writes the status of tasks."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from bae.team.worker import worker_class
 
 _S = TaskStatus
 Ended = Literal["done", "waiting", "paused", "stopped", "killed", "budget", "timeout"]
-"""Why a run ended: nothing is left to do, or only with an answer; a person asked for it; the budget
-of the run is spent; its time is over."""
+"""Why a run ended: nothing is left to do, every open task needs an answer, a person asked for it,
+the budget of the run is spent, or its time is over."""
 
 
 class TeamSummary(BaseModel):
@@ -72,16 +72,19 @@ class TeamSummary(BaseModel):
 class LeadAgent:
     """Runs the tasks of a team: `summary = await LeadAgent(bench, lm).run()`.
 
-    At most `max_agents` tasks are in progress. `budget` is for the run, a restart included, and
-    `task_budget` for each task, a million tokens unless given: `calls`, `tokens` and `cost` of a
-    `Budget`. The run ends after
-    `timeout` seconds, and a task that makes no progress for `task_timeout` seconds fails. A failed
-    task is tried `retries` times more. With `wait`, the run lasts until all questions are answered;
-    without, it ends when nothing can be done before. What people ask for from other processes is
-    looked for every `poll` seconds.
+    - `max_agents`: how many tasks may be in progress.
+    - `budget`: what the run may spend, restarts included: `calls`, `tokens` and `cost` of a
+      `Budget`.
+    - `task_budget`: what each task may spend; a million tokens unless given.
+    - `timeout`: seconds after which the run ends.
+    - `task_timeout`: seconds without progress after which a task fails.
+    - `retries`: how often a failed task is tried again.
+    - `wait`: whether the run waits for answers to all questions. Without it, the run ends when only
+      tasks that need an answer are left.
+    - `poll`: seconds between two looks for requests from other processes.
 
-    A run that was killed, cancelled, stopped or timed out is continued by the next one: tasks that
-    were in progress are completed if they had been merged, and ready otherwise.
+    The next run continues a run that was killed, cancelled, stopped or timed out: tasks that were
+    in progress are completed if their work was merged, and ready otherwise.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class LeadAgent:
         self._stored = False
 
     async def run(self) -> TeamSummary:
-        """Carry out the tasks, until nothing is left to do. A cancellation is raised after every
+        """Carry out the tasks until nothing is left to do. A cancellation is raised after every
         worker has ended and the status of every task is stored."""
         lock = lead_lock(self.bench.repository)
         # Those that come later are meant for this run, which others see as soon as it is locked.
@@ -211,7 +214,7 @@ class LeadAgent:
         return ended
 
     async def _step(self, run: TeamRun, group: asyncio.TaskGroup) -> Ended | None:
-        """Do all that can be done now: why the run ends, or None where it goes on."""
+        """Do everything that can be done now. Returns why the run ends, or None if it continues."""
         self._wake.clear()
         store, project_id = self.bench.store, self.bench.project.id
         for request in await open_requests(store, project_id):
@@ -243,15 +246,15 @@ class LeadAgent:
     # --- before and beside the work ---
 
     async def _recover(self, run: TeamRun, old: Sequence[Request]) -> None:
-        """Find what a killed run has left, and what the user has committed since."""
+        """Clean up after a killed run, and take in the user's new commits."""
         bench = self.bench
         for request in old:
             if request.task_id is None and request.action in ("stop", "kill"):
                 await close_request(bench.store, request, "no run was in progress")
-        found = await bench.integration.recover()
-        for each in found.kept:
+        recovered = await bench.integration.recover()
+        for each in recovered.kept:
             await run.say(f"work that was not committed is kept as {each}")
-        for each in found.problems:
+        for each in recovered.problems:
             await run.say(each)
         for task in await bench.store.tasks(bench.project.id):
             if task.status is _S.IN_PROGRESS:
@@ -266,7 +269,7 @@ class LeadAgent:
             await run.say(f"your commits are not in {bench.integration.branch}: {text}")
 
     async def _check_base(self) -> None:
-        """Raise BaseError where the tests cannot be run on the commit that tasks start from."""
+        """Raise BaseError if the tests cannot run on the commit that tasks start from."""
         bench, project_id = self.bench, self.bench.project.id
         tasks = await bench.store.tasks(project_id)
         if not any(task.approved and task.status in (_S.PENDING, _S.READY) for task in tasks):
@@ -280,7 +283,7 @@ class LeadAgent:
         check.raise_problem()
 
     async def _watch(self) -> None:
-        """Wake the lead where something was stored: here, or by another process."""
+        """Wake the lead when this process or another has stored something."""
         version = await self.bench.store.data_version()
         while True:
             await asyncio.sleep(self.poll)
@@ -293,7 +296,7 @@ class LeadAgent:
         self._stored = True
 
     async def _end_unstarted(self, run: TeamRun) -> None:
-        """Store where tasks are that were cancelled just before their work began."""
+        """Store the status of tasks that were cancelled before their work began."""
         for task in await self.bench.store.tasks(self.bench.project.id):
             if task.status is _S.IN_PROGRESS:
                 await run.end_early(TaskInProgress(task))
@@ -315,7 +318,7 @@ class LeadAgent:
             work.job = group.create_task(self._carry_out(run, work), name=f"task {task.key}")
 
     async def _carry_out(self, run: TeamRun, work: TaskInProgress) -> None:
-        """Have a worker carry out a task, and store where that has led."""
+        """Have a worker carry out a task, and store the result."""
         try:
             result = await self._execute(run, work)
             await finish_despite_cancel(self._settle(run, work, result))
@@ -343,7 +346,7 @@ class LeadAgent:
             return TaskResult(status="failed", task_id=task.id, error=text)
 
     async def _settle(self, run: TeamRun, work: TaskInProgress, result: TaskResult) -> None:
-        """Store where the work on a task has led."""
+        """Store the result of the work on a task."""
         task = work.task
         if result.status in ("completed", "merged", "staged"):
             lie = f"it was reported as {result.status}, and is not merged"
@@ -363,7 +366,7 @@ class LeadAgent:
 
 
 async def _follow(run: TeamRun) -> None:
-    """Have the user's checkout follow the team's branch."""
+    """Keep the user's checkout at the team's branch."""
     while True:
         await run.merged.wait()
         run.merged.clear()

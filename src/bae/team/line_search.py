@@ -17,7 +17,7 @@ MOST_HITS: Final = 20_000
 def search_lines(pattern: str, flags: int, texts: Mapping[str, str]) -> dict[str, list[int]]:
     """The numbers of the lines that a pattern matches, counted from 1, by file."""
     search = re.compile(pattern, flags).search
-    found: dict[str, list[int]] = {}
+    matches: dict[str, list[int]] = {}
     left = MOST_HITS
     for name, text in texts.items():
         numbers = [
@@ -26,11 +26,11 @@ def search_lines(pattern: str, flags: int, texts: Mapping[str, str]) -> dict[str
             if search(line, 0, LONGEST_LINE)
         ]
         if numbers:
-            found[name] = numbers[:left]
-            left -= len(found[name])
+            matches[name] = numbers[:left]
+            left -= len(matches[name])
         if not left:
             break
-    return found
+    return matches
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""The words of the team: projects, tasks and their states, results, test reports, blockers. Each is
-a Pydantic model that the store keeps, events carry and the command line prints."""
+"""Projects, tasks, attempts, test reports, reviews and questions of a team. Each is a Pydantic
+model: the store keeps it, events carry it, and the command line prints it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from bae.exceptions import describe as describe
 LONGEST_OUTPUT: Final = 20_000
 """How many characters of a program's output are kept: its beginning and its end."""
 LONGEST_REASON: Final = 4000
-"""Characters of the reason that a task has for where it is."""
+"""How many characters of the reason for a task's status are kept."""
 
 
 class TeamError(BaeError):
-    """A team refuses something, or cannot keep its state. `problems` has what is wrong with a plan,
-    all of it."""
+    """A team refuses a request, or cannot keep its state. `problems` lists everything that is wrong
+    with a plan."""
 
     code: str = "bae-team-store"
     problems: tuple[Problem, ...] = ()
 
 
 class TaskStatus(StrEnum):
-    """Where a task is. Completed means merged, with tests that prove it. Merged means merged
-    without such tests, as a person approved. Staged means merged into the branch of its feature,
-    which is not in the team's branch yet."""
+    """The status of a task. *Completed* means merged, with tests that prove it. *Merged* means
+    merged without such tests, because a person approved that. *Staged* means merged into the branch
+    of its feature, which is not in the team's branch yet."""
 
     PENDING = "pending"
     READY = "ready"
@@ -45,7 +45,7 @@ class TaskStatus(StrEnum):
 
     @property
     def label(self) -> str:
-        """The status in words, as `in progress`."""
+        """The status in words, such as `in progress`."""
         return self.replace("_", " ")
 
 
@@ -64,7 +64,7 @@ TRANSITIONS: Final[Mapping[TaskStatus, frozenset[TaskStatus]]] = {
     _S.MERGED: frozenset(),
     _S.SKIPPED: frozenset({_S.PENDING, _S.READY}),
 }
-"""Every change of status that there is. Only the scheduler makes one."""
+"""All allowed changes of status. Only the scheduler changes a status."""
 
 
 def may_move(before: TaskStatus, after: TaskStatus) -> bool:
@@ -106,9 +106,9 @@ class Project(_Model):
 
 
 Proof = Literal["new-tests", "named-tests", "failing-tests", "none"]
-"""What shows that a task is done: a new test that fails without its work, tests that the task
-names, acceptance tests that fail until their feature is done, or nothing, which a person
-approves."""
+"""What proves that a task is done: a new test that fails without its work, tests that the task
+names, acceptance tests that fail until their feature is done, or nothing, which a person must
+approve."""
 May = Literal["add-tests", "change-tests", "change-test-setup"]
 """What a task may do to tests: add to them, also change and remove them, also change how they are
 run."""
@@ -189,7 +189,7 @@ class PlannedTask(_Model):
 
 
 class Task(PlannedTask):
-    """A task of a project, with where it is."""
+    """A task of a project, with its status."""
 
     id: int
     project_id: int
@@ -218,7 +218,7 @@ class TestCase(_Model):
 
 
 class TestReport(_Model):
-    """What a run of the project's tests has shown."""
+    """The result of one run of the project's tests."""
 
     __test__ = False
 
@@ -237,15 +237,16 @@ class TestReport(_Model):
 
     @property
     def passed(self) -> bool:
-        """Whether the tests passed: some ran, none failed, the program ended well."""
+        """Whether the tests passed: at least one ran, none failed, and the test program exited with
+        0."""
         ran = any(case.outcome == "passed" for case in self.cases)
         failed = any(case.outcome == "failed" for case in self.cases)
         return self.exit_code == 0 and ran and not failed and not self.problem
 
     def for_task(self, tests: Sequence[str], before: TestReport) -> TestReport:
-        """The report as far as a task answers for it that has to make `tests` pass, if any: without
-        other tests that failed in `before` too, and with a `problem` where one of its own is not
-        there. A file that could not be loaded before counts as all of its tests."""
+        """The part of the report that a task answers for. Failures that `before` has too are left
+        out, unless the task names them in `tests`. A named test that did not pass becomes the
+        `problem`. A file that could not be loaded before stands for all of its tests."""
 
         def is_of(case: TestCase, names: Iterable[str]) -> bool:
             return any(case.id == each or case.id.startswith(f"{each}::") for each in names)
@@ -257,17 +258,17 @@ class TestReport(_Model):
         missing = [each for each in tests if not any(is_of(case, [each]) for case in passed)]
         missing += [case.id for case in self.of("skipped") if case.id in tests]
         missing = list(dict.fromkeys(missing))
-        said = f"no test of {', '.join(missing)} has passed, and the task is to have it pass"
+        problem = f"no test of {', '.join(missing)} has passed, and the task is to have it pass"
         return self.model_copy(
             update={
                 "cases": cases,
                 "exit_code": 0 if explained and self.exit_code == 1 else self.exit_code,
-                "problem": self.problem or (said if missing else ""),
+                "problem": self.problem or (problem if missing else ""),
             }
         )
 
     def of(self, outcome: str) -> tuple[TestCase, ...]:
-        """The tests that came out so."""
+        """The tests with this outcome."""
         return tuple(case for case in self.cases if case.outcome == outcome)
 
 
@@ -287,7 +288,7 @@ class FindingKind(StrEnum):
 
 
 class Finding(_Model):
-    """Something that a reviewer has found in the change of a task."""
+    """A defect that a reviewer found in the change of a task."""
 
     kind: FindingKind
     file: str = Field(description="the path of the file")
@@ -298,12 +299,14 @@ class Finding(_Model):
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
-        said = f"{self.kind} in {place}: {self.text}" if place else f"{self.kind}: {self.text}"
-        return f"{said} ({self.code.strip()})" if self.code.strip() else said
+        description = (
+            f"{self.kind} in {place}: {self.text}" if place else f"{self.kind}: {self.text}"
+        )
+        return f"{description} ({self.code.strip()})" if self.code.strip() else description
 
 
 class Review(_Model):
-    """What a reviewer says about the work of a task, which passes its tests."""
+    """A reviewer's judgement of work that passes its tests."""
 
     commit: str = Field(description="the commit of the task's branch that was reviewed")
     digest: str = Field(description="of the content of the work")
@@ -340,7 +343,7 @@ def _list_findings(title: str, findings: Iterable[Finding]) -> str:
 
 
 class TaskAttempt(_Model):
-    """One try at a task: what was written, and what became of it."""
+    """One attempt at a task: the files it changed, the test report and the outcome."""
 
     task_id: int
     number: int
@@ -368,7 +371,7 @@ class Blocker(_Model):
 
     @property
     def is_yes(self) -> bool:
-        """Whether a person has said yes, and nothing else."""
+        """Whether the answer is a plain yes."""
         return (self.answer or "").strip().rstrip(".!").casefold() in ("yes", "y")
 
     @property
@@ -378,7 +381,7 @@ class Blocker(_Model):
 
     @property
     def is_folded(self) -> bool:
-        """Whether `summary` leaves something out."""
+        """Whether `summary` is shorter than the question."""
         return self.summary != " ".join(self.question.split())
 
 
@@ -386,7 +389,7 @@ Action = Literal["stop", "kill", "pause", "resume", "retry", "skip"]
 
 
 class Request(_Model):
-    """What a person asks of the lead: for one task, or for the whole run where none is named."""
+    """A person's request to the lead: for one task, or for the whole run without `task_id`."""
 
     id: int
     project_id: int
@@ -407,7 +410,8 @@ class AgentInfo(_Model):
 
 
 class TaskResult(_Model):
-    """What a worker has to say about a task. `from_dict` and `to_dict` are its plain form."""
+    """The outcome of a worker's run of a task. `to_dict` and `from_dict` convert it to and from
+    plain JSON values."""
 
     status: Literal["completed", "merged", "staged", "failed", "blocked"]
     task_id: int
@@ -447,18 +451,18 @@ class TaskResult(_Model):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The result from its plain form."""
+        """The result, read from plain JSON values."""
         return cls.model_validate(dict(values))
 
 
 def as_planned(task: PlannedTask, **changes: Any) -> PlannedTask:
-    """What is planned for a task, without where it is, with some of it changed and checked."""
+    """The planned fields of a task, without its status, with `changes` applied and validated."""
     values = task.model_dump(include=set(PlannedTask.model_fields))
     return PlannedTask.model_validate({**values, **changes})
 
 
 def bounded(output: str, longest: int = LONGEST_OUTPUT) -> str:
-    """Output that is short enough to be kept and shown: its beginning and its end."""
+    """The text, shortened to its beginning and its end if it is too long."""
     if len(output) <= longest:
         return output
     half = longest // 2
@@ -466,20 +470,18 @@ def bounded(output: str, longest: int = LONGEST_OUTPUT) -> str:
 
 
 def headline(text: str, longest: int = 300) -> str:
-    """What a long text begins with, in one line: its first paragraph, up to lines that are indented
-    as output is."""
+    """The first paragraph of a text in one line, without the indented output below it."""
     lines: list[str] = []
     for line in text.strip().splitlines():
         if not line.strip() or line[0].isspace():
             break
         lines.append(line.strip())
-    said = " ".join(lines)
-    return said if len(said) <= longest else f"{said[: longest - 1]}…"
+    line_text = " ".join(lines)
+    return line_text if len(line_text) <= longest else f"{line_text[: longest - 1]}…"
 
 
 def strip_escapes(text: str) -> str:
-    """Text of a program without what only a terminal understands: colors, cursor moves, titles,
-    and other control characters."""
+    """The output of a program without terminal escapes and control characters."""
     return _CONTROLS.sub("", _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
 
 
@@ -492,7 +494,7 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 
 
 def summary(statuses: Iterable[TaskStatus]) -> dict[TaskStatus, int]:
-    """How many tasks are in each status, all statuses named: each task is in exactly one."""
+    """The number of tasks in each status, for every status."""
     counts = dict.fromkeys(TaskStatus, 0)
     for status in statuses:
         counts[status] += 1

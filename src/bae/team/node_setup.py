@@ -141,16 +141,16 @@ def _list_commands(
     scripts: dict[str, str], name: str, seen: frozenset[str] = frozenset()
 ) -> list[list[str]]:
     """The commands that a script runs one after the other, those of scripts that it runs too."""
-    found: list[list[str]] = []
+    commands: list[list[str]] = []
     if name in seen or len(seen) > _DEEPEST:
-        return found
+        return commands
     for part in re.split(r"&&|;", scripts.get(name, "")):
         words = _split(part)
         inner = _find_scripts(words, scripts)
-        found += [words] if words and not inner else []
+        commands += [words] if words and not inner else []
         for each in inner:
-            found += _list_commands(scripts, each, seen | {name})
-    return found
+            commands += _list_commands(scripts, each, seen | {name})
+    return commands
 
 
 def _find_scripts(words: Sequence[str], scripts: dict[str, str]) -> list[str]:

@@ -1,5 +1,5 @@
-"""Coding agents that people have already, as workers of a team: each is a program that works in the
-worktree of a task, in a sandbox. bae commits what it leaves there, judges it and merges it."""
+"""Coding agents such as Claude Code as workers of a team. The program works in the worktree of a
+task, in a sandbox; bae commits the files it leaves, judges the work and merges it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ from bae.team import sandbox
 from bae.team.models import TeamError, bounded
 
 TurnEnd = Literal["done", "limit", "timeout", "stopped"]
-"""How a turn of a program ended: by itself, at a limit on what it may spend, at bae's on time, or
-because a person stopped it."""
+"""How a turn of a program ended: by itself, at a limit on cost, at the time limit, or because a
+person stopped it."""
 
 
 class ProgramError(TeamError):
-    """A coding program cannot be run, or has failed."""
+    """A coding program cannot run, or has failed."""
 
     code: str = "bae-team-program"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramEvent:
-    """What one line of a program's output tells.
+    """The content of one line of a program's output.
 
-    - `session`: the name of the conversation, by which it can be resumed.
-    - `activity`: what the program does now, as "edits src/calc.py".
-    - `message`: a text of the model; the last one is the summary of the turn.
-    - `request`, `used`: what a request to the model used so far, by a name of the request.
-    - `total`: what the whole turn used, or the conversation (`CodingProgram.totals_add_up`).
-    - `failure`: why the turn has failed. `at_limit`: the program's limit on cost has ended it.
+    - `session`: the id of the conversation, to resume it.
+    - `activity`: the current step, such as "edits src/calc.py".
+    - `message`: a text of the model. The last one is the summary of the turn.
+    - `request`, `used`: the usage of one request to the model so far, by an id of the request.
+    - `total`: the usage of the whole turn, or of the conversation if `CodingProgram.totals_add_up`.
+    - `failure`: why the turn failed.
+    - `at_limit`: whether the program's own limit on cost ended the turn.
     """
 
     session: str = ""
@@ -64,44 +65,45 @@ class EndedTurn:
 
 
 OnEvent = Callable[[ProgramEvent, Usage], Awaitable[None]]
-"""Called with each event, and what the turn has used so far."""
+"""Called with each event and the usage of the turn so far."""
 
 
 class CodingProgram(ABC):
     """A coding agent with a command line, as a worker: `Workbench.open(…, worker=ClaudeCode(…))`.
+    For a program of your own, write a subclass with `arguments` and `read_event`.
 
-    A program of your own is a subclass with `arguments` and `read_event`. It is started once for
-    each turn, reads the prompt on its stdin, edits files in its working directory, and prints JSON,
-    an object a line. It has that directory, its own installation, and of your home directory and
-    environment only the files and variables that are named here. bubblewrap is needed.
+    The program is started once for each turn. It reads the prompt on stdin, edits files in its
+    working directory, and prints one JSON object a line. It can reach that directory, its own
+    installation, and the files and variables that the class names. bubblewrap is needed.
 
-    - `executable`: the program, looked up on the `PATH`, or the path to it.
+    - `executable`: the program, as a path or a name on the `PATH`.
     - `model`: the name of a model, for programs that take one.
-    - `allow_network`: the sandbox cannot filter the network, so a program that asks a model has all
-      of this machine's. Without this the program is not started.
-    - `timeout`: seconds for one turn. What it has left by then is judged.
-    - `env`: more environment variables.
+    - `allow_network`: the program gets all of this machine's network, since the sandbox cannot
+      filter it. Without this the program is not started.
+    - `timeout`: seconds for one turn. The files left by then are judged.
+    - `env`: additional environment variables.
     """
 
     name: ClassVar[str]
     settings: ClassVar[Sequence[str]] = ()
-    """Files of the home directory that it reads."""
+    """Files of the home directory that the program may read."""
     logins: ClassVar[Sequence[str]] = ()
-    """Files of the home directory that it reads and writes: a login that it renews."""
+    """Files of the home directory that the program may read and write, such as a login that it
+    renews."""
     variables: ClassVar[Sequence[str]] = ()
-    """Patterns of the environment variables that it has."""
+    """Patterns of the environment variables that are passed on."""
     covered: ClassVar[Sequence[str]] = ()
-    """Files and folders of a worktree that it must not load."""
+    """Files and folders of a worktree that the program must not load."""
     reports_cost: ClassVar[bool] = True
-    """Whether it reports what it costs."""
+    """Whether the program reports its cost."""
     task_budget: ClassVar[Budget] = Budget(cost=5.0)
-    """What a task may spend, unless another budget is given."""
+    """The budget of a task, unless another one is given."""
     totals_add_up: ClassVar[bool] = False
-    """Whether the totals that it reports are of the whole conversation."""
+    """Whether reported totals cover the whole conversation."""
     switches: ClassVar[Mapping[str, str]] = {}
-    """Environment variables that it always has."""
+    """Environment variables that are always set."""
     install: ClassVar[str] = ""
-    """How to get it, for the error where it is missing."""
+    """How to install the program, for the error if it is missing."""
 
     def __init__(
         self,
@@ -120,26 +122,26 @@ class CodingProgram(ABC):
 
     @abstractmethod
     def arguments(self, session: str, cost: float | None) -> Sequence[str]:
-        """The arguments of a turn: one that resumes a conversation where a `session` is named, and
-        may cost so many dollars at most, if that is limited."""
+        """The command-line arguments of a turn. `session` names a conversation to resume, and
+        `cost` limits the turn to this many dollars."""
 
     @abstractmethod
     def read_event(self, event: Mapping[str, Any]) -> Iterator[ProgramEvent]:
-        """What a line of the output tells; nothing for lines that do not matter."""
+        """The events in one line of output."""
 
     def prepare_home(self, home: Path) -> None:
-        """Write files into the home directory that the program has in the sandbox."""
+        """Write files into the program's home directory in the sandbox."""
         return
 
     def find(self) -> list[str]:
-        """The words that start the program. Raises ProgramError where it is not installed."""
-        found = shutil.which(self.executable)
-        if found is None:
+        """The command that starts the program. Raises ProgramError if it is not installed."""
+        path = shutil.which(self.executable)
+        if path is None:
             raise ProgramError(
                 f"there is no program {self.executable!r} that can be run",
                 fix=self.install or f"install it, or name its path with executable=… of {self!r}",
             )
-        real = os.path.realpath(found)
+        real = os.path.realpath(path)
         with open(real, "rb") as file:
             first = file.readline(200)
         if first.startswith(b"#!") and b"node" in first:
@@ -148,7 +150,7 @@ class CodingProgram(ABC):
         return [real]
 
     async def check(self) -> None:
-        """Raise ProgramError where the program cannot be used as it is."""
+        """Raise ProgramError if the program cannot be used."""
         await asyncio.to_thread(self.find)
         if not sandbox.can_mount(protection := await sandbox.protection()):
             raise ProgramError(
@@ -163,7 +165,7 @@ class CodingProgram(ABC):
             )
 
     def describe_reach(self) -> str:
-        """What the program can reach, for the person who allows it."""
+        """A text for the person who allows the program: what it can reach."""
         home = [f"~/{name}" for name in (*self.settings, *self.logins) if _in_home(name)]
         shown = [*home, *sorted(self._variables())]
         own = f" It has {', '.join(shown)}." if shown else ""
@@ -189,12 +191,15 @@ class CodingProgram(ABC):
         on_event: OnEvent | None = None,
     ) -> EndedTurn:
         """Run a turn. All processes of the program have ended when this returns, raises or is
-        cancelled. `home` is its home directory, which is kept: conversations are there. `before` is
-        what the conversation had used. It finds the programs that the commands `like` find, and has
-        the environment `variables` besides its own. Folders that Python packages are installed
-        from, as by `pip install -e`, are not shown, unless the program itself is installed there;
-        those inside of `hidden` never are. Where `should_stop` says so, or `on_event` raises
-        BudgetError, the turn ends as it is. Raises ProgramError where the program fails."""
+        cancelled.
+
+        `home` is its home directory, which keeps its conversations. `before` is the usage of the
+        conversation so far. The program finds the programs that the commands `like` find, and gets
+        the environment `variables` in addition to its own. Folders of editable installs (`pip
+        install -e`) are hidden, unless the program itself is installed there; folders inside of
+        `hidden` are always hidden. The turn ends early if `should_stop` returns True, or if
+        `on_event` raises BudgetError. Raises ProgramError if the program fails.
+        """
         await self.check()
         words = await asyncio.to_thread(self.find)
         command = [*words, *self.arguments(session, cost)]
@@ -270,7 +275,7 @@ class CodingProgram(ABC):
 
 
 class _Heard:
-    """What a program has told in a turn so far."""
+    """The events of a turn so far."""
 
     def __init__(
         self, program: CodingProgram, session: str, before: Usage, on_event: OnEvent | None
@@ -286,11 +291,11 @@ class _Heard:
 
     @property
     def used(self) -> Usage:
-        """What the turn has used so far, as far as it is reported. Its cost is never reported as
-        nothing: where the program does not tell it, it is unknown."""
+        """The usage of the turn so far. A cost that the program does not report is unknown, not
+        zero."""
         if self.total is None:
-            found = Usage.total(self.requests.values())
-            return replace(found, calls=1, cost=found.cost if self.requests else None)
+            usage = Usage.total(self.requests.values())
+            return replace(usage, calls=1, cost=usage.cost if self.requests else None)
         if not self.program.totals_add_up:
             return self.total
         counts = ("input_tokens", "output_tokens", "cached_tokens")
@@ -299,7 +304,7 @@ class _Heard:
 
     @property
     def printed(self) -> str:
-        """The end of what it printed that is not JSON, as the end of a message."""
+        """The end of the output that is not JSON, for an error message."""
         return f"\n{self.other.strip()[-_SHOWN:]}" if self.other.strip() else ""
 
     async def follow(self, pieces: asyncio.Queue[bytes]) -> None:
@@ -313,13 +318,13 @@ class _Heard:
 
     async def _read(self, line: bytes) -> None:
         try:
-            found: Any = json.loads(line)
+            event_data: Any = json.loads(line)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            event_data = None
+        if not isinstance(event_data, dict):
             self.other = (self.other + line.decode(errors="replace") + "\n")[-2 * _SHOWN :]
             return
-        for event in self.program.read_event(cast(dict[str, Any], found)):
+        for event in self.program.read_event(cast(dict[str, Any], event_data)):
             if _SESSION.fullmatch(event.session):
                 self.session = event.session
             self.message = event.message or self.message
@@ -337,14 +342,14 @@ class _Heard:
 
 
 class NoLM(Backend):
-    """In place of an LM where a program does the work and no LM is named."""
+    """The LM of a run in which a program works and no LM is named."""
 
     def __init__(self, program: str) -> None:
         super().__init__()
         self.model = program
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Refuse: the program cannot be asked like an LM."""
+        """Raise: a coding program cannot answer questions for an LM."""
         raise BaeLMError(
             f"this step asks an LM, and there is only the coding program {self.model}",
             code="bae-lm-missing",
@@ -354,21 +359,21 @@ class NoLM(Backend):
 
 
 def _in_home(name: str) -> str:
-    """The path of a file in the user's home directory; empty where there is none."""
+    """The path of a file in the user's home directory, or an empty text if it is missing."""
     path = Path.home() / name
     return str(path) if path.is_file() else ""
 
 
 def _list_installed(command: Sequence[str]) -> list[str]:
-    """The files of a program that is started by a link, or has packages beside its own."""
-    found: list[str] = []
+    """The files of a program that is started by a link, or that has packages beside it."""
+    paths: list[str] = []
     for word in command[:2]:
         parts = Path(word).parts
         if "node_modules" in parts:
-            found.append(str(Path(*parts[: parts.index("node_modules") + 1])))
+            paths.append(str(Path(*parts[: parts.index("node_modules") + 1])))
         elif os.path.isabs(word) and os.path.isfile(word):
-            found.append(word)
-    return found
+            paths.append(word)
+    return paths
 
 
 class _Stopped(Exception):
@@ -383,9 +388,11 @@ async def _watch(should_stop: Callable[[], bool]) -> None:
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error of a group that says why: a budget that is spent, or a person, comes first."""
-    found = list(errors.exceptions)
-    return next((each for each in found if isinstance(each, BudgetError | _Stopped)), found[0])
+    """The error of a group that explains the end: first a spent budget or a person's stop."""
+    failures = list(errors.exceptions)
+    return next(
+        (each for each in failures if isinstance(each, BudgetError | _Stopped)), failures[0]
+    )
 
 
 _PROMPT: Final = "prompt.txt"
@@ -394,5 +401,5 @@ _MEMORY: Final = 8192 * sandbox.MIB
 _MOST_OUTPUT: Final = 512 * sandbox.MIB
 _SHOWN: Final = 2000
 _POLL: Final = 0.2
-"""Seconds between two looks at whether a person has stopped a turn."""
+"""Seconds between two checks for a person's stop."""
 _PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")

@@ -51,14 +51,14 @@ class Detected:
         """The project, with what a person has said in place of what was found."""
         makes = f"{python_setup.VENV}/"
         uses = not test_command or any(word.startswith(makes) for word in test_command)
-        found = self.setup if uses else self.setup_of_others
+        setup_parts = self.setup if uses else self.setup_of_others
         return Project(
             id=id,
             name=name or self.root.name,
             root=str(self.root),
             branch=branch,
             test_command=tuple(test_command or self.test_command),
-            setup=found if setup is None else tuple(setup),
+            setup=setup_parts if setup is None else tuple(setup),
             languages=self.languages,
             requirements=requirements,
             report=report,
@@ -79,12 +79,12 @@ def detect(
     if committed is not None and folder:
         own = {name.removeprefix(f"{folder}/") for name in committed}
     languages = _languages(files)
-    found = (
+    results = (
         _find_python(place, files, own),
         _find_node(place, top, files, committed),
         _find_go(place),
     )
-    candidates = [each for each in found if each]
+    candidates = [each for each in results if each]
     # The language with more files first.
     candidates.sort(
         key=lambda each: languages.index(each.language) if each.language in languages else 99
@@ -230,13 +230,13 @@ _SUFFIXES: Final = {
 
 def _files(root: Path) -> list[str]:
     """Files of the project by their paths, without hidden and generated directories."""
-    found: list[str] = []
+    names_found: list[str] = []
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(each for each in folders if each[0] != "." and each not in _SKIPPED)
-        found += (os.path.relpath(os.path.join(folder, name), root) for name in sorted(names))
-        if len(found) >= _MOST_FILES:
+        names_found += (os.path.relpath(os.path.join(folder, name), root) for name in sorted(names))
+        if len(names_found) >= _MOST_FILES:
             break
-    return found
+    return names_found
 
 
 def _languages(files: Sequence[str]) -> tuple[str, ...]:

@@ -79,8 +79,8 @@ def is_installed(root: Path, files: Sequence[str]) -> bool:
     wanted = {*runtime, *needs.names, "pytest"}
     python = find_program("python", root) or ""
     prefix = Path(python).parent.parent
-    found = {_name(path.name) for path in prefix.glob("lib/python*/site-packages/*.dist-info")}
-    if not wanted <= found or needs.after:
+    installed = {_name(path.name) for path in prefix.glob("lib/python*/site-packages/*.dist-info")}
+    if not wanted <= installed or needs.after:
         return False
     linked = [path for path in find_linked(str(prefix)) if path.is_relative_to(root)]
     return bool(linked) or (needs.is_known and not _has_src(files))
@@ -176,8 +176,8 @@ def _add_extras(needs: _Needs, names: Sequence[str], extras: dict[str, list[str]
 
 
 def _read_extras(root: Path, pyproject: dict[str, Any]) -> dict[str, list[str]]:
-    found = find_table(pyproject, "project", "optional-dependencies")
-    extras = {name: as_texts(value) for name, value in found.items()}
+    tables = find_table(pyproject, "project", "optional-dependencies")
+    extras = {name: as_texts(value) for name, value in tables.items()}
     parser, section = read_ini(root / "setup.cfg"), "options.extras_require"
     if parser.has_section(section):
         extras |= {name: _lines(value) for name, value in parser.items(section)}
@@ -188,12 +188,12 @@ def _read_tools(tools: dict[str, Any]) -> list[str]:
     """The requirements of tests that Poetry, PDM or Hatch have in tables of their own."""
     poetry = as_table(tools.get("poetry"))
     tables = {name: as_table(each) for name, each in as_table(poetry.get("group")).items()}
-    found = {name: _of_poetry(as_table(each.get("dependencies"))) for name, each in tables.items()}
-    found["dev-dependencies"] = _of_poetry(as_table(poetry.get("dev-dependencies")))
-    if "pytest" in {_name(each) for value in found.values() for each in value}:
+    groups = {name: _of_poetry(as_table(each.get("dependencies"))) for name, each in tables.items()}
+    groups["dev-dependencies"] = _of_poetry(as_table(poetry.get("dev-dependencies")))
+    if "pytest" in {_name(each) for value in groups.values() for each in value}:
         # Groups are split by purpose, and the tests may need several.
         left_out = ("docs", "doc", "lint", "linting", "typing", "release")
-        return [each for name, value in found.items() if name not in left_out for each in value]
+        return [each for name, value in groups.items() if name not in left_out for each in value]
     pdm = find_table(tools, "pdm", "dev-dependencies")
     if group := _find_named({name: as_texts(value) for name, value in pdm.items()}):
         return as_texts(pdm[group])
@@ -207,13 +207,13 @@ def _read_tools(tools: dict[str, Any]) -> list[str]:
 
 def _of_poetry(table: dict[str, Any]) -> list[str]:
     """Requirements as pip reads them."""
-    found: list[str] = []
+    packages: list[str] = []
     for name, value in table.items():
         version = value if isinstance(value, str) else as_table(value).get("version", "*")
         extras = as_texts(as_table(value).get("extras"))
         text = f"{name}[{','.join(extras)}]" if extras else name
-        found.append(text + _convert_version(str(version)))
-    return found
+        packages.append(text + _convert_version(str(version)))
+    return packages
 
 
 def _convert_version(version: str) -> str:
@@ -265,9 +265,9 @@ def _read_tox(root: Path, groups: dict[str, Any], extras: dict[str, list[str]]) 
     return needs
 
 
-def _find_named(found: dict[str, list[str]]) -> str:
+def _find_named(groups: dict[str, list[str]]) -> str:
     """The group of requirements for tests: of those with pytest the one with the usual name."""
-    names = [name for name, value in found.items() if "pytest" in map(_name, value)]
+    names = [name for name, value in groups.items() if "pytest" in map(_name, value)]
     usual = [name for name in _USUAL if name in names]
     return next(iter((*usual, *names)), "")
 
@@ -276,16 +276,16 @@ def _expand_group(
     groups: dict[str, Any], name: str, seen: frozenset[str] = frozenset()
 ) -> list[str]:
     """The requirements of a group, those of the groups that it includes too."""
-    found: list[str] = []
+    packages: list[str] = []
     value = groups.get(name)
     if not isinstance(value, list) or name in seen:
-        return found
-    found += as_texts(value)
+        return packages
+    packages += as_texts(value)
     for each in value:  # pyright: ignore[reportUnknownVariableType]
         inner = as_table(each).get("include-group")
         if isinstance(inner, str):
-            found += _expand_group(groups, inner, seen | {name})
-    return found
+            packages += _expand_group(groups, inner, seen | {name})
+    return packages
 
 
 def _list_requirements(files: Sequence[str]) -> list[str]:
@@ -296,19 +296,19 @@ def _list_requirements(files: Sequence[str]) -> list[str]:
 
 def _read_requirements(path: Path, depth: int = 0) -> set[str]:
     """The names of the distributions in a file of requirements and those that it includes."""
-    found: set[str] = set()
+    requirements: set[str] = set()
     try:
         lines = _lines(read_text(path))
     except (OSError, ValueError):
-        return found
+        return requirements
     for line in lines:
         if included := re.match(r"(?:-r|--requirement)[ =]*(\S+)", line):
-            found |= (
+            requirements |= (
                 _read_requirements(path.parent / included[1], depth + 1) if depth < 5 else set()
             )
         elif not line.startswith(("-", "#")):
-            found.add(_name(line))
-    return found
+            requirements.add(_name(line))
+    return requirements
 
 
 def _lines(text: str) -> list[str]:
@@ -321,8 +321,8 @@ def _has_src(files: Sequence[str]) -> bool:
 
 
 def _name(requirement: str) -> str:
-    found = re.match(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*?(?=$|[^\w.-]|-\d)", requirement.strip())
-    return re.sub(r"[-_.]+", "-", found[0]).lower() if found else ""
+    match = re.match(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*?(?=$|[^\w.-]|-\d)", requirement.strip())
+    return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
 
 
 _USUAL: Final = ("test", "tests", "testing", "dev", "develop", "development")

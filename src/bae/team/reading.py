@@ -166,18 +166,18 @@ def _show_hits(
         key = code.kind(name), is_use, -len(numbers), name
         ranked.append((key, name, [_Hit(each, lines[each - 1]) for each in order]))
     ranked.sort(key=lambda each: each[0])
-    found = {name: own for _, name, own in ranked}
-    shown = _share_out(found)
+    hits_by_file = {name: own for _, name, own in ranked}
+    shown = _share_out(hits_by_file)
     parts = [_write(name, own, pattern) for name, own in shown.items()]
-    more = {name: len(own) - len(shown.get(name, ())) for name, own in found.items()}
+    more = {name: len(own) - len(shown.get(name, ())) for name, own in hits_by_file.items()}
     parts.append(_describe_more({name: count for name, count in more.items() if count}))
     left = MOST_HITS - sum(map(len, shown.values()))
     words = pattern.pattern
-    is_text = len(words.split()) > (2 if found else 1) and _WORDS.fullmatch(words)
+    is_text = len(words.split()) > (2 if hits_by_file else 1) and _WORDS.fullmatch(words)
     if is_text and left >= MOST_HITS // 2:
-        parts.append(_show_words(code, words, texts, left, without=found))
-    names = [name for name in code.names if name not in found and name in named]
-    if names and not (found or any(parts)):
+        parts.append(_show_words(code, words, texts, left, without=hits_by_file))
+    names = [name for name in code.names if name not in hits_by_file and name in named]
+    if names and not (hits_by_file or any(parts)):
         parts.append("\n".join(["No line matches. Files with such a name:", *names[:MOST_HITS]]))
     if not any(parts):
         raise ToolError(
@@ -194,20 +194,20 @@ def _show_words(
     names = [each.path for each in code.search(words, most=len(texts)) if each.path in texts]
     names = [name for name in names if name not in without and name in code.texts]
     few = most // 5  # files with two lines, the others have one
-    found = code.best_lines(words, names[:few], most=2)
-    found |= code.best_lines(words, names[few : most - few], most=1)
-    parts = [_write(name, [_Hit(*each) for each in own], None) for name, own in found.items()]
+    best = code.best_lines(words, names[:few], most=2)
+    best |= code.best_lines(words, names[few : most - few], most=1)
+    parts = [_write(name, [_Hit(*each) for each in own], None) for name, own in best.items()]
     about = "No line has these words in this order." if not without else ""
     head = f"{about} Files that have most to do with them, best first:".strip()
-    return "\n".join((head, *parts)) if found else ""
+    return "\n".join((head, *parts)) if best else ""
 
 
-def _share_out(found: Mapping[str, Sequence[_Hit]]) -> dict[str, list[_Hit]]:
+def _share_out(hits: Mapping[str, Sequence[_Hit]]) -> dict[str, list[_Hit]]:
     """The hits that are shown: each file has one before another has two."""
     shown: dict[str, list[_Hit]] = {}
     left = MOST_HITS
-    for turn in range(_PASSES if len(found) > 1 else MOST_HITS):
-        for name, own in found.items():
+    for turn in range(_PASSES if len(hits) > 1 else MOST_HITS):
+        for name, own in hits.items():
             if left and turn < len(own):
                 shown.setdefault(name, []).append(own[turn])
                 left -= 1

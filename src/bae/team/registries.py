@@ -83,24 +83,24 @@ def _is_passed(name: str) -> bool:
 
 
 def _find_paths(text: str) -> Iterator[Path]:
-    for found in _PATH.findall(text):
-        path = Path(os.path.normpath(found))
+    for paths in _PATH.findall(text):
+        path = Path(os.path.normpath(paths))
         # An index in files links to those beside it.
-        yield path.parent if path.name == "simple" and f"file://{found}" in text else path
+        yield path.parent if path.name == "simple" and f"file://{paths}" in text else path
 
 
 def _find_secrets(variables: Mapping[str, str], texts: list[str]) -> Iterator[str]:
-    found = [value for name, value in variables.items() if is_secret_name(name, value)]
+    secrets = [value for name, value in variables.items() if is_secret_name(name, value)]
     for text in texts:
-        found += (value.strip("\"' ") for value in _SETTING.findall(text))
+        secrets += (value.strip("\"' ") for value in _SETTING.findall(text))
     for text in (*variables.values(), *texts):
         for url in _URL.findall(text):
             try:
                 parts = urlsplit(str(url))
             except ValueError:
                 continue
-            found += filter(None, (parts.username, parts.password))
-    for secret in found:
+            secrets += filter(None, (parts.username, parts.password))
+    for secret in secrets:
         for form in (secret, unquote(secret)):
             if len(form) >= _SHORTEST:
                 yield form

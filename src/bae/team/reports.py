@@ -115,7 +115,7 @@ def _junit_case(case: ElementTree.Element) -> TestCase:
 
 def read_node(text: str, root: str) -> tuple[TestCase, ...]:
     """The tests of `guards/reporter.mjs`. A group comes after its tests, and counts as they do."""
-    found: list[tuple[int, list[str], TestCase]] = []
+    tests: list[tuple[int, list[str], TestCase]] = []
     """Each test with its depth, and the names of the groups around it that are known by now."""
     is_complete = False
     try:
@@ -123,26 +123,26 @@ def read_node(text: str, root: str) -> tuple[TestCase, ...]:
             test: dict[str, Any] = json.loads(line)
             is_complete = not test
             if not is_complete:
-                _add_node_test(found, test, root)
+                _add_node_test(tests, test, root)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ReportError(f"it is not that of Node's tests: {error!r}") from error
     if not is_complete:
         raise ReportError("it has no end: the program did not end by itself")
-    named = (case.model_copy(update={"id": "::".join([case.id, *n])}) for _, n, case in found)
+    named = (case.model_copy(update={"id": "::".join([case.id, *n])}) for _, n, case in tests)
     return number_cases(list(named))
 
 
 def _add_node_test(
-    found: list[tuple[int, list[str], TestCase]], test: dict[str, Any], root: str
+    tests: list[tuple[int, list[str], TestCase]], test: dict[str, Any], root: str
 ) -> None:
     file, name, outcome = test["file"], test["name"], test["outcome"]
     is_group = test["is_group"]
-    for at in range(len(found) - 1, -1, -1):
-        depth, names, case = found[at]
+    for at in range(len(tests) - 1, -1, -1):
+        depth, names, case = tests[at]
         if depth <= test["depth"]:
             break
         is_group = True
-        found[at] = test["depth"], [name, *names], case
+        tests[at] = test["depth"], [name, *names], case
     is_file = os.path.join(root, name) == file  # one that has no tests, or that ended badly
     fails = outcome == "failed" and not test["repeats"]
     if fails or not (is_group or is_file):
@@ -150,7 +150,7 @@ def _add_node_test(
         if is_file:
             message = f"{NOT_LOADED}{message}\n{test['printed']}"
         case = _case(os.path.relpath(file, root), outcome, message)
-        found.append((test["depth"], [] if is_file else [name], case))
+        tests.append((test["depth"], [] if is_file else [name], case))
 
 
 def read_jest(text: str, root: str) -> tuple[TestCase, ...]:
@@ -179,19 +179,19 @@ _JEST: Final[Mapping[str, TestOutcome]] = {"passed": "passed", "failed": "failed
 def read_go(text: str, root: str) -> tuple[TestCase, ...]:
     """The tests in the output of `go test -json`."""
     outcomes: dict[tuple[str, str], TestOutcome] = {}
-    said: dict[tuple[str, str], list[str]] = {}
+    output: dict[tuple[str, str], list[str]] = {}
     for event in _go_events(text):
         package = str(event.get("Package") or event.get("ImportPath", "")).split(" ")[0]
         key = package, str(event.get("Test", ""))
         if "Output" in event:
-            said.setdefault(key, []).append(str(event["Output"]))
+            output.setdefault(key, []).append(str(event["Output"]))
         outcome = _GO.get(str(event.get("Action")))
         if outcome is not None:
             outcomes[key] = outcome
     cases: list[TestCase] = []
     failed = {package for (package, test), out in outcomes.items() if test and out == "failed"}
     for (package, test), outcome in outcomes.items():
-        message = "".join(said.get((package, test), ())) if outcome == "failed" else ""
+        message = "".join(output.get((package, test), ())) if outcome == "failed" else ""
         if test:
             cases.append(_case(f"{package}::{test}", outcome, message))
         elif outcome == "failed" and package not in failed:  # it was not built, or exited
@@ -232,12 +232,12 @@ _ORDER: Final = ("failed", "passed", "skipped")
 
 def _merge_cases(cases: Iterable[TestCase]) -> tuple[TestCase, ...]:
     """One case a test: pytest writes one more where a test fails and then its fixture too."""
-    found: dict[str, TestCase] = {}
+    by_id: dict[str, TestCase] = {}
     for case in cases:
-        before = found.get(case.id)
+        before = by_id.get(case.id)
         if before is None or _ORDER.index(case.outcome) < _ORDER.index(before.outcome):
-            found[case.id] = case
-    return tuple(found.values())
+            by_id[case.id] = case
+    return tuple(by_id.values())
 
 
 def number_cases(cases: Sequence[TestCase]) -> tuple[TestCase, ...]:

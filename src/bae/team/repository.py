@@ -215,7 +215,7 @@ class Code:
         """The lines of files that have most to do with a text, with their numbers. The line that
         starts a definition counts more than another."""
         rarity = self._rarity(query)
-        found: dict[str, list[tuple[int, str]]] = {}
+        lines: dict[str, list[tuple[int, str]]] = {}
         for name in names:
             text = self.texts[name]
             defined = {each.line for each in outline_file(name, text, most=1000)}
@@ -225,8 +225,8 @@ class Code:
                 if score := sum(rarity.get(word, 0.0) for word in words):
                     scores.append((score * (1.5 if number in defined else 1), -number, line))
             best = sorted(scores, reverse=True)[:most] or [(0, -1, text.partition("\n")[0])]
-            found[name] = sorted((-number, line) for _, number, line in best)
-        return found
+            lines[name] = sorted((-number, line) for _, number, line in best)
+        return lines
 
     def outline(self, first: Iterable[str] = (), *, longest: int = 12_000) -> str:
         """The files of the repository: those named `first` with what they define, then the others
@@ -293,9 +293,9 @@ class Code:
 
     def conventions(self, *, longest: int = 6_000) -> str:
         """What the repository says about how to work in it, and how its files are laid out."""
-        found = [name for name in CONVENTIONS if self.texts.get(name, "").strip()]
-        each = longest // max(1, len(found)) - 60
-        return "\n\n".join(f"{name}:\n{bounded(self.texts[name].strip(), each)}" for name in found)
+        names = [name for name in CONVENTIONS if self.texts.get(name, "").strip()]
+        each = longest // max(1, len(names)) - 60
+        return "\n\n".join(f"{name}:\n{bounded(self.texts[name].strip(), each)}" for name in names)
 
 
 @lru_cache(1000)
@@ -306,7 +306,7 @@ def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, 
     if parser is None or not text.strip():
         return ()
     source = text.encode("utf-8", "replace")
-    found: list[Definition] = []
+    definitions: list[Definition] = []
     for depth, node, body in _definitions(parser.parse(source).root_node, 1, 0):
         end = body
         while end is not None and end.prev_sibling and end.prev_sibling.type == "comment":
@@ -319,10 +319,10 @@ def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, 
         name_node = node.child_by_field_name("name")
         own = (name_node.text if name_node else None) or b""
         name = own.decode("utf-8", "replace")
-        found.append(Definition(name, line, depth, start, outer_start, node.end_point[0] + 1))
-        if len(found) == most:
+        definitions.append(Definition(name, line, depth, start, outer_start, node.end_point[0] + 1))
+        if len(definitions) == most:
             break
-    return tuple(found)
+    return tuple(definitions)
 
 
 def split_file(name: str, text: str) -> list[Chunk]:
@@ -343,8 +343,8 @@ def split_file(name: str, text: str) -> list[Chunk]:
 def _bm25(rarity: Mapping[str, float], counts: Mapping[str, int], length: float) -> float:
     """How well words fit, where `length` is relative to the usual one."""
     norm = 1.2 * (0.25 + 0.75 * length)
-    found = ((weight, counts[word]) for word, weight in rarity.items() if word in counts)
-    return sum(weight * count * 2.2 / (count + norm) for weight, count in found)
+    weighted = ((weight, counts[word]) for word, weight in rarity.items() if word in counts)
+    return sum(weight * count * 2.2 / (count + norm) for weight, count in weighted)
 
 
 _VERSIONS: Final = {

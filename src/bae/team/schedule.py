@@ -1,6 +1,5 @@
-"""The rules of plans and of scheduling: which tasks fit together, which become ready, which are
-blocked and why, and which are started first. Pure functions that need neither a store nor an event
-loop."""
+"""The rules of plans and scheduling: which tasks fit together, become ready, are blocked and why,
+and which start first. Pure functions, without a store or an event loop."""
 
 from __future__ import annotations
 
@@ -14,9 +13,10 @@ from bae.team.models import PlannedTask, Task, TaskStatus, may_move
 
 _S = TaskStatus
 DONE: Final = frozenset({_S.COMPLETED, _S.MERGED, _S.SKIPPED})
-"""What a prerequisite must be. A person who skips a task says that others can do without it."""
+"""The statuses that satisfy a dependency. A person who skips a task decides that others can do
+without it."""
 ENDED: Final = DONE | {_S.FAILED, _S.CANCELLED}
-"""Where a task stays until a person asks for something else."""
+"""The statuses that a task keeps until a person asks for a change."""
 _OBSTACLES: Final = {
     _S.FAILED: "failed",
     _S.CANCELLED: "was cancelled",
@@ -26,8 +26,8 @@ _FOLLOWS: Final = frozenset({_S.PENDING, _S.READY, _S.BLOCKED})
 
 
 def find_problems(tasks: Sequence[PlannedTask]) -> list[Problem]:
-    """What is wrong with the tasks of a project, all of it: duplicates, dependencies that do not
-    exist, cycles. Each problem names its tasks."""
+    """All problems of a project's tasks: duplicate keys, unknown dependencies and cycles. Each
+    problem names its tasks."""
     keys = [task.key for task in tasks]
     return [
         *_find_duplicates(tasks),
@@ -88,7 +88,7 @@ def _find_cycle(tasks: Sequence[PlannedTask]) -> Iterable[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class StatusChange:
-    """A change of a task's status that follows from the others'."""
+    """A change of a task's status that follows from the statuses of other tasks."""
 
     task: Task
     before: TaskStatus
@@ -103,26 +103,25 @@ def find_changes(
     retries: int = 0,
     final: Collection[int] = (),
 ) -> list[StatusChange]:
-    """The changes after which every task is where it belongs, in an order that can be stored.
+    """All changes of status that are due, in an order in which they can be stored.
 
-    A task is blocked while one of its prerequisites failed, was cancelled or is blocked itself, and
-    while it is `held`: by a question or a person, with that reason. It is ready when it is approved
-    and all its prerequisites are merged, or skipped by a person; within a feature, staged ones are
-    enough. A failed one is tried again
-    `retries` times, unless it is `final`.
+    A task is blocked while one of its prerequisites failed, was cancelled or is blocked, and while
+    it is `held` by a question or a person, with that reason. It is ready if it is approved and all
+    its prerequisites are merged, or skipped by a person; within a feature, staged prerequisites are
+    enough. A failed task is tried again `retries` times, unless it is `final`.
     """
     held = held or {}
-    found: dict[str, TaskStatus] = {}
+    statuses: dict[str, TaskStatus] = {}
     changes: list[StatusChange] = []
     feature = {task.key: task.feature for task in tasks}
     for task in in_order(tasks):
         before = task.status
-        obstacle = held.get(task.id) or _find_obstacle(task, found)
+        obstacle = held.get(task.id) or _find_obstacle(task, statuses)
         again = before is _S.FAILED and task.failures <= retries and task.id not in final
         if before in _FOLLOWS or again:
             merged = all(
-                found.get(key) in DONE
-                or (found.get(key) is _S.STAGED and feature[key] == task.feature != "")
+                statuses.get(key) in DONE
+                or (statuses.get(key) is _S.STAGED and feature[key] == task.feature != "")
                 for key in task.depends_on
             )
             after = _S.READY if merged and task.approved else _S.PENDING
@@ -136,12 +135,12 @@ def find_changes(
             if may_move(before, after):
                 changes.append(StatusChange(task, before, after, reason))
                 before = after
-        found[task.key] = before
+        statuses[task.key] = before
     return changes
 
 
 def apply_changes(tasks: Sequence[Task], changes: Sequence[StatusChange]) -> list[Task]:
-    """The tasks after changes."""
+    """The tasks with the changes applied."""
     by_id = {task.id: task for task in tasks}
     for change in changes:
         update = {"status": change.after, "reason": change.reason}
@@ -150,9 +149,9 @@ def apply_changes(tasks: Sequence[Task], changes: Sequence[StatusChange]) -> lis
 
 
 def choose_next(tasks: Sequence[Task], most: int) -> list[Task]:
-    """The tasks to start now, so that at most `most` are in progress: those with the highest
-    priority first, then those that the longest chain of others waits for. Two tasks that name the
-    same file are not in progress at the same time."""
+    """The tasks to start now, so that at most `most` are in progress: by priority, then by the
+    length of the chain of tasks that waits for them. Two tasks that name the same file are never in
+    progress together."""
     working = [task for task in tasks if task.status is _S.IN_PROGRESS]
     length = _measure_chains(tasks)
     ready = [task for task in tasks if task.status is _S.READY]
@@ -167,14 +166,14 @@ def choose_next(tasks: Sequence[Task], most: int) -> list[Task]:
 
 
 def in_order(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks, each after its prerequisites. Those that are not among them do not count."""
+    """The tasks, each after its prerequisites. Prerequisites outside of the list are ignored."""
     by_key = {task.key: task for task in tasks}
     sorter = TopologicalSorter({task.key: task.depends_on for task in tasks})
     return [by_key[key] for key in sorter.static_order() if key in by_key]
 
 
 def find_critical_path(tasks: Sequence[Task]) -> list[Task]:
-    """The longest chain of tasks that wait for each other, among those that are not done yet."""
+    """The longest chain of dependent tasks that are not done."""
     left = [task for task in tasks if task.status not in DONE]
     length = _measure_chains(left)
     path: list[Task] = []
@@ -187,14 +186,14 @@ def find_critical_path(tasks: Sequence[Task]) -> list[Task]:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a run would do if every task took equally long and succeeded."""
+    """The course of a run in which every task takes equally long and succeeds."""
 
     rounds: tuple[tuple[Task, ...], ...]
-    """The tasks that would be worked on at the same time, in order."""
+    """The tasks that run together, round by round."""
     critical_path: tuple[Task, ...]
-    """The longest chain of tasks that wait for each other: more agents do not shorten it."""
+    """The longest chain of dependent tasks: more agents do not make the run shorter than this."""
     left: tuple[Task, ...]
-    """The tasks that would not be started, each with the reason."""
+    """The tasks that would not start, each with the reason."""
 
 
 def plan_dry_run(
@@ -229,9 +228,9 @@ def plan_dry_run(
     return DryRun(tuple(rounds), tuple(find_critical_path(planned)), left)
 
 
-def _find_obstacle(task: Task, found: Mapping[str, TaskStatus]) -> str:
+def _find_obstacle(task: Task, statuses: Mapping[str, TaskStatus]) -> str:
     for key in task.depends_on:
-        status = found.get(key)
+        status = statuses.get(key)
         if status is not None and status in _OBSTACLES:
             return f"its prerequisite {key!r} {_OBSTACLES[status]}"
     return ""

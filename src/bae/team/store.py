@@ -1,6 +1,6 @@
-"""The state of a team, in one SQLite file beside the repository: what is acknowledged survives the
-end of the process at any moment. Status changes by compare-and-set alone, through the one table of
-transitions, and each change is stored together with its event."""
+"""The state of a team, in one SQLite file beside the repository. Acknowledged writes survive a kill
+at any moment. A status changes only by compare-and-set through the table of transitions, in the
+same transaction as its event."""
 
 from __future__ import annotations
 
@@ -67,16 +67,15 @@ _UNSTARTED: Final = frozenset(TaskStatus) - _MERGED - {TaskStatus.IN_PROGRESS}
 
 
 def store_path(root: Path) -> Path:
-    """Where the state of a repository's team is: beside it, with its worktrees."""
+    """The path of a repository's team state: in the folder `.NAME.team` beside the repository."""
     return root.parent / f".{root.name}.team" / "team.db"
 
 
 class Store:
     """The state of the teams in one file: `async with await Store.open(path) as store:`.
 
-    Every call is one transaction in one thread of its own; a cancellation is raised after the call
-    has ended. Several processes may have the file open. What changes is stored together with its
-    event.
+    Every call is one transaction, in a thread of the store. A cancellation is raised after the call
+    has ended. Several processes may open the file. A change is stored together with its event.
     """
 
     def __init__(self, engine: sa.Engine, thread: ThreadPoolExecutor, path: Path) -> None:
@@ -89,7 +88,7 @@ class Store:
 
     @classmethod
     async def open(cls, path: Path | str) -> Self:
-        """The store in a file, which is created if there is none."""
+        """Open the store in a file, which is created if it is missing."""
         path = Path(path)
         thread = ThreadPoolExecutor(1, "bae-team-store")
         try:
@@ -101,7 +100,7 @@ class Store:
         return cls(engine, thread, path)
 
     async def close(self) -> None:
-        """Close the file, after what is being written."""
+        """Close the file, after pending writes."""
         loop = asyncio.get_running_loop()
 
         async def end() -> None:
@@ -113,8 +112,8 @@ class Store:
             self._thread.shutdown(wait=False)
 
     def journal(self) -> SQLiteJournal:
-        """The journal of the agents' runs, in the file beside this one, to open with `async with`.
-        It is as durable as the store: it survives the end of the process at any moment."""
+        """The journal of the agents' runs, in the file `runs.db` beside this one. Open it with
+        `async with`. It is as durable as the store."""
         from bae.journal import SQLiteJournal
 
         return SQLiteJournal(self.path.with_name("runs.db"), durability="normal")
@@ -131,33 +130,33 @@ class Store:
         await self.close()
 
     def sending_to(self, ws_manager: Broadcaster | None) -> Self:
-        """The same store, which also sends the events that are stored through it, each after it is
-        stored, with its `number` and its `time`."""
+        """The same store with a `ws_manager`, which gets each event after it is stored, with its
+        `number` and `time`."""
         same = copy(self)
         same._sender = Sender(ws_manager)
         return same
 
     def on_event(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called on the loop after this store has stored events; call what is
-        returned to end that."""
+        """Call a function on the event loop each time this store has stored events. Returns a
+        function that ends this."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     # Projects
 
     async def save_project(self, project: Project) -> Project:
-        """Store a project, by its id or else by its root, so that one whose repository was moved
-        keeps its tasks: the id that it has, or gets, is in what is returned."""
+        """Store a project and return it with its id. It is matched by id, otherwise by root, so a
+        project whose repository was moved keeps its tasks."""
         root = _make_storable(project.root)
         values = {"root": root, "data": project.model_dump(mode="json", exclude={"id", "root"})}
 
         def save(db: sa.Connection) -> int:
             same = (tables.projects.c.id == project.id) | (tables.projects.c.root == root)
-            found = db.scalar(sa.select(tables.projects.c.id).where(same))
-            if found is None:
+            known_id = db.scalar(sa.select(tables.projects.c.id).where(same))
+            if known_id is None:
                 return _insert(db, tables.projects, **values)
-            db.execute(sa.update(tables.projects).filter_by(id=found).values(values))
-            return found
+            db.execute(sa.update(tables.projects).filter_by(id=known_id).values(values))
+            return known_id
 
         return project.model_copy(update={"id": await self.write(save)})
 
@@ -168,8 +167,8 @@ class Store:
 
     async def project(self, project_id: int) -> Project:
         """A project by its id."""
-        found = sa.select(tables.projects).filter_by(id=project_id)
-        return _read_project(await self.read(lambda db: _one(db, found, "project", project_id)))
+        query = sa.select(tables.projects).filter_by(id=project_id)
+        return _read_project(await self.read(lambda db: _one(db, query, "project", project_id)))
 
     # Tasks
 
@@ -181,9 +180,9 @@ class Store:
         approved: bool = True,
         by: str | None = None,
     ) -> list[Task]:
-        """Add tasks to a project: all or none. Duplicates, unknown dependencies and cycles are
-        refused by name, all of them in the error's `problems`. Those that are not `approved` wait
-        for a person, and so does each task with the proof `none`."""
+        """Add tasks to a project, all or none. Duplicate keys, unknown dependencies and cycles are
+        refused; the error's `problems` lists all of them. Tasks that are not `approved`, and tasks
+        with the proof `none`, wait for a person's approval."""
 
         def add(db: sa.Connection) -> list[Task]:
             _one(db, sa.select(tables.projects).filter_by(id=project_id), "project", project_id)
@@ -205,8 +204,8 @@ class Store:
     async def approve_tasks(
         self, task_ids: Sequence[int], *, without_tests: bool = False, by: str | None = None
     ) -> int:
-        """Let tasks run that wait for approval: how many. Tasks with the proof `none` are approved
-        only `without_tests`, which approves no others: a person says so for each of them."""
+        """Approve tasks, and return how many were waiting. With `without_tests`, only tasks with
+        the proof `none` are approved; without it, only the others."""
 
         def approve(db: sa.Connection) -> int:
             waiting = sa.select(tables.tasks).filter_by(approved=False)
@@ -233,9 +232,9 @@ class Store:
         approved: bool = True,
         by: str | None = None,
     ) -> Task:
-        """Replace what is planned for a task that is neither in progress nor merged. Tasks that
-        depend on it do so by its new key too. With the proof `none`, or where the edit is not
-        `approved`, it has to be approved again."""
+        """Replace the planned fields of a task that is neither in progress nor merged. Tasks that
+        depend on it get its new key. If its proof is `none`, or the edit is not `approved`, it
+        needs approval again."""
 
         def edit(db: sa.Connection) -> Task:
             task = _read_changeable(db, task_id, "edited")
@@ -261,8 +260,8 @@ class Store:
         return await self.write(edit)
 
     async def drop_task(self, task_id: int, *, by: str | None = None) -> None:
-        """Remove a task that is neither in progress nor merged, and that no other task needs.
-        Its branch, if it has one, stays."""
+        """Remove a task that is neither in progress nor merged, and that no other task depends on.
+        Its branch stays."""
 
         def drop(db: sa.Connection) -> None:
             task = _read_changeable(db, task_id, "dropped")
@@ -281,14 +280,14 @@ class Store:
         await self.write(drop)
 
     async def tasks(self, project_id: int) -> list[Task]:
-        """The tasks of a project, in the order in which they were added."""
+        """The tasks of a project, in the order they were added."""
         return await self.read(lambda db: _read_project_tasks(db, project_id))
 
     async def unapproved_since(self, project_id: int) -> float:
-        """When the first of the tasks was added that wait for approval, in seconds since 1970."""
-        found = sa.select(sa.func.min(tables.tasks.c.added))
-        found = found.filter_by(project_id=project_id, approved=False)
-        return await self.read(lambda db: db.scalar(found)) or 0.0
+        """When the oldest task that waits for approval was added, in seconds since 1970."""
+        query = sa.select(sa.func.min(tables.tasks.c.added))
+        query = query.filter_by(project_id=project_id, approved=False)
+        return await self.read(lambda db: db.scalar(query)) or 0.0
 
     async def task(self, task_id: int) -> Task:
         """A task by its id."""
@@ -305,9 +304,9 @@ class Store:
         commit: str | None = None,
         forgive: bool = False,
     ) -> Task | None:
-        """Change a task's status if it is still `before`: the task as it is then, or None where
-        another process was faster. `commit` is the commit of a merged task; `forgive`
-        has its failures forgotten, as where a person retries it."""
+        """Change the status of a task if it is still `before`. Returns the updated task, or None if
+        another process was faster. `commit` is the commit of a merged task; `forgive` resets its
+        count of failures."""
         if not may_move(before, after):
             raise TeamError(
                 f"task {task_id} cannot go from {before} to {after}", code="bae-team-transition"
@@ -340,7 +339,7 @@ class Store:
         return await self.write(move)
 
     async def add_note(self, task_id: int, text: str, *, by: str | None = None) -> None:
-        """Keep what a person said, for the next attempt at a task."""
+        """Store a person's note for the worker of a task."""
         text = _make_storable(text)
 
         def add(db: sa.Connection) -> None:
@@ -353,7 +352,7 @@ class Store:
     # Attempts and test reports
 
     async def add_attempt(self, attempt: TaskAttempt) -> None:
-        """Store an attempt with its report. The same attempt again replaces it."""
+        """Store an attempt with its report. An attempt with the same number is replaced."""
         data = attempt.model_dump(mode="json", exclude={"task_id", "number", "report"})
         which = {"task_id": attempt.task_id, "number": attempt.number}
 
@@ -374,7 +373,7 @@ class Store:
         def read(db: sa.Connection) -> list[TaskAttempt]:
             by_number = sa.select(tables.attempts).order_by(tables.attempts.c.number)
             rows = _rows(db, by_number.filter_by(task_id=task_id))
-            found = {
+            reports = {
                 row["attempt"]: row["data"]
                 for row in _rows(db, sa.select(tables.reports).filter_by(task_id=task_id))
             }
@@ -382,7 +381,7 @@ class Store:
                 TaskAttempt(
                     task_id=task_id,
                     number=row["number"],
-                    report=found.get(row["number"]),
+                    report=reports.get(row["number"]),
                     **row["data"],
                 )
                 for row in rows
@@ -391,23 +390,23 @@ class Store:
         return await self.read(read)
 
     async def add_report(self, task_id: int, report: TestReport) -> None:
-        """Store what the tests of the merged tree have shown for a task."""
+        """Store the test report of the merged tree for a task."""
         await self.write(lambda db: _add_report(db, report, task_id=task_id, attempt=None))
 
     async def merge_reports(self, task_id: int) -> list[TestReport]:
-        """What the tests of the merged tree have shown for a task, oldest first."""
-        found = sa.select(tables.reports).order_by(tables.reports.c.id)
-        found = found.filter_by(task_id=task_id, attempt=None)
-        rows = await self.read(lambda db: _rows(db, found))
+        """The test reports of the merged tree for a task, oldest first."""
+        query = sa.select(tables.reports).order_by(tables.reports.c.id)
+        query = query.filter_by(task_id=task_id, attempt=None)
+        rows = await self.read(lambda db: _rows(db, query))
         return [TestReport.model_validate(row["data"]) for row in rows]
 
     async def flaky_tests(self, project_id: int) -> dict[int, tuple[str, ...]]:
-        """The tests that failed and then passed with the same work, by the numbers of tasks."""
+        """The tests that failed and then passed with the same work, by task id."""
         names = tables.reports.c.data["flaky"]
-        found = sa.select(tables.reports.c.task_id, names.label("names")).join(tables.tasks)
-        found = found.where(tables.tasks.c.project_id == project_id).order_by(tables.reports.c.id)
+        query = sa.select(tables.reports.c.task_id, names.label("names")).join(tables.tasks)
+        query = query.where(tables.tasks.c.project_id == project_id).order_by(tables.reports.c.id)
         flaky: dict[int, dict[str, None]] = {}
-        for row in await self.read(lambda db: _rows(db, found)):
+        for row in await self.read(lambda db: _rows(db, query)):
             if row["names"]:  # reports of earlier versions have none
                 flaky.setdefault(row["task_id"], {}).update(dict.fromkeys(row["names"]))
         return {task_id: tuple(names) for task_id, names in flaky.items()}
@@ -417,8 +416,8 @@ class Store:
     async def add_blocker(
         self, task_id: int, question: str, *, digest: str | None = None
     ) -> Blocker:
-        """Store a question that a task waits for; `digest` is of the content that the answer `yes`
-        lets in."""
+        """Store a question that a task waits for. `digest` stands for the content that the answer
+        `yes` accepts."""
         question = _make_storable(question)
 
         def add(db: sa.Connection) -> Blocker:
@@ -433,39 +432,39 @@ class Store:
     async def answer_blocker(
         self, blocker_id: int, answer: str, *, by: str | None = None
     ) -> Blocker:
-        """Store a person's answer, with who gave it. A question is answered once."""
+        """Store a person's answer and the name of the person. A question can be answered once."""
         answer = _make_storable(answer)
 
         def resolve(db: sa.Connection) -> Blocker:
             which = sa.select(tables.blockers).filter_by(id=blocker_id)
-            found = Blocker.model_validate(_one(db, which, "blocker", blocker_id))
-            if found.answer is not None:
+            blocker = Blocker.model_validate(_one(db, which, "blocker", blocker_id))
+            if blocker.answer is not None:
                 raise TeamError(
-                    f"blocker {blocker_id} was answered before: {found.answer}",
+                    f"blocker {blocker_id} was answered before: {blocker.answer}",
                     code="bae-team-transition",
                     fix="add a note to the task instead",
                 )
-            task = _read_task(db, found.task_id)
+            task = _read_task(db, blocker.task_id)
             values = {"answer": answer, "answered_by": by}
             db.execute(sa.update(tables.blockers).filter_by(id=blocker_id).values(values))
             add_event(db, BlockerResolved(task.project_id, task.id, blocker_id, answer, by))
-            return found.model_copy(update=values)
+            return blocker.model_copy(update=values)
 
         return await self.write(resolve)
 
     async def blockers(self, project_id: int, *, open_only: bool = False) -> list[Blocker]:
-        """The questions of a project's tasks, in the order in which they were asked."""
-        found = sa.select(tables.blockers).join(tables.tasks)
-        found = found.where(tables.tasks.c.project_id == project_id).order_by(tables.blockers.c.id)
+        """The questions of a project's tasks, in the order they were asked."""
+        query = sa.select(tables.blockers).join(tables.tasks)
+        query = query.where(tables.tasks.c.project_id == project_id).order_by(tables.blockers.c.id)
         if open_only:
-            found = found.where(tables.blockers.c.answer.is_(None))
-        rows = await self.read(lambda db: _rows(db, found))
+            query = query.where(tables.blockers.c.answer.is_(None))
+        rows = await self.read(lambda db: _rows(db, query))
         return [Blocker.model_validate(row) for row in rows]
 
     # Agents
 
     async def save_agent(self, project_id: int, agent: AgentInfo) -> None:
-        """Store an agent as it is now."""
+        """Store the current state of an agent."""
         which = {"project_id": project_id, "id": agent.id}
 
         def save(db: sa.Connection) -> None:
@@ -480,47 +479,47 @@ class Store:
         await self.write(save)
 
     async def agents(self, project_id: int) -> list[AgentInfo]:
-        """The agents of a project, retired ones too."""
-        found = sa.select(tables.agents).filter_by(project_id=project_id)
-        rows = await self.read(lambda db: _rows(db, found))
+        """The agents of a project, including retired agents."""
+        query = sa.select(tables.agents).filter_by(project_id=project_id)
+        rows = await self.read(lambda db: _rows(db, query))
         return [AgentInfo.model_validate(row["data"]) for row in rows]
 
     # Events
 
     async def add_events(self, events: Sequence[Event]) -> list[StoredEvent]:
-        """Store events, in this order, each with the next number."""
+        """Store events in this order. Each gets the next number."""
         return await self.write(lambda db: [add_event(db, event) for event in events])
 
     async def events(
         self, project_id: int, after: int = 0, *, most: int = 1000, task_id: int | None = None
     ) -> list[StoredEvent]:
-        """The events of a project, or of one of its tasks, with higher numbers than `after`, oldest
+        """The events of a project, or of one of its tasks, with numbers above `after`, oldest
         first."""
         number = tables.events.c.id
-        found = sa.select(tables.events).filter_by(project_id=project_id).where(number > after)
+        query = sa.select(tables.events).filter_by(project_id=project_id).where(number > after)
         if task_id is not None:
-            found = found.where(tables.events.c.data["task_id"].as_integer() == task_id)
-        rows = await self.read(lambda db: _rows(db, found.order_by(number).limit(most)))
+            query = query.where(tables.events.c.data["task_id"].as_integer() == task_id)
+        rows = await self.read(lambda db: _rows(db, query.order_by(number).limit(most)))
         return [_read_event(row) for row in rows]
 
     def feed(self, project_id: int) -> TeamFeed:
-        """The events of a project, to follow with `bae.journal.subscribe`. All subscribers share
-        one object, which reads the file once for all of them."""
+        """The events of a project as a feed for `bae.journal.subscribe`. All subscribers share one
+        feed, which reads the file once for all of them."""
         feed = self._feeds.get(project_id)
         if feed is None:
             feed = self._feeds[project_id] = TeamFeed(self, project_id)
         return feed
 
     async def events_of(self, project_id: int, *kinds: type[Event]) -> list[StoredEvent]:
-        """All events of a project that are of some classes, oldest first."""
+        """All events of a project of the given classes, oldest first."""
         types = [kind.type for kind in kinds]
         which = tables.events.c.data["type"].as_string().in_(types)
-        found = sa.select(tables.events).filter_by(project_id=project_id).where(which)
-        rows = await self.read(lambda db: _rows(db, found.order_by(tables.events.c.id)))
+        query = sa.select(tables.events).filter_by(project_id=project_id).where(which)
+        rows = await self.read(lambda db: _rows(db, query.order_by(tables.events.c.id)))
         return [_read_event(row) for row in rows]
 
     async def reviews(self, project_id: int) -> dict[int, tuple[Review, ...]]:
-        """The reviews of the work of tasks, oldest first, by the numbers of tasks."""
+        """The reviews of each task's work, oldest first, by task id."""
         reviews: dict[int, tuple[Review, ...]] = {}
         for stored in await self.events_of(project_id, WorkReviewed):
             event = stored.event
@@ -534,18 +533,18 @@ class Store:
         return await self.read(lambda db: db.scalar(last)) or 0
 
     async def data_version(self) -> int:
-        """A number that changes when another process, or another store, has written."""
+        """A number that changes when another process or another store has written to the file."""
         return await self.read(lambda db: db.exec_driver_sql("pragma data_version").scalar_one())
 
     # Transactions
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
-        """Have a function read in one transaction, in the store's thread."""
+        """Run a function in one read transaction, in the thread of the store."""
         return await self._do(work, write=False)
 
     async def write(self, work: Callable[[sa.Connection], T]) -> T:
-        """Have a function write in one transaction, in the store's thread: all of it or nothing.
-        The events that it has stored are sent then."""
+        """Run a function in one write transaction, in the thread of the store: all of it or
+        nothing. Its events are sent afterwards."""
         stored: list[StoredEvent] = []
 
         def write(db: sa.Connection) -> T:
@@ -623,8 +622,8 @@ def _dump_plan(task: PlannedTask) -> dict[str, Any]:
 
 
 def _set_dependencies(db: sa.Connection, project_id: int, task: PlannedTask) -> None:
-    found = sa.select(tables.tasks.c.key, tables.tasks.c.id).filter_by(project_id=project_id)
-    ids = {row["key"]: row["id"] for row in _rows(db, found)}
+    query = sa.select(tables.tasks.c.key, tables.tasks.c.id).filter_by(project_id=project_id)
+    ids = {row["key"]: row["id"] for row in _rows(db, query)}
     db.execute(sa.delete(tables.dependencies).filter_by(task_id=ids[task.key]))
     for position, key in enumerate(dict.fromkeys(task.depends_on)):
         values = {"task_id": ids[task.key], "position": position, "needs_id": ids[key]}
@@ -636,10 +635,10 @@ def _read_project_tasks(db: sa.Connection, project_id: int) -> list[Task]:
 
 
 def _read_task(db: sa.Connection, task_id: int) -> Task:
-    found = _read_tasks(db, tables.tasks.c.id == task_id)
-    if not found:
+    tasks_found = _read_tasks(db, tables.tasks.c.id == task_id)
+    if not tasks_found:
         raise _unknown("task", task_id)
-    return found[0]
+    return tasks_found[0]
 
 
 def _read_tasks(db: sa.Connection, which: sa.ColumnElement[bool]) -> list[Task]:
@@ -661,10 +660,10 @@ def _read_tasks(db: sa.Connection, which: sa.ColumnElement[bool]) -> list[Task]:
 
 
 def _group_by_task(rows: Iterable[Mapping[str, Any]], column: str) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
+    groups: dict[int, list[str]] = {}
     for row in rows:
-        found.setdefault(row["task_id"], []).append(row[column])
-    return found
+        groups.setdefault(row["task_id"], []).append(row[column])
+    return groups
 
 
 def _read_project(row: Mapping[str, Any]) -> Project:
@@ -680,7 +679,7 @@ def _add_report(
 
 
 def add_event(db: sa.Connection, event: Event) -> StoredEvent:
-    """Store an event in the transaction that stores what it tells."""
+    """Store an event in the transaction of the change that it reports."""
     at = time()
     number = _insert(db, tables.events, project_id=event.project_id, at=at, data=event.to_message())
     stored = StoredEvent(number=number, at=at, event=event)
@@ -700,5 +699,5 @@ def _note_change(
 
 
 def _make_storable(text: str) -> str:
-    """Text as SQLite can keep it: an answer of an LLM may have halves of characters."""
+    """Text without the lone surrogates that an LLM may write and SQLite cannot store."""
     return text.encode("utf-8", "replace").decode()

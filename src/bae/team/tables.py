@@ -177,10 +177,10 @@ def rows(db: sa.Connection, query: sa.Executable) -> Sequence[Mapping[str, Any]]
 
 def one(db: sa.Connection, query: sa.Executable, kind: str, number: int) -> Mapping[str, Any]:
     """The one row that a query finds. Raises TeamError where there is none."""
-    found = rows(db, query)
-    if not found:
+    matching = rows(db, query)
+    if not matching:
         raise unknown(kind, number)
-    return found[0]
+    return matching[0]
 
 
 def unknown(kind: str, number: int) -> TeamError:
@@ -238,17 +238,17 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _check_kind(connection: sqlite3.Connection, path: Path) -> bool:
     """Whether the file is empty."""
-    found: tuple[int, int, int] = connection.execute(
+    header: tuple[int, int, int] = connection.execute(
         "select (select count(*) from sqlite_master), application_id, user_version"
         " from pragma_application_id, pragma_user_version"
     ).fetchone()
-    if not any(found):
+    if not any(header):
         return True
-    if found[1] != APPLICATION:
+    if header[1] != APPLICATION:
         raise TeamError(f"{path} is not the state of a team", fix="name another file")
-    if found[2] != FORMAT and found[2] not in _UPGRADES:
+    if header[2] != FORMAT and header[2] not in _UPGRADES:
         raise TeamError(
-            f"{path} has format {found[2]}, and this version of bae reads {FORMAT} and earlier",
+            f"{path} has format {header[2]}, and this version of bae reads {FORMAT} and earlier",
             fix="use the version of bae that wrote it",
         )
     return False
@@ -256,11 +256,11 @@ def _check_kind(connection: sqlite3.Connection, path: Path) -> bool:
 
 def _upgrade(connection: sqlite3.Connection) -> None:
     """Have a file of an earlier format in the newest one."""
-    [(found,)] = connection.execute("pragma user_version").fetchall()
-    for number in range(found, FORMAT):
+    [(stored,)] = connection.execute("pragma user_version").fetchall()
+    for number in range(stored, FORMAT):
         for statement in _UPGRADES[number]:
             connection.execute(statement)
-    if found != FORMAT:
+    if stored != FORMAT:
         connection.execute(f"pragma user_version = {FORMAT}")
 
 

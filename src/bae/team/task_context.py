@@ -64,7 +64,7 @@ async def gather_context(
             code = group.create_task(reader.read(at))
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
-    said = [
+    answers = [
         f"Asked: {each.question}\nAnswer: {each.answer}"
         for each in blockers.result()
         if each.task_id == task.id and each.answer
@@ -73,7 +73,7 @@ async def gather_context(
     texts = {
         "Requirements of the project": (project.result().requirements, 0.15),
         "Task": (describe_task(task), 0.2),
-        FROM_PEOPLE: ("\n\n".join((*said, *task.notes)), 0.05),
+        FROM_PEOPLE: ("\n\n".join((*answers, *task.notes)), 0.05),
         "Work that this task builds on": ("\n".join(text for text, _ in results.result()), 0.05),
         _ATTEMPTS: ("\n".join(_describe_attempt(each) for each in tried[:-1]), 0.05),
         LAST_FAILURE: (tried[-1].failure if tried else "", 0.15),
@@ -125,12 +125,12 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
     room, then the best functions of others. No other file has more than a quarter of the room."""
     query = "\n".join((task.title, task.description, *task.criteria, *task.files, *task.tests))
     named = [name for name in dict.fromkeys(task.files) if name in code.texts]
-    found = [
+    best = [
         match.path
         for match in code.search(query, most=2 * _SEARCHED)
         if match.path in code.texts and code.kind(match.path) is not FileKind.DATA
     ]
-    names = list(dict.fromkeys((*named, *(n for n in built_on if n in code.texts), *found)))
+    names = list(dict.fromkeys((*named, *(n for n in built_on if n in code.texts), *best)))
     most = dict.fromkeys(names[: _SEARCHED + len(named)], room // 4)
     most |= dict.fromkeys(named, max(room // 4, room * 2 // 3 // max(1, len(named))))
     ranks = {name: rank for rank, name in enumerate(most)}

@@ -1,6 +1,6 @@
-"""What a task's worker asked, did and saw, in the order in which it happened: from the journal of
-its runs, read without their code, and from the events of the team. What workers do now is followed
-in the journal."""
+"""What a task's worker asked, did and saw, in time order: from the journal of its runs, without
+loading their code, and from the team's events. `follow_agents` reports the current steps of
+workers."""
 
 from __future__ import annotations
 
@@ -60,16 +60,15 @@ LogKind = Literal[
     "merge",
     "activity",
 ]
-"""What an entry of a log is: a new status, an attempt that corrects the one before, a question
-to an LLM, a tool call, what a coding program does, work that an LLM submits, edits that were
-committed, a run of the tests, a review, a question to a person and its answer, what a person asks
-for, a merge, and what else an agent says."""
+"""The kind of a log entry: a new status, a correction of refused work, a question to an LLM, a tool
+call, an activity of a coding program, a submission, committed edits, a test run, a review, a
+question to a person, its answer, a person's request, a merge, or another activity."""
 _PAGE: Final = 1000
 _RUN: Final = re.compile(r"task-(\d+)-(review-)?")
 
 
 class LogEntry(BaseModel):
-    """Something that happened to a task."""
+    """One entry of a task's log."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -84,7 +83,7 @@ class LogEntry(BaseModel):
 
 
 class TaskLog(BaseModel):
-    """All that happened to a task, oldest first, with its attempts and what it has spent."""
+    """The log of a task, oldest entry first, with its attempts and what it spent."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -97,8 +96,8 @@ class TaskLog(BaseModel):
 async def read_task_log(
     store: Store, journal: Journal, task: Task, *, shows: Callable[[RunInfo], bool] = lambda _: True
 ) -> TaskLog:
-    """What happened to a task until now, with the runs that `shows` allows. Runs that are in
-    progress are read as far as they are."""
+    """Read the log of a task, from runs that `shows` allows. Runs in progress are read up to
+    now."""
     entries = [entry async for entry in _read_events(store, task)]
     async for info in journal.every_run():
         run = _RUN.match(info.run_id)
@@ -118,21 +117,21 @@ async def _read_events(store: Store, task: Task) -> AsyncGenerator[LogEntry]:
     while batch := await store.events(task.project_id, number, most=_PAGE, task_id=task.id):
         number = batch[-1].number
         for each in batch:
-            if said := _describe(each.event, task):
-                yield LogEntry(at=each.at, **said)
+            if fields := _describe(each.event, task):
+                yield LogEntry(at=each.at, **fields)
 
 
 def _describe(event: Event, task: Task) -> dict[str, Any] | None:
-    """What an event adds to a log; None where another entry tells the same."""
+    """The log entry for an event, or None if another entry covers it."""
     match event:
         case TaskStatusChanged(status=status, reason=reason):
             if status is TaskStatus.BLOCKED:
                 return None  # the question is an event of its own, and so is what failed before
             good = status not in (TaskStatus.FAILED, TaskStatus.CANCELLED)
-            said = f"{status.label}: {headline(reason)}" if reason else status.label
+            summary = f"{status.label}: {headline(reason)}" if reason else status.label
             waits = status in (TaskStatus.PENDING, TaskStatus.READY)
             kind = "activity" if waits else "status"
-            return {"kind": kind, "text": said, "ok": good, "detail": reason}
+            return {"kind": kind, "text": summary, "ok": good, "detail": reason}
         case TestResult():
             counts = ", ".join(f"{n} {name}" for name, n in event.counts.items() if n)
             good = event.passed and not event.problem
@@ -148,17 +147,19 @@ def _describe(event: Event, task: Task) -> dict[str, Any] | None:
             return {"kind": "edits", **about}
         case WorkReviewed(review=review):
             good = not (review.error or review.blocking)
-            told = "\n".join(("", *map(str, review.findings))) if review.findings else review.error
-            detail = f"{review.headline}\n{told}".rstrip()
+            findings = (
+                "\n".join(("", *map(str, review.findings))) if review.findings else review.error
+            )
+            detail = f"{review.headline}\n{findings}".rstrip()
             return {"kind": "review", "text": review.headline, "ok": good, "detail": detail}
         case BlockerCreated(question=question):
             return {"kind": "question", "text": headline(question), "detail": question}
         case BlockerResolved(answer=answer, by=by):
-            said = f"{f'by {by}: ' if by else ''}{headline(answer)}"
-            return {"kind": "answer", "text": said, "detail": answer}
+            summary = f"{f'by {by}: ' if by else ''}{headline(answer)}"
+            return {"kind": "answer", "text": summary, "detail": answer}
         case ActionRequested(action=action, text=note, by=by):
-            said = f"{action}{f' by {by}' if by else ''}{f': {headline(note)}' if note else ''}"
-            return {"kind": "steered", "text": said, "detail": note}
+            summary = f"{action}{f' by {by}' if by else ''}{f': {headline(note)}' if note else ''}"
+            return {"kind": "steered", "text": summary, "detail": note}
         case ActivityUpdate(journaled=True):
             return None  # written by an earlier version; the journal has the call
         case ActivityUpdate(text=text, program=program):
@@ -210,45 +211,50 @@ def _read_question(
         for number, call in enumerate(made.calls):
             yield _read_call(call, made.at + number * 1e-6, run)  # in their order
         if made.text.strip() and not made.calls and not is_review:
-            said = headline(made.text)
-            yield LogEntry(at=made.at, kind="submission", text=said, detail=made.text, run=run)
-        for told in made.told:
+            summary = headline(made.text)
+            yield LogEntry(at=made.at, kind="submission", text=summary, detail=made.text, run=run)
+        for note in made.told:
             after = made.at + len(made.calls) * 1e-6
-            said = headline(told)
-            yield LogEntry(at=after, kind="activity", text=said, detail=told, run=run)
+            summary = headline(note)
+            yield LogEntry(at=after, kind="activity", text=summary, detail=note, run=run)
 
 
 def _read_call(call: MadeCall, at: float, run: str) -> LogEntry:
     is_text = call.error is None and isinstance(call.result, str)
     result = call.result if is_text else json.dumps(call.result, ensure_ascii=False, default=str)
     shown = {"waiting": "waits for a person", "begun": "not finished", "asked": "not begun"}
-    said = shown.get(call.state) or (call.error if call.error is not None else str(result))
+    outcome = shown.get(call.state) or (call.error if call.error is not None else str(result))
     is_edit = call.name == "edit" and call.state == "done"  # its commit is an entry of its own
     return LogEntry(
         at=at,
         kind="activity" if is_edit else "tool",
-        text=f"{_shorten(call)} -> {headline(said) or '(nothing)'}",
+        text=f"{_shorten(call)} -> {headline(outcome) or '(nothing)'}",
         ok=call.state == "done",
         seconds=call.seconds,
         run=run,
-        detail=f"{call.text}\n{said}",
+        detail=f"{call.text}\n{outcome}",
     )
 
 
 def _shorten(call: MadeCall) -> str:
     """A call with the first line of each of its texts."""
-    first = {
-        name: f"{value.splitlines()[0]} …" if isinstance(value, str) and "\n" in value else value
+    short = {
+        name: _first_line(value) if isinstance(value, str) else value
         for name, value in call.arguments.items()
     }
-    return replace(call, arguments=first).text
+    return replace(call, arguments=short).text
+
+
+def _first_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return f"{lines[0]} …" if len(lines) > 1 else text
 
 
 # --- what workers do now --------------------------------------------------------------------------
 
 
 class AgentStep(NamedTuple):
-    """What an agent begins to do for a task, in words."""
+    """The current step of an agent, in words."""
 
     at: float
     task_id: int
@@ -258,8 +264,8 @@ class AgentStep(NamedTuple):
 async def follow_agents(
     journal: Journal, show: Callable[[Sequence[AgentStep]], Awaitable[None]], *, past: bool = False
 ) -> None:
-    """Call `show` with what agents do, until this is cancelled: from the lines of their runs,
-    whichever process stores them. With `past`, what a run in progress has done before, too."""
+    """Call `show` with the steps of agents in all processes, until cancelled. With `past`, earlier
+    steps of runs in progress are included."""
     feeds, began = Feeds(journal), time()
     places: dict[str, int] = {}
     changed: set[str] = set()
@@ -270,8 +276,8 @@ async def follow_agents(
         async with subscribe(feeds.run(run_id), places.get(run_id, -1)) as lines:
             async for batch in lines:
                 new = [item.value for item in batch.items if past or item.value.at >= began]
-                told = [(each.at, describe_line(each, is_review=is_review)) for each in new]
-                if steps := [AgentStep(at, int(run[1]), text) for at, text in told if text]:
+                steps_seen = [(each.at, describe_line(each, is_review=is_review)) for each in new]
+                if steps := [AgentStep(at, int(run[1]), text) for at, text in steps_seen if text]:
                     await show(steps)
         places[run_id] = lines.number
         if lines.end == "reset":  # the run was deleted, and begun again
@@ -303,7 +309,7 @@ async def follow_agents(
 
 
 def describe_line(line: Line, *, is_review: bool) -> str:
-    """What an agent begins with a line of its run, in words; nothing for most lines."""
+    """The step that a line of a run begins, in words; empty for most lines."""
     if line.kind == "ToolStarted":
         data = json.loads(line.data)
         return _describe_step(data["name"], data.get("arguments") or {})

@@ -49,19 +49,19 @@ def reported_files(report: TestReport) -> set[str]:
 def files_with_examples(*reports: TestReport) -> set[str]:
     """The files of code and text with examples in reports: doctests of pytest."""
     ids = [case.id for report in reports for case in report.cases]
-    found = {id.partition("::")[0] for id in ids if is_example(id)}
-    return {path for path in found if not is_test_file(path, *reports)}
+    files = {id.partition("::")[0] for id in ids if is_example(id)}
+    return {path for path in files if not is_test_file(path, *reports)}
 
 
 def find_named(command: Sequence[str], folder: str = "") -> set[str]:
     """The files of a repository that a test command may name, as a script or as settings; its words
     are relative to `folder`."""
-    found: set[str] = set()
+    names_found: set[str] = set()
     for option, word in zip(("", *command), command, strict=False):
         name = word.rpartition("=")[2]
         name = name.replace(".", "/") + ".py" if option == "-p" else name
-        found.add(os.path.normpath(os.path.join(folder, name)))
-    return found
+        names_found.add(os.path.normpath(os.path.join(folder, name)))
+    return names_found
 
 
 def is_prose(path: str) -> bool:
@@ -241,11 +241,11 @@ def _describe_setup(change: FileChange) -> str:
 def _hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
     """What runs around every test: hooks, plugins and automatic fixtures of a conftest, hooks of
     other code in folders of tests, and the plugins that any file names."""
-    found: set[tuple[str, str]] = set()
+    hooks: set[tuple[str, str]] = set()
     is_conftest = PurePosixPath(path).name == _CONFTEST
     text = content or b""
     if not is_test_file(path) and text.isascii() and _PLUGINS.encode() not in text:
-        return found
+        return hooks
     for each in _run_at_import(_parse(content).body, functions=True):
         named = {n for n in _bind(each) if n.startswith(("pytest_", "collect_ignore"))}
         automatic = any("autouse" in ast.dump(d) for d in getattr(each, "decorator_list", ()))
@@ -253,8 +253,8 @@ def _hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
             named |= {str(getattr(each, "name", ""))}
         if not is_conftest and not (is_test_file(path) and isinstance(each, _Function)):
             named &= {_PLUGINS}
-        found |= {(n, ast.dump(each)) for n in named}
-    return found
+        hooks |= {(n, ast.dump(each)) for n in named}
+    return hooks
 
 
 def _bind(node: ast.AST) -> set[str]:
@@ -344,11 +344,11 @@ def _split_imports(content: bytes) -> tuple[set[tuple[str, str]], str]:
     """What JavaScript imports, as a name and a module each, and the rest of it without comments.
     Other files have no imports."""
     text = _drop_comments(content.decode("utf-8", "replace"))
-    found: set[tuple[str, str]] = set()
+    imports: set[tuple[str, str]] = set()
     for each in _IMPORT_JAVASCRIPT.finditer(text):
         names = re.findall(r"[\w$*]+(?:\s+as\s+\w+|\s*:\s*\w+)?", each["es"] or each["common"])
-        found |= {(" ".join(name.split()), each["module"] or each["required"]) for name in names}
-    return found, _IMPORT_JAVASCRIPT.sub(" ", text)
+        imports |= {(" ".join(name.split()), each["module"] or each["required"]) for name in names}
+    return imports, _IMPORT_JAVASCRIPT.sub(" ", text)
 
 
 # Up to the next line that may begin an import: so the time grows with the length of a text alone.
@@ -370,15 +370,15 @@ def _drop_comments(text: str) -> str:
     may have written the text."""
     parts: list[str] = []
     at = kept = 0
-    while (found := _COMMENT.search(text, at)) is not None:
-        at = found.end()
-        if found[0] == "/*":
+    while (match := _COMMENT.search(text, at)) is not None:
+        at = match.end()
+        if match[0] == "/*":
             end = text.find("*/", at)
             if end < 0:  # nothing that follows is such a comment
                 parts.append(_LINE_COMMENT.sub(" ", text[kept:]))
                 return " ".join(parts)
             at = end + 2
-        parts.append(text[kept : found.start()])
+        parts.append(text[kept : match.start()])
         kept = at
     return " ".join((*parts, text[kept:]))
 
@@ -470,14 +470,14 @@ _IMPORTS: Final = (ast.Import, ast.ImportFrom)
 
 def _find_imports(tree: ast.Module) -> set[tuple[str, str]]:
     """The names that a module imports, and where from."""
-    found: set[tuple[str, str]] = set()
+    imports: set[tuple[str, str]] = set()
     for each in ast.walk(tree):
         if isinstance(each, ast.Import):
-            found |= {(n.asname or n.name.partition(".")[0], n.name) for n in each.names}
+            imports |= {(n.asname or n.name.partition(".")[0], n.name) for n in each.names}
         elif isinstance(each, ast.ImportFrom):
             module = "." * each.level + (each.module or "")
-            found |= {(n.asname or n.name, module) for n in each.names}
-    return found
+            imports |= {(n.asname or n.name, module) for n in each.names}
+    return imports
 
 
 # --- what a person looks at -----------------------------------------------------------------------
@@ -512,24 +512,24 @@ def _find_acts(path: str, content: bytes | None) -> set[tuple[str, bool]]:
     if path.endswith(".py"):
         tree = _parse(content)
         modules = {source.partition(".")[0] for _, source in _find_imports(tree)}
-        found = {(f"imports {each}", each != "unittest") for each in modules & _PYTHON_TESTS}
+        acts = {(f"imports {each}", each != "unittest") for each in modules & _PYTHON_TESTS}
         names = {name for each in _run_at_import(tree.body, functions=True) for name in _bind(each)}
         hooks = {name for name in names if name.startswith("pytest_")}
-        found |= {(f"has {each}, a hook of pytest", True) for each in hooks}
+        acts |= {(f"has {each}, a hook of pytest", True) for each in hooks}
         if _ENDS_PROCESS.search(text):
-            found.add(("ends the process with os._exit", False))
+            acts.add(("ends the process with os._exit", False))
         if PurePosixPath(path).name != "__main__.py" and any(
             map(_exits, _run_at_import(tree.body))
         ):
-            found.add(("ends the process while it is imported", False))
-        return found
+            acts.add(("ends the process while it is imported", False))
+        return acts
     if not re.search(r"\.[cm]?[jt]sx?$", path):
         return set()
-    found = {(f"imports {each}", True) for each in _JAVASCRIPT_TESTS.findall(text)}
-    found |= {(f"uses {each} of the test program", True) for each in _SETUP.findall(text)}
+    acts = {(f"imports {each}", True) for each in _JAVASCRIPT_TESTS.findall(text)}
+    acts |= {(f"uses {each} of the test program", True) for each in _SETUP.findall(text)}
     if re.search(r"(?m)^\S.*process\.(exit|reallyExit|abort|kill)\b", text):
-        found.add(("ends the process while it is loaded", False))
-    return found
+        acts.add(("ends the process while it is loaded", False))
+    return acts
 
 
 _SETUP: Final = re.compile(

@@ -51,8 +51,14 @@ async def run_tests(
         return TestReport(command=command, exit_code=None, reported=False, problem=problem)
     before = await asyncio.to_thread(_hash_files, place, fixed)
     kept = tuple(before)
-    found = [await _run_command(command, project, place, kept, limits) for command in commands]
-    report = found[0] if len(found) == 1 else merge_reports(project.test_command, found)
+    run_reports = [
+        await _run_command(command, project, place, kept, limits) for command in commands
+    ]
+    report = (
+        run_reports[0]
+        if len(run_reports) == 1
+        else merge_reports(project.test_command, run_reports)
+    )
     after = await asyncio.to_thread(_hash_files, place, fixed)
     if written := [name for name in before if after.get(name) != before[name]]:
         names = ", ".join(written[:20])
@@ -63,12 +69,12 @@ async def run_tests(
 
 def _hash_files(root: Path, names: Sequence[str]) -> dict[str, str]:
     """The files among names, each with a hash of its content."""
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for name in names:
         content = read_file(root / name, LARGEST_FIXED)
         if content is not None:
-            found[name] = hashlib.sha256(content).hexdigest()
-    return found
+            hashes[name] = hashlib.sha256(content).hexdigest()
+    return hashes
 
 
 def split_commands(command: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -261,23 +267,27 @@ def _make_report(
     )
 
 
-def merge_reports(command: tuple[str, ...], found: Sequence[TestReport]) -> TestReport:
+def merge_reports(command: tuple[str, ...], run_reports: Sequence[TestReport]) -> TestReport:
     """The report of several commands: each has to end well, and one of them to find tests."""
     # A part of the project may have no tests yet: those that it had are missed by the verdict.
-    told = [each for each in found if not each.problem.startswith(_NONE)] or found[:1]
-    codes = [each.exit_code for each in told]
+    counted = [each for each in run_reports if not each.problem.startswith(_NONE)] or run_reports[
+        :1
+    ]
+    codes = [each.exit_code for each in counted]
     return TestReport(
         command=command,
         exit_code=None if None in codes else next(filter(None, codes), 0),
-        cases=reports.number_cases([case for each in found for case in each.cases]),
-        output=bounded("\n".join(f"$ {' '.join(each.command)}\n{each.output}" for each in found)),
-        seconds=sum(each.seconds for each in found),
-        protection=found[0].protection,
-        problem="; ".join(
-            f"{' '.join(each.command)}: {each.problem}" for each in told if each.problem
+        cases=reports.number_cases([case for each in run_reports for case in each.cases]),
+        output=bounded(
+            "\n".join(f"$ {' '.join(each.command)}\n{each.output}" for each in run_reports)
         ),
-        reported=all(each.reported for each in told),
-        ended_by=next((each.ended_by for each in told if each.ended_by != "exit"), "exit"),
+        seconds=sum(each.seconds for each in run_reports),
+        protection=run_reports[0].protection,
+        problem="; ".join(
+            f"{' '.join(each.command)}: {each.problem}" for each in counted if each.problem
+        ),
+        reported=all(each.reported for each in counted),
+        ended_by=next((each.ended_by for each in counted if each.ended_by != "exit"), "exit"),
     )
 
 

@@ -158,8 +158,8 @@ def _find_programs(project: Project, worktree: Path) -> tuple[str, dict[str, str
         for word in project.test_command
         if os.sep in word and "=" not in word and Path(word).parent.name in ("bin", ".bin")
     ]
-    found = dict.fromkeys(str(start / each) for each in (*folders, *_ENVIRONMENTS))
-    path = "".join(each + os.pathsep for each in found if os.path.isdir(each))
+    paths = dict.fromkeys(str(start / each) for each in (*folders, *_ENVIRONMENTS))
+    path = "".join(each + os.pathsep for each in paths if os.path.isdir(each))
     return path, find_variables(project, worktree)
 
 

@@ -91,11 +91,11 @@ def read_changed_files(text: str, most: int, most_of_all: int) -> list[ChangedFi
                 file.is_cut = file.is_cut or is_long
                 file.hunks[-1].lines.append(f"{line[:LONGEST_LINE]}…" if is_long else line)
                 lines, total = lines + 1, total + 1
-        elif found := _NUMBERS.match(line):
-            old, new = int(found["old"] or 1), int(found["new"] or 1)
+        elif numbers := _NUMBERS.match(line):
+            old, new = int(numbers["old"] or 1), int(numbers["new"] or 1)
             if not (most and lines >= most) and not (most_of_all and total >= most_of_all):
                 hunk = ChangedLines(
-                    int(found["from"]), int(found["to"]), found["heading"].strip(), []
+                    int(numbers["from"]), int(numbers["to"]), numbers["heading"].strip(), []
                 )
                 file.hunks.append(hunk)
         else:
@@ -144,8 +144,8 @@ def read_diff(lines: Sequence[str], number: int) -> FileDiff:
     if lines[number].startswith(_GIT):
         old = new = _read_git_line(lines[number])
         number += 1
-        while number < len(lines) and (found := _EXTENDED.match(lines[number])):
-            kinds.add("a link" if lines[number].split()[-1] in _LINKS else found[1])
+        while number < len(lines) and (match := _EXTENDED.match(lines[number])):
+            kinds.add("a link" if lines[number].split()[-1] in _LINKS else match[1])
             number += 1
     try:
         if number < len(lines) and _is_header(lines, number):

@@ -346,13 +346,13 @@ def _find_changed(
     stood = {case.id for case in before.cases if case.outcome != "failed"}
     failed = {case.id for case in on_base.of("failed")} if on_base else set[str]()
     without = {case.id for case in on_base.of("passed")} if on_base else set[str]()
-    found: set[str] = set()
+    changed: set[str] = set()
     for id in {case.id for case in after.of("passed")} & {case.id for case in before.cases}:
         is_touched = id.partition("::")[0] in touched
         may_differ = may != "add-tests" and is_touched and id not in without
         if may_differ or (id in stood & failed and (is_touched or data)):
-            found.add(id)
-    return found
+            changed.add(id)
+    return changed
 
 
 def _find_uncollected(changes: Sequence[FileChange], report: TestReport) -> list[str]:

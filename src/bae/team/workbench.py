@@ -1,5 +1,5 @@
-"""What all agents of a team share while they work: the project's state, its worktrees, the team's
-branch, the journal of their runs, and what limits and watches them."""
+"""What the agents of a team share: the state of the project, worktrees, the team's branch, the
+journal of runs, and limits."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _SETUP_LIMITS: Final = sandbox.Limits(
 )
 """Packages are large."""
 WorkerMode: TypeAlias = Literal["loop", "oneshot"]
-"""How workers work: in a conversation with tools, or with one answer that has all edits."""
+"""How a worker works: in a conversation with tools, or with one answer that has all edits."""
 _CODING_LMS: Final = ("anthropic", "openai", "claude-cli")
-"""The kinds of LMs that write code and may be found without a name."""
+"""The kinds of LMs that are chosen for a team without a name."""
 
 
 def can_loop(lm: LM) -> bool:
-    """Whether an LM works in a conversation with tools: models with native tool calls, and scripts
-    of such a conversation."""
+    """Whether an LM can work in a conversation with tools: a model with native tool calls, or a
+    script with answers for `WorkerLoop`."""
     while isinstance(lm, Policy):
         lm = lm.inner
     if isinstance(lm, ScriptedLM):
@@ -61,7 +61,7 @@ def can_loop(lm: LM) -> bool:
 
 
 def _prepare_runs() -> None:
-    """Import and prove what the first run of a worker would, off the event loop."""
+    """Import and validate, off the event loop, what the first run of a worker needs."""
     from importlib import import_module
 
     from bae.team.review import review_graph
@@ -74,8 +74,8 @@ def _prepare_runs() -> None:
 
 
 def refuse_local(found: str) -> None:
-    """Raise BaeLMError where nobody has named an LM, and the one that was `found` is the model
-    inside bae: it cannot write code."""
+    """Raise BaeLMError if the LM chosen without a name is the model inside bae, which cannot write
+    code."""
     if found.partition(":")[0] != "local":
         return
     lines = ["name one with --lm, or lm=…; `bae lm list` says more"]
@@ -93,7 +93,7 @@ def refuse_local(found: str) -> None:
 def open_reports(
     project: Project, repository: Repository, store: Store, limits: sandbox.Limits
 ) -> BaseReports:
-    """The reports of a project's commits, which are tested in worktrees of the team."""
+    """The test reports of a project's commits. The tests run in worktrees of the team."""
 
     async def set_up(command: tuple[str, ...], path: Path, network: bool) -> sandbox.Ran:
         """Run the parts of a setup command, up to the first that fails."""
@@ -127,7 +127,7 @@ def open_reports(
 
 @dataclass
 class Workbench:
-    """What the agents of one team share: `async with Workbench.open(project, store) as bench:`."""
+    """What the agents of a team share: `async with Workbench.open(project, store) as bench:`."""
 
     project: Project
     store: Store
@@ -138,32 +138,33 @@ class Workbench:
     code: CodeReader
     reports: BaseReports
     edit_format: EditFormat | Mapping[str, EditFormat] = "auto"
-    """How edits are asked for: for all models, or by their names, as `{"gpt-*": "whole"}`."""
+    """The form of edits that models are asked for: one for all, or by model name, such as
+    `{"gpt-*": "whole"}`."""
     limits: sandbox.Limits = field(default_factory=sandbox.Limits)
-    """Those of every command that is run: tests and the setup of worktrees."""
+    """The limits of every command: tests, and the setup of worktrees."""
     corrections: int = 3
-    """How often a worker corrects itself before it asks a person."""
+    """How often a worker corrects refused work before it asks a person."""
     worker: Literal["auto"] | WorkerMode | CodingProgram = "auto"
-    """How workers work; "auto": by what the LM can do. A coding program works in place of an LM."""
+    """How workers work. "auto" chooses by the LM. A coding program replaces the LM."""
     rounds: int = 40
-    """How many requests a conversation of a worker has at most."""
+    """How many requests a worker's conversation may have."""
     approve_tests: bool = False
-    """Whether a person is asked about acceptance tests before they are taken."""
+    """Whether a person approves acceptance tests before they are taken."""
     idle_rounds: int = 8
-    """How many rounds in a row a conversation may have without an edit."""
+    """How many rounds in a row may pass without an edit."""
     review: ReviewMode = "advise"
-    """Whether a second LLM reads work that the tests accept, before it is merged: not at all, with
-    findings that people are shown, or with blocking findings that refuse the work."""
+    """Whether a second LLM reads accepted work before the merge: "off"; "advise" shows people its
+    findings; "require" refuses work with a blocking finding."""
     reviewer: LM | str | None = None
-    """The LM that reviews, or its name; without one, that of the worker."""
+    """The LM that reviews, or its name. None: the worker's LM."""
     budgets: Budgets | None = None
-    """What turns of a coding program are charged to."""
+    """The budgets that turns of a coding program are charged to."""
     limit_lm: Callable[[Task, LM], LM] = lambda task, lm: lm
-    """The LM that may be asked for a task in place of a worker's own: where budgets are."""
+    """Returns the LM to ask for a task in place of a worker's own, with budgets around it."""
     on_progress: Callable[[int], None] = lambda task_id: None
-    """Called with the number of a task at each step of its work, and now and then within one."""
+    """Called with the id of a task at each step of its work, and regularly during long steps."""
     should_stop: Callable[[int], bool] = lambda task_id: False
-    """Asked between the attempts at a task, whether it is to stop after the one that ended."""
+    """Whether a task must stop, asked between its attempts and rounds."""
 
     def __post_init__(self) -> None:
         self._lms: dict[str | None, LM] = {}
@@ -187,9 +188,9 @@ class Workbench:
         review: ReviewMode = "advise",
         reviewer: LM | str | None = None,
     ) -> AsyncGenerator[Self]:
-        """Open the repository of a project, the team's branch in it, which is made if there is
-        none, and the journal beside the store. Events that are stored are sent to `ws_manager`.
-        The store stays open afterwards."""
+        """Open the repository of a project, the journal beside the store, and the team's branch,
+        which is created if it is missing. Stored events are sent to `ws_manager`. The store stays
+        open afterwards."""
         bound = sandbox.Limits(unsandboxed=project.allow_unsandboxed)
         bound.update(limits or {})
         repository = await Repository.open(Path(project.root))
@@ -242,11 +243,11 @@ class Workbench:
 
     @property
     def program(self) -> CodingProgram | None:
-        """The coding program that works, if there is one."""
+        """The coding program that replaces the LM, or None."""
         return self.worker if isinstance(self.worker, CodingProgram) else None
 
     def edit_format_for(self, lm: LM) -> EditFormat:
-        """How the model of an LM is asked for edits."""
+        """The form of edits that the model of an LM is asked for."""
         if not isinstance(self.edit_format, Mapping):
             return self.edit_format
         model = str(getattr(lm, "model", ""))
@@ -260,8 +261,8 @@ class Workbench:
         await self.store.add_events([event])
 
     async def named_lm(self, name: str | None) -> LM:
-        """The LM of a name, made once for all agents; without one, the one that this machine
-        offers."""
+        """The LM with this name, created once for all agents; without a name, the LM that this
+        machine offers."""
         async with self._naming:
             if name not in self._lms:
                 why = "the agents of a team need one"
@@ -272,7 +273,8 @@ class Workbench:
             return self._lms[name]
 
     async def verify(self, task: Task, workspace: Workspace) -> WorkVerdict:
-        """Run the tests of what a task has committed, in a new worktree, and judge its work."""
+        """Run the tests of a task's committed work in a new worktree, and judge the work by
+        them."""
         with self.busy(task.id):
             await self.workspaces.refresh(workspace)
             before = await self.base_report(workspace.base)
@@ -291,7 +293,7 @@ class Workbench:
 
     async def integrate(self, task: Task) -> MergeOutcome | Guarded:
         """Merge the work of a task into the team's branch, or into the branch of its feature, if it
-        passes its tests there. Guarded files, and acceptance tests that are to be approved, need a
+        passes its tests there. Guarded files, and acceptance tests that need approval, need a
         person's yes to their content first. The last task of a feature delivers the feature."""
         into = await self.features.branch_of(task)
         if not await into.merged_as(task.branch):
@@ -320,27 +322,27 @@ class Workbench:
             return await self.features.deliver(task) or outcome
 
     async def has_yes(self, task: Task, digest: str) -> bool:
-        """Whether a person has said yes to exactly this content of a task."""
+        """Whether a person answered yes to exactly this content of a task."""
         asked = await self.store.blockers(task.project_id)
         return any(
             each.task_id == task.id and each.digest == digest and each.is_yes for each in asked
         )
 
     async def base_report(self, commit: str) -> TestReport:
-        """What the tests of a commit show, run once for all tasks that start from it."""
+        """The test report of a commit. The tests run once for all tasks that start from it."""
         return await self.reports.get(commit)
 
     async def check_base(self, commit: str, *, keep: bool = True) -> BaseCheck:
-        """Whether the tests can be run on a commit that tasks are to start from. The status of the
-        team shows what was found if it is to be kept."""
+        """Whether the tests can run on the commit that tasks start from. With `keep`, the status of
+        the team shows the result."""
         tasks = await self.store.tasks(self.project.id)
         named = [name for task in tasks for name in task.tests]
         return await self.reports.check(commit, named, keep=keep)
 
     @contextmanager
     def busy(self, task_id: int) -> Generator[None]:
-        """Report progress of a task as long as the block lasts, for work that has limits itself and
-        may have to wait for its turn."""
+        """Report progress of a task while the block runs: for work that has its own limit, or waits
+        for its turn."""
         loop = asyncio.get_running_loop()
 
         def beat() -> asyncio.TimerHandle:

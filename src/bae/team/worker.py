@@ -44,23 +44,25 @@ from bae.team.workspaces import SetupError, Workspace
 
 _log = logging.getLogger(__name__)
 ATTEMPT: Final = "Bae-Attempt:"
-"""The line of a commit that says which attempt's edits it holds."""
+"""The line of a commit message that names the attempt whose edits it holds."""
 
 
 class WorkerAgent:
-    """Carries out tasks: `await worker.execute_task(task)`. Its steps can be used by themselves.
+    """Carries out tasks: `await worker.execute_task(task)`. You can also call its steps one by one,
+    inside `async with worker` or with `close` afterwards.
 
-    In a team it works at the `bench` of the team. Alone it opens one from `db`, a store or its
-    file, for the project `project_id`, whose repository is at `root` if it was moved. It asks `lm`,
-    an LM or the name of one; with an `api_key`, Anthropic's API. It stores attempts and test
-    reports, and sends events to the store and to `ws_manager`. Alone, it stores the status of the
-    task and its question too; in a team the scheduler does. Use `async with`, or `close`, after
-    steps that were used by themselves.
+    In a team, a worker uses the team's `bench`. Alone, it opens a bench from `db`, a store or the
+    path of its file, for the project `project_id`. `root` is the repository, if it was moved. `lm`
+    is an LM or its name; an `api_key` is for Anthropic's API.
+
+    A worker stores attempts and test reports, and sends events to the store and to `ws_manager`.
+    Alone, it also stores the status of the task and its question; in a team, the scheduler does
+    that.
     """
 
     kind: ClassVar[str] = "worker"
     role: ClassVar[str] = "You are a software engineer."
-    """What the LLM is told first."""
+    """The first words of the prompt."""
 
     def __init__(
         self,
@@ -104,12 +106,12 @@ class WorkerAgent:
     async def execute_task(self, task: Mapping[str, Any]) -> dict[str, Any]: ...
 
     async def execute_task(self, task: Task | Mapping[str, Any]) -> TaskResult | dict[str, Any]:
-        """Carry out a task until it is merged, blocked by a question, or failed; one at a time. A
-        plain dict gives a plain dict: the `id` of a stored task, and what is different about it;
-        keys that no task has are ignored.
+        """Carry out a task until it is merged, failed, or blocked by a question. Tasks run one at a
+        time. If you pass a dict, with the `id` of a stored task and the fields that differ from it,
+        you get a dict. Unknown keys are ignored.
 
-        A run that was killed, cancelled or failed continues where it was. A cancellation is raised
-        after everything has ended; what was written is kept.
+        A run that was killed, cancelled or failed continues where it stopped. A cancellation is
+        raised after all work has ended; committed edits are kept.
         """
         async with self._turn:
             mine = self._bench is None
@@ -124,13 +126,13 @@ class WorkerAgent:
                     await finish_despite_cancel(self.close())
 
     async def self_correct(self, task: Task, failure: str) -> TaskResult:
-        """Have the LLM correct what an attempt has left, with the text of its failure, at most as
-        often as the bench allows; then merge it, as `execute_task` does."""
+        """Have the LLM correct the last attempt, given the text of its failure, as often as the
+        bench allows. Then merge the work, as `execute_task` does."""
         async with self._turn:
             return await self._carry_out(await self.open(), task, failure)
 
     async def _carry_out(self, bench: Workbench, task: Task, failure: str = "") -> TaskResult:
-        """Carry out a task, count it, and store its status where there is no scheduler."""
+        """Carry out a task, count the result, and store the status if there is no scheduler."""
         if self.alone:
             await _begin_alone(bench, task.id)
         try:
@@ -152,7 +154,7 @@ class WorkerAgent:
     # --- steps ---
 
     async def build_context(self, task: Task) -> Context:
-        """All that is known about a task, from the store and its worktree, gathered at once."""
+        """Gather what is known about a task, from the store and its worktree."""
         bench = await self.open()
         workspace = await self.workspace(task)
         notes = (*task.notes, *(await bench.store.task(task.id)).notes)  # some since it was started
@@ -170,8 +172,8 @@ class WorkerAgent:
         lm: LM | None = None,
         request: WorkRequest | None = None,
     ) -> str:
-        """Have the LLM write edits, as plain text; `failure` is what was wrong before. A `context`
-        that is a text is sent as it is."""
+        """Ask the LLM for edits, as plain text. `failure` says what was wrong before. A `context`
+        that is a text is sent unchanged."""
         bench = await self.open()
         if not isinstance(context, str):
             context = await self.brief(task, context, failure)
@@ -182,9 +184,9 @@ class WorkerAgent:
     async def apply_file_changes(
         self, task: Task, answer: str, *, mark: str = ""
     ) -> tuple[str, ...]:
-        """Apply the edits of an answer in the task's worktree, all or none, and commit them on its
-        branch. Returns the files. Raises EditError, with words for the LLM. Edits that were
-        committed with the same `mark` before are not applied again."""
+        """Apply the edits of an answer in the task's worktree, all or none, commit them on its
+        branch, and return the changed files. Raises EditError with a message for the LLM. Edits
+        that were committed with the same `mark` are not applied again."""
         bench = await self.open()
         workspace = await self.workspace(task)
         trailer = f"{ATTEMPT} {mark}\n" if mark else ""
@@ -201,7 +203,7 @@ class WorkerAgent:
         return files
 
     async def run_tests(self, task: Task) -> WorkVerdict:
-        """Run the tests in the task's worktree, in the sandbox, and judge its work by them."""
+        """Run the tests of the task's worktree in the sandbox, and judge the work by them."""
         bench = await self.open()
         workspace = await self.workspace(task)
         await self.say(task, "runs the tests")
@@ -215,9 +217,9 @@ class WorkerAgent:
         return verdict
 
     async def merge(self, task: Task) -> MergeOutcome | Guarded:
-        """Merge the task's branch into the team's, if the tests pass there too. Where it changes
-        files that run on the user's machine or instruct later workers, the question to a person
-        comes back, until its content has a yes."""
+        """Merge the task's branch into the team's branch, if the tests pass there too. If the work
+        changes files that run on the user's machine or instruct later workers, a question to a
+        person is returned, until its content has a yes."""
         bench = await self.open()
         await self.say(task, "merges")
         outcome = await bench.integrate(task)
@@ -238,7 +240,7 @@ class WorkerAgent:
     # --- what the steps need ---
 
     async def lm(self) -> LM:
-        """The LM that is asked. The workers at a bench share one where they name the same."""
+        """The LM that the worker asks. Workers of a bench share one LM for each name."""
         if self._lm is not None and not isinstance(self._lm, str):
             return self._lm
         if self._api_key is None:
@@ -251,8 +253,8 @@ class WorkerAgent:
         return self._lm
 
     async def find_mode(self) -> WorkerMode:
-        """How the worker works: as the bench says, or by what its LM can do. A worker class with
-        steps of its own takes these."""
+        """The worker's mode: the bench's setting, `oneshot` for a class with its own
+        `generate_code`, or the mode that suits its LM."""
         bench = await self.open()
         if isinstance(bench.worker, str) and bench.worker != "auto":
             return bench.worker
@@ -261,7 +263,7 @@ class WorkerAgent:
         return "loop" if can_loop(await self.lm()) else "oneshot"
 
     async def brief(self, task: Task, context: Context, failure: str = "") -> str:
-        """What the LLM is asked, in plain text."""
+        """The prompt for the LLM, in plain text."""
         bench = await self.open()
         diff = await (await self.workspace(task)).diff()
         is_loop = await self.find_mode() == "loop"
@@ -269,7 +271,7 @@ class WorkerAgent:
         return compose_brief(self.role, context, failure, diff, form)
 
     async def workspace(self, task: Task) -> Workspace:
-        """The worktree of a task, made when it is first needed."""
+        """The worktree of a task, created on first use."""
         bench = await self.open()
         async with self._opening:
             if task.id not in self._workspaces:
@@ -288,7 +290,7 @@ class WorkerAgent:
             return self._workspaces[task.id]
 
     async def leave(self, task_id: int, why: str) -> None:
-        """Remove the worktree of a task, and keep what is in it."""
+        """Remove the worktree of a task. Uncommitted files are kept under `refs/bae/kept/`."""
         workspace = self._workspaces.pop(task_id, None)
         if workspace is not None and self._bench is not None:
             try:
@@ -297,15 +299,15 @@ class WorkerAgent:
                 _log.warning("the worktree %s is left", workspace.path, exc_info=True)
 
     async def say(self, task: Task, text: str, *, program: str = "") -> None:
-        """Report what bae does for a task, or what a coding program does, if one is named. What an
-        LLM does is in the journal of its run."""
+        """Report the current activity of bae, or of the coding `program`, for a task. An LLM's
+        activity is in the journal of its run."""
         bench = await self.open()
         bench.on_progress(task.id)
         about = task.project_id, text, task.id, self.agent_id
         await bench.emit(ActivityUpdate(*about, program=program))
 
     async def open(self) -> Workbench:
-        """The bench that the worker works at; alone, it is opened when it is first needed."""
+        """The bench of the worker. Alone, it is opened on first use."""
         async with self._opening:
             if self._bench is not None:
                 return self._bench
@@ -324,8 +326,8 @@ class WorkerAgent:
             return self._bench
 
     async def close(self) -> None:
-        """Remove the worktrees that steps have made, and keep what is in them on its branches; then
-        close what the worker has opened."""
+        """Remove the worktrees that steps created, keep their content, and close what the worker
+        opened."""
         try:
             for task_id in tuple(self._workspaces):
                 await self.leave(task_id, "left")
@@ -388,17 +390,17 @@ _KINDS: Final[dict[str, type[WorkerAgent]]] = {each.kind: each for each in _WORK
 
 
 def register_worker(kind: str, cls: type[WorkerAgent]) -> None:
-    """Have tasks of a kind carried out by workers of a class."""
+    """Have workers of this class carry out the tasks of a kind."""
     _KINDS[kind] = cls
 
 
 def worker_kinds() -> tuple[str, ...]:
-    """The kinds of tasks that there are workers for."""
+    """The kinds of tasks that have a worker."""
     return tuple(_KINDS)
 
 
 def worker_class(kind: str) -> type[WorkerAgent]:
-    """The class of the workers for tasks of a kind."""
+    """The worker class for a kind of task."""
     if kind not in _KINDS:
         raise TeamError(
             f"there is no worker for tasks of the kind {kind!r}",
@@ -411,8 +413,8 @@ def worker_class(kind: str) -> type[WorkerAgent]:
 async def preview_brief(
     store: Store, repository: Repository, task: Task, *, with_tools: bool = True
 ) -> str:
-    """What the worker of a task would be asked first, as a model with tools gets it, or one that
-    writes edits as text. No model is asked, no worktree is made and no test is run."""
+    """The first prompt for the worker of a task, for a model with tools or for a model without. No
+    model is asked, no worktree is created and no test runs."""
     project = await store.project(task.project_id)
     # The first run makes the team's branch from the user's, and a feature's from the team's.
     branches = [each for each in (task.feature_branch, project.branch) if each]
@@ -432,7 +434,7 @@ async def preview_brief(
 
 
 def _check_key(lm: LM | str | None, api_key: str | None) -> str | None:
-    """The key, where the LM is one that takes it. A name that no LM has is refused."""
+    """The key, if the LM takes one. An unknown LM name is refused."""
     if isinstance(lm, str):
         check_lm_name(lm)
     if api_key is None or (lm is not None and not isinstance(lm, str)):
@@ -443,7 +445,7 @@ def _check_key(lm: LM | str | None, api_key: str | None) -> str | None:
 
 
 async def _begin_alone(bench: Workbench, task_id: int) -> None:
-    """Store that a task is in progress. Its open questions are closed, since it is tried again."""
+    """Store that a task is in progress, and close its open questions."""
     from bae.team.team_run import is_running  # which imports this module
 
     if await is_running(bench.repository):
@@ -467,13 +469,13 @@ async def _begin_alone(bench: Workbench, task_id: int) -> None:
 async def _end_alone(
     bench: Workbench, task_id: int, after: TaskStatus, reason: str, commit: str | None = None
 ) -> None:
-    """Store where the work on a task has led. A task that was merged before stays as it is."""
+    """Store the new status of a task. A task that was already merged keeps its status."""
     reason = bounded(reason, LONGEST_REASON)
     await bench.store.move(task_id, TaskStatus.IN_PROGRESS, after, reason=reason, commit=commit)
 
 
 async def _store_alone(bench: Workbench, result: TaskResult) -> None:
-    """Store what a worker has to say about a task: its status, and its question."""
+    """Store the status of a task and its question."""
     if result.question is not None:
         await bench.store.add_blocker(result.task_id, result.question, digest=result.digest)
     reason = result.error or result.question or ""
@@ -484,9 +486,9 @@ async def _store_alone(bench: Workbench, result: TaskResult) -> None:
 _MERGED: Final = (TaskStatus.COMPLETED,)
 
 
-async def _find_stored(store: Store, said: Mapping[str, Any]) -> Task:
-    """The stored task that a plain dict is about, with what the dict says about it."""
-    number = said.get("id")
+async def _find_stored(store: Store, values: Mapping[str, Any]) -> Task:
+    """The stored task with the `id` in a dict, updated with the dict's other values."""
+    number = values.get("id")
     if not isinstance(number, int):
         raise TeamError(
             f"a task is carried out by its id, and this dict has {number!r} there",
@@ -494,7 +496,7 @@ async def _find_stored(store: Store, said: Mapping[str, Any]) -> Task:
             fix="add the task with Store.add_tasks, and give the `id` of what that returns",
         )
     stored = await store.task(number)
-    changed = {key: value for key, value in said.items() if key in Task.model_fields}
+    changed = {key: value for key, value in values.items() if key in Task.model_fields}
     return Task.model_validate({**stored.model_dump(), **changed})
 
 

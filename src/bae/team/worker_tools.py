@@ -1,5 +1,5 @@
-"""A worker's conversation: the tools with which the LLM looks, edits, tries and checks, the
-submission at its end, and the limits that end it early."""
+"""A worker's conversation: its tools, the submission at its end, and the limits that end it
+early."""
 
 from __future__ import annotations
 
@@ -40,23 +40,24 @@ if TYPE_CHECKING:
     from bae.team.models import Task
 
 _EQUAL: Final = 3
-"""How many equal calls in a row end a conversation."""
+"""How many equal calls, or submissions of the same work, in a row end a conversation."""
 _LAST: Final = 3
-"""How many rounds before the end of a conversation the LLM is told to submit."""
+"""How many rounds before a limit the LLM is told to submit."""
 _MOST_ROUNDS: Final = 1_000
 _MOST_CALLS: Final = 10
-"""How many calls one round may have: the results of all of them fit into the conversation."""
+"""How many calls one round may have, so that all results fit into the conversation."""
 _ASKS: Final = "ask"
 
 
 class LoopEnded(TeamError):
-    """A conversation has come to nothing. A person is asked, with the message as the reason."""
+    """A conversation ended without accepted work. A person is asked, with the message as the
+    reason."""
 
     code: str = "bae-team-loop"
 
 
 class LoopStopped(TeamError):
-    """A person had the work stopped between two rounds of its conversation."""
+    """A person stopped the task between two rounds of its conversation."""
 
     code: str = "bae-team-stopped"
 
@@ -67,7 +68,8 @@ async def edit(text: str, *, desk: Annotated[Desk, Dep(get_desk)]) -> str:
         mark = idempotency_key()
         files = await desk.worker.apply_file_changes(desk.task, text, mark=mark)
     except EditError as error:
-        raise ToolError(f"Nothing was changed. {error.message}") from error
+        problems = "\n- ".join(error.reasons) or error.message
+        raise ToolError(f"Nothing was changed:\n- {problems}") from error
     return f"changed: {', '.join(files)}"
 
 
@@ -105,8 +107,8 @@ async def submit(work: Node, *, desk: Annotated[Desk, Dep(get_desk)]) -> None:
 
 
 async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
-    """Judge what is committed, and merge it. Raises ToolError with what is wrong, as long as there
-    are submissions left. Content that was refused is not judged again."""
+    """Judge the committed work and merge it. Raises ToolError with the reason of a refusal while
+    submissions are left. Refused work is not judged again before it changes."""
     bench, task = desk.bench, desk.task
     match await desk.finish_merged(attempt):
         case WorkRefusal() as refusal:
@@ -135,13 +137,13 @@ async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
     shown = bounded(failure, SHOWN_FAILURE)
     await bench.emit(CorrectionAttempt(task.project_id, task.id, done + 1, shown))
     left = bench.corrections - done
-    times = "once more" if left == 1 else f"{left} times more"
+    times = "once more" if left == 1 else f"{left} more times"
     raise ToolError(f"The work was refused:\n\n{failure}\n\nCorrect it. You can submit {times}.")
 
 
 async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)]) -> str | None:
-    """What the LLM is told before its next round: notes of people, and that its rounds are nearly
-    used up. Ends a conversation that repeats itself or leads to nothing."""
+    """The message to the LLM before its next round: notes of people, and a warning when the rounds
+    are nearly used up. Raises LoopEnded if the conversation repeats itself or makes no progress."""
     bench, task = desk.bench, desk.task
     if bench.should_stop(task.id):
         raise LoopStopped(f"the work on {task.title!r} was stopped")
@@ -149,6 +151,8 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     last = progress.calls[-_EQUAL:]
     if len(last) == _EQUAL and len({(each.name, str(each.arguments)) for each in last}) == 1:
         raise _ended(task, f"it made the same call {_EQUAL} times: {headline(str(last[0]), 200)}")
+    if len(progress.by_round) >= _EQUAL and not any(progress.by_round[-_EQUAL:]):
+        raise _ended(task, f"it submitted the same work {_EQUAL} times")
     if idle >= bench.idle_rounds:
         raise _ended(task, f"it changed nothing in {idle} rounds")
     asked = progress.rounds - _count_since((_ASKS,), progress.by_round)
@@ -158,17 +162,19 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     known = "\n".join(("", desk.brief, *progress.messages, ""))
     notes = (await bench.store.task(task.id)).notes
     new = [f"A person says: {note}" for note in notes if f"\n{note}\n" not in known]
-    told = [text for text in new if f"\n{text}\n" not in known]
+    messages = [text for text in new if f"\n{text}\n" not in known]
     if left <= _LAST:
         rounds = "This is the last round" if left == 1 else f"{left} rounds are left"
-        told.append(f"{rounds}: submit by answering without a call, or ask.")
+        messages.append(f"{rounds}: submit by answering without a call, or ask.")
     elif bench.idle_rounds - idle == _LAST:
-        told.append(f"Nothing was changed in {idle} rounds: edit, submit or ask within {_LAST}.")
-    return "\n\n".join(told) or None
+        messages.append(
+            f"Nothing was changed in {idle} rounds: edit, submit or ask within {_LAST}."
+        )
+    return "\n\n".join(messages) or None
 
 
 def _count_since(names: Sequence[str], rounds: Sequence[Sequence[ToolCall]]) -> int:
-    """How many rounds there were since the last call of such a tool that had a result."""
+    """The number of rounds since the last successful call of one of these tools."""
     for count, calls in enumerate(reversed(rounds)):
         if any(call.name in names and call.error is None for call in calls):
             return count
@@ -176,7 +182,7 @@ def _count_since(names: Sequence[str], rounds: Sequence[Sequence[ToolCall]]) -> 
 
 
 def _ended(task: Task, why: str) -> LoopEnded:
-    return LoopEnded(f"The work on {task.title!r} has come to nothing: {why}.")
+    return LoopEnded(f"The work on {task.title!r} ended without a result: {why}.")
 
 
 _EDIT: Final = (

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         Stall,
         Status,
         WrongSchema,
-        tokens_in,
     )
 
 __all__ = [
@@ -66,7 +65,6 @@ __all__ = [
     "check_journal",
     "replaying",
     "sample",
-    "tokens_in",
 ]
 
 # A test with a ScriptedLM needs no server, so the other modules are imported on first use.
@@ -78,6 +76,7 @@ __getattr__, __dir__ = export_lazily(
         "mcp_loopback": "MCPLoopback",
         "provider": "Provider ThreadedProvider sample",
         "wire": "Calls Cut Empty Fault Malformed Overlong Received Refusal Stall Status "
-        "WrongSchema tokens_in",
+        "WrongSchema",
     },
+    former={"tokens_in": ("testing.wire", "it has no successor")},
 )

@@ -81,7 +81,7 @@ class Feeds {
     this.#connect();
   }
 
-  /** Connect again if there is no connection, or none that says anything. */
+  /** Connect again if there is no connection, or a silent one. */
   #look(): void {
     if (this.#socket !== null && Date.now() - this.#heard > SILENCE / 2) this.#lose(this.#socket);
     this.#connect();

@@ -6,9 +6,7 @@ import { api, ApiProblem, pathOf, type Query } from "./client.ts";
 import type {
   CallPage,
   CallView,
-  ComparisonView,
   GatePage,
-  GraphList,
   GraphView,
   InboxPage,
   RunDetails,
@@ -31,10 +29,9 @@ export const client = new QueryClient({
   },
 });
 
-const get = <T>(path: string, query: Query = {}) =>
+/** Reads a path of the API. */
+export const get = <T>(path: string, query: Query = {}) =>
   ({ signal }: { signal: AbortSignal }) => api<T>(path, { query, signal });
-
-export const graphsQuery = () => queryOptions({ queryKey: ["graphs"], queryFn: get<GraphList>("/graphs"), staleTime: Infinity });
 
 export const graphQuery = (graph: string) =>
   queryOptions({ queryKey: ["graph", graph], queryFn: get<GraphView>(pathOf`/graphs/${graph}`), staleTime: Infinity });
@@ -81,9 +78,6 @@ export const threadsQuery = (query: Query = {}) =>
 
 export const threadQuery = (thread: string, query: Query = {}) =>
   queryOptions({ queryKey: ["thread", thread, query], queryFn: get<ThreadDetails>(pathOf`/threads/${thread}`, query), placeholderData: keepPreviousData });
-
-export const compareQuery = (a: string, b: string, query: Query = {}) =>
-  queryOptions({ queryKey: ["compare", a, b, query], queryFn: get<ComparisonView>("/compare", { a, b, ...query }), placeholderData: keepPreviousData });
 
 /** Have everything about a run read again. */
 export function refreshRun({ base, run }: RunAt): void {

@@ -29,7 +29,7 @@ export function setToken(next: string | null): void {
   for (const listener of listeners) listener();
 }
 
-/** A token that the server does not take. Another tab may have got a new one since. */
+/** Forget a token that the server refuses, unless another tab has stored a new one. */
 export function refuseToken(refused: string | null): void {
   if (refused !== token) return;
   const stored = read();

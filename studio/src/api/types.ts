@@ -1,13 +1,11 @@
-// Written by tools/studio_types.py from the OpenAPI document. Do not edit.
+// Written by tools/studio_types.py. Do not edit. The OpenAPI document describes the types.
 
-/** What a person asks of a task, or of the whole run where no `task` is named. A note has a `text` and a task. */
 export interface ActionBody {
   "action": "stop" | "kill" | "pause" | "resume" | "retry" | "skip" | "note";
   "task"?: string | null;
   "text"?: string;
 }
 
-/** What was asked for. With `running`, the run takes it now; otherwise the next one does. */
 export interface ActionView {
   "action": string;
   "task": string | null;
@@ -15,38 +13,15 @@ export interface ActionView {
   "request": number | null;
 }
 
-/** Tasks to add: all or none. They wait for approval, unless the user may `answer` and says `approve`. */
-export interface AddBody {
-  "tasks": (PlannedTask)[];
-  "approve"?: boolean;
-}
-
-/** A worker of the pool. */
 export interface AgentInfo {
   "id": string;
   "kind": string;
   "status": "idle" | "working" | "retired";
   "task_id": number | null;
-  /** how many tasks it has completed */
   "completed": number;
-  /** how many tasks it has failed at */
   "failed": number;
 }
 
-/** The input of an AG-UI 1.0 run: the thread, the id of the run, the messages, and answers to interrupts. `forwardedProps` and `state` give fields of the start node besides the message. `tools` and `context` are not used. */
-export interface AgentRequest {
-  "threadId": string;
-  "runId": string;
-  "protocolVersion"?: string | null;
-  "messages": (AnyMessage)[];
-  "tools"?: (unknown)[] | null;
-  "context"?: (unknown)[] | null;
-  "state"?: unknown;
-  "forwardedProps"?: unknown;
-  "resume"?: (ResumeEntry)[] | null;
-}
-
-/** An answer to a gate: its `value`, or for a tool call a `decision`. "edit" has all `arguments` of the call; a yes with the scope "run" holds for all calls of the tool, and with "thread" also in other turns of the thread. */
 export interface AnswerBody {
   "gate": string;
   "value"?: unknown;
@@ -56,7 +31,6 @@ export interface AnswerBody {
   "scope"?: "call" | "run" | "thread";
 }
 
-/** The same after an answer. It `continues` if that was the last one. While another goal is planned it does not: `POST /plans` with the goal has it continue. */
 export interface AnsweredView {
   "plan": string;
   "goal": string;
@@ -65,46 +39,20 @@ export interface AnsweredView {
   "continues": boolean;
 }
 
-/** A message that the client knows. Of the last one the content is read. */
-export interface AnyMessage {
-  "id": string;
-  "role": string;
-  "content"?: unknown;
-}
-
-/** Yeses, the oldest first in each run. */
-export interface ApprovalPage {
-  "approvals": (ApprovalView)[];
-}
-
-/** A yes that holds for all calls of a tool: the run that asked, and the address of its gate. */
-export interface ApprovalView {
-  "tool": string;
-  "place": string;
-  "address": string;
-  "revoked": boolean;
-  "scope": "run" | "thread";
-  "run_id": string;
-}
-
-/** Tasks to approve, by keys or numbers; None is all. A task that no test proves is approved `without_tests`, and only by its name. */
 export interface ApproveBody {
   "tasks"?: (string)[] | null;
   "without_tests"?: boolean;
 }
 
-/** How many tasks were approved, and those that still wait. */
 export interface ApprovedView {
   "approved": number;
   "plan": PlanView;
 }
 
-/** The attempts at a task, in order. */
 export interface AttemptPage {
   "attempts": (AttemptRow)[];
 }
 
-/** An attempt at a task: what became of it, and how many tests had each outcome. A `cost` of null is unknown. */
 export interface AttemptRow {
   "number": number;
   "outcome": string;
@@ -117,7 +65,6 @@ export interface AttemptRow {
   "cost": number | null;
 }
 
-/** An attempt with what its tests have shown. */
 export interface AttemptView {
   "number": number;
   "outcome": string;
@@ -131,7 +78,6 @@ export interface AttemptView {
   "report": TestReport | null;
 }
 
-/** A piece of work in a timeline. `depth` is how deep it is inside others, `critical` the times at which the run waited for nothing else, `slack` how many seconds longer it could have taken; both are missing where a piece is none of the path's. */
 export interface BarView {
   "kind": string;
   "place": string;
@@ -147,44 +93,35 @@ export interface BarView {
   "slack": number | null;
 }
 
-/** A question that a task waits for. */
 export interface Blocker {
   "id": number;
   "task_id": number;
   "question": string;
   "answer": string | null;
-  /** of the content that the answer `yes` lets in, if that is asked */
   "digest": string | null;
-  /** who answered: the user; None where a run did so itself */
   "answered_by": string | null;
 }
 
-/** The answer to a question. */
 export interface BlockerBody {
   "answer": string;
 }
 
-/** Questions, in the order in which they were asked. */
 export interface BlockerPage {
   "blockers": (BlockerView)[];
 }
 
-/** A question of a task, and when it was asked. */
 export interface BlockerView {
   "id": number;
   "task_id": number;
   "question": string;
   "answer": string | null;
-  /** of the content that the answer `yes` lets in, if that is asked */
   "digest": string | null;
-  /** who answered: the user; None where a run did so itself */
   "answered_by": string | null;
   "team": string;
   "task": string;
   "since": number;
 }
 
-/** Where the box of a node is in a picture of the graph: its upper left corner and size, in pixels. */
 export interface BoxView {
   "node": string;
   "x": number;
@@ -193,13 +130,16 @@ export interface BoxView {
   "height": number;
 }
 
-/** Questions to LMs in order, without their texts. */
+export interface BudgetView {
+  "scope": string;
+  "limits": (LimitView)[];
+}
+
 export interface CallPage {
   "calls": (CallView)[];
   "total": number;
 }
 
-/** What an LM was asked, with its answers, their verdicts and the rounds of tool calls. `asked` is the text that a conversation with tools begins with; each answer has the text of its own. */
 export interface CallView {
   "number": number;
   "by": string;
@@ -214,7 +154,6 @@ export interface CallView {
   "rounds": (Record<string, unknown>)[] | null;
 }
 
-/** What a diff of git does to one file, to be shown. `hunks` are cut where `is_cut`; `added` and `removed` count all lines. `mode` is that of git where it is new, as 100755 of a program and 120000 of a link. A byte of a path that is no UTF-8 is shown as `�`. */
 export interface ChangedFile {
   "path": string;
   "old_path": string;
@@ -227,7 +166,6 @@ export interface ChangedFile {
   "hunks": (ChangedLines)[];
 }
 
-/** Lines of a diff as people see them, each with ` `, `-` or `+` before it, and the numbers of the first line before and after. `heading` is what git writes behind the numbers. */
 export interface ChangedLines {
   "old": number;
   "new": number;
@@ -235,7 +173,6 @@ export interface ChangedLines {
   "lines": (string)[];
 }
 
-/** A field of a node class. `source` is "given", "code", "lm" or the kind of its source, and `origin` names where its value comes from, where the source alone does not. */
 export interface ClassFieldView {
   "name": string;
   "type": string;
@@ -245,7 +182,6 @@ export interface ClassFieldView {
   "required": boolean;
 }
 
-/** A node class of a graph: whether runs "never" end there, "may" or "always" do, who chooses what follows ("lm", "code" or "certain"), the LM that is pinned to it, and its fields. */
 export interface ClassView {
   "node": string;
   "about": string;
@@ -255,7 +191,6 @@ export interface ClassView {
   "fields": (ClassFieldView)[];
 }
 
-/** Two runs by place. `first` is the place of the first difference, in the run `a` if it has one; null if there is none. Times are no difference. `total` counts the nodes to list. */
 export interface ComparisonView {
   "a": RunRow;
   "b": RunRow;
@@ -264,19 +199,16 @@ export interface ComparisonView {
   "total": number;
 }
 
-/** The files of a change. `lines` of a hunk have a space, `-` or `+` before them. */
 export interface DiffView {
   "files": (ChangedFile)[];
 }
 
-/** What an agent began last for a task, since when, and the run in the journal that has it. */
 export interface Doing {
   "text": string;
   "at": number;
   "run": string;
 }
 
-/** That one node may lead to another: `chosen_by` the LM ("lm"), the body ("code"), or surely ("certain"). `line` has the points of the arrow, in pixels. */
 export interface EdgeView {
   "source": string;
   "target": string;
@@ -284,7 +216,6 @@ export interface EdgeView {
   "line": ([number, number])[];
 }
 
-/** The parts of a task to change; a part that is left out stays. */
 export interface EditBody {
   "key"?: string | null;
   "title"?: string | null;
@@ -301,7 +232,6 @@ export interface EditBody {
   "feature"?: string | null;
 }
 
-/** A field that a fork may change: its value now, and the JSON schema of its type, if that can be described. One that is `needed` has no stored value, so that a fork must give it. */
 export interface EditableField {
   "kept": string;
   "value": unknown;
@@ -319,13 +249,6 @@ export interface EditableField {
   "needed": boolean;
 }
 
-/** Events in order. Give `last` as `after` for those behind them. */
-export interface EventPage {
-  "events": (Record<string, unknown>)[];
-  "last": number;
-}
-
-/** Why a run failed. `place` is the field or node that failed, and `error` what was wrong with that, as its cause. `path` says which function was called for which, and `fix` what to do: both are known until the server that ran the run stops. */
 export interface FailureView {
   "type": string;
   "code": string | null;
@@ -336,14 +259,12 @@ export interface FailureView {
   "fix": string | null;
 }
 
-/** A field that differs; null in a run that has no such field there. */
 export interface FieldPair {
   "name": string;
   "a": FieldView | null;
   "b": FieldView | null;
 }
 
-/** A field of a node, and where its value came from: see `/why` for all of it. */
 export interface FieldView {
   "kept": string;
   "value": unknown;
@@ -359,7 +280,6 @@ export interface FieldView {
   "note": string;
 }
 
-/** A file, as JSON names it: give this object, or the hash alone, where a graph takes an image or a document. */
 export interface FileView {
   "hash": string;
   "type": string;
@@ -367,34 +287,17 @@ export interface FileView {
   "name": string;
 }
 
-/** Something that a reviewer has found in the change of a task. */
 export interface Finding {
   "kind": FindingKind;
-  /** the path of the file */
   "file": string;
-  /** the line in the new file, if it is known */
   "line": number | null;
-  /** the code that is meant, quoted from the change */
   "code": string;
-  /** what is wrong, and what to do, in one or two sentences */
   "text": string;
-  /** whether the work must not be merged like this */
   "blocking": boolean;
 }
 
-/** What is wrong with work that passes its tests. */
 export type FindingKind = "scope-creep" | "hard-coded-answer" | "weakened-check" | "missing-case" | "wrong-behavior" | "other";
 
-/** A new run that is the same up to the step `at`, with other values for the fields in `changed`. With `go_on` it is resumed at once. With the `thread` of the run it takes the place of the turn, to try again or with another text. */
-export interface ForkBody {
-  "at": number;
-  "changed"?: Record<string, unknown>;
-  "run_id"?: string | null;
-  "thread"?: string | null;
-  "go_on"?: boolean;
-}
-
-/** The fields of the node at a step that `POST /runs/R/forks` may change. */
 export interface ForkFormView {
   "run_id": string;
   "at": number;
@@ -402,17 +305,11 @@ export interface ForkFormView {
   "fields": (EditableField)[];
 }
 
-/** What a request may have: nothing that is not named. */
-export interface Form {
-}
-
-/** Questions of a run, in order, and how many there are. */
 export interface GatePage {
   "gates": (GateView)[];
   "total": number;
 }
 
-/** A question to a person, with what is needed to decide: the JSON schema of the answer, and the values of the node so far or the arguments of the tool call. The kind "approval" asks whether a call may be made, and `arguments_schema` describes its arguments. The kinds "blocker" and "plan" are of a `team`, which has no run. `answer` is there for a question that is answered. */
 export interface GateView {
   "run_id": string;
   "graph": string;
@@ -434,7 +331,6 @@ export interface GateView {
   "task": string | null;
 }
 
-/** A goal to plan. With `decide` the LLM asks nothing, and notes what it assumes; with `acceptance` features begin with acceptance tests. The same goal again continues its planning, if that waits or was interrupted. */
 export interface GoalBody {
   "goal": string;
   "decide"?: boolean;
@@ -442,20 +338,6 @@ export interface GoalBody {
   "lm"?: string | null;
 }
 
-/** The graphs that are served. */
-export interface GraphList {
-  "graphs": (GraphRow)[];
-}
-
-/** A graph that is served. */
-export interface GraphRow {
-  "name": string;
-  "start": string;
-  "ends": (string)[];
-  "about": string;
-}
-
-/** A graph: its nodes and edges with a layout, its tools and problems, and the schemas of its start and ends. */
 export interface GraphView {
   "name": string;
   "start": string;
@@ -472,20 +354,12 @@ export interface GraphView {
   "mermaid": string;
 }
 
-/** That the server answers, and the version of bae. */
-export interface Health {
-  "status": string;
-  "bae": string;
-}
-
-/** Questions to people, the oldest first. `more` says how many more a run has than are listed: `/runs/R/gates` has all of them. */
 export interface InboxPage {
   "gates": (GateView)[];
   "next": number | null;
   "more": Record<string, number>;
 }
 
-/** A graph that ran for a `field` of the node at `step`: its picture is at `path`. `outcome` is empty while it runs. */
 export interface InnerRunView {
   "path": string;
   "graph": string;
@@ -496,19 +370,16 @@ export interface InnerRunView {
   "outcome": string;
 }
 
-/** One thing that is wrong with a request: where it is, and why. */
 export interface InputFault {
   "loc": (string | number)[];
   "msg": string;
 }
 
-/** The newest job of each kind. Give `change` as `after` to wait for the next change. */
 export interface JobPage {
   "jobs": (JobView)[];
   "change": number;
 }
 
-/** Planning or a run that was started here: the newest of its kind. `command` is what was started, `output` the end of what it said, `reason` how a run says that it ended. "waiting" is for answers; a job that was "stopped" continues when it is started again. */
 export interface JobView {
   "kind": "plan" | "run";
   "status": "running" | "done" | "waiting" | "failed" | "stopped";
@@ -521,20 +392,23 @@ export interface JobView {
   "output": string;
 }
 
-/** A task that would not be started, and why. */
 export interface LeftTask {
   "task": string;
   "reason": string;
 }
 
-/** Records in order. Give the number of the last as `after` for those that follow. */
+export interface LimitView {
+  "name": "calls" | "tokens" | "cost" | "seconds";
+  "spent": number | null;
+  "limit": number;
+}
+
 export interface LinePage {
   "records": (LineView)[];
   "last": number;
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
 }
 
-/** A record of a run, as it is stored: see docs/journal-format.md. */
 export interface LineView {
   "n": number;
   "kind": string;
@@ -544,14 +418,12 @@ export interface LineView {
   "data": Record<string, unknown>;
 }
 
-/** What the worker of a task asked, did and saw, oldest first. Give `next` as `start` for the entries behind them; `run` of an entry is the run in the journal that has all of it. */
 export interface LogPage {
   "entries": (LogView)[];
   "total": number;
   "next": number | null;
 }
 
-/** An entry of the log of a task. */
 export interface LogView {
   "at": number;
   "kind": string;
@@ -563,32 +435,6 @@ export interface LogView {
   "detail": string;
 }
 
-/** The token of a link. */
-export interface LoginBody {
-  "token": string;
-}
-
-/** The token for all further requests, and when it expires, in seconds since 1970. */
-export interface LoginView {
-  "token": string;
-  "expires": number;
-}
-
-/** `everywhere` logs out all browsers, and voids all links. */
-export interface LogoutBody {
-  "everywhere"?: boolean;
-}
-
-/** That the token is not valid any more. */
-export interface LogoutView {
-  "logged_out": boolean;
-}
-
-/** Nothing. */
-export interface NoBody {
-}
-
-/** A node of two runs: `state` says whether it is the same, or which run alone has it. `path` is that of its graph with visits in place of steps, `visit` counts nodes of its class there from 1, and `a` and `b` are its places. */
 export interface NodePair {
   "path": string;
   "node": string;
@@ -599,7 +445,6 @@ export interface NodePair {
   "fields": (FieldPair)[];
 }
 
-/** The plan: the tasks that wait for approval, those among them that no test proves, which tasks would be worked on at the same time, and the longest chain of tasks. `boxes` and `edges` are a picture of all tasks, each after those that it depends on; `task_schema` is the JSON schema of a task to add. */
 export interface PlanView {
   "unapproved": (string)[];
   "without_tests": (string)[];
@@ -611,46 +456,16 @@ export interface PlanView {
   "task_schema": Record<string, unknown>;
 }
 
-/** A task as a plan or a person describes it. `depends_on` names other tasks by their keys. */
-export interface PlannedTask {
-  /** short and unique, as add-login */
-  "key": string;
-  "title": string;
-  "description"?: string;
-  /** backend, frontend, test, docs or another worker */
-  "kind"?: string;
-  /** when it is done */
-  "criteria"?: (string)[];
-  /** files that it likely changes, which exist */
-  "files"?: (string)[];
-  /** files that it creates */
-  "new_files"?: (string)[];
-  "depends_on"?: (string)[];
-  /** higher ones are started first */
-  "priority"?: number;
-  /** tests that exist and must pass then: their ids, files or groups. Others that fail already may still fail; without any, all tests must pass */
-  "tests"?: (string)[];
-  /** what shows that it is done. new-tests: at least one new test that fails without the change. named-tests: those of `tests`, for a refactoring or to fix tests that fail. failing-tests: it writes acceptance tests of its feature, which load and fail. none: nothing can be tested, as in documentation; a person has to approve that */
-  "proof"?: "new-tests" | "named-tests" | "failing-tests" | "none";
-  /** what it may do to tests that exist: add to them; change-tests: also change or remove them; change-test-setup: also change how tests are run */
-  "may"?: "add-tests" | "change-tests" | "change-test-setup";
-  /** the feature that it is a part of, as login: its tasks reach the team's branch together */
-  "feature"?: string;
-}
-
-/** Planning that waits for answers, the newest first. */
 export interface PlanningPage {
   "plans": (PlanningView)[];
 }
 
-/** A question about a goal. `answered` is an answer that planning has not used yet. */
 export interface PlanningQuestion {
   "number": number;
   "question": string;
   "answered": boolean;
 }
 
-/** Planning that waits for answers: the goal and the questions. The run has the same id in the journal of the agents' runs. */
 export interface PlanningView {
   "plan": string;
   "goal": string;
@@ -658,7 +473,6 @@ export interface PlanningView {
   "questions": (PlanningQuestion)[];
 }
 
-/** Why a request was refused. `type` is the code of the error, which `docs/errors.md` explains; `place` is the field of a run, `fix` what to do. */
 export interface ProblemDetails {
   "type": string;
   "title": string;
@@ -672,7 +486,6 @@ export interface ProblemDetails {
   "answer": unknown;
 }
 
-/** What the proof of a graph has found. */
 export interface ProblemView {
   "severity": string;
   "code": string;
@@ -681,18 +494,15 @@ export interface ProblemView {
   "fix": string;
 }
 
-/** A message of a prompt. */
 export interface PromptMessage {
   "role": string;
   "text": string;
 }
 
-/** All prompts that a graph can send. */
 export interface PromptPage {
   "prompts": (PromptView)[];
 }
 
-/** A prompt that a graph can send, with samples for values. The LM fills the node `target`, or chooses among `options`. `by_body` is a prompt of a body that is written in code. Without an `answer_schema` the answer is plain text. */
 export interface PromptView {
   "source": string | null;
   "target": string | null;
@@ -704,23 +514,16 @@ export interface PromptView {
   "answer_schema": Record<string, unknown> | null;
 }
 
-/** The `answer` to a question, or `decide`: the LLM decides, and notes what it assumes. */
 export interface QuestionBody {
   "answer"?: string | null;
   "decide"?: boolean;
 }
 
-/** Why runs can be neither started nor answered, and the command that changes that. */
 export interface ReadOnly {
   "reason": string;
   "command": string;
 }
 
-/** Nothing. */
-export interface ReplayBody {
-}
-
-/** What a replay found: it went the "same" way, something "differs", or the run cannot be replayed ("unknown"), because values are missing or the recording ends early. `why` says what, and `diff` has both texts, as far as there is room. `trace` has the first 1,000 nodes. */
 export interface ReplayView {
   "outcome": "same" | "differs" | "unknown";
   "trace": (string)[];
@@ -729,48 +532,24 @@ export interface ReplayView {
   "diff": string;
 }
 
-/** What a person asked for that no run has taken yet: of a task, or of the whole run. */
 export interface RequestView {
   "id": number;
   "action": "stop" | "kill" | "pause" | "resume" | "retry" | "skip";
   "task": string | null;
 }
 
-/** `given` has the secrets that no journal stores, as `{"Login.token": "…"}`. */
-export interface ResumeBody {
-  "given"?: Record<string, unknown>;
-}
-
-/** An answer to an interrupt, by its id. */
-export interface ResumeEntry {
-  "interruptId": string;
-  "status": "resolved" | "cancelled";
-  "payload"?: unknown;
-}
-
-/** What a reviewer says about the work of a task, which passes its tests. */
 export interface Review {
-  /** the commit of the task's branch that was reviewed */
   "commit": string;
-  /** of the content of the work */
   "digest": string;
   "summary": string;
   "findings": (Finding)[];
-  /** why there is no review, where the reviewer failed */
   "error": string;
 }
 
-/** The reviews of the work of a task, oldest first. */
 export interface ReviewPage {
   "reviews": (Review)[];
 }
 
-/** A tool, by its name or its place, as `Reply.calls(refund)`. */
-export interface RevokeBody {
-  "tool": string;
-}
-
-/** A node class in the picture of a run: how often the run has reached it, and whether the run is there now. `ends` says whether a run may end there. */
 export interface RunBoxView {
   "node": string;
   "x": number;
@@ -784,7 +563,6 @@ export interface RunBoxView {
   "fields": (RunFieldView)[];
 }
 
-/** How many runs there are, by status and by graph. Without `is_all` these are the newest ones of a longer journal. */
 export interface RunCounts {
   "total": number;
   "statuses": Record<string, number>;
@@ -792,7 +570,6 @@ export interface RunCounts {
   "is_all": boolean;
 }
 
-/** A run: its row, what it used, and how it ended. `end` is the class of its last node and `result` that node, for a run that has ended and whose graph is served; `no_result` says why that cannot be read. `failure` is why it failed. `forks` are the newest runs that were forked from it. With `in_progress` it is worked on by this server. */
 export interface RunDetails {
   "run_id": string;
   "graph": string;
@@ -820,9 +597,10 @@ export interface RunDetails {
   "failure": FailureView | null;
   "forks": (string)[];
   "in_progress": boolean;
+  "max_iters": number;
+  "budgets": (BudgetView)[];
 }
 
-/** An edge in the picture of a run: how often the run has taken it. */
 export interface RunEdgeView {
   "source": string;
   "target": string;
@@ -831,7 +609,6 @@ export interface RunEdgeView {
   "taken": number;
 }
 
-/** A field of a node class: the kind of its source, and the graph that runs for it, if any. */
 export interface RunFieldView {
   "name": string;
   "type": string;
@@ -840,7 +617,6 @@ export interface RunFieldView {
   "graph": string | null;
 }
 
-/** The graph at a path of a run, with the way that it took so far. `classes` says where the picture comes from: the types that the run is stored with ("run"), or those of the graph that is served ("served"), for a run that has none. `problems` are known if the graph is served, and its types are those of the run. `inner_total` counts the graphs that ran inside. */
 export interface RunGraphView {
   "run_id": string;
   "graph": string;
@@ -854,14 +630,12 @@ export interface RunGraphView {
   "inner_total": number;
 }
 
-/** Runs, the newest first. Give `next` as `before` for those after them, and `change` to the feed of runs to hear of what changes later. */
 export interface RunPage {
   "runs": (RunRow)[];
   "next": string | null;
   "change": number;
 }
 
-/** One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has all of them. A `cost` of null is unknown. `change` numbers its changes: give the greatest to the feed of runs to follow the list. `waiting` has the first five questions of `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start, or of a fork what was changed; the feed of runs leaves it out. */
 export interface RunRow {
   "run_id": string;
   "graph": string;
@@ -884,7 +658,6 @@ export interface RunRow {
   "change": number;
 }
 
-/** What a run has spent or reserved, of how much: `calls`, `tokens` and `cost` of its budget. A limit of None is none. */
 export interface RunSpending {
   "spent": Spent;
   "calls": number | null;
@@ -894,14 +667,12 @@ export interface RunSpending {
 
 export type Span = [number, number];
 
-/** What may be spent; `cost` is in US dollars. */
 export interface SpendingLimits {
   "calls"?: number | null;
   "tokens"?: number | null;
   "cost"?: number | null;
 }
 
-/** What was spent, with what is reserved for calls in progress and for those that a killed process never finished. A `cost` of None is unknown; with `unpriced` calls, whose cost is unknown, it is the least. */
 export interface Spent {
   "calls": number;
   "tokens": number;
@@ -909,24 +680,12 @@ export interface Spent {
   "unpriced": number;
 }
 
-/** A run to start. Give it a `run_id`, and repeating the request starts no second run. With a `thread` it is the next turn of a conversation; `busy` says what to do while another turn is in progress. The name of the user is added to the `metadata` as `by`. */
-export interface StartBody {
-  "run_id": string | null;
-  /** the fields of the start node */
-  "start": unknown;
-  "thread": string | null;
-  "busy": "refuse" | "wait" | "cancel";
-  "metadata": Record<string, unknown>;
-}
-
-/** Nodes in order, and how many there are. */
 export interface StepPage {
   "steps": (StepView)[];
   "total": number;
   "paths": (string)[];
 }
 
-/** A node of a run, and how it came about. */
 export interface StepView {
   "path": string;
   "step": number;
@@ -939,7 +698,6 @@ export interface StepView {
   "changed": (string)[];
 }
 
-/** A graph that the page can run. `message` is the field of the start node that takes a message; without one there is no chat with the graph. `files` are its fields for images and documents. `replies` has the text field of each end that has one: the reply of a turn. `run_command` starts a run in a terminal, with the fields of the start node behind it. */
 export interface StudioGraph {
   "name": string;
   "start": string;
@@ -951,13 +709,11 @@ export interface StudioGraph {
   "files": (string)[];
 }
 
-/** A team. `runs` is the path of the API with the runs of its agents: the same as that of the page, or one of its own, with the same endpoints and feeds, which can only be read. */
 export interface StudioTeam {
   "name": string;
   "runs": string;
 }
 
-/** What the page needs when it begins. Runs of graphs that are not in `graphs` can only be read; `serve_command` serves more of them. `lm` names the LM of new runs, if there is one. */
 export interface StudioView {
   "bae": string;
   "user": string;
@@ -970,49 +726,31 @@ export interface StudioView {
   "read_only": ReadOnly | null;
 }
 
-/** A task of a project, with where it is. */
 export interface Task {
-  /** short and unique, as add-login */
   "key": string;
   "title": string;
   "description": string;
-  /** backend, frontend, test, docs or another worker */
   "kind": string;
-  /** when it is done */
   "criteria": (string)[];
-  /** files that it likely changes, which exist */
   "files": (string)[];
-  /** files that it creates */
   "new_files": (string)[];
   "depends_on": (string)[];
-  /** higher ones are started first */
   "priority": number;
-  /** tests that exist and must pass then: their ids, files or groups. Others that fail already may still fail; without any, all tests must pass */
   "tests": (string)[];
-  /** what shows that it is done. new-tests: at least one new test that fails without the change. named-tests: those of `tests`, for a refactoring or to fix tests that fail. failing-tests: it writes acceptance tests of its feature, which load and fail. none: nothing can be tested, as in documentation; a person has to approve that */
   "proof": "new-tests" | "named-tests" | "failing-tests" | "none";
-  /** what it may do to tests that exist: add to them; change-tests: also change or remove them; change-test-setup: also change how tests are run */
   "may": "add-tests" | "change-tests" | "change-test-setup";
-  /** the feature that it is a part of, as login: its tasks reach the team's branch together */
   "feature": string;
   "id": number;
   "project_id": number;
-  /** whether it may run */
   "approved": boolean;
   "status": TaskStatus;
-  /** why it is blocked, failed, skipped or cancelled */
   "reason": string;
-  /** the commit its work started from */
   "base": string | null;
-  /** the merged commit */
   "commit": string | null;
-  /** since it was planned, or a person retried it */
   "failures": number;
-  /** what a person said for the next try */
   "notes": (string)[];
 }
 
-/** A task, with its attempts, questions and what it has spent. */
 export interface TaskDetails {
   "task": Task;
   "spent": Spent;
@@ -1021,13 +759,11 @@ export interface TaskDetails {
   "reviews": number;
 }
 
-/** Tasks in the order in which they were added. Give `next` as `after` for those behind them. */
 export interface TaskPage {
   "tasks": (TaskRow)[];
   "next": number | null;
 }
 
-/** A task in a list. `since` is when it got its status, in seconds since 1970. `attempts` is how many attempts have ended, and `outcome` how the last did. `outcomes` is how many tests had each outcome when they last ran, `question` what the task asks a person. A task that is `paused` starts when a person resumes it. `doing` is what its agent does now; null where nobody works on the task. */
 export interface TaskRow {
   "id": number;
   "key": string;
@@ -1052,10 +788,8 @@ export interface TaskRow {
   "doing": Doing | null;
 }
 
-/** Where a task is. Completed means merged, with tests that prove it. Merged means merged without such tests, as a person approved. Staged means merged into the branch of its feature, which is not in the team's branch yet. */
 export type TaskStatus = "pending" | "ready" | "in_progress" | "blocked" | "staged" | "completed" | "merged" | "failed" | "cancelled" | "skipped";
 
-/** A team, with its agents. `goal` is the one that was planned last, `requirements` the document of its planning, `sandbox` what keeps the commands of agents from the rest of this machine, and `requests` what was asked for and not taken yet. `run` is what the last run has spent, of its budget. Without a run in progress no agent works, whatever its status says. */
 export interface TeamDetails {
   "team": string;
   "branch": string;
@@ -1075,25 +809,6 @@ export interface TeamDetails {
   "agents": (AgentInfo)[];
 }
 
-/** The teams that the user sees. */
-export interface TeamPage {
-  "teams": (TeamRow)[];
-}
-
-/** A team: how many tasks are in each status, and what waits for a person. `last` is the number of its last event: follow the feed `team/NAME` after it. */
-export interface TeamRow {
-  "team": string;
-  "branch": string;
-  "running": boolean;
-  "paused": boolean;
-  "counts": Record<string, number>;
-  "blockers": number;
-  "unapproved": number;
-  "spent": Spent;
-  "last": number;
-}
-
-/** How to run the approved tasks, as the options of `bae team run`. With `wait` the run stays while tasks wait for answers. `claude-code` and `codex` are programs of this machine, which need `allow_network`. */
 export interface TeamRunBody {
   "max_agents"?: number;
   "budget"?: SpendingLimits | null;
@@ -1107,34 +822,25 @@ export interface TeamRunBody {
   "lm"?: string | null;
 }
 
-/** One test of a run of tests. */
 export interface TestCase {
   "id": string;
   "outcome": "passed" | "failed" | "skipped";
   "message": string;
 }
 
-/** What a run of the project's tests has shown. */
 export interface TestReport {
   "command": (string)[];
-  /** None where it was ended: time, output, memory */
   "exit_code": number | null;
   "cases": (TestCase)[];
   "output": string;
   "seconds": number;
-  /** the sandbox that it ran in */
   "protection": string;
-  /** why there is no verdict, or a bad one */
   "problem": string;
-  /** whether it wrote a report that can be read */
   "reported": boolean;
-  /** exit, or the limit that ended it */
   "ended_by": string;
-  /** tests that failed in a run before this one, and pass in this one */
   "flaky": (string)[];
 }
 
-/** What tests have shown for a task: in its last attempt, and in the merged tree, oldest first. `flaky` tests failed and then passed with the same work. */
 export interface TestsView {
   "attempt": number | null;
   "report": TestReport | null;
@@ -1142,7 +848,6 @@ export interface TestsView {
   "flaky": (string)[];
 }
 
-/** Turns of a thread, the oldest first, and how many there are. Give the run of the first as `before` for those before it. */
 export interface ThreadDetails {
   "thread": string;
   "graph": string;
@@ -1150,13 +855,11 @@ export interface ThreadDetails {
   "total": number;
 }
 
-/** Threads, the newest first. */
 export interface ThreadPage {
   "threads": (ThreadRow)[];
   "next": string | null;
 }
 
-/** A thread in a list, with its newest turn. `text` is the beginning of that turn's message, where the graph is served. */
 export interface ThreadRow {
   "thread": string;
   "graph": string;
@@ -1166,7 +869,6 @@ export interface ThreadRow {
   "updated": number;
 }
 
-/** What ran when. `lives` are the times in which a process worked on the run; in between nothing did. `critical_seconds` is how long the run waited for the work on the critical path, without waiting for people, and `longest` the places that took most of that. `index` is the number of the first bar of the place that was asked for. */
 export interface TimelineView {
   "status": "queued" | "running" | "waiting" | "ended" | "failed" | "cancelled" | "interrupted";
   "start": number;
@@ -1181,7 +883,6 @@ export interface TimelineView {
   "index": number | null;
 }
 
-/** A tool that the LM may call before it fills a node. */
 export interface ToolView {
   "node": string;
   "name": string;
@@ -1189,7 +890,6 @@ export interface ToolView {
   "arguments": Record<string, unknown>;
 }
 
-/** A tool call of a turn, and what came of it. `person` says whether a person "approved" it, or "answered" in its place. */
 export interface TurnCall {
   "name": string;
   "arguments": Value;
@@ -1201,7 +901,6 @@ export interface TurnCall {
   "person": string;
 }
 
-/** What happened in a turn: the fields of its first node and of the node that it ended at, its tool calls, and what the model has thought, where the journal keeps that. */
 export interface TurnDetails {
   "run_id": string;
   "start": Record<string, Value>;
@@ -1211,7 +910,6 @@ export interface TurnDetails {
   "thoughts": (string)[];
 }
 
-/** A turn: what the user wrote and what was replied. `is_shown` says whether later turns see it, and `replaces` the turn whose place it takes, as a fork into the thread. */
 export interface TurnView {
   "run_id": string;
   "user": string;
@@ -1226,7 +924,6 @@ export interface TurnView {
   "metadata": Record<string, unknown>;
 }
 
-/** Calls, tokens, cost and time; add two with `+`. A cost of None is unknown, not zero. `calls` counts requests that were sent, failed ones too, and `attempts` the answers that came back: a node filled at the second try has two. `seconds` is the time spent waiting for answers, added up over calls that ran at the same time; `models` names who answered. */
 export interface Usage {
   "calls": number;
   "input_tokens": number;
@@ -1238,7 +935,6 @@ export interface Usage {
   "models": (string)[];
 }
 
-/** What LM calls used. A `cost` of null is unknown. Cached tokens are part of input tokens. */
 export interface UsageView {
   "calls": number;
   "attempts": number;
@@ -1250,7 +946,6 @@ export interface UsageView {
   "models": (string)[];
 }
 
-/** A value as JSON. Of a long value `text` has the beginning of its JSON and `size` how many characters there are; `kept` says why there is no value. */
 export interface Value {
   "kept": string;
   "value": unknown;
@@ -1258,7 +953,6 @@ export interface Value {
   "size": number | null;
 }
 
-/** A question that a run waits for, as lists have it. `answered` is an answer that the run has not used yet. */
 export interface WaitingGate {
   "gate": string;
   "place": string;
@@ -1267,7 +961,6 @@ export interface WaitingGate {
   "answered": boolean;
 }
 
-/** Where a value came from, as `Provenance` has it: what is empty is left out. */
 export interface Why {
   "provenance": Record<string, unknown>;
 }

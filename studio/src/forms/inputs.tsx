@@ -1,11 +1,12 @@
 // Inputs of one value each, for forms.
 
-import { useEffect, useState } from "react";
+import { useState } from "react";
 
 import { readJson } from "../api/json.ts";
-import { download, pathOf, upload } from "../api/client.ts";
+import { upload } from "../api/client.ts";
 import type { FileView } from "../api/types.ts";
-import { isObject, numberIn, unparsed, unparsedText } from "./schema.ts";
+import { FilePreview, isFile } from "../ui/file-value.tsx";
+import { numberIn, unparsed, unparsedText } from "./schema.ts";
 
 export interface About {
   id: string;
@@ -105,7 +106,7 @@ export function Choice({ options, none, value, onChange, ...about }: About & Cha
   );
 }
 
-/** A value as JSON. What is no JSON yet is kept, and marked. */
+/** A value as JSON. Text that is not JSON is kept and marked. */
 export function JsonInput({ value, onChange, ...about }: About & Changed) {
   const [typed, setTyped] = useState<string | null>(null);
   const unfinished = unparsedText(value);
@@ -130,7 +131,7 @@ export function JsonInput({ value, onChange, ...about }: About & Changed) {
           }
         }}
       />
-      {unfinished !== null && <p className="small fault">This is no JSON yet. A text is in quotes: "like this".</p>}
+      {unfinished !== null && <p className="small fault">This is not JSON. Put text in quotes: "like this".</p>}
     </>
   );
 }
@@ -154,7 +155,7 @@ export function FileInput({ of, value, onChange, ...about }: About & Changed & {
   return (
     <div className="row wrap">
       <input {...about} type="file" accept={ACCEPTED[of]} onChange={(event) => take(event.target.files?.[0])} />
-      {isObject(value) && <FilePreview file={value} />}
+      {isFile(value) && <FilePreview file={value} />}
       {state && (
         <span className="small muted" role="status">
           {state}
@@ -162,48 +163,4 @@ export function FileInput({ of, value, onChange, ...about }: About & Changed & {
       )}
     </div>
   );
-}
-
-/** A file of the API: a small picture of an image, the name of anything else. */
-export function FilePreview({ file }: { file: Record<string, unknown> }) {
-  const hash = typeof file.hash === "string" ? file.hash : "";
-  const type = String(file.type ?? "");
-  const name = String(file.name || type || "file");
-  const address = useFile(hash);
-  if (address.url === null) return <span className="tag">{address.failed ? `${name} is gone` : name}</span>;
-  if (type.startsWith("image/")) {
-    return (
-      <a href={address.url} target="_blank" rel="noopener noreferrer" className="file-image">
-        <img src={address.url} alt={name} />
-      </a>
-    );
-  }
-  return (
-    <a href={address.url} download={name} className="tag">
-      📄 {name}
-    </a>
-  );
-}
-
-/** The address of a file of the API as a blob, while the component is shown. */
-export function useFile(hash: string): { url: string | null; failed: boolean } {
-  const [found, setFound] = useState<{ hash: string; url: string | null; failed: boolean }>({ hash: "", url: null, failed: false });
-  useEffect(() => {
-    if (hash === "") return;
-    let isGone = false;
-    let url: string | null = null;
-    download(pathOf`/files/${hash}`).then(
-      (blob) => {
-        if (isGone) return;
-        url = URL.createObjectURL(blob);
-        setFound({ hash, url, failed: false });
-      },
-      () => !isGone && setFound({ hash, url: null, failed: true }),
-    );
-    return () => {
-      isGone = true;
-      if (url !== null) URL.revokeObjectURL(url);
-    };
-  }, [hash]);
-  return found.hash === hash ? found : { url: null, failed: false };
 }

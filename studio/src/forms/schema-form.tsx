@@ -100,7 +100,8 @@ function Input(props: InputProps) {
   }
 }
 
-function Faults({ faults }: { faults: readonly Fault[] }) {
+/** What is wrong with an input, a line each. */
+export function Faults({ faults }: { faults: readonly Fault[] }) {
   return faults.map((fault) => (
     <p key={fault.loc.join(".") + fault.msg} className="small fault" role="alert">
       {[...fault.loc, fault.msg].join(": ")}
@@ -138,7 +139,7 @@ function ModelInput({ root, value, onChange, faults, label, hidesLabel, fields, 
           required={required}
         />
       ))}
-      {fields.length === 0 && <p className="muted">Nothing is asked for.</p>}
+      {fields.length === 0 && <p className="muted">No fields.</p>}
       <Faults faults={elsewhere} />
     </fieldset>
   );

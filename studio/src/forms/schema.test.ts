@@ -47,7 +47,7 @@ test("the server's faults reach the field that they are about", () => {
 
 test("text that is no JSON yet is kept, and keeps the form from being sent", () => {
   const value = { a: [1, unparsed('{"b": ')] };
-  assert.deepEqual(faultsBefore(value), [{ loc: ["a", 1], msg: "this is no JSON yet" }]);
+  assert.deepEqual(faultsBefore(value), [{ loc: ["a", 1], msg: "this is not JSON" }]);
   assert.deepEqual(faultsBefore({ a: [1, { b: null }] }), []);
 });
 

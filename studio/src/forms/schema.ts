@@ -231,7 +231,7 @@ export function unparsedText(value: unknown): string | null {
 /** What keeps a value from being sent: texts that are no JSON yet. */
 export function faultsBefore(value: unknown, loc: (string | number)[] = []): Fault[] {
   const text = unparsedText(value);
-  if (text !== null) return [{ loc, msg: "this is no JSON yet" }];
+  if (text !== null) return [{ loc, msg: "this is not JSON" }];
   if (Array.isArray(value)) return value.flatMap((each, index) => faultsBefore(each, [...loc, index]));
   if (isObject(value)) return Object.entries(value).flatMap(([name, each]) => faultsBefore(each, [...loc, name]));
   return [];

@@ -1,4 +1,4 @@
-// What a question is called, how it is answered, and how an answer is told.
+// The names of questions, sending answers, and answers in words.
 
 import { api, ApiProblem, pathOf } from "../api/client.ts";
 import { client } from "../api/queries.ts";
@@ -10,7 +10,7 @@ export function gateKey(gate: Pick<GateView, "run_id" | "gate">): string {
   return gate.run_id === "" ? gate.gate : `${gate.run_id} ${gate.gate}`;
 }
 
-/** How a question came out: who has answered what. An empty `by` is not known. */
+/** Who answered a question, and what. An empty `by` is unknown. */
 export interface Answered {
   by: string;
   said: string;
@@ -71,4 +71,4 @@ export function fieldOf(place: string): string {
 }
 
 /** What kind of question it is, in a word. */
-export const KINDS: Record<string, string> = { gate: "gate", approval: "tool approval", blocker: "blocker", question: "question of planning", plan: "plan" };
+export const KINDS: Record<string, string> = { gate: "gate", approval: "tool approval", blocker: "blocker", question: "planning question", plan: "plan" };

@@ -10,7 +10,7 @@ import { SchemaForm } from "../forms/schema-form.tsx";
 import { useStudio } from "../studio.tsx";
 import { Problem } from "../ui/basics.tsx";
 import { firstAnswer, gateKey, sendAnswer } from "./answers.ts";
-import { useDraft } from "./drafts.ts";
+import { useDraft } from "../forms/drafts.ts";
 import type { FormOfGate } from "./gate-card.tsx";
 import { AnswerForm } from "./value-form.tsx";
 

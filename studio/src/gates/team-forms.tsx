@@ -7,7 +7,7 @@ import type { PlanView } from "../api/types.ts";
 import { useStudio } from "../studio.tsx";
 import { Loading, Problem } from "../ui/basics.tsx";
 import { firstAnswer, gateKey, say, sendAnswer } from "./answers.ts";
-import { useDraft } from "./drafts.ts";
+import { useDraft } from "../forms/drafts.ts";
 import type { FormOfGate } from "./gate-card.tsx";
 import { AnswerForm } from "./value-form.tsx";
 
@@ -39,7 +39,7 @@ export function BlockerForm({ gate, blocked, onAnswered }: FormOfGate) {
         </button>
         {gate.kind === "question" && (
           <button type="button" className="button" disabled={blocked !== "" || send.isPending} title={blocked} onClick={() => send.mutate(true)}>
-            Let the model decide
+            Let the LLM decide
           </button>
         )}
         <span className="small muted">answering as {studio.user}</span>
@@ -80,7 +80,7 @@ export function PlanForm({ gate, blocked, onAnswered }: FormOfGate) {
             <input type="checkbox" checked={isChosen(key)} onChange={(event) => setChanged({ ...changed, [key]: event.target.checked })} />
             <span className="grow">
               <span className="strong">{typeof gate.context[key]?.value === "string" ? gate.context[key].value : key}</span> <code className="muted">{key}</code>
-              {untested.has(key) && <span className="small fault plan-untested">No test proves it: it is approved by name alone.</span>}
+              {untested.has(key) && <span className="small fault plan-untested">No test proves this task. Select it to approve it.</span>}
             </span>
           </label>
         ))}

@@ -9,7 +9,7 @@ import { SchemaForm } from "../forms/schema-form.tsx";
 import { useStudio } from "../studio.tsx";
 import { Problem } from "../ui/basics.tsx";
 import { fieldOf, firstAnswer, gateKey, say, sendAnswer } from "./answers.ts";
-import { useDraft } from "./drafts.ts";
+import { useDraft } from "../forms/drafts.ts";
 import type { FormOfGate } from "./gate-card.tsx";
 
 export function ValueForm({ gate, blocked, onAnswered }: FormOfGate) {

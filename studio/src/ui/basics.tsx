@@ -81,14 +81,15 @@ export function Problem({ error, children }: { error: unknown; children?: ReactN
   );
 }
 
-/** What a page shows while it has nothing, and what to do about it. */
-export function Empty({ mark, title, children }: { mark: string; title: string; children?: ReactNode }) {
+/** An empty state: what is missing, and what to do next. With `isPage` it is all of the page. */
+export function Empty({ mark, title, isPage = false, children }: { mark: string; title: string; isPage?: boolean; children?: ReactNode }) {
+  const Heading = isPage ? "h1" : "h2";
   return (
     <div className="empty">
       <span className="mark" aria-hidden="true">
         {mark}
       </span>
-      <h2>{title}</h2>
+      <Heading>{title}</Heading>
       {children}
     </div>
   );
@@ -119,7 +120,7 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
   );
 }
 
-/** Lines that stand for what is loaded. */
+/** Placeholder lines while data loads. */
 export function Loading({ lines = 3 }: { lines?: number }) {
   return (
     <div className="stack" role="status" aria-label="Loading">

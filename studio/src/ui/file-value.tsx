@@ -21,19 +21,20 @@ export function isFile(value: unknown): value is FileView {
 
 export function FileValue({ file }: { file: FileView }) {
   const base = useContext(FilesContext);
-  const [problem, setProblem] = useState("");
+  const [refusal, setRefusal] = useState("");
   const isImage = /^image\/(jpeg|png|gif|webp)$/.test(file.type);
-  const address = useBlob(isImage ? base + pathOf`/files/${file.hash}` : null, setProblem);
+  const { url, error } = useBlob(isImage ? base + pathOf`/files/${file.hash}` : null);
+  const problem = refusal || error;
   const name = file.name || `${file.hash.slice(7, 15)}.${file.type.split("/").at(-1) === "plain" ? "txt" : file.type.split("/").at(-1)}`;
   const save = () => {
     download(base + pathOf`/files/${file.hash}`).then(
       (blob) => saveBlob(blob, name),
-      (error: unknown) => setProblem(error instanceof Error ? error.message : String(error)),
+      (error: unknown) => setRefusal(error instanceof Error ? error.message : String(error)),
     );
   };
   return (
     <span className="file-value">
-      {isImage && (address ? <img src={address} alt={name} /> : <span className="file-blank" aria-hidden="true" />)}
+      {isImage && (url ? <img src={url} alt={name} /> : <span className="file-blank" aria-hidden="true" />)}
       <button type="button" className="button quiet small" onClick={save} title={`Save ${name}`}>
         ⤓ {name}
       </button>
@@ -59,29 +60,47 @@ export function saveBlob(blob: Blob, name: string): void {
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
-/** The address of the bytes at a path, as long as it is shown. */
-function useBlob(path: string | null, fail: (message: string) => void): string {
-  const [address, setAddress] = useState("");
+/** The bytes at a path of the API as an address for the browser, while the component is shown. A null
+ *  path is not fetched. */
+export function useBlob(path: string | null): { url: string; error: string } {
+  const [blob, setBlob] = useState({ path: "", url: "", error: "" });
   useEffect(() => {
     if (path === null) return;
-    let made = "";
+    let url = "";
     let isOver = false;
     download(path).then(
-      (blob) => {
+      (found) => {
         if (isOver) return;
-        made = URL.createObjectURL(blob);
-        setAddress(made);
+        url = URL.createObjectURL(found);
+        setBlob({ path, url, error: "" });
       },
-      (error: unknown) => {
-        if (!isOver) fail(error instanceof Error ? error.message : String(error));
-      },
+      (error: unknown) => !isOver && setBlob({ path, url: "", error: error instanceof Error ? error.message : String(error) }),
     );
     return () => {
       isOver = true;
-      if (made) URL.revokeObjectURL(made);
+      if (url) URL.revokeObjectURL(url);
     };
-  }, [path, fail]);
-  return address;
+  }, [path]);
+  return blob.path === path ? blob : { url: "", error: "" };
+}
+
+/** A file of a message or a form: a small image, or a link with its name. */
+export function FilePreview({ file }: { file: { hash: string; type: string; name: string } }) {
+  const { url, error } = useBlob(pathOf`/files/${file.hash}`);
+  const name = file.name || file.type || "file";
+  if (url === "") return <span className="tag">{error ? `${name} cannot be loaded` : name}</span>;
+  if (file.type.startsWith("image/")) {
+    return (
+      <a href={url} target="_blank" rel="noopener noreferrer" className="file-image">
+        <img src={url} alt={name} />
+      </a>
+    );
+  }
+  return (
+    <a href={url} download={name} className="tag">
+      📄 {name}
+    </a>
+  );
 }
 
 function sizeText(bytes: number): string {

@@ -64,7 +64,7 @@ export function arrowHead(line: readonly Point[]): string {
   return [along(tip, before, 0), along(tip, before, 9, 4.5), along(tip, before, 9, -4.5)].map((point) => point.join(",")).join(" ");
 }
 
-/** The mark at the beginning of a line that somebody chooses. */
+/** The mark at the beginning of a line that is a choice. */
 export function diamond(line: readonly Point[]): string {
   const [start, next] = [line[0]!, line[1]!];
   return [along(start, next, 0), along(start, next, 5.5, 4), along(start, next, 11), along(start, next, 5.5, -4)].map((point) => point.join(",")).join(" ");

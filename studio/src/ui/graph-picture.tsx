@@ -37,7 +37,7 @@ export interface GraphPictureProps {
 
 const SMALLEST = 0.62;
 const PAD = 12;
-const KINDS: Record<string, string> = { lm: "the LM chooses", code: "the code decides" };
+const KINDS: Record<string, string> = { lm: "the LLM chooses", code: "the code decides" };
 
 export function GraphPicture(props: GraphPictureProps) {
   const { name, boxes, edges, taken, visits, children } = props;

@@ -1,11 +1,11 @@
-// What cannot be rendered is told in its place, and the rest of the page stays.
+// A part that cannot be rendered shows its error; the rest of the page stays.
 
 import { Component, type ReactNode } from "react";
 
 interface GuardProps {
-  /** What is rendered: with another one it is tried again. */
+  /** The rendered value: another value is tried again. */
   of: unknown;
-  /** What is shown instead. */
+  /** The replacement. */
   instead: (error: unknown) => ReactNode;
   children: ReactNode;
 }

@@ -49,6 +49,41 @@ export function Dialog({ title, onClose, children, foot, kind = "dialog" }: Dial
   );
 }
 
+interface ConfirmProps {
+  title: string;
+  /** What happens then. */
+  children: ReactNode;
+  /** The label of the button that does it. */
+  action: string;
+  cancel?: string;
+  isDanger?: boolean;
+  isPending?: boolean;
+  onConfirm: () => void;
+  onClose: () => void;
+}
+
+/** A question before an action that cannot be undone. */
+export function ConfirmDialog({ title, children, action, cancel = "Cancel", isDanger = false, isPending = false, onConfirm, onClose }: ConfirmProps) {
+  return (
+    <Dialog
+      title={title}
+      onClose={onClose}
+      foot={
+        <>
+          <button type="button" className="button" onClick={onClose} autoFocus>
+            {cancel}
+          </button>
+          <button type="button" className={isDanger ? "button danger" : "button primary"} disabled={isPending} onClick={onConfirm}>
+            {action}
+          </button>
+        </>
+      }
+    >
+      <div className="stack">{children}</div>
+    </Dialog>
+  );
+}
+
 export interface MenuAction {
   label: string;
   onSelect: () => void;

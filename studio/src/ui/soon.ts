@@ -1,25 +1,29 @@
 import { useCallback, useEffect, useRef } from "react";
 
-/** Calls a function at most once in so many milliseconds, the last time after the last call. */
-export function useSoon(call: () => void, wait = 250): () => void {
+/** A function that calls `call` at most once in `wait` milliseconds: the first time at once, and the
+ *  last time after the last request. With `flush`, a call that is due is made when the component goes. */
+export function useSoon(call: () => unknown, wait = 250, flush = false): () => void {
   const latest = useRef(call);
   latest.current = call;
   const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
-  const last = useRef(0);
+  const last = useRef(-Infinity);
   useEffect(
     () => () => {
-      if (timer.current !== null) clearTimeout(timer.current);
+      if (timer.current === null) return;
+      clearTimeout(timer.current);
       timer.current = null;
+      if (flush) latest.current();
     },
-    [],
+    [flush],
   );
   return useCallback(() => {
-    if (timer.current !== null) return;
-    const due = Math.max(0, last.current + wait - performance.now());
-    timer.current = setTimeout(() => {
-      timer.current = null;
-      last.current = performance.now();
-      latest.current();
-    }, due);
+    timer.current ??= setTimeout(
+      () => {
+        timer.current = null;
+        last.current = performance.now();
+        latest.current();
+      },
+      Math.max(0, last.current + wait - performance.now()),
+    );
   }, [wait]);
 }

@@ -16,7 +16,7 @@ const MANY = 30;
 const MORE = 1_000;
 const DEEP = 8;
 
-/** Why there is no value. */
+/** Why a value is not shown. */
 const KEPT: Record<string, string> = {
   withheld: "🔒 hidden",
   live: "not stored: it is made again when the run is resumed",

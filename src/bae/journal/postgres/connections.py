@@ -4,17 +4,18 @@ questions, and for how long a lost database is waited for."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from importlib import import_module
+from contextlib import asynccontextmanager
 from time import monotonic, time
 from typing import Any, Final, TypeVar
 
-from bae.exceptions import JournalError
-from bae.journal.postgres.errors import error_of, failed
+from bae.exceptions import JournalError, describe
+from bae.journal.postgres.errors import error_of, failed, wrong_schema
 from bae.journal.postgres.tables import VERSION
+from bae.postgres.driver import NO_TABLES, close, driver, may_work_again
 
 T = TypeVar("T")
 
@@ -25,23 +26,17 @@ CONNECTING: Final = 10.0
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 """Seconds between two tries to reach the database."""
-_AGAIN: Final = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "57014", "08", "53300")
-"""What Postgres says where the same may work a moment later: deadlocks, restarts, timeouts, lost
-connections."""
-_NO_TABLES: Final = ("42P01", "3F000")
 _CHECK: Final = """select version, extract(epoch from clock_timestamp())::float8 as now,
     pg_postmaster_start_time() as started, (pg_control_checkpoint()).timeline_id as timeline
 from {s}.versions"""
 
 
-def driver() -> Any:
+_log = logging.getLogger("bae")
+
+
+def need_driver() -> Any:
     """The package asyncpg."""
-    try:
-        return import_module("asyncpg")
-    except ModuleNotFoundError as error:
-        if error.name != "asyncpg":
-            raise  # it is installed, and lacks something itself
-        raise error_of("bae-journal-extra-missing", "PostgresJournal", cause=error) from error
+    return driver(lambda e: error_of("bae-journal-extra-missing", "PostgresJournal", cause=e))
 
 
 class Connections:
@@ -58,6 +53,7 @@ class Connections:
         self.started: Any = None
         """When the server was started that the newest connection leads to."""
         self.timeline = 0
+        self._is_away = False
         self._url = url
         self._idle: list[Any] = []
         self._readers = asyncio.Semaphore(READERS)
@@ -70,7 +66,7 @@ class Connections:
 
     async def connect(self) -> Any:
         """A new connection, to tables of the version that this bae knows."""
-        connection = await driver().connect(
+        connection = await need_driver().connect(
             self._url, timeout=CONNECTING, server_settings=self._settings
         )
         try:
@@ -78,7 +74,17 @@ class Connections:
         except BaseException:
             connection.terminate()
             raise
+        if self._is_away:
+            self._is_away = False
+            _log.warning("%s answers again", self.name)
         return connection
+
+    def report_away(self, error: Exception, seconds: float) -> None:
+        """Log that the database does not answer, once until it does."""
+        if not self._is_away and not isinstance(error, ConnectionLost):
+            self._is_away = True
+            why = describe(error)
+            _log.warning("%s does not answer, and is asked for %g s: %s", self.name, seconds, why)
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[Any]:
@@ -124,15 +130,12 @@ class Connections:
         try:
             row: dict[str, Any] = await connection.fetchrow(_CHECK.replace("{s}", self.schema))
         except Exception as error:
-            if getattr(error, "sqlstate", "") not in _NO_TABLES:
+            if getattr(error, "sqlstate", "") not in NO_TABLES:
                 raise
             row = {"version": 0}
         version: int = row["version"]
         if version != VERSION:
-            what = "no tables of bae" if not version else f"tables of version {version}"
-            if version > VERSION:
-                what += f", and this bae knows versions up to {VERSION}: update bae"
-            raise error_of("bae-journal-schema", self.name, what=what)
+            raise wrong_schema(self.name, version, VERSION)
         self.clock_offset = row["now"] - time()
         self.started, self.timeline = row["started"], row["timeline"]
 
@@ -142,6 +145,7 @@ class Patience:
 
     def __init__(self, connections: Connections) -> None:
         self.name = connections.name
+        self._connections = connections
         self.seconds = connections.patience
         self._was_there = connections.started is not None
         self._since = monotonic()
@@ -155,6 +159,7 @@ class Patience:
             raise error_of(
                 "bae-journal-away", self.name, run_id, cause=error, seconds=self.seconds
             ) from error
+        self._connections.report_away(error, self.seconds)
         await asyncio.sleep(self._pause * random.uniform(0.75, 1.25))
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
@@ -163,25 +168,5 @@ class ConnectionLost(OSError):
     """A connection was closed while it was used."""
 
 
-def may_work_again(error: Exception) -> bool:
-    """Whether the same may work a moment later: the connection was lost, say."""
-    if isinstance(error, OSError | TimeoutError):
-        return True
-    state: str = getattr(error, "sqlstate", None) or ""
-    if state:
-        return state.startswith(_AGAIN)
-    return False
-
-
 def _is_unknown_host(error: Exception) -> bool:
     return isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
-
-
-async def close(connection: Any) -> None:
-    """Close a connection, which may be broken."""
-    if connection is None:
-        return
-    with suppress(Exception):
-        await connection.close(timeout=1)
-    with suppress(Exception):
-        connection.terminate()

@@ -7,6 +7,7 @@ from typing import Any, Final
 from bae.exceptions import JournalError, describe
 from bae.journal.run_checks import thread_busy
 from bae.journal.sqlite.schema import failure
+from bae.postgres.desk import Over
 
 _HERE: Final = {
     "bae-journal-away": (
@@ -15,7 +16,7 @@ _HERE: Final = {
     ),
     "bae-journal-schema": (
         "{name} has {what}",
-        "run `bae db upgrade` with its address; it changes nothing else in the database",
+        "{fix}",
     ),
     "bae-journal-extra-missing": (
         "{name} needs the package asyncpg, which is not installed",
@@ -40,8 +41,29 @@ def error_of(
     if code not in _HERE:
         return failure(code, name, run_id, cause=cause, **words)
     message, fix = _HERE[code]
-    text = message.format(name=name, run_id=run_id, **words)
-    return JournalError(text, code=code, run_id=run_id, cause=cause, fix=fix)
+    words |= {"name": name, "run_id": run_id}
+    return JournalError(
+        message.format(**words), code=code, run_id=run_id, cause=cause, fix=fix.format(**words)
+    )
+
+
+def over_error(why: Over, name: str, run_id: str | None = None) -> JournalError:
+    """The error of a journal whose thread does nothing more."""
+    code = "bae-journal-forked" if why == "forked" else "bae-journal-closed"
+    return error_of(code, name, run_id)
+
+
+def wrong_schema(name: str, version: int, newest: int) -> JournalError:
+    """The error of tables of another version than this bae knows; version 0 is no tables."""
+    what = "no tables of bae" if not version else f"tables of version {version}"
+    fix = f"run `bae db upgrade -j {name}`; it changes nothing else in the database"
+    if version > newest:
+        what += f", and this bae knows versions up to {newest}"
+        fix = "update bae on this machine: a newer bae has upgraded the tables"
+    elif version:
+        what += f", and this bae needs version {newest}"
+        fix += ", and then processes with an older bae are refused"
+    return error_of("bae-journal-schema", name, what=what, fix=fix)
 
 
 def refusal(result: dict[str, Any], name: str, run_id: str) -> JournalError:
@@ -54,7 +76,12 @@ def refusal(result: dict[str, Any], name: str, run_id: str) -> JournalError:
     )
 
 
-def failed(name: str, run_id: str | None, cause: BaseException) -> JournalError:
+def failed(
+    name: str,
+    run_id: str | None,
+    cause: BaseException,
+    fix: str = "see the cause; once it is fixed, resume the run",
+) -> JournalError:
     """The error of something that the database said, which trying again would not change."""
     if isinstance(cause, JournalError):
         return cause
@@ -63,5 +90,5 @@ def failed(name: str, run_id: str | None, cause: BaseException) -> JournalError:
         code="bae-journal-failed",
         run_id=run_id,
         cause=cause,
-        fix="see the cause; once it is fixed, resume the run",
+        fix=fix,
     )

@@ -11,18 +11,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from time import monotonic
 from typing import Any, Final, Literal, TypeVar
 
 from bae.exceptions import JournalError
 from bae.journal.postgres import changes
-from bae.journal.postgres.address import checked_address, without_password
-from bae.journal.postgres.connections import Connections, driver
-from bae.journal.postgres.desk import PostgresDesk
-from bae.journal.postgres.errors import error_of, failed
-from bae.journal.postgres.lease import PostgresClaim, PostgresLease
+from bae.journal.postgres.connections import Connections, need_driver
+from bae.journal.postgres.errors import error_of, failed, over_error, wrong_schema
+from bae.journal.postgres.lease import PostgresClaim, PostgresLease, day_of
 from bae.journal.postgres.reading import RUNS_OF_FILE, PostgresReader, info_of
-from bae.journal.postgres.tables import upgrade
+from bae.journal.postgres.tables import VERSION, upgrade
 from bae.journal.postgres.writer import PostgresJob, PostgresWriter
 from bae.journal.run_lists import check_page, labels_of
 from bae.journal.sqlite.lease import has_died
@@ -40,6 +39,9 @@ from bae.journal.stored_runs import (
     Scalar,
     StoredRun,
 )
+from bae.postgres.address import checked_address, without_password
+from bae.postgres.desk import PostgresDesk
+from bae.postgres.driver import close
 from bae.threads import in_thread_to_the_end
 
 T = TypeVar("T")
@@ -106,15 +108,20 @@ class PostgresJournal(Journal):
 
     async def upgrade(self) -> tuple[int, int]:
         """Make the tables, or bring them to the version of this bae, as `bae db upgrade` does.
-        Returns the versions before and after; 0 is none."""
+        Returns the versions before and after; 0 is none. Tables of a newer bae are refused with
+        `bae-journal-schema`."""
         try:
-            connection = await driver().connect(self._url, timeout=10)
+            connection = await need_driver().connect(self._url, timeout=10)
             try:
-                return await upgrade(connection, self.schema)
+                before, after = await upgrade(connection, self.schema)
             finally:
-                await connection.close()
+                await close(connection)
         except Exception as error:
-            raise failed(self.name, None, error) from error
+            fix = f"see the cause; its user must be allowed to create the schema {self.schema}"
+            raise failed(self.name, None, error, fix) from error
+        if after > VERSION:
+            raise wrong_schema(self.name, after, VERSION)
+        return before, after
 
     # Writing
 
@@ -254,18 +261,25 @@ class PostgresJournal(Journal):
 
     async def delete(self, run_ids: Sequence[str]) -> int:
         """Delete runs and return how many. A run that has forks stays, and so does a run that a
-        process works on."""
+        process works on. Where most runs of a past day go, the partition of the day is dropped."""
         if isinstance(run_ids, str):  # its letters would be ids
             raise TypeError(f"delete({run_ids!r}): give the ids of runs as a list")
         query = self._reader.sql("select run from {s}.runs where id = any ($1) order by run desc")
         rows = await self._read(lambda db: db.fetch(query, list(set(run_ids))))
-        keys = [row["run"] for row in rows]  # a fork is newer than what it was forked from
         count = 0
-        for first in range(0, len(keys), RUNS_AT_ONCE):
-            some = keys[first : first + RUNS_AT_ONCE]
-            count += await self._transact(
-                "", partial(changes.delete_free, reader=self._reader, keys=some)
-            )
+        # A fork is newer than the run that it was forked from.
+        for day, of_day in groupby((row["run"] for row in rows), day_of):
+            keys = [*of_day]
+            work = partial(changes.drop_day, reader=self._reader, day=day, keys=keys)
+            dropped = await self._transact("", work)
+            if dropped == len(keys):
+                count += dropped
+                continue
+            for first in range(0, len(keys), RUNS_AT_ONCE):
+                some = keys[first : first + RUNS_AT_ONCE]
+                work = partial(changes.delete_free, reader=self._reader, keys=some)
+                count += await self._transact("", work)
+            count += dropped or 0
         return count
 
     # Reading
@@ -401,12 +415,18 @@ class PostgresJournal(Journal):
             if self._closed:
                 raise error_of("bae-journal-closed", self.name, run_id or None)
             if self._workers is None:
-                driver()
+                need_driver()
                 connections = Connections(
                     self._url, self.name, self.schema, self.durability, self.lease, self.patience
                 )
                 writer = PostgresWriter(connections, PostgresLease(self.lease))
-                desk = PostgresDesk(self.name, writer.serve, writer.stop, writer.refuse_rest)
+                desk = PostgresDesk(
+                    self.name,
+                    writer.serve,
+                    writer.stop,
+                    writer.refuse_rest,
+                    lambda why: over_error(why, writer.name),
+                )
                 writer.desk = desk
                 self._workers = writer, desk
                 weakref.finalize(self, writer.stop).atexit = False

@@ -16,12 +16,13 @@ from time import monotonic, time
 from typing import Any, Final
 
 from bae.exceptions import JournalError, describe
-from bae.journal.postgres.connections import ConnectionLost, Connections, Patience, close, driver
-from bae.journal.postgres.desk import PostgresDesk
-from bae.journal.postgres.errors import error_of, failed, refusal
+from bae.journal.postgres.connections import ConnectionLost, Connections, Patience, need_driver
+from bae.journal.postgres.errors import error_of, failed, over_error, refusal
 from bae.journal.postgres.lease import Keys, PostgresClaim, PostgresLease, steady_time
-from bae.journal.postgres.tables import DAYS_AHEAD, KEY_BITS
+from bae.journal.postgres.tables import DAYS_AHEAD
 from bae.journal.stored_runs import NO_FILES, Line
+from bae.postgres.desk import Over, PostgresDesk
+from bae.postgres.driver import close
 
 NOTED: Final = 0.05
 """Seconds that a noted line waits at most for one that a caller waits for."""
@@ -82,7 +83,7 @@ class PostgresWriter:
     is_stopping: bool = False
     desk: PostgresDesk | None = None
     """The thread that this serves in, once there is one."""
-    _keys: Keys = field(default_factory=partial(Keys, KEY_BITS))
+    _keys: Keys = field(default_factory=Keys)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _connection: Any = None
     _server: Any = None
@@ -149,14 +150,14 @@ class PostgresWriter:
         """A key for a new run, by the clock of the database; once there is a connection."""
         return self._keys.next(time() + self.connections.clock_offset)
 
-    def refuse_rest(self, code: str) -> None:
+    def refuse_rest(self, why: Over) -> None:
         """Refuse what is queued: nobody serves it any more."""
         while self.queue:
             try:
                 job = self.queue.popleft()
             except IndexError:
                 return
-            job.error = error_of(code, self.name, job.run_id or None)
+            job.error = over_error(why, self.name, job.run_id or None)
             self._finish([job])
 
     # Batches
@@ -232,7 +233,7 @@ class PostgresWriter:
         """Whether the connection broke while it was used. The driver may say that by an error of
         its own."""
         broken = self._connection is not None and self._connection.is_closed()
-        return broken or isinstance(error, driver().InternalClientError)
+        return broken or isinstance(error, need_driver().InternalClientError)
 
     def _still_good(self, batch: Sequence[PostgresJob]) -> list[PostgresJob]:
         for job in batch:

@@ -246,6 +246,16 @@ class Budgeted(Policy):
         super().restore(run_id, used, seconds)
 
 
+def budgets_of(lm: object) -> list[Budget]:
+    """The budgets that all requests to an LM are charged to, the outermost first."""
+    budgets: list[Budget] = []
+    while isinstance(lm, Policy):
+        if isinstance(lm, Budgeted):
+            budgets += lm.budget.line()
+        lm = lm.inner
+    return [*dict.fromkeys(budgets)]
+
+
 def as_backend(lm: LM | str) -> Backend:
     """The LM as a backend that policies can wrap. A name is resolved. An LM that is no backend, or
     that overrides one of the four methods of LMs, gets an adapter that calls these methods."""

@@ -1,4 +1,4 @@
-// What a model did before it replied: the tools that it called, and what it thought. Both are folded.
+// What a model did before it replied: tool calls and thoughts, both folded.
 
 import type { TurnCall } from "../../api/types.ts";
 import { formatSeconds } from "../../ui/format.ts";
@@ -11,11 +11,11 @@ export function Calls({ calls }: { calls: TurnCall[] }) {
   const names = [...new Set(calls.map((call) => call.name))].join(", ");
   const failed = calls.filter((call) => call.state === "failed").length;
   const seconds = calls.reduce((sum, call) => sum + call.seconds, 0);
-  const works = calls.some((call) => call.state === "begun");
+  const works = calls.some((call) => ["asked", "begun", "waiting"].includes(call.state));
   return (
     <details className="turn-fold">
       <summary>
-        {works ? "using" : "used"} <code>{names}</code>{" "}
+        {works ? "calling" : "called"} <code>{names}</code>{" "}
         <span className="muted">
           {calls.length === 1 ? "1 call" : `${calls.length} calls`}
           {failed > 0 && `, ${failed} failed`}

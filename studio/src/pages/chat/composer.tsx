@@ -6,11 +6,12 @@ import { type ClipboardEvent, type KeyboardEvent, useEffect, useRef, useState } 
 import { upload } from "../../api/client.ts";
 import { client, graphQuery } from "../../api/queries.ts";
 import type { FileView, StudioGraph, TurnView } from "../../api/types.ts";
-import { ACCEPTED, FilePreview } from "../../forms/inputs.tsx";
+import { ACCEPTED } from "../../forms/inputs.tsx";
 import type { Schema } from "../../forms/schema.ts";
-import { useDraft } from "../../gates/drafts.ts";
+import { useDraft } from "../../forms/drafts.ts";
 import { useMay, useStudio } from "../../studio.tsx";
 import { Problem } from "../../ui/basics.tsx";
+import { FilePreview } from "../../ui/file-value.tsx";
 import { Icon } from "../../ui/icons.tsx";
 import { placeFiles, type SentFile } from "./turns.ts";
 
@@ -24,7 +25,7 @@ export interface Message {
 interface ComposerProps {
   graph: StudioGraph;
   thread: string;
-  /** The turn whose message is written anew, and its text. */
+  /** The turn whose message is edited, and its text. */
   edited: { turn: TurnView; text: string } | null;
   onCancelEdit: () => void;
   /** The turn that is not over. */
@@ -80,7 +81,7 @@ export function Composer({ graph, thread, edited, onCancelEdit, open, isSending,
     ? run.why
     : open !== null && edited === null
       ? open.status === "waiting"
-        ? "The turn waits for an answer: give it above, or stop the turn."
+        ? "The turn waits: answer above, or stop it."
         : "The turn is in progress."
       : "";
   const canSend = blocked === "" && !isSending && sending.length === 0 && draft.text.trim() !== "";
@@ -129,7 +130,7 @@ export function Composer({ graph, thread, edited, onCancelEdit, open, isSending,
       {(error ?? problem) !== null && (error ?? problem) !== undefined && <Problem error={error ?? problem} />}
       {edited !== null && (
         <p className="row small muted">
-          <span className="grow">The new message takes the place of the last one.</span>
+          <span className="grow">The new message replaces the last one.</span>
           <button type="button" className="button quiet small" onClick={onCancelEdit}>
             Keep the last one
           </button>
@@ -139,7 +140,7 @@ export function Composer({ graph, thread, edited, onCancelEdit, open, isSending,
         <ul className="chat-files" aria-label="Attached">
           {draft.files.map((file, index) => (
             <li key={file.hash + index}>
-              <FilePreview file={{ ...file }} />
+              <FilePreview file={file} />
               <button type="button" className="button quiet small" aria-label={`Remove ${file.name || "file"}`} onClick={() => setDraft({ ...draft, files: draft.files.toSpliced(index, 1) })}>
                 ✕
               </button>
@@ -158,7 +159,7 @@ export function Composer({ graph, thread, edited, onCancelEdit, open, isSending,
           className="chat-input"
           rows={1}
           aria-label="Message"
-          placeholder={`Message ${graph.name}…`}
+          placeholder="Write a message…"
           value={draft.text}
           onChange={(event) => setDraft({ ...draft, text: event.target.value })}
           onKeyDown={key}
@@ -168,7 +169,7 @@ export function Composer({ graph, thread, edited, onCancelEdit, open, isSending,
           {takesFiles && (
             <>
               <input ref={picker} type="file" multiple hidden accept={`${ACCEPTED.image},${ACCEPTED.document}`} onChange={(event) => void attach([...(event.target.files ?? [])]).then(() => picker.current && (picker.current.value = ""))} />
-              <button type="button" className="button quiet" aria-label="Attach files" title="Attach files. They can be pasted and dropped, too." onClick={() => picker.current?.click()}>
+              <button type="button" className="button quiet" aria-label="Attach files" title="Attach files. You can also paste or drop them." onClick={() => picker.current?.click()}>
                 <Icon name="clip" />
               </button>
             </>

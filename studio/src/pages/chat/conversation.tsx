@@ -7,12 +7,12 @@ import { api, ApiProblem, pathOf } from "../../api/client.ts";
 import { client, graphQuery } from "../../api/queries.ts";
 import type { StudioGraph, TurnView } from "../../api/types.ts";
 import type { Json, Schema } from "../../forms/schema.ts";
-import { initialOf, isObject } from "../../forms/schema.ts";
+import { faultsIn, initialOf, isObject } from "../../forms/schema.ts";
 import { SchemaForm } from "../../forms/schema-form.tsx";
-import { useDraft } from "../../gates/drafts.ts";
+import { useDraft } from "../../forms/drafts.ts";
 import { useMay } from "../../studio.tsx";
 import { Loading, Problem } from "../../ui/basics.tsx";
-import { Dialog, Menu } from "../../ui/overlays.tsx";
+import { ConfirmDialog, Menu } from "../../ui/overlays.tsx";
 import { Composer, type Message } from "./composer.tsx";
 import { Turn } from "./turn.tsx";
 import { OPEN, placeFiles } from "./turns.ts";
@@ -88,7 +88,7 @@ export function Conversation({ graph, thread, isNew, onBegun, onBack, onDeleted 
   }, [open?.run_id, open?.status]);
   useEscape(open === null ? null : stop);
 
-  const faults = send.error instanceof ApiProblem ? send.error.faults.filter((each) => each.loc[0] === "body" && each.loc[1] === "start").map((each) => ({ ...each, loc: each.loc.slice(2) })) : [];
+  const faults = send.error instanceof ApiProblem ? faultsIn(send.error.faults, "body", "start") : [];
   const aboutOthers = faults.filter((each) => others.includes(String(each.loc[0])));
   useEffect(() => {
     if (aboutOthers.length > 0) setShowsFields(true);
@@ -255,23 +255,10 @@ function Head({ graph, thread, isNew, onBack, onDeleted, last, fields, showsFiel
         />
       )}
       {asks && (
-        <Dialog
-          title={`Delete ${thread}?`}
-          onClose={() => setAsks(false)}
-          foot={
-            <>
-              <button type="button" className="button" onClick={() => setAsks(false)}>
-                Keep it
-              </button>
-              <button type="button" className="button danger" disabled={remove.isPending} onClick={() => remove.mutate()}>
-                Delete
-              </button>
-            </>
-          }
-        >
+        <ConfirmDialog title={`Delete ${thread}?`} action="Delete" cancel="Keep it" isDanger isPending={remove.isPending} onConfirm={() => remove.mutate()} onClose={() => setAsks(false)}>
           <p>All runs of this conversation are deleted. They cannot be restored.</p>
           {remove.error && <Problem error={remove.error} />}
-        </Dialog>
+        </ConfirmDialog>
       )}
     </header>
   );

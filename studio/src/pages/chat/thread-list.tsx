@@ -59,7 +59,7 @@ export function ThreadList({ graph, chats, thread, onNew }: { graph: StudioGraph
             </span>
           </Link>
         ))}
-        {data !== undefined && rows.length === 0 && <p className="muted chat-none">{q ? "No thread has this in its id." : "No conversations yet."}</p>}
+        {data !== undefined && rows.length === 0 && <p className="muted chat-none">{q ? "No thread id matches." : "No conversations yet. + New begins one."}</p>}
         {data?.next && limit < 200 && (
           <button type="button" className="button quiet" onClick={() => setLimit(limit + PAGE)}>
             Show older threads

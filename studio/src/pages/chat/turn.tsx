@@ -6,12 +6,12 @@ import { Link } from "wouter";
 import { api, pathOf } from "../../api/client.ts";
 import { gatesQuery } from "../../api/queries.ts";
 import type { StudioGraph, TurnDetails, TurnView } from "../../api/types.ts";
-import { FilePreview } from "../../forms/inputs.tsx";
 import { GateCard } from "../../gates/gate-card.tsx";
 import { gateKey } from "../../gates/answers.ts";
 import { useMay } from "../../studio.tsx";
 import { Age, Copy, Problem, useNow } from "../../ui/basics.tsx";
 import { formatSeconds } from "../../ui/format.ts";
+import { FilePreview } from "../../ui/file-value.tsx";
 import { Markdown } from "../../ui/markdown.tsx";
 import { ShownValue } from "../../ui/value.tsx";
 import { Calls, Thoughts } from "./activity.tsx";
@@ -25,7 +25,7 @@ interface TurnProps {
   isSent: boolean;
   isLast: boolean;
   /** What is written now, by place; null for a turn that is over. */
-  texts: Record<string, string> | null;
+  texts: Readonly<Record<string, string>> | null;
   onRetry: () => void;
   onEdit: (text: string) => void;
   onResume: () => void;
@@ -61,7 +61,7 @@ export function Turn(props: TurnProps) {
           {files.length > 0 && (
             <div className="chat-files">
               {files.map((file, index) => (
-                <FilePreview key={file.hash + index} file={{ ...file }} />
+                <FilePreview key={file.hash + index} file={file} />
               ))}
             </div>
           )}
@@ -82,7 +82,7 @@ export function Turn(props: TurnProps) {
 }
 
 /** The text in progress of the field that is the reply. */
-function writtenReply(graph: StudioGraph, texts: Record<string, string> | null): string {
+function writtenReply(graph: StudioGraph, texts: Readonly<Record<string, string>> | null): string {
   for (const [place, text] of Object.entries(texts ?? {})) {
     const [, node, field] = /^\d+:([^./]+)\.([^./[]+)$/.exec(place) ?? [];
     if (node !== undefined && graph.replies[node] === field) return text;
@@ -91,7 +91,7 @@ function writtenReply(graph: StudioGraph, texts: Record<string, string> | null):
 }
 
 /** What a model thinks now: the text at the place of a node, without a field. */
-function thinking(texts: Record<string, string> | null): string {
+function thinking(texts: Readonly<Record<string, string>> | null): string {
   return Object.entries(texts ?? {}).find(([place]) => !place.slice(place.lastIndexOf("/") + 1).includes("."))?.[1] ?? "";
 }
 
@@ -112,7 +112,7 @@ function Reply({ graph, details, text, isOver }: { graph: StudioGraph; details: 
   );
 }
 
-function Working({ turn, texts, isWriting }: { turn: TurnView; texts: Record<string, string>; isWriting: boolean }) {
+function Working({ turn, texts, isWriting }: { turn: TurnView; texts: Readonly<Record<string, string>>; isWriting: boolean }) {
   const now = useNow(turn.started);
   const place = Object.keys(texts).findLast((each) => each.includes("."));
   const node = place === undefined ? "" : place.replace(/^\d+:/, "").replaceAll(/\/\d+:/g, " › ");
@@ -131,7 +131,7 @@ function Questions({ turn }: { turn: TurnView }) {
   const gates = data?.gates ?? [];
   return gates.map((gate) => (
     <div key={gateKey(gate)} className="panel turn-gate">
-      <GateCard gate={gate} isInside answered={gate.answered ? { by: gate.answered_by ?? "", said: "the run goes on when all questions are answered" } : null} />
+      <GateCard gate={gate} isInside answered={gate.answered ? { by: gate.answered_by ?? "", said: "the run continues when all questions are answered" } : null} />
       <p className="small muted">
         Also in the <Link href={`/inbox?item=${encodeURIComponent(gateKey(gate))}`}>inbox</Link>.
       </p>
@@ -139,7 +139,7 @@ function Questions({ turn }: { turn: TurnView }) {
   ));
 }
 
-/** What is to be said of a turn that has no reply, and what can be done. */
+/** Why a turn has no reply, and the actions on it. */
 function HowItEnded({ turn, isLast, isBusy, onRetry, onEdit, onResume, onDrop }: EndProps) {
   const edit = useMay("edit");
   const run = useMay("run");
@@ -172,7 +172,7 @@ function HowItEnded({ turn, isLast, isBusy, onRetry, onEdit, onResume, onDrop }:
     case "interrupted":
       return (
         <div className="note row wrap turn-actions">
-          <span>The process that worked on this turn is gone.</span>
+          <span>The process of this turn has ended.</span>
           <button type="button" className="button small" disabled={!run.may || isBusy} title={run.why} onClick={onResume}>
             Continue
           </button>

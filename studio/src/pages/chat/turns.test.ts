@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import type { TurnView } from "../../api/types.ts";
 import type { Schema } from "../../forms/schema.ts";
-import { filesIn, inConversation, placeFiles, withPiece } from "./turns.ts";
+import { filesIn, inConversation, placeFiles } from "./turns.ts";
 
 function turn(run_id: string, status: TurnView["status"], more: Partial<TurnView> = {}): TurnView {
   return { run_id, user: "", reply: "", status, started: 0, updated: 0, is_shown: status === "ended", replaces: null, waiting: [], error: "", metadata: {}, ...more };
@@ -43,11 +43,4 @@ test("the files of a message are found in all of its fields", () => {
   const value = (of: unknown) => ({ kept: "value", value: of, text: null, size: null });
   const found = filesIn({ text: value("Hi."), photos: value([{ ...png, size: 3 }]), secret: { kept: "secret", value: null, text: null, size: null } });
   assert.deepEqual(found, [png]);
-});
-
-test("text grows by pieces, begins again, and is void", () => {
-  assert.equal(withPiece(undefined, ["p", 0, "Hel"]), "Hel");
-  assert.equal(withPiece("Hel", ["p", 3, "lo"]), "Hello");
-  assert.equal(withPiece("Hello", ["p", 0, "Bye"]), "Bye");
-  assert.equal(withPiece("Hello", ["p", 0, ""]), undefined);
 });

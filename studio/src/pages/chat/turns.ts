@@ -1,6 +1,5 @@
 // Which turns a conversation shows, what they were sent with, and where files go.
 
-import type { TextPiece } from "../../api/feed.ts";
 import type { TurnDetails, TurnView, Value } from "../../api/types.ts";
 import { isObject, type Json, kindOf, resolve, type Schema } from "../../forms/schema.ts";
 
@@ -29,12 +28,6 @@ export interface SentFile {
   hash: string;
   type: string;
   name: string;
-}
-
-/** Take in a piece. Undefined is a text that is void, or a record now. */
-export function withPiece(text: string | undefined, [, start, delta]: TextPiece): string | undefined {
-  if (start === 0 && delta === "") return undefined;
-  return (text ?? "").slice(0, start) + delta;
 }
 
 /** The files among the fields of a node. */

@@ -1,52 +1,23 @@
 // What the models of a run write at this moment, by place.
 
-import { useEffect, useRef, useState } from "react";
+import { useMemo, useSyncExternalStore } from "react";
 
-import { type FeedMessage, useFeed } from "../../api/feed.ts";
-import { withPiece } from "./turns.ts";
-
-/** A text that is gone stays for so many milliseconds: most often its record comes at once. */
-const LINGER = 600;
+import { useFeed } from "../../api/feed.ts";
+import { GrowingTexts } from "../../ui/growing-texts.ts";
 
 /** Follows a run, and returns its text in progress by place. `status` subscribes again when it
  *  changes; `onChange` is called when there is something new to fetch. */
-export function useLiveText(run: string | null, status: string, onChange: () => void): Record<string, string> {
-  const [texts, setTexts] = useState<Record<string, string>>({});
-  const voids = useRef(new Map<string, ReturnType<typeof setTimeout>>());
-  const keep = (place: string) => {
-    clearTimeout(voids.current.get(place));
-    voids.current.delete(place);
-  };
+export function useLiveText(run: string | null, status: string, onChange: () => void): Readonly<Record<string, string>> {
+  const texts = useMemo(() => new GrowingTexts(), [run]);
   useFeed(
     run === null ? null : `run/${encodeURIComponent(run)}`,
     "now",
-    (message: FeedMessage) => {
+    (message) => {
       if (message.items.length > 0 || message.end !== undefined || message.status !== undefined) onChange();
-      if (message.end !== undefined) for (const place of [...voids.current.keys()]) keep(place);
-      if (message.text === undefined) return;
-      const pieces = message.text;
-      setTexts((before) => {
-        const next = { ...before };
-        for (const piece of pieces) {
-          const [place] = piece;
-          const text = withPiece(next[place], piece);
-          keep(place);
-          if (text !== undefined) next[place] = text;
-          else {
-            const drop = () => setTexts(({ [place]: _, ...rest }) => rest);
-            voids.current.set(place, setTimeout(drop, LINGER));
-          }
-        }
-        return next;
-      });
+      if (message.end !== undefined) texts.keep();
+      if (message.text !== undefined) texts.take(message.text);
     },
     { generation: status },
   );
-  useEffect(() => {
-    const timers = voids.current;
-    return () => {
-      for (const timer of timers.values()) clearTimeout(timer);
-    };
-  }, [run]);
-  return texts;
+  return useSyncExternalStore(texts.watch, texts.all);
 }

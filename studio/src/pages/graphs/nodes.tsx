@@ -3,10 +3,10 @@
 import type { ClassFieldView, ClassView } from "../../api/types.ts";
 
 const SOURCES: Record<string, [label: string, className: string, about: string]> = {
-  lm: ["LM", "lm", "filled by the LM"],
+  lm: ["LLM", "lm", "filled by the LLM"],
   given: ["given", "body", "given by the caller"],
   code: ["code", "body", "set by the node before"],
-  tools: ["tools", "tool", "calls that the LM makes"],
+  tools: ["tools", "tool", "calls that the LLM makes"],
 };
 
 interface NodesProps {
@@ -27,9 +27,9 @@ export function Nodes({ classes, start, selected, onSelect }: NodesProps) {
             </button>
             {each.node === start && <span className="tag">start</span>}
             {each.ending !== "never" && <span className="tag">{each.ending === "may" ? "may end" : "end"}</span>}
-            {each.chosen_by === "lm" && <span className="tag">LM chooses what follows</span>}
-            {each.chosen_by === "code" && <span className="tag">code chooses what follows</span>}
-            {each.lm && <span className="tag">LM {each.lm}</span>}
+            {each.chosen_by === "lm" && <span className="tag">LLM chooses the next node</span>}
+            {each.chosen_by === "code" && <span className="tag">code chooses the next node</span>}
+            {each.lm && <span className="tag">LLM {each.lm}</span>}
           </div>
           {each.about && <p className="muted class-about">{each.about}</p>}
           {each.fields.length > 0 && (

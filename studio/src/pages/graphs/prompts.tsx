@@ -14,10 +14,10 @@ export function Prompts({ graph }: { graph: string }) {
   });
   if (error) return <Problem error={error} />;
   if (data === undefined) return <Loading />;
-  if (data.prompts.length === 0) return <p className="muted">This graph asks no LM, or only in the words of its own code.</p>;
+  if (data.prompts.length === 0) return <p className="muted">This graph asks no LLM, or its own code writes the prompts.</p>;
   return (
     <div className="stack">
-      <p className="small muted">What the graph can send to an LM. Values are samples.</p>
+      <p className="small muted">All prompts that this graph can send to an LLM, with sample values.</p>
       {data.prompts.map((prompt, index) => (
         <Prompt key={index} prompt={prompt} />
       ))}

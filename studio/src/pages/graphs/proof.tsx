@@ -40,7 +40,7 @@ export function Problems({ problems, onNode }: { problems: ProblemView[]; onNode
 }
 
 export function Tools({ tools }: { tools: ToolView[] }) {
-  if (tools.length === 0) return <p className="muted">No node of this graph has tools. A field with Tools(…) lets the LM call functions before it answers.</p>;
+  if (tools.length === 0) return <p className="muted">No node of this graph has tools. A field with Tools(…) lets the LLM call functions before it answers.</p>;
   return (
     <ul className="stack">
       {tools.map((tool) => (
@@ -49,7 +49,7 @@ export function Tools({ tools }: { tools: ToolView[] }) {
             <code className="strong">{tool.name}</code>
             <span className="small muted">for {tool.node}</span>
           </p>
-          <p className="class-about">{tool.description || "It has no description: the LM sees its name and arguments alone."}</p>
+          <p className="class-about">{tool.description || "It has no description: the LLM sees only its name and arguments."}</p>
           <Arguments schema={tool.arguments as Schema} />
         </li>
       ))}

@@ -29,7 +29,7 @@ export function InboxList({ inbox, items, selected, onOpen }: ListProps) {
   return (
     <nav ref={list} className="panel inbox-list" aria-label="Questions">
       {items.length > MANY ? <VirtualRows items={items} selected={selected} parent={list} row={row} /> : items.map(row)}
-      {items.length === 0 && <p className="muted inbox-none">None of this kind waits.</p>}
+      {items.length === 0 && <p className="muted inbox-none">No question of this kind.</p>}
       {hidden.map(([run, count]) => (
         <button key={run} type="button" className="button quiet inbox-more" onClick={() => inbox.showAllOf(run)}>
           {count} more of {run}

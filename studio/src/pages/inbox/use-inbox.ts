@@ -89,7 +89,7 @@ async function findAnswer(gate: GateView): Promise<Answered | null> {
     if (gate.kind === "blocker") {
       const { blockers } = await api<BlockerPage>(pathOf`/teams/${gate.team ?? ""}/blockers`);
       const found = blockers.find((each) => gate.gate.endsWith(`/${each.id}`));
-      if (found === undefined) return { by: "", said: "the question is gone" };
+      if (found === undefined) return { by: "", said: "the question was withdrawn" };
       return found.answer === null ? null : { by: found.answered_by ?? "", said: found.answer };
     }
     if (gate.run_id === "") return { by: "", said: "answered" };

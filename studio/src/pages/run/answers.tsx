@@ -1,5 +1,4 @@
-// What an LM was asked and what it answered: prompts as they were sent, answers with what was wrong
-// with them, and rounds of tool calls.
+// The prompts that were sent to an LLM, its answers with their errors, and rounds of tool calls.
 
 import { useState } from "react";
 

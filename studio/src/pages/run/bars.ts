@@ -15,9 +15,9 @@ export function nameOfBar(bar: BarView): [name: string, more: string] {
     case "node":
       return [place === null ? bar.name : `${place.step} ${place.node}`, ""];
     case "fill":
-      return ["filled by the LM", ""];
+      return ["filled by the LLM", ""];
     case "choice":
-      return ["LM chooses", bar.name];
+      return ["LLM chooses", bar.name];
     case "body":
       return ["body", ""];
     case "tool":

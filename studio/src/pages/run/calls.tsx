@@ -25,8 +25,8 @@ export function Calls({ at, view, change }: { at: RunAt; view: RunView; change: 
   return (
     <div className="calls">
       {data.total === 0 && places.length === 0 && (
-        <Empty mark="◇" title="No LM was asked">
-          <p>Its nodes were made by code, or given.</p>
+        <Empty mark="◇" title="No LLM call">
+          <p>The code made all nodes of this run.</p>
         </Empty>
       )}
       <ol start={start + 1}>
@@ -122,9 +122,12 @@ function OpenedCall({ at, number }: { at: RunAt; number: number }) {
         </details>
       )}
       {!hasPrompt && (
-        <p className="small muted">
-          No prompt is stored with this call: the LM made its own, or the journal keeps none. What a model is sent: <Command text="bae prompts MODULE" />
-        </p>
+        <div className="stack-small">
+          <p className="small muted">No prompt is stored with this call. To see all prompts of the graph:</p>
+          <p>
+            <Command text="bae prompts MODULE" />
+          </p>
+        </div>
       )}
       {rounds.length > 0 && <RoundList rounds={rounds} />}
       {answers.length > 0 && <AnswerList answers={answers} rounds={rounds} />}

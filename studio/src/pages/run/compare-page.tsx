@@ -50,13 +50,13 @@ export default function ComparePage({ a, b }: { a: string; b: string }) {
           </div>
           <Verdict head={head} same={same} onSame={(on) => setParams(on ? { same: "1" } : {}, { replace: true })} />
           {head.a.graph !== head.b.graph && (
-            <p className="note">
-              These are runs of two graphs, {head.a.graph} and {head.b.graph}: nodes are paired by their class and visit alone.
+            <p className="note compare-note">
+              These are runs of two graphs, {head.a.graph} and {head.b.graph}: nodes are paired by class and visit.
             </p>
           )}
           {nodes.length === 0 && head.first === null && (
             <Empty mark="=" title="Both runs are the same">
-              <p>Every node, field and choice is equal. Times are no difference.</p>
+              <p>Every node, field and choice is equal. Times are not compared.</p>
             </Empty>
           )}
           <ol className="compare-nodes" aria-label="Nodes">
@@ -125,16 +125,16 @@ function Side({ row, label }: { row: RunRow; label: string }) {
         </p>
       )}
       <dl className="compare-usage">
-        <Number name="graph">{row.graph}</Number>
-        <Number name="age">
+        <Fact name="graph">{row.graph}</Fact>
+        <Fact name="age">
           <Age at={row.started} />
-        </Number>
-        <Number name="took">{formatSeconds(row.seconds)}</Number>
-        <Number name="steps">{row.steps === null ? "–" : formatCount(row.steps)}</Number>
-        <Number name="LM calls">{usage ? formatCount(usage.calls) : "…"}</Number>
-        <Number name="tokens">{usage ? formatCount(usage.input_tokens + usage.output_tokens) : "…"}</Number>
-        <Number name="cost">{!usage ? "…" : usage.calls === 0 ? "–" : formatCost(usage.cost)}</Number>
-        {usage !== null && usage !== undefined && usage.models.length > 0 && <Number name="models">{usage.models.join(", ")}</Number>}
+        </Fact>
+        <Fact name="took">{formatSeconds(row.seconds)}</Fact>
+        <Fact name="steps">{row.steps === null ? "–" : formatCount(row.steps)}</Fact>
+        <Fact name="LLM calls">{usage ? formatCount(usage.calls) : "…"}</Fact>
+        <Fact name="tokens">{usage ? formatCount(usage.input_tokens + usage.output_tokens) : "…"}</Fact>
+        <Fact name="cost">{!usage ? "…" : usage.calls === 0 ? "–" : formatCost(usage.cost)}</Fact>
+        {usage !== null && usage !== undefined && usage.models.length > 0 && <Fact name="models">{usage.models.join(", ")}</Fact>}
       </dl>
       {row.error && <p className="compare-error">{data?.error ?? row.error}</p>}
       <Replay run={row.run_id} graph={row.graph} />
@@ -142,7 +142,7 @@ function Side({ row, label }: { row: RunRow; label: string }) {
   );
 }
 
-function Number({ name, children }: { name: string; children: ReactNode }) {
+function Fact({ name, children }: { name: string; children: ReactNode }) {
   return (
     <div>
       <dt>{name}</dt>

@@ -1,5 +1,5 @@
-// Replay: whether the code of now goes the same way with the recorded values. Nothing is asked of an
-// LM, a function or a person.
+// Replay: whether the current code takes the same path with the recorded values. It calls no LLM and
+// no function, and asks no person.
 
 import "./compare-replay.css";
 
@@ -13,8 +13,8 @@ import { Copy, Problem } from "../../ui/basics.tsx";
 import { formatCount } from "../../ui/format.ts";
 import { Dialog } from "../../ui/overlays.tsx";
 
-/** A button that replays a run, and shows what was found. */
-export function Replay({ run, graph, className = "button small" }: { run: string; graph: string; className?: string }) {
+/** A button that replays a run and shows the outcome. `blocked` is why it cannot be replayed here. */
+export function Replay({ run, graph, className = "button small", blocked = "" }: { run: string; graph: string; className?: string; blocked?: string }) {
   const [isOpen, setOpen] = useState(false);
   const { may, why } = useMay("run");
   const served = useServes(graph);
@@ -24,8 +24,8 @@ export function Replay({ run, graph, className = "button small" }: { run: string
       <button
         type="button"
         className={className}
-        disabled={!may || !served.serves}
-        title={why || served.why || "Run the code of now with the recorded values"}
+        disabled={blocked !== "" || !may || !served.serves}
+        title={blocked || why || served.why || "Run the current code with the recorded values"}
         onClick={() => {
           setOpen(true);
           replay.mutate();
@@ -36,7 +36,7 @@ export function Replay({ run, graph, className = "button small" }: { run: string
       {isOpen && (
         <Dialog title={`Replay of ${run}`} kind="drawer" onClose={() => setOpen(false)}>
           <div aria-live="polite">
-            {replay.isPending && <p className="muted">The code runs with the recorded values…</p>}
+            {replay.isPending && <p className="muted">The current code runs with the recorded values…</p>}
             {replay.error && <Problem error={replay.error} />}
             {replay.data && <ReplayOutcome found={replay.data} />}
           </div>
@@ -47,13 +47,13 @@ export function Replay({ run, graph, className = "button small" }: { run: string
 }
 
 const OUTCOMES: Record<ReplayView["outcome"], [mark: string, text: string]> = {
-  same: ["✓", "The code of now goes the same way."],
-  differs: ["≠", "The code of now goes another way."],
+  same: ["✓", "The current code takes the same path."],
+  differs: ["≠", "The current code takes another path."],
   unknown: ["?", "This run cannot be replayed."],
 };
 
 /** What a replay found. */
-export function ReplayOutcome({ found }: { found: ReplayView }) {
+function ReplayOutcome({ found }: { found: ReplayView }) {
   const [mark, text] = OUTCOMES[found.outcome];
   return (
     <div className="stack">
@@ -86,7 +86,7 @@ function Difference({ text }: { text: string }) {
   return (
     <section aria-label="Difference">
       <p className="row small muted">
-        <span className="grow">− recorded, + the code of now</span>
+        <span className="grow">− recorded, + the current code</span>
         <Copy text={text} />
       </p>
       <pre className="replay-diff" tabIndex={0}>

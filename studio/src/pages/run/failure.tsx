@@ -61,7 +61,7 @@ export function Failure({ at, details, change }: { at: RunAt; details: RunDetail
         )}
         <dt>then</dt>
         <dd className="fix">
-          {serves && at.base === "" ? "Resume continues where it stopped, also after a change of the code. " : "Continue where it stopped: "}
+          {serves && at.base === "" ? "Resume continues where it stopped, with the current code. " : "Continue where it stopped: "}
           {(!serves || at.base !== "") && <Command text={`bae runs resume ${at.run}`} />}
         </dd>
       </dl>

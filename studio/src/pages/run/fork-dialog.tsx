@@ -8,7 +8,7 @@ import { api, ApiProblem, pathOf } from "../../api/client.ts";
 import { client, type RunAt } from "../../api/queries.ts";
 import type { EditableField, ForkFormView, RunDetails } from "../../api/types.ts";
 import { SchemaForm } from "../../forms/schema-form.tsx";
-import type { Schema } from "../../forms/schema.ts";
+import { type Fault, faultsIn, type Schema } from "../../forms/schema.ts";
 import { Loading, Problem } from "../../ui/basics.tsx";
 import { Dialog } from "../../ui/overlays.tsx";
 import { addressOf } from "./run-view.ts";
@@ -46,7 +46,7 @@ export function ForkDialog({ at, details, step, field, onStep, onClose }: ForkPr
           />
           {form.data !== undefined && <span className="strong">{form.data.node}</span>}
         </p>
-        <p className="small muted">The new run has the same nodes up to this one; this run stays as it is. What comes after is made anew, and people are asked again.</p>
+        <p className="small muted">The new run has the same nodes up to this step. Later nodes are made again, and people are asked again. This run does not change.</p>
         {form.error !== null && <Problem error={form.error} />}
         {form.error === null && form.data === undefined && <Loading />}
         {form.data !== undefined && <ForkForm key={step} at={at} form={form.data} meant={field} onClose={onClose} />}
@@ -84,7 +84,7 @@ function ForkForm({ at, form, meant, onClose }: { at: RunAt; form: ForkFormView;
       field={field}
       isChanged={field.name in changed}
       value={changed[field.name]}
-      faults={faultsOf(error, field.name)}
+      faults={error instanceof ApiProblem ? faultsIn(error.faults, "body", "changed", field.name) : []}
       onChange={(value) => setChanged({ ...changed, [field.name]: value })}
       onUndo={() => setChanged(Object.fromEntries(Object.entries(changed).filter(([name]) => name !== field.name)))}
     />
@@ -147,7 +147,7 @@ interface ForkFieldProps {
   field: EditableField;
   isChanged: boolean;
   value: unknown;
-  faults: { loc: (string | number)[]; msg: string }[];
+  faults: Fault[];
   onChange: (value: unknown) => void;
   onUndo: () => void;
 }
@@ -171,13 +171,4 @@ function ForkField({ field, isChanged, value, faults, onChange, onUndo }: ForkFi
       </p>
     </div>
   );
-}
-
-/** What the server found wrong with a changed field, with the rest of its place. */
-function faultsOf(error: unknown, name: string): { loc: (string | number)[]; msg: string }[] {
-  if (!(error instanceof ApiProblem)) return [];
-  return error.faults
-    .map((fault) => ({ ...fault, loc: fault.loc.filter((part, index) => !(index < 2 && (part === "body" || part === "changed"))) }))
-    .filter((fault) => String(fault.loc[0]) === name)
-    .map((fault) => ({ ...fault, loc: fault.loc.slice(1) }));
 }

@@ -3,54 +3,12 @@
 
 import { createContext, useCallback, useContext, useEffect, useRef, useState, useSyncExternalStore } from "react";
 
-import { type TextPiece, useFeed } from "../../api/feed.ts";
+import { useFeed } from "../../api/feed.ts";
 import { client, type RunAt } from "../../api/queries.ts";
 import type { RunDetails, RunRow } from "../../api/types.ts";
+import { GrowingTexts } from "../../ui/growing-texts.ts";
 
 const OFTEN = 250;
-/** Milliseconds that a text stays after its end. */
-const LINGER = 1_000;
-
-/** The text that is written at this moment, by the place of its field. */
-export class GrowingTexts {
-  #texts = new Map<string, string>();
-  #going = new Map<string, number>();
-  #places: readonly string[] = [];
-  #listeners = new Set<() => void>();
-
-  take(pieces: readonly TextPiece[]): void {
-    for (const [place, start, delta] of pieces) {
-      window.clearTimeout(this.#going.get(place));
-      // A text that is void, or a record now, stays until the record is read.
-      if (start === 0 && delta === "") this.#going.set(place, window.setTimeout(() => this.#drop(place), LINGER));
-      else this.#texts.set(place, (this.#texts.get(place) ?? "").slice(0, start) + delta);
-    }
-    this.#tell();
-  }
-
-  #drop(place: string): void {
-    this.#texts.delete(place);
-    this.#tell();
-  }
-
-  #tell(): void {
-    const places = [...this.#texts.keys()];
-    if (places.join() !== this.#places.join()) this.#places = places;
-    for (const listener of this.#listeners) listener();
-  }
-
-  clear(): void {
-    for (const place of this.#texts.keys()) this.take([[place, 0, ""]]);
-  }
-
-  readonly at = (place: string): string => this.#texts.get(place) ?? "";
-  readonly places = (): readonly string[] => this.#places;
-  readonly watch = (listener: () => void): (() => void) => {
-    this.#listeners.add(listener);
-    return () => this.#listeners.delete(listener);
-  };
-}
-
 const NONE = new GrowingTexts();
 export const TextsContext = createContext<GrowingTexts>(NONE);
 
@@ -99,7 +57,7 @@ export function useLive(at: RunAt, details: RunDetails | undefined): Live {
     },
     { generation, base: at.base },
   );
-  // A run that was over may go on: after an answer, or when it is resumed.
+  // A run that was over may continue: after an answer, or when it is resumed.
   useFeed(
     "runs",
     "now",

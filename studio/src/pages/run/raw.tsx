@@ -1,4 +1,4 @@
-// The records of a run as they are stored, in pages.
+// The stored records of a run, in pages.
 
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
@@ -76,7 +76,7 @@ function Record({ line }: { line: LineView }) {
   );
 }
 
-/** What a record is about, in a line: the place, and its short parts. */
+/** A record in a line: its place and its short values. */
 function aboutOf(line: LineView): string {
   const parts = Object.entries(line.data)
     .filter(([, value]) => typeof value === "string" || typeof value === "number")

@@ -1,34 +1,35 @@
-// What can be done with a run. What cannot says why.
+// The actions on a run. A disabled action has its reason as a tooltip.
 
 import { useState } from "react";
 import { Link, useLocation } from "wouter";
 
 import { api, pathOf } from "../../api/client.ts";
-import { refreshRun, type RunAt } from "../../api/queries.ts";
-import type { LinePage, ReplayView, RunDetails } from "../../api/types.ts";
+import { client, refreshRun, type RunAt } from "../../api/queries.ts";
+import type { LinePage, RunDetails } from "../../api/types.ts";
 import { gateKey } from "../../gates/answers.ts";
 import { useMay, useServes } from "../../studio.tsx";
 import { Problem } from "../../ui/basics.tsx";
 import { saveBlob } from "../../ui/file-value.tsx";
-import { Dialog, Menu, type MenuAction } from "../../ui/overlays.tsx";
-import { CompareDialog, DeleteDialog, ReplayDialog } from "./run-dialogs.tsx";
+import { Menu, type MenuAction } from "../../ui/overlays.tsx";
+import { DeleteRuns } from "../runs/delete-runs.tsx";
+import { CompareDialog } from "./compare-dialog.tsx";
+import { Replay } from "./compare-replay.tsx";
 
 const OVER = new Set(["ended", "failed", "cancelled"]);
 
-type Open = "" | "compare" | "delete" | "replay";
+type Open = "" | "compare" | "delete";
 
 export function RunActions({ at, details, onFork }: { at: RunAt; details: RunDetails; onFork: () => void }) {
   const [open, setOpen] = useState<Open>("");
   const [busy, setBusy] = useState("");
   const [error, setError] = useState<unknown>(null);
-  const [replay, setReplay] = useState<ReplayView | null>(null);
   const [, navigate] = useLocation();
   const can = useCan(at, details);
-  const post = async <T,>(what: string, after: (found: T) => void = () => {}) => {
+  const post = async (what: "resume" | "cancel") => {
     setBusy(what);
     setError(null);
     try {
-      after(await api<T>(at.base + pathOf`/runs/${at.run}/` + what, { method: "POST" }));
+      await api(at.base + pathOf`/runs/${at.run}/${what}`, { method: "POST" });
       refreshRun(at);
     } catch (problem) {
       setError(problem);
@@ -38,10 +39,11 @@ export function RunActions({ at, details, onFork }: { at: RunAt; details: RunDet
   };
   const isOver = OVER.has(details.status);
   const gate = details.waiting.find((each) => !each.answered);
-  const doReplay = () => {
-    setReplay(null);
-    setOpen("replay");
-    void post<ReplayView>("replay", setReplay);
+  const forget = () => {
+    client.removeQueries({ queryKey: ["run", at.base, at.run] });
+    client.removeQueries({ queryKey: ["run-list"] });
+    void client.invalidateQueries({ queryKey: ["runs"] });
+    navigate("/runs", { replace: true });
   };
   return (
     <>
@@ -52,21 +54,17 @@ export function RunActions({ at, details, onFork }: { at: RunAt; details: RunDet
           </Link>
         )}
         {(details.status === "failed" || details.status === "interrupted" || details.status === "cancelled") && (
-          <button type="button" className="button primary" disabled={can.resume !== "" || busy !== ""} title={can.resume || "Go on where it stopped"} onClick={() => void post("resume")}>
+          <button type="button" className="button primary" disabled={can.resume !== "" || busy !== ""} title={can.resume || "Continue where it stopped"} onClick={() => void post("resume")}>
             {busy === "resume" ? "Resuming…" : "Resume"}
           </button>
         )}
         <button type="button" className="button" disabled={can.fork !== ""} title={can.fork || "A new run from one of its steps, with other values"} onClick={onFork}>
           Fork…
         </button>
-        <button type="button" className="button" disabled={at.base !== ""} title={at.base === "" ? "What differs from another run" : "Runs of a team are compared in its own pages"} onClick={() => setOpen("compare")}>
+        <button type="button" className="button" disabled={at.base !== ""} title={at.base === "" ? "Compare with another run" : "Runs of a team's agents can only be read here"} onClick={() => setOpen("compare")}>
           Compare…
         </button>
-        {isOver && (
-          <button type="button" className="button" disabled={can.replay !== ""} title={can.replay || "Whether the code of now goes the same way with the recorded values"} onClick={doReplay}>
-            Replay
-          </button>
-        )}
+        {isOver && <Replay run={at.run} graph={details.graph} className="button" blocked={can.replay} />}
         {!isOver && (
           <button type="button" className="button danger" disabled={can.cancel !== "" || busy !== ""} title={can.cancel || "Stop it for good"} onClick={() => void post("cancel")}>
             {busy === "cancel" ? "Cancelling…" : "Cancel"}
@@ -96,12 +94,7 @@ export function RunActions({ at, details, onFork }: { at: RunAt; details: RunDet
         </div>
       )}
       {open === "compare" && <CompareDialog details={details} onClose={() => setOpen("")} />}
-      {open === "replay" && (
-        <Dialog title={`Replay of ${details.run_id}`} onClose={() => setOpen("")}>
-          <ReplayDialog replay={replay} error={error} />
-        </Dialog>
-      )}
-      {open === "delete" && <DeleteDialog at={at} details={details} onClose={() => setOpen("")} onDeleted={() => navigate("/runs", { replace: true })} />}
+      {open === "delete" && <DeleteRuns rows={[details]} onClose={() => setOpen("")} onDeleted={(gone) => gone.has(at.run) && forget()} />}
     </>
   );
 }
@@ -116,7 +109,7 @@ function useCan({ base }: RunAt, details: RunDetails) {
     resume: ofTeam || run.why || served.why,
     fork: ofTeam || edit.why || served.why,
     cancel: ofTeam || run.why,
-    replay: ofTeam || run.why || served.why || (isBusy ? "It is still in progress" : ""),
+    replay: ofTeam,
     delete: ofTeam || admin.why || (isBusy ? "It is in progress: cancel it first" : details.forks.length > 0 ? "Delete its forks first" : ""),
   };
 }

@@ -1,9 +1,9 @@
-// Who a run is, how it stands, and what can be done with it.
+// The header of a run: its id, status and usage, and the actions on it.
 
 import { Link } from "wouter";
 
 import type { RunAt } from "../../api/queries.ts";
-import type { RunDetails } from "../../api/types.ts";
+import type { LimitView, RunDetails } from "../../api/types.ts";
 import { useServes, useStudio } from "../../studio.tsx";
 import { Age, Copy, Status } from "../../ui/basics.tsx";
 import { formatCost, formatCount, formatSeconds } from "../../ui/format.ts";
@@ -31,6 +31,7 @@ export function RunHeader({ at, details, worked, isElsewhere, change, onFork }: 
     facts.push(`${formatCount(tokens)} tokens${usage.cached_tokens > 0 ? `, ${formatCount(usage.cached_tokens)} of them cached` : ""}`);
     facts.push(usage.cost === null ? "cost unknown" : formatCost(usage.cost));
   }
+  if (details.max_iters > 0 && details.status !== "ended") facts.push(`${formatCount(details.steps ?? 0)} of at most ${plural(details.max_iters, "node")}`);
   return (
     <header className="run-header">
       <div className="run-title">
@@ -48,25 +49,49 @@ export function RunHeader({ at, details, worked, isElsewhere, change, onFork }: 
         <div className="grow" />
         <RunActions at={at} details={details} onFork={onFork} />
       </div>
-      <p className="run-facts muted">
-        <GraphName graph={details.graph} isOwn={at.base === ""} /> · <Age at={details.started} />
-        {Date.now() / 1000 - details.started >= 5 && " ago"}
+      <p className="run-facts listed muted">
+        <span>
+          <GraphName graph={details.graph} isOwn={at.base === ""} />
+        </span>
+        <span>
+          <Age at={details.started} />
+          {Date.now() / 1000 - details.started >= 5 && " ago"}
+        </span>
         {facts.filter(Boolean).map((fact) => (
-          <span key={fact}> · {fact}</span>
+          <span key={fact}>{fact}</span>
         ))}
         {details.status === "ended" && details.end !== null && (
           <span title={details.no_result}>
-            {" · ended at "}
+            {"ended at "}
             <button type="button" className="link strong" onClick={() => change({ step: Math.max(0, (details.steps ?? 1) - 1), path: "", field: "", node: "", filter: "", tab: "trace" })}>
               {details.end}
             </button>
           </span>
         )}
-        {usage !== null && usage.models.length > 0 && <span> · {usage.models.join(", ")}</span>}
+        {usage !== null && usage.models.length > 0 && <span>{usage.models.join(", ")}</span>}
+        {details.status !== "ended" &&
+          details.budgets.map((budget, index) => (
+            <span key={index} title="Spent of the budget of this server's LLM, by all of its runs">
+              {budget.scope} {budget.limits.map(limitText).join(", ")}
+            </span>
+          ))}
       </p>
       <Relations at={at} details={details} />
     </header>
   );
+}
+
+const LIMITS: Record<LimitView["name"], (amount: number | null) => string> = {
+  calls: (amount) => plural(amount ?? 0, "call"),
+  tokens: (amount) => plural(amount ?? 0, "token"),
+  cost: formatCost,
+  seconds: (amount) => formatSeconds(amount ?? 0),
+};
+
+/** A limit of a budget, as "$0.12 of $2.00". */
+function limitText({ name, spent, limit }: LimitView): string {
+  const format = LIMITS[name];
+  return name === "cost" || name === "seconds" ? `${format(spent)} of ${format(limit)}` : `${formatCount(spent ?? 0)} of ${format(limit)}`;
 }
 
 function GraphName({ graph, isOwn }: { graph: string; isOwn: boolean }) {
@@ -120,8 +145,7 @@ function Relations({ at, details }: { at: RunAt; details: RunDetails }) {
   );
 }
 
-/** What the run waits for. It stands in the row of the title, so that nothing moves when it is
- *  answered. */
+/** The open question of the run. It is in the row of the title, so that an answer moves nothing. */
 function Waiting({ details, change }: { details: RunDetails; change: ChangeView }) {
   const open = details.waiting.filter((gate) => !gate.answered);
   const gate = open[0];

@@ -29,7 +29,7 @@ export function sourceText(source: string, by: string, models: readonly string[]
     case "caller":
       return "given";
     case "lm":
-      return models.length > 0 ? models.join(", ") : "LM";
+      return models.length > 0 ? models.join(", ") : "LLM";
     case "gate":
       return "a person";
     case "tools":
@@ -60,7 +60,7 @@ export function Source({ source, by, models }: { source: string; by: string; mod
   );
 }
 
-/** What LM calls used, in a few words. */
+/** The usage of LLM calls in a few words. */
 export function usageText(usage: { calls?: number; input_tokens?: number; output_tokens?: number }): string[] {
   const calls = usage.calls ?? 0;
   if (calls === 0) return [];

@@ -55,7 +55,7 @@ export const StepCard = memo(function StepCard(props: StepCardProps) {
       </div>
       {isOpen && (
         <div className="step-fields">
-          {step.chosen_among.length > 1 && <p className="small muted step-chosen">chosen by the LM among {step.chosen_among.map((name) => name || "the end").join(", ")}</p>}
+          {step.chosen_among.length > 1 && <p className="small muted step-chosen">chosen by the LLM among {step.chosen_among.map((name) => name || "the end").join(", ")}</p>}
           {step.fields.map((each) => (
             <FieldRow
               key={each.name}
@@ -129,7 +129,7 @@ function FieldValue({ at, step, isOver, field, growing }: { at: RunAt; step: Ste
   );
 }
 
-/** Text that an LM writes at this moment. Only its end is shown, so that nothing below it moves. */
+/** Text that an LLM writes at this moment. Only its end is shown, so that nothing below it moves. */
 export function Growing({ text }: { text: string }) {
   const ref = useRef<HTMLDivElement>(null);
   useLayoutEffect(() => {

@@ -88,13 +88,13 @@ export function WhyPanel({ at, details, step, path, field, change, onFork }: Why
         </section>
         <section>
           <h3>Where it came from</h3>
-          {why.error !== null && origin === undefined && (held?.state === "there" || held === undefined ? <Problem error={why.error} /> : <p className="muted">It is not there yet.</p>)}
+          {why.error !== null && origin === undefined && (held?.state === "there" || held === undefined ? <Problem error={why.error} /> : <p className="muted">There is no value yet.</p>)}
           {why.error === null && origin === undefined && <Loading lines={3} />}
           {origin !== undefined && <OriginView origin={origin} change={change} depth={0} />}
         </section>
         {facts !== undefined && facts.calls > 0 && (
           <p className="small muted">
-            All LM calls of this node: {usageText(facts).join(", ")}, {formatCost(facts.cost)}
+            All LLM calls of this node: {usageText(facts).join(", ")}, {formatCost(facts.cost)}
           </p>
         )}
         {details.status === "waiting" && held?.state === "waiting" && <p className="note">A person is asked: answer at the top of the page.</p>}
@@ -105,7 +105,7 @@ export function WhyPanel({ at, details, step, path, field, change, onFork }: Why
 
 function Held({ at, step, path, field, waits }: { at: RunAt; step: number; path: string; field: FieldView; waits: boolean }) {
   if (field.state === "failed") return <p className="problem">{field.error}</p>;
-  if (field.state !== "there") return <p className="muted">{field.state === "waiting" && waits ? "It waits for a person." : "It is not there."}</p>;
+  if (field.state !== "there") return <p className="muted">{field.state === "waiting" && waits ? "It waits for a person." : "There is no value."}</p>;
   return <WholeValue at={at} step={{ path, step }} field={field} />;
 }
 
@@ -144,7 +144,7 @@ function OriginView({ origin, change, depth }: { origin: Origin; change: ChangeV
         </button>
       )}
       {depth < DEEPEST && origin.origin && (
-        <Chain label="it is the value of" place={origin.origin} change={change}>
+        <Chain label="the same value as" place={origin.origin} change={change}>
           <OriginView origin={origin.origin} change={change} depth={depth + 1} />
         </Chain>
       )}

@@ -5,16 +5,18 @@ import { useState } from "react";
 
 import { api, ApiProblem, pathOf } from "../../api/client.ts";
 import type { RunRow } from "../../api/types.ts";
-import { Dialog } from "../../ui/overlays.tsx";
+import { ConfirmDialog } from "../../ui/overlays.tsx";
 import { forksFirst } from "./rows.ts";
 
 const LISTED = 8;
 
 interface DeleteRunsProps {
-  rows: RunRow[];
+  rows: readonly Row[];
   onClose: () => void;
   onDeleted: (gone: ReadonlySet<string>) => void;
 }
+
+type Row = Pick<RunRow, "run_id" | "parent" | "preview">;
 
 export function DeleteRuns({ rows, onClose, onDeleted }: DeleteRunsProps) {
   const [refused, setRefused] = useState<[id: string, why: string][]>([]);
@@ -40,41 +42,34 @@ export function DeleteRuns({ rows, onClose, onDeleted }: DeleteRunsProps) {
     },
   });
   return (
-    <Dialog
+    <ConfirmDialog
       title={rows.length === 1 ? "Delete this run?" : `Delete ${rows.length} runs?`}
+      action={remove.isPending ? "Deleting…" : "Delete"}
+      cancel="Keep"
+      isDanger
+      isPending={remove.isPending}
+      onConfirm={() => remove.mutate()}
       onClose={onClose}
-      foot={
-        <>
-          <button type="button" className="button" onClick={onClose}>
-            Keep
-          </button>
-          <button type="button" className="button danger" disabled={remove.isPending} onClick={() => remove.mutate()}>
-            {remove.isPending ? "Deleting…" : "Delete"}
-          </button>
-        </>
-      }
     >
-      <div className="stack">
-        <p>The records of {rows.length === 1 ? "the run" : "these runs"} are removed from the journal. Nothing brings them back.</p>
-        <ul>
-          {rows.slice(0, LISTED).map((row) => (
-            <li key={row.run_id} className="truncate">
-              <code>{row.run_id}</code> <span className="muted">{row.preview}</span>
-            </li>
-          ))}
-          {rows.length > LISTED && <li className="muted">and {rows.length - LISTED} more</li>}
-        </ul>
-        {refused.length > 0 && (
-          <div className="problem" role="alert">
-            <p className="strong">{refused.length === 1 ? "One run was not deleted" : `${refused.length} runs were not deleted`}</p>
-            <ul>
-              {refused.map(([id, why]) => (
-                <li key={id}>{why}</li>
-              ))}
-            </ul>
-          </div>
-        )}
-      </div>
-    </Dialog>
+      <p>The records of {rows.length === 1 ? "the run" : "these runs"} are removed from the journal. They cannot be restored.</p>
+      <ul>
+        {rows.slice(0, LISTED).map((row) => (
+          <li key={row.run_id} className="truncate">
+            <code>{row.run_id}</code> <span className="muted">{row.preview}</span>
+          </li>
+        ))}
+        {rows.length > LISTED && <li className="muted">and {rows.length - LISTED} more</li>}
+      </ul>
+      {refused.length > 0 && (
+        <div className="problem" role="alert">
+          <p className="strong">{refused.length === 1 ? "One run was not deleted" : `${refused.length} runs were not deleted`}</p>
+          <ul>
+            {refused.map(([id, why]) => (
+              <li key={id}>{why}</li>
+            ))}
+          </ul>
+        </div>
+      )}
+    </ConfirmDialog>
   );
 }

@@ -29,8 +29,8 @@ export function EmptyRuns({ isFiltered, fresh, onShow, onClear, onStart }: Empty
   );
   if (isFiltered) {
     return (
-      <Empty mark="⌕" title="No run fits this filter">
-        <p>The search looks at ids, first words, graphs, errors, threads, metadata and last nodes.</p>
+      <Empty mark="⌕" title="No run matches the filter">
+        <p>The search covers ids, first words, graphs, errors, threads, metadata and last nodes.</p>
         {news}
         <button type="button" className="button" onClick={onClear}>
           Clear the filter
@@ -63,7 +63,7 @@ function TerminalCommand({ graph }: { graph: StudioGraph }) {
   if (data === undefined) return null;
   return (
     <>
-      <p>or in a terminal; it appears here while it runs:</p>
+      <p>Or start one in a terminal, and watch it here:</p>
       <Command text={commandFor(graph.run_command, data.start_schema as Schema)} />
     </>
   );

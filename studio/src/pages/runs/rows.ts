@@ -1,5 +1,5 @@
-// What the list of runs shows: pages in the order of the server, forks below their parents, and
-// changes that reach rows in place.
+// The rows of the list of runs: pages in the order of the server, with forks below their parents.
+// Changes update rows in place.
 
 import type { RunPage, RunRow } from "../../api/types.ts";
 
@@ -19,7 +19,7 @@ export const SPANS: Record<string, [seconds: number, label: string]> = {
   "30d": [2_592_000, "last 30 days"],
 };
 
-/** The filter of an address. What makes no sense is left out. */
+/** The filter of an address, without invalid parts. */
 export function filterOf(params: URLSearchParams): Filter {
   const since = params.get("since") ?? "";
   return {
@@ -43,8 +43,10 @@ export function queryOf(filter: Filter, now: number): Record<string, string | nu
   return { ...Object.fromEntries(given), ...(span ? { since: Math.floor(now - span[0]) } : {}) };
 }
 
-export interface NestedRow {
-  row: RunRow;
+type Linked = Pick<RunRow, "run_id" | "parent">;
+
+export interface NestedRow<T = RunRow> {
+  row: T;
   /** How many parents are above it in the list. */
   depth: number;
 }
@@ -55,17 +57,17 @@ export function nestRows(pages: readonly RunPage[]): NestedRow[] {
   return pages.flatMap((page) => nestPage(page.runs));
 }
 
-function nestPage(rows: readonly RunRow[]): NestedRow[] {
+function nestPage<T extends Linked>(rows: readonly T[]): NestedRow<T>[] {
   const listed = new Set(rows.map((row) => row.run_id));
-  const forks = new Map<string, RunRow[]>();
+  const forks = new Map<string, T[]>();
   for (const row of rows) {
     if (row.parent !== null && row.parent !== row.run_id && listed.has(row.parent)) {
       forks.set(row.parent, [...(forks.get(row.parent) ?? []), row]);
     }
   }
   const nested = new Set([...forks.values()].flat());
-  const found: NestedRow[] = [];
-  const add = (row: RunRow, depth: number) => {
+  const found: NestedRow<T>[] = [];
+  const add = (row: T, depth: number) => {
     found.push({ row, depth });
     for (const fork of forks.get(row.run_id) ?? []) add(fork, depth + 1);
   };
@@ -95,7 +97,7 @@ export function dropRuns<T extends RunPage>(pages: readonly T[], gone: ReadonlyS
 }
 
 /** Runs in an order in which they can be deleted: a fork before its parent. */
-export function forksFirst(rows: readonly RunRow[]): RunRow[] {
+export function forksFirst<T extends Linked>(rows: readonly T[]): T[] {
   return nestPage(rows)
     .reverse()
     .map(({ row }) => row);

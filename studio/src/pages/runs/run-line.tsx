@@ -104,7 +104,7 @@ function RunText({ row, depth }: { row: RunRow; depth: number }) {
 
 const OPEN = new Set<RunRow["status"]>(["running", "queued", "waiting"]);
 
-/** How long a run has taken. That of a run that is not over counts on. */
+/** How long a run has taken; the time of an open run counts on. */
 function Took({ row }: { row: RunRow }) {
   return OPEN.has(row.status) ? <Counting since={row.started} /> : <>{formatSeconds(row.seconds)}</>;
 }
@@ -115,8 +115,8 @@ function Counting({ since }: { since: number }) {
 
 function Cost({ row }: { row: RunRow }) {
   if (row.calls === null) return <None />;
-  if (row.calls === 0) return <span title="No LM was asked">–</span>;
-  return <span title={`${row.calls} LM ${row.calls === 1 ? "call" : "calls"}, ${row.tokens} tokens`}>{formatCost(row.cost)}</span>;
+  if (row.calls === 0) return <span title="No LLM call">–</span>;
+  return <span title={`${row.calls} LLM ${row.calls === 1 ? "call" : "calls"}, ${row.tokens} tokens`}>{formatCost(row.cost)}</span>;
 }
 
 function Resume({ row }: { row: RunRow }) {

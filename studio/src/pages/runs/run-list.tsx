@@ -1,9 +1,10 @@
 // The rows of the list of runs. Only those in view are in the document.
 
 import { useWindowVirtualizer } from "@tanstack/react-virtual";
-import { type ReactNode, useEffect, useLayoutEffect, useRef, useState, useSyncExternalStore } from "react";
+import { type ReactNode, useEffect, useLayoutEffect, useRef, useState } from "react";
 import { useLocation } from "wouter";
 
+import { useIsNarrow } from "../../ui/narrow.ts";
 import type { NestedRow } from "./rows.ts";
 import { RunLine } from "./run-line.tsx";
 
@@ -35,7 +36,7 @@ export function RunList({ rows, total, isStale, selected, onSelect, onCompare, c
   const head = useRef<HTMLDivElement>(null);
   const [margin, setMargin] = useState(0);
   const [covered, setCovered] = useState(0);
-  const isNarrow = useNarrow();
+  const isNarrow = useIsNarrow();
   const [, navigate] = useLocation();
   const size = isNarrow ? ROW_ON_PHONE : ROW;
   useLayoutEffect(() => {
@@ -143,17 +144,5 @@ export function RunList({ rows, total, isStale, selected, onSelect, onCompare, c
       </div>
       {end && <div className="runs-end">{end}</div>}
     </div>
-  );
-}
-
-const narrow = matchMedia("(max-width: 760px)");
-
-function useNarrow(): boolean {
-  return useSyncExternalStore(
-    (listener) => {
-      narrow.addEventListener("change", listener);
-      return () => narrow.removeEventListener("change", listener);
-    },
-    () => narrow.matches,
   );
 }

@@ -94,15 +94,15 @@ export default function RunsPage() {
           {selected.size > 0 ? (
             <SelectionBar selected={chosen.map((row) => row.run_id)} onCompare={compare} onDelete={() => setDeleting(true)} onClear={() => setSelected(new Set())} />
           ) : (
-            <span aria-live="polite">
-              {runs.fresh > 0 && (
-                <button type="button" className="button small new-runs" onClick={showNew}>
-                  {runs.fresh >= 50 ? "50 or more" : runs.fresh} new {runs.fresh === 1 ? "run" : "runs"} ↑
-                </button>
-              )}
-            </span>
+            <span className="small muted">{countText(runs.rows.length, runs.query.hasNextPage)}</span>
           )}
-          <span className="small muted runs-count">{countText(runs.rows.length, runs.query.hasNextPage)}</span>
+          <span aria-live="polite">
+            {runs.fresh > 0 && selected.size === 0 && (
+              <button type="button" className="button small new-runs" onClick={showNew}>
+                {runs.fresh >= 50 ? "50 or more" : runs.fresh} new {runs.fresh === 1 ? "run" : "runs"} ↑
+              </button>
+            )}
+          </span>
         </RunList>
       )}
       {isPending && <Loading lines={8} />}

@@ -2,7 +2,7 @@
 
 import { kindOf, resolve, type Schema } from "../../forms/schema.ts";
 
-/** What stands for a value until somebody writes another. */
+/** A sample value for the command. */
 function sampleOf(given: Schema, root: Schema): string {
   const schema = resolve(given, root);
   const kind = kindOf(schema, root);

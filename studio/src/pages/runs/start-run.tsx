@@ -7,8 +7,8 @@ import { Link, useLocation } from "wouter";
 import { api, ApiProblem, pathOf } from "../../api/client.ts";
 import { client, graphQuery, threadsQuery } from "../../api/queries.ts";
 import type { GraphView, RunDetails } from "../../api/types.ts";
-import { type Fault, initialOf, type Schema } from "../../forms/schema.ts";
-import { SchemaForm } from "../../forms/schema-form.tsx";
+import { type Fault, faultsIn, initialOf, type Schema } from "../../forms/schema.ts";
+import { Faults, SchemaForm } from "../../forms/schema-form.tsx";
 import { useMay, useServes, useStudio } from "../../studio.tsx";
 import { Command, Loading, Problem } from "../../ui/basics.tsx";
 import { Dialog } from "../../ui/overlays.tsx";
@@ -98,7 +98,7 @@ function StartForm({ graph, thread, onGraph, onClose }: StartFormProps) {
     },
   });
   const faults = start.error instanceof ApiProblem ? start.error.faults : [];
-  const at = (part: string): Fault[] => faults.filter((fault) => fault.loc[0] === "body" && fault.loc[1] === part).map((fault) => ({ ...fault, loc: fault.loc.slice(2) }));
+  const at = (part: string) => faultsIn(faults, "body", part);
   const placed = new Set(["start", "run_id", "thread", "metadata"]);
   const isPlaced = faults.length > 0 && faults.every((fault) => fault.loc[0] === "body" && placed.has(String(fault.loc[1])));
   const clear = () => {
@@ -151,7 +151,7 @@ function StartForm({ graph, thread, onGraph, onClose }: StartFormProps) {
           {studio.lm && (
             <>
               {" "}
-              <span className="tag">LM {studio.lm}</span>
+              <span className="tag">LLM {studio.lm}</span>
             </>
           )}
         </p>
@@ -192,7 +192,7 @@ function MoreFields({ draft, change, at }: MoreFieldsProps) {
   return (
     <details className="form-group more-fields" open={isOpen || undefined}>
       <summary>Run id, thread and metadata</summary>
-      <TextField label="Run id" about="An id that you choose makes it safe to send the same start twice. Otherwise the server makes one." value={draft.runId} onChange={(runId) => change({ runId })} faults={at("run_id")} />
+      <TextField label="Run id" about="With your own id, sending the form twice starts one run. Default: a new id." value={draft.runId} onChange={(runId) => change({ runId })} faults={at("run_id")} />
       <TextField label="Thread" about="The conversation that this run continues." value={draft.thread} onChange={(thread) => change({ thread })} faults={at("thread")} list="start-threads" />
       <datalist id="start-threads">
         {threads.map((each) => (
@@ -201,7 +201,7 @@ function MoreFields({ draft, change, at }: MoreFieldsProps) {
       </datalist>
       <fieldset className="form-field metadata">
         <legend className="form-label">Metadata</legend>
-        <p className="small muted">Runs are found by it.</p>
+        <p className="small muted">The search finds runs by metadata.</p>
         {draft.metadata.map(([key, value], index) => (
           <div key={index} className="row">
             <input className="input" aria-label={`Key ${index + 1}`} placeholder="key" value={key} onChange={(event) => change({ metadata: draft.metadata.with(index, [event.target.value, value]) })} />
@@ -216,7 +216,7 @@ function MoreFields({ draft, change, at }: MoreFieldsProps) {
             Add
           </button>
         </p>
-        <FaultLines faults={at("metadata")} />
+        <Faults faults={at("metadata")} />
       </fieldset>
     </details>
   );
@@ -241,16 +241,8 @@ function TextField({ label, about, value, onChange, faults, list }: TextFieldPro
       <input id={id} className="input" autoComplete="off" spellCheck={false} list={list} aria-invalid={faults.length > 0} aria-describedby={`${id}-about`} value={value} onChange={(event) => onChange(event.target.value)} />
       <div id={`${id}-about`}>
         <p className="small muted">{about}</p>
-        <FaultLines faults={faults} />
+        <Faults faults={faults} />
       </div>
     </div>
   );
-}
-
-function FaultLines({ faults }: { faults: Fault[] }) {
-  return faults.map((fault) => (
-    <p key={fault.loc.join(".") + fault.msg} className="small fault" role="alert">
-      {[...fault.loc, fault.msg].join(": ")}
-    </p>
-  ));
 }

@@ -7,6 +7,7 @@ import { api } from "../../api/client.ts";
 import { useFeed } from "../../api/feed.ts";
 import { client } from "../../api/queries.ts";
 import type { RunCounts, RunPage, RunRow } from "../../api/types.ts";
+import { useSoon } from "../../ui/soon.ts";
 import { dropRuns, type Filter, nestRows, patchPages, queryOf } from "./rows.ts";
 
 const PAGE = 200;
@@ -61,7 +62,7 @@ export function useRuns(filter: Filter) {
   }, [filter, key]);
 
   // The server knows which new runs belong to the filter.
-  const lookForNew = useThrottled(async () => {
+  const lookForNew = useSoon(async () => {
     const listed = client.getQueryData<Listed>(key);
     if (listed === undefined) return;
     const known = new Set(listed.pages.flatMap((page) => page.runs.map((row) => row.run_id)));
@@ -71,7 +72,7 @@ export function useRuns(filter: Filter) {
   }, HEAD_WAIT);
 
   const changed = useRef({ rows: new Map<string, RunRow>(), last: 0 });
-  const patch = useThrottled(async () => {
+  const patch = useSoon(async () => {
     const { rows: found, last } = changed.current;
     changed.current = { rows: new Map(), last };
     const listed = client.getQueryData<Listed>(key);
@@ -101,7 +102,7 @@ export function useRuns(filter: Filter) {
     patch();
   }, [interrupted, patch]);
 
-  const recount = useThrottled(async () => client.invalidateQueries({ queryKey: ["run-counts"] }), COUNT_WAIT);
+  const recount = useSoon(async () => client.invalidateQueries({ queryKey: ["run-counts"] }), COUNT_WAIT);
   useFeed(
     first === undefined ? null : "runs",
     first?.change,
@@ -134,27 +135,4 @@ export function useCounts(filter: Filter) {
     queryFn: ({ signal }) => api<RunCounts>("/run-counts", { query: queryOf({ ...rest, status: "" }, now()), signal }),
     placeholderData: keepPreviousData,
   }).data;
-}
-
-/** A function that calls `work` soon, at most once in each `wait` milliseconds. What is `kept` is
- *  done at once when the page is left. */
-function useThrottled(work: () => Promise<unknown>, wait: number, kept = false): () => void {
-  const latest = useRef(work);
-  latest.current = work;
-  const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
-  useEffect(
-    () => () => {
-      if (timer.current === null) return;
-      clearTimeout(timer.current);
-      timer.current = null;
-      if (kept) void latest.current();
-    },
-    [kept],
-  );
-  return useCallback(() => {
-    timer.current ??= setTimeout(() => {
-      timer.current = null;
-      void latest.current();
-    }, wait);
-  }, [wait]);
 }

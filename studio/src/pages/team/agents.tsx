@@ -1,4 +1,4 @@
-// Who does what now. Without a run nobody works, whatever was stored last.
+// The agents and their current work. Without a run no agent works, whatever was stored last.
 
 import { Link } from "wouter";
 

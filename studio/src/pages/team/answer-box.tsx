@@ -7,11 +7,11 @@ import { api, pathOf } from "../../api/client.ts";
 import type { BlockerView } from "../../api/types.ts";
 import { useMay } from "../../studio.tsx";
 import { Age, Problem } from "../../ui/basics.tsx";
-import { useDraft } from "./drafts.ts";
+import { useTextDraft } from "../../forms/drafts.ts";
 import { blockersQuery, refreshTeam } from "./queries.ts";
 import { useAct } from "./steering.tsx";
 
-/** The box for the open question of a task. What was typed stays, too, where somebody else was first. */
+/** The box for the open question of a task. Typed text stays when another person answers first. */
 export function AnswerBox({ team, task, compact = false }: { team: string; task: string; compact?: boolean }) {
   const { data, error } = useQuery(blockersQuery(team, true));
   const asked = data?.blockers.filter((each) => each.task === task) ?? [];
@@ -22,10 +22,10 @@ export function AnswerBox({ team, task, compact = false }: { team: string; task:
 
 export const answerDraft = (team: string, task: string) => `answer/${team}/${task}`;
 
-/** An answer that was not sent, to a question that somebody else answered meanwhile. */
+/** An unsent answer to a question that another person has answered meanwhile. */
 function Late({ blocker }: { blocker: BlockerView }) {
   const { may, why } = useMay("run");
-  const [draft, , forget] = useDraft(answerDraft(blocker.team, blocker.task));
+  const [draft, , forget] = useTextDraft(answerDraft(blocker.team, blocker.task));
   const act = useAct(blocker.team);
   return (
     <div className="late" role="status">
@@ -80,7 +80,7 @@ export function Questions({ team, task }: { team: string; task: string }) {
 function Answer({ blocker, compact }: { blocker: BlockerView; compact: boolean }) {
   const { may, why } = useMay("answer");
   const id = useId();
-  const [draft, setDraft, forget] = useDraft(answerDraft(blocker.team, blocker.task));
+  const [draft, setDraft, forget] = useTextDraft(answerDraft(blocker.team, blocker.task));
   const send = useMutation({
     mutationFn: (answer: string) => api<BlockerView>(pathOf`/teams/${blocker.team}/blockers/${blocker.id}`, { method: "POST", body: { answer } }),
     onSuccess: forget,
@@ -114,7 +114,7 @@ function Answer({ blocker, compact }: { blocker: BlockerView; compact: boolean }
         </button>
         {blocker.digest !== null && (
           <button type="button" className="button small" disabled={!may || send.isPending} title={why} onClick={() => send.mutate("yes")}>
-            Yes, let it in
+            Yes, allow it
           </button>
         )}
         <span className="small muted" aria-live="polite">

@@ -6,14 +6,14 @@ import { Link } from "wouter";
 import type { TaskRow } from "../../api/types.ts";
 import { Age, Empty, Status } from "../../ui/basics.tsx";
 import { answerDraft, AnswerBox } from "./answer-box.tsx";
-import { useDraft } from "./drafts.ts";
+import { useTextDraft } from "../../forms/drafts.ts";
 import type { Shared } from "./shared.ts";
 import { GoalForm } from "./start-forms.tsx";
 import { attemptOf, type Column, columnOf, COLUMNS, countsText, shownStatus } from "./tasks.ts";
 
 const REST = 1_200;
 const MANY = 100;
-/** What is shown first on a phone, if there is some of it. */
+/** The order in which a phone looks for its first column. */
 const FIRST: readonly Column[] = ["needs", "working", "failed", "todo", "done"];
 
 export function Board(props: Shared) {
@@ -28,7 +28,7 @@ export function Board(props: Shared) {
   if (rows.length === 0) {
     return (
       <Empty mark="☰" title="No tasks yet">
-        <p>Say what you want built. The team reads the repository, asks what is open, and makes a plan that you approve.</p>
+        <p>Describe what to build. The team reads the repository, asks its questions, and makes a plan that you approve.</p>
         <GoalForm team={props.team.team} isFirst />
       </Empty>
     );
@@ -80,15 +80,15 @@ function BoardColumn({ column, name, tasks, isChosen, ...shared }: Shared & { co
 }
 
 const EMPTY: Record<Column, string> = {
-  todo: "Nothing is left to start.",
-  working: "Nobody works now.",
+  todo: "No task is left to start.",
+  working: "No agent is at work.",
   needs: "Nothing waits for you.",
   failed: "Nothing failed.",
   done: "Nothing is merged yet.",
 };
 
 function Card({ row, team, critical, address, go }: Shared & { row: TaskRow }) {
-  const [draft] = useDraft(answerDraft(team.team, row.key));
+  const [draft] = useTextDraft(answerDraft(team.team, row.key));
   const isOpen = address.task === row.key;
   const isCritical = critical.has(row.key);
   const column = columnOf(row);

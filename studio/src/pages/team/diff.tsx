@@ -11,7 +11,7 @@ import { useMay } from "../../studio.tsx";
 import { Empty, Loading, Problem } from "../../ui/basics.tsx";
 import { formatCount } from "../../ui/format.ts";
 import { describeFile, type DiffRow, longestOf, noteOf, rowsOf } from "./diff-rows.ts";
-import { setDraft } from "./drafts.ts";
+import { setDraft } from "../../forms/drafts.ts";
 import { diffQuery } from "./queries.ts";
 import { noteBox, noteDraft } from "./steering.tsx";
 import type { TabProps } from "./task-about.tsx";
@@ -55,7 +55,7 @@ export function Diff({ team, details, address, go }: TabProps) {
       {whole.map((each, index) => each.error && <Problem key={full[index]} error={each.error} />)}
       {!isStarted ? (
         <Empty mark="±" title="No change yet">
-          <p>The agent has written nothing. Its change appears here, by file and line.</p>
+          <p>The change of the agent appears here by file and line.</p>
         </Empty>
       ) : files === undefined ? (
         error ? (

@@ -7,13 +7,13 @@ import { api, ApiProblem, pathOf } from "../../api/client.ts";
 import type { AnsweredView, JobPage, JobView, PlanningPage, PlanningView, QuestionBody } from "../../api/types.ts";
 import { useMay } from "../../studio.tsx";
 import { Age, Problem, Status } from "../../ui/basics.tsx";
-import { useDraft } from "./drafts.ts";
+import { useTextDraft } from "../../forms/drafts.ts";
 import { refreshTeam } from "./queries.ts";
 import { Long } from "./task-about.tsx";
 
 const OFTEN = 1_500;
 
-/** What was started here. Null where this server starts nothing. */
+/** The planning and the run that this server has started. Null if it starts none. */
 export function useJobs(team: string): JobPage | null | undefined {
   const { data, error } = useQuery({
     queryKey: ["team", team, "jobs"],
@@ -36,7 +36,7 @@ export function PlanningNow({ team }: { team: string }) {
   if (job === undefined) return null;
   return (
     <span className="row small" title={job.command}>
-      <Status status="running" title={job.command} /> a goal is planned, since <Age at={job.started} />
+      <Status status="running" title={job.command} /> planning a goal, started <Age at={job.started} />
       <StopJob team={team} kind="plan" />
     </span>
   );
@@ -50,7 +50,7 @@ export function StopJob({ team, kind, className = "button small danger" }: { tea
   });
   return (
     <>
-      <button type="button" className={className} disabled={!may || stop.isPending} title={why || "What is done is kept"} onClick={() => stop.mutate()}>
+      <button type="button" className={className} disabled={!may || stop.isPending} title={why || "Finished work is kept"} onClick={() => stop.mutate()}>
         {kind === "plan" ? "Stop planning" : "Stop"}
       </button>
       {stop.error !== null && <Problem error={stop.error} />}
@@ -58,7 +58,7 @@ export function StopJob({ team, kind, className = "button small danger" }: { tea
   );
 }
 
-/** What was started here and did not come to its end, and what planning asks. */
+/** Failed and stopped jobs, and the questions of planning. */
 export function Jobs({ team, isRunning }: { team: string; isRunning: boolean }) {
   const jobs = useJobs(team);
   const change = jobs?.change;
@@ -89,7 +89,7 @@ function Job({ job }: { job: JobView }) {
       </p>
       {job.reason !== "" && <p>{job.reason}</p>}
       {job.status === "failed" && job.output !== "" && <Long text={job.output} />}
-      {job.status === "stopped" && <p>{job.kind === "run" ? "What is done is kept: the next run continues." : "What is done is kept: plan the same goal again, and it continues."}</p>}
+      {job.status === "stopped" && <p>{job.kind === "run" ? "Finished work is kept: the next run continues." : "Finished work is kept: plan the same goal again to continue."}</p>}
       <p className="small">
         <code>{job.command}</code>
       </p>
@@ -123,7 +123,7 @@ function PlanningQuestions({ team, plan }: { team: string; plan: PlanningView })
 function PlanningQuestion({ team, plan, number, question }: { team: string; plan: string; number: number; question: string }) {
   const { may, why } = useMay("answer");
   const id = useId();
-  const [draft, setDraft, forget] = useDraft(`plan/${team}/${plan}/${number}`);
+  const [draft, setDraft, forget] = useTextDraft(`plan/${team}/${plan}/${number}`);
   const send = useMutation({
     mutationFn: (body: QuestionBody) => api<AnsweredView>(pathOf`/teams/${team}/plans/${plan}/questions/${number}`, { method: "POST", body }),
     onSuccess: forget,
@@ -154,7 +154,7 @@ function PlanningQuestion({ team, plan, number, question }: { team: string; plan
         <button type="submit" className="button primary small" disabled={!may || draft.trim() === "" || send.isPending} title={why || "Ctrl+Enter"}>
           Answer
         </button>
-        <button type="button" className="button small" disabled={!may || send.isPending} title={why || "The LLM decides, and notes what it assumes"} onClick={() => send.mutate({ decide: true })}>
+        <button type="button" className="button small" disabled={!may || send.isPending} title={why || "The LLM decides and notes its assumption"} onClick={() => send.mutate({ decide: true })}>
           Let the LLM decide
         </button>
       </div>

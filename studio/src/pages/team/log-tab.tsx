@@ -36,7 +36,7 @@ export function LogTab({ team, task }: { team: string; task: string }) {
   if (total === 0) {
     return (
       <Empty mark="…" title="Nothing happened yet">
-        <p>What the agent asks, does and sees appears here while it works.</p>
+        <p>The steps of the agent appear here while it works.</p>
       </Empty>
     );
   }
@@ -88,7 +88,7 @@ function Entry({ team, entry }: { team: string; entry: LogView }) {
   );
   const run = entry.run !== "" && (
     <Link className="small" href={pathOf`/team/${team}/runs/${entry.run}`}>
-      the run of the agent
+      open the run of the agent
     </Link>
   );
   return (

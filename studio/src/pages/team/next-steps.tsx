@@ -8,17 +8,17 @@ import { columnOf } from "./tasks.ts";
 export function NextSteps({ team, rows, plan, address, go }: Shared) {
   const job = useJobAtWork(team.team, "run");
   if (rows.length === 0) {
-    return address.view === "graph" ? <p className="note">There are no tasks yet: say what you want built, on the board.</p> : null;
+    return address.view === "graph" ? <p className="note">There are no tasks yet: describe what to build, on the board.</p> : null;
   }
   const waiting = plan.unapproved.length;
   if (waiting > 0 && address.view !== "plan") {
     return (
       <p className="note row wrap">
         <span className="grow">
-          {waiting === 1 ? "One task waits" : `${waiting} tasks wait`} for your approval. Nothing of {waiting === 1 ? "it" : "them"} is started before.
+          {waiting === 1 ? "One task waits" : `${waiting} tasks wait`} for your approval before {waiting === 1 ? "it starts" : "they start"}.
         </span>
         <button type="button" className="button primary small" onClick={() => go({ view: "plan" })}>
-          Look at the plan
+          Review the plan
         </button>
       </p>
     );

@@ -9,7 +9,7 @@ import type { ApproveBody, ApprovedView, TaskRow } from "../../api/types.ts";
 import { useMay } from "../../studio.tsx";
 import { Empty, Problem, Status } from "../../ui/basics.tsx";
 import { Markdown } from "../../ui/markdown.tsx";
-import { Dialog, Menu } from "../../ui/overlays.tsx";
+import { ConfirmDialog, Menu } from "../../ui/overlays.tsx";
 import { refreshTeam } from "./queries.ts";
 import type { Shared } from "./shared.ts";
 import { GoalForm } from "./start-forms.tsx";
@@ -64,7 +64,7 @@ export function Plan(props: Shared) {
       <div className="row wrap plan-actions">
         {plan.unapproved.length > 0 && (
           <>
-            <button type="button" className="button primary" disabled={!answer.may || tested.length === 0 || approve.isPending} title={answer.why || (tested.length === 0 ? "No test proves these tasks: choose them by name" : "")} onClick={() => approve.mutate({})}>
+            <button type="button" className="button primary" disabled={!answer.may || tested.length === 0 || approve.isPending} title={answer.why || (tested.length === 0 ? "No test proves these tasks: choose each below" : "")} onClick={() => approve.mutate({})}>
               Approve {untested.size === 0 ? "all" : "all with tests"} ({tested.length})
             </button>
             <button type="button" className="button" disabled={!answer.may || picked.length === 0 || approve.isPending} title={answer.why || (picked.length === 0 ? "Choose tasks below" : "")} onClick={approvePicked}>
@@ -83,7 +83,7 @@ export function Plan(props: Shared) {
       {drop.error !== null && <Problem error={drop.error} />}
       {rows.length === 0 && (
         <Empty mark="☰" title="No plan yet">
-          <p>Say what you want built. The plan appears here, to approve.</p>
+          <p>Describe what to build. The plan appears here for your approval.</p>
           <GoalForm team={team.team} isFirst />
         </Empty>
       )}
@@ -98,7 +98,7 @@ export function Plan(props: Shared) {
       ))}
       {left.length > 0 && (
         <section className="panel" aria-label="Left out">
-          <h2 className="panel-head small">Would not be started</h2>
+          <h2 className="panel-head small">Cannot start</h2>
           {list(left.map((each) => each.task))}
         </section>
       )}
@@ -116,54 +116,30 @@ export function Plan(props: Shared) {
       )}
       {form !== null && <TaskForm team={team.team} task={form === "" ? null : form} schema={plan.task_schema} mayApprove={answer.may} onClose={() => setForm(null)} />}
       {asks !== null && (
-        <Dialog
+        <ConfirmDialog
           title="Approve without tests?"
+          action={`Approve ${picked.length}`}
+          onConfirm={() => {
+            setAsks(null);
+            approve.mutate({ tasks: picked, without_tests: true });
+          }}
           onClose={() => setAsks(null)}
-          foot={
-            <>
-              <button type="button" className="button" onClick={() => setAsks(null)}>
-                Cancel
-              </button>
-              <button
-                type="button"
-                className="button primary"
-                onClick={() => {
-                  setAsks(null);
-                  approve.mutate({ tasks: picked, without_tests: true });
-                }}
-              >
-                Approve {picked.length}
-              </button>
-            </>
-          }
         >
-          <p>No test proves {asks.join(", ")}. The work is merged as its agent leaves it; look at its diff yourself.</p>
-        </Dialog>
+          <p>No test proves {asks.join(", ")}. The work is merged as its agent leaves it. Read its diff yourself.</p>
+        </ConfirmDialog>
       )}
       {dropping !== null && (
-        <Dialog
+        <ConfirmDialog
           title={`Drop ${dropping}?`}
+          action="Drop"
+          onConfirm={() => {
+            drop.mutate(dropping);
+            setDropping(null);
+          }}
           onClose={() => setDropping(null)}
-          foot={
-            <>
-              <button type="button" className="button" onClick={() => setDropping(null)}>
-                Cancel
-              </button>
-              <button
-                type="button"
-                className="button primary"
-                onClick={() => {
-                  drop.mutate(dropping);
-                  setDropping(null);
-                }}
-              >
-                Drop
-              </button>
-            </>
-          }
         >
           <p>The task is removed from the plan, with its attempts. A task that others depend on cannot be dropped.</p>
-        </Dialog>
+        </ConfirmDialog>
       )}
     </div>
   );

@@ -1,19 +1,17 @@
 // What the pages of a team read, and how it stays as it is now.
 
 import { keepPreviousData, queryOptions } from "@tanstack/react-query";
-import { useEffect, useRef } from "react";
 
 import { api, pathOf, type Query } from "../../api/client.ts";
 import { useFeed } from "../../api/feed.ts";
-import { client } from "../../api/queries.ts";
+import { client, get } from "../../api/queries.ts";
+import { useSoon } from "../../ui/soon.ts";
 import type { AttemptPage, AttemptView, BlockerPage, DiffView, LogPage, PlanView, ReviewPage, TaskDetails, TaskPage, TaskRow, TeamDetails, TestsView } from "../../api/types.ts";
 
 const PAGE = 500;
 const PAUSE = 400;
 const LONG_PAUSE = 1_500;
 const LOOK = 4_000;
-
-const get = <T>(path: string, query: Query = {}) => ({ signal }: { signal: AbortSignal }) => api<T>(path, { query, signal });
 
 /** The state of a team. A run that was killed says nothing: it is looked at now and then. */
 export const teamQuery = (team: string) =>
@@ -77,25 +75,11 @@ export function refreshTeam(team: string): void {
   void client.invalidateQueries({ queryKey: ["team", team] });
 }
 
-/** Calls a function at most once in a while; the last call is never lost. */
-function useSeldom(call: () => void, pause: number): () => void {
-  const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
-  const latest = useRef(call);
-  latest.current = call;
-  useEffect(() => () => void (timer.current !== null && clearTimeout(timer.current)), []);
-  return () => {
-    timer.current ??= setTimeout(() => {
-      timer.current = null;
-      latest.current();
-    }, pause);
-  };
-}
-
 /** Keep what is shown of a team as it is now. */
 export function useTeamFeed(team: string): void {
   // The plan of hundreds of tasks takes the server a moment.
-  const refresh = useSeldom(() => void client.invalidateQueries({ queryKey: ["team", team], predicate: ({ queryKey }) => queryKey[2] !== "plan" }), PAUSE);
-  const refreshPlan = useSeldom(() => void client.invalidateQueries({ queryKey: ["team", team, "plan"] }), LONG_PAUSE);
+  const refresh = useSoon(() => void client.invalidateQueries({ queryKey: ["team", team], predicate: ({ queryKey }) => queryKey[2] !== "plan" }), PAUSE);
+  const refreshPlan = useSoon(() => void client.invalidateQueries({ queryKey: ["team", team, "plan"] }), LONG_PAUSE);
   useFeed(`team/${encodeURIComponent(team)}`, "now", (message) => {
     if (message.items.length === 0) return;
     refresh();
@@ -105,7 +89,7 @@ export function useTeamFeed(team: string): void {
 
 /** Keep what an agent does as it is now: its steps are lines of its run, not events of the team. */
 export function FollowAgent({ team, base, run }: { team: string; base: string; run: string }) {
-  const refresh = useSeldom(() => {
+  const refresh = useSoon(() => {
     void client.invalidateQueries({ queryKey: ["team", team, "tasks"] });
     void client.invalidateQueries({ queryKey: ["team", team, "log"] });
   }, LONG_PAUSE);

@@ -8,7 +8,7 @@ import type { GoalBody, JobView, TeamRunBody } from "../../api/types.ts";
 import { useMay, useStudio } from "../../studio.tsx";
 import { Command, Problem } from "../../ui/basics.tsx";
 import { Dialog } from "../../ui/overlays.tsx";
-import { useDraft } from "./drafts.ts";
+import { useTextDraft } from "../../forms/drafts.ts";
 import { plansQuery, useJobs } from "./jobs.tsx";
 import { refreshTeam } from "./queries.ts";
 
@@ -17,7 +17,7 @@ export function GoalForm({ team, isFirst = false, onPlanned }: { team: string; i
   const { may, why } = useMay("run");
   const jobs = useJobs(team);
   const id = useId();
-  const [goal, setGoal, forget] = useDraft(`goal/${team}`);
+  const [goal, setGoal, forget] = useTextDraft(`goal/${team}`);
   const [decide, setDecide] = useState(false);
   const [acceptance, setAcceptance] = useState(true);
   const plan = useMutation({
@@ -31,12 +31,12 @@ export function GoalForm({ team, isFirst = false, onPlanned }: { team: string; i
   const plans = useQuery({ ...plansQuery(team), enabled: Boolean(jobs) });
   if (jobs === undefined) return null;
   if (isFirst && plans.data?.plans.some((each) => each.questions.some((question) => !question.answered))) {
-    return <p className="note">Planning waits for your answers above. The tasks appear here then.</p>;
+    return <p className="note">Planning waits for your answers above. Then the tasks appear here.</p>;
   }
   if (jobs?.jobs.some((job) => job.kind === "plan" && job.status === "running")) {
     return (
       <p className="note" role="status">
-        A goal is planned now: the repository is read, questions are asked if something is open, and the tasks appear here.
+        The team is planning: it reads the repository and may ask questions. The tasks appear here.
       </p>
     );
   }
@@ -54,7 +54,7 @@ export function GoalForm({ team, isFirst = false, onPlanned }: { team: string; i
         id={id}
         className="textarea"
         rows={4}
-        placeholder="What is to be built, in your words: what it does, for whom, and what it must not do."
+        placeholder="What to build, in your words: what it does, for whom, and what it must not do."
         value={goal}
         disabled={!may}
         onChange={(event) => setGoal(event.target.value)}
@@ -63,7 +63,7 @@ export function GoalForm({ team, isFirst = false, onPlanned }: { team: string; i
         }}
       />
       <label className="row">
-        <input type="checkbox" checked={decide} onChange={(event) => setDecide(event.target.checked)} /> ask me nothing: the LLM decides what is open
+        <input type="checkbox" checked={decide} onChange={(event) => setDecide(event.target.checked)} /> ask no questions: the LLM decides
       </label>
       <label className="row">
         <input type="checkbox" checked={acceptance} onChange={(event) => setAcceptance(event.target.checked)} /> features begin with acceptance tests
@@ -156,19 +156,19 @@ function RunForm({ team, onClose }: { team: string; onClose: () => void }) {
         </div>
         <div className="form-field">
           <label className="form-label" htmlFor={`${id}-lm`}>
-            LM <span className="muted">optional</span>
+            LLM <span className="muted">optional</span>
           </label>
           <input id={`${id}-lm`} className="input" placeholder={studio.lm ?? "the default of this machine"} value={body.lm ?? ""} onChange={(event) => change({ lm: event.target.value === "" ? null : event.target.value })} />
         </div>
         <Choice id={`${id}-worker`} label="How agents work" options={WORKERS} value={body.worker ?? "auto"} onChange={(worker) => change({ worker })} />
         {isProgram && (
           <label className="row">
-            <input type="checkbox" checked={body.allow_network ?? false} onChange={(event) => change({ allow_network: event.target.checked })} /> the program may use the network, which it needs
+            <input type="checkbox" checked={body.allow_network ?? false} onChange={(event) => change({ allow_network: event.target.checked })} /> allow the network, which the program needs
           </label>
         )}
         <Choice id={`${id}-review`} label="Reviews" options={REVIEWS} value={body.review ?? "advise"} onChange={(review) => change({ review })} />
         <label className="row">
-          <input type="checkbox" checked={body.wait ?? true} onChange={(event) => change({ wait: event.target.checked })} /> stay while tasks wait for answers
+          <input type="checkbox" checked={body.wait ?? true} onChange={(event) => change({ wait: event.target.checked })} /> keep running while tasks wait for answers
         </label>
         {start.error !== null && <Problem error={start.error} />}
       </form>

@@ -1,4 +1,4 @@
-// What a person asks of a task or of the run, and what became of it.
+// Requests of a person to a task or to the run, and their outcome.
 
 import { useMutation } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useState } from "react";
@@ -7,12 +7,12 @@ import { api, pathOf } from "../../api/client.ts";
 import type { ActionBody, ActionView, TaskRow } from "../../api/types.ts";
 import { useMay } from "../../studio.tsx";
 import { Problem } from "../../ui/basics.tsx";
-import { Dialog } from "../../ui/overlays.tsx";
-import { useDraft } from "./drafts.ts";
+import { ConfirmDialog } from "../../ui/overlays.tsx";
+import { useTextDraft } from "../../forms/drafts.ts";
 import { refreshTeam } from "./queries.ts";
 import { type Offer, offersOf } from "./tasks.ts";
 
-/** Asks the team for something. */
+/** Sends a request to the team. */
 export function useAct(team: string) {
   return useMutation({
     mutationFn: (body: ActionBody) => api<ActionView>(pathOf`/teams/${team}/actions`, { method: "POST", body }),
@@ -22,7 +22,7 @@ export function useAct(team: string) {
 
 const WHAT: Record<string, string> = { note: "The note", stop: "Stop", kill: "Kill", pause: "Pause", resume: "Resume", retry: "Retry", skip: "Skip" };
 
-/** What became of what was asked for. */
+/** The outcome of a request. */
 export function Asked({ asked }: { asked: ActionView | undefined }) {
   const [isOld, setOld] = useState(false);
   useEffect(() => {
@@ -32,34 +32,21 @@ export function Asked({ asked }: { asked: ActionView | undefined }) {
   }, [asked]);
   return (
     <span className="small muted" aria-live="polite">
-      {asked && !isOld && `${WHAT[asked.action] ?? asked.action}: ${asked.running ? "the run takes it now." : "the next run takes it; none is in progress."}`}
+      {asked && !isOld && `${WHAT[asked.action] ?? asked.action}: ${asked.running ? "the run takes it now." : "no run is in progress; the next run takes it."}`}
     </span>
   );
 }
 
-/** A question before something that cannot be taken back. */
+/** A question before an action of a person on a task or on the run. */
 export function Confirm({ offer, name, onYes, onClose }: { offer: Offer; name: string; onYes: () => void; onClose: () => void }) {
   return (
-    <Dialog
-      title={`${offer.label} ${name}?`}
-      onClose={onClose}
-      foot={
-        <>
-          <button type="button" className="button" onClick={onClose}>
-            Cancel
-          </button>
-          <button type="button" className="button primary" onClick={onYes}>
-            {offer.label}
-          </button>
-        </>
-      }
-    >
+    <ConfirmDialog title={`${offer.label} ${name}?`} action={offer.label} onConfirm={onYes} onClose={onClose}>
       <p>{offer.warning}</p>
-    </Dialog>
+    </ConfirmDialog>
   );
 }
 
-/** The buttons for what may be asked of a task, and the box for a note to its agent. */
+/** The actions on a task, and the box for a note to its agent. */
 export function Steering({ team, row, isRunning }: { team: string; row: TaskRow; isRunning: boolean }) {
   const { may, why } = useMay("run");
   const act = useAct(team);
@@ -71,7 +58,7 @@ export function Steering({ team, row, isRunning }: { team: string; row: TaskRow;
       {offers.length > 0 ? (
         <NoteBox team={team} task={row.key} act={act} isAtWork={isRunning && row.status === "in_progress"} />
       ) : (
-        <p className="small muted">Its work is in the team's branch. What is to be changed is a task of its own: add it in the plan.</p>
+        <p className="small muted">The work is merged into the team's branch. For further changes, add a task to the plan.</p>
       )}
       <div className="row wrap">
         {offers.map((offer) => (
@@ -109,7 +96,7 @@ export const noteBox = "team-note";
 
 function NoteBox({ team, task, act, isAtWork }: { team: string; task: string; act: ReturnType<typeof useAct>; isAtWork: boolean }) {
   const { may, why } = useMay("run");
-  const [draft, setDraft, forget] = useDraft(noteDraft(team, task));
+  const [draft, setDraft, forget] = useTextDraft(noteDraft(team, task));
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (draft.trim() === "" || act.isPending) return;

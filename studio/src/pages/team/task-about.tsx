@@ -11,7 +11,7 @@ import { Markdown } from "../../ui/markdown.tsx";
 import type { Address, Go } from "./address.ts";
 import { Questions } from "./answer-box.tsx";
 import { attemptsQuery } from "./queries.ts";
-import { countsText } from "./tasks.ts";
+import { countsText, shownStatus } from "./tasks.ts";
 
 export interface TabProps {
   team: string;
@@ -28,7 +28,7 @@ export function TaskAbout({ team, details, go, rows }: TabProps & { rows: readon
     keys.map((key) => (
       <span key={key} className="row wrap link-task">
         {known.has(key) ? <Link href={go.to({ task: key })}>{key}</Link> : key}
-        {known.has(key) && <Status status={known.get(key)!.status} />}
+        {known.has(key) && <Status status={shownStatus(known.get(key)!, true)} />}
       </span>
     ));
   return (
@@ -66,7 +66,7 @@ export function TaskAbout({ team, details, go, rows }: TabProps & { rows: readon
         <dd>{task.kind}</dd>
         <dt>Proof</dt>
         <dd>{PROOFS[task.proof]}</dd>
-        <dt>Tests that exist</dt>
+        <dt>Existing tests</dt>
         <dd>{MAY[task.may]}</dd>
         {task.feature !== "" && (
           <>
@@ -112,7 +112,7 @@ const PROOFS = {
   "failing-tests": "acceptance tests that fail until the feature is done",
   none: "no test proves it; a person approved that",
 };
-const MAY = { "add-tests": "it may add to them", "change-tests": "it may change and remove them", "change-test-setup": "it may change how they are run, too" };
+const MAY = { "add-tests": "may be added to", "change-tests": "may be changed and removed", "change-test-setup": "may be changed, with their setup" };
 
 function Paths({ name, paths }: { name: string; paths: readonly string[] }) {
   return (
@@ -163,7 +163,7 @@ function Attempts({ team, task, go, short }: { team: string; task: string; go: G
             </p>
             {each.failure !== "" && (
               <>
-                <p className="small muted">{each.number < attempts.length ? `Attempt ${each.number + 1} was shown this, and corrected it:` : "The next attempt is shown this:"}</p>
+                <p className="small muted">{each.number < attempts.length ? `Shown to attempt ${each.number + 1}, which corrected it:` : "Shown to the next attempt:"}</p>
                 <Long text={each.failure} />
               </>
             )}

@@ -56,8 +56,8 @@ export interface Offer {
 }
 
 const STOP: Offer = { action: "stop", label: "Stop", warning: "The agent stops after the attempt that is in progress. The task is cancelled; its work stays on its branch." };
-const KILL: Offer = { action: "kill", label: "Kill", warning: "The agent is ended now, in the middle of what it does. Work that is not merged stays on its branch." };
-const SKIP: Offer = { action: "skip", label: "Skip", warning: "The team does without this task. Tasks that depend on it continue." };
+const KILL: Offer = { action: "kill", label: "Kill", warning: "The agent is ended now, in the middle of its work. Work that is not merged stays on its branch." };
+const SKIP: Offer = { action: "skip", label: "Skip", warning: "The team leaves this task out. Tasks that depend on it continue." };
 const RETRY: Offer = { action: "retry", label: "Retry" };
 const PAUSE: Offer = { action: "pause", label: "Pause" };
 const RESUME: Offer = { action: "resume", label: "Resume" };

@@ -13,8 +13,8 @@ import { GoalForm, RunDialog } from "./start-forms.tsx";
 import { Asked, Confirm, useAct } from "./steering.tsx";
 import { columnOf, type Offer, spentCost } from "./tasks.ts";
 
-const STOP: Offer = { action: "stop", label: "Stop", warning: "The run ends after the attempts that are in progress. Nothing that is merged is lost; the next run goes on." };
-const KILL: Offer = { action: "kill", label: "Kill", warning: "The run ends now, in the middle of what its agents do. Work that is not merged stays on its branches." };
+const STOP: Offer = { action: "stop", label: "Stop", warning: "The run ends after the attempts that are in progress. Merged work is kept; the next run continues." };
+const KILL: Offer = { action: "kill", label: "Kill", warning: "The run ends now, in the middle of the agents' work. Work that is not merged stays on its branches." };
 
 /** What a run has spent of each of its limits. */
 function limitsText(run: RunSpending): string {
@@ -101,7 +101,7 @@ export function TeamHeader({ team, rows }: Shared) {
       </p>
       {team.requests.length > 0 && (
         <p className="note small" role="status">
-          Asked for, and not taken yet: {team.requests.map((each) => `${each.action} ${each.task ?? "the run"}`).join(", ")}.{" "}
+          Requested: {team.requests.map((each) => `${each.action} ${each.task ?? "the run"}`).join(", ")}.{" "}
           {team.running ? "The run takes it when the work in progress allows." : "The next run takes it."}
         </p>
       )}

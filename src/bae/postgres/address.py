@@ -1,0 +1,79 @@
+"""The address of a database, which is shown without its password."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+SCHEMES: Final = ("postgresql", "postgres")
+UNREADABLE: Final = "postgresql://…"
+"""An address that cannot be read is not shown: any part of it may be from a password."""
+_SECRET: Final = frozenset({"password", "sslpassword"})
+_URL: Final = re.compile(r"\s*(postgresql|postgres)(\+\w+)?:", re.IGNORECASE)
+_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[\w.-]*)(:(\d{1,5}))?")
+_PARAMETER: Final = re.compile(r"[a-z_]+")
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is the address of a database rather than a path."""
+    return _URL.match(text) is not None
+
+
+def has_password(url: str) -> bool:
+    """Whether an address has a password in it, or cannot be read."""
+    parts = _parts(url)
+    return parts is None or parts.password is not None or bool(_SECRET & _query(parts).keys())
+
+
+def without_password(url: str) -> str:
+    """The address without its password, to be shown and stored."""
+    parts = _parts(url)
+    if parts is None:
+        return UNREADABLE
+    host, user = parts.netloc.rpartition("@")[2], parts.username
+    query = {key: value for key, value in _query(parts).items() if key not in _SECRET}
+    where = host if user is None else f"{quote(user, safe='%')}@{host}"
+    return urlunsplit((parts.scheme, where, parts.path, urlencode(query), ""))
+
+
+def checked_address(url: str) -> str:
+    """An address that can be connected to. Raises ValueError, without its password."""
+    parts = _parts(url)
+    if parts is None:
+        raise ValueError(
+            "the address of a database cannot be read, and may have a password in it, so it is "
+            "not shown: give it as postgresql://USER@HOST/DATABASE, with %XX for : / ? # @ and "
+            "spaces in a user or a password"
+        )
+    if parts.scheme not in SCHEMES:
+        raise ValueError(
+            f"{without_password(url)!r} is no address of a database: give it as "
+            "postgresql://USER@HOST/DATABASE"
+        )
+    return url
+
+
+def _parts(url: str) -> SplitResult | None:
+    """The parts of an address; None where it is not certain which part is a password."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    before, _, hosts = parts.netloc.rpartition("@")
+    matches = [_HOST.fullmatch(each) for each in hosts.split(",")]
+    plain = (
+        parts.scheme
+        and "://" in url
+        and not re.search(r"[\s\x00-\x1f]", url)
+        and "#" not in url
+        and "@" not in before + parts.path
+        and before.count(":") <= 1
+        and all(each is not None and int(each[3] or 1) in range(1, 65536) for each in matches)
+        and all(_PARAMETER.fullmatch(key) for key in _query(parts))
+    )
+    return parts if plain else None
+
+
+def _query(parts: SplitResult) -> dict[str, str]:
+    return dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -1,1 +1,0 @@
-import{c as e}from"./index-CNwl-8JS.js";function t(t){return(e().teams.find(e=>e.name===t)?.runs??``).replace(/^\/api/,``)}export{t};

@@ -1,0 +1,75 @@
+"""The engine that the docs show for DBOS carries out runs, and survives that workers are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from bounded import BOUND
+from conftest import is_missing
+from engine import shop
+from engine.fleet import Fleet, all_ended, fleet_of, repeats, submit_orders
+from engine.worker_program import open_journal
+from pages import ROOT, blocks
+from postgres_server import PostgresServer, new_schema
+
+LEASE = 2.0
+PAGE = ROOT / "docs" / "how-to" / "engine.md"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def engine(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Any]:
+    """The engine of the page, whose file is where workers find it."""
+    if is_missing("dbos") and not os.environ.get("BAE_REQUIRE_EXTRAS"):
+        pytest.skip("install dbos")
+    (block,) = [each for each in blocks(PAGE) if each.title == "dbos_engine.py"]
+    (tmp_path / block.title).write_text(block.text)
+    monkeypatch.syspath_prepend(tmp_path)
+    from dbos_engine import DBOSEngine  # pyright: ignore[reportMissingImports]
+
+    yield DBOSEngine(postgres.url)
+    logging.getLogger("dbos").handlers.clear()
+
+
+async def test_the_engine_of_the_docs_ends_all_runs_when_workers_are_killed(
+    engine: Any, postgres: PostgresServer, tmp_path: Path
+):
+    where = f"{postgres.url}#{new_schema()}"
+    random = Random(1)
+    async with open_journal(where, LEASE) as journal:
+        await journal.upgrade()
+        async with fleet_of(3, tmp_path, where, lease=LEASE, address="dbos") as fleet:
+            await until_ready(fleet)  # the tables of DBOS are there
+            ids = await submit_orders(journal, 20, engine)
+            for count in (15, 45):
+                await fleet.until_effects(count)
+                fleet.replace(random)
+            await all_ended(fleet, journal, ids, 60)
+            refund = shop.Refund(amount=5)
+            await shop.refunds.submit(refund, journal=journal, run_id="r", engine=engine)
+            async with asyncio.timeout(BOUND):
+                while (await journal.info("r")).status != "waiting":  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await shop.refunds.answer("r", "approved", True, journal=journal, engine=engine)
+            paid = await shop.refunds.result("r", journal=journal, timeout=BOUND)
+            assert paid.result == shop.Refunded(paid=5)
+        found = await repeats(fleet, journal, ids)
+        await engine.close()
+    assert (found.after_stored, found.missing) == ([], [])
+    assert found.again <= 2 * fleet.concurrency
+
+
+async def until_ready(fleet: Fleet) -> None:
+    """Wait until a worker listens to the queue."""
+    await fleet.until(lambda: "Queue: bae" in fleet.errors())
