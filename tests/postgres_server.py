@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -120,6 +121,28 @@ def _alone(work: Coroutine[Any, Any, None]) -> None:
 def new_schema() -> str:
     """The name of a schema that no other test uses."""
     return f"test_{os.getpid()}_{next(_SCHEMAS)}"
+
+
+@contextmanager
+def journals_of(server: PostgresServer) -> Iterator[type[Any]]:
+    """A class of journals, each in new tables of a server. They are closed after the block."""
+    from bae.journal import PostgresJournal
+    from bae.journal.postgres import tables
+
+    made: list[PostgresJournal] = []
+
+    class NewPostgresJournal(PostgresJournal):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(server.url, schema=new_schema(), **options)
+            made.append(self)
+            with patch.object(tables, "DAYS_AHEAD", 0):  # each day is a partition to make
+                _alone(self.upgrade())
+
+    try:
+        yield NewPostgresJournal
+    finally:
+        for journal in made:
+            _alone(journal.close())
 
 
 def _installed() -> Path | None:

@@ -1,12 +1,13 @@
 """Pages of the docs site that are made from the code: a mkdocs hook. It writes the help of `bae`
 and of each command where a page has the line `<!-- every command -->`, the kinds of stored lines
 where it has `<!-- every kind of line -->`, and what mkdocstrings needs to describe each public name
-of a module where it has `<!-- every name of MODULE -->`."""
+of a module where it has `<!-- every name of MODULE -->`, beginning with NAMES in
+`<!-- every name of MODULE: NAMES -->`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from textwrap import dedent
 from typing import Any, get_args
@@ -17,7 +18,7 @@ from mkdocs.structure.pages import Page
 
 COMMANDS = "<!-- every command -->"
 KINDS = "<!-- every kind of line -->"
-NAMES = re.compile(r"<!-- every name of (bae[.\w]*) -->")
+NAMES = re.compile(r"<!-- every name of (bae[.\w]*)(?:: ([\w ]+))? -->")
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -26,7 +27,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         markdown = markdown.replace(COMMANDS, every_command())
     if KINDS in markdown:
         markdown = markdown.replace(KINDS, every_kind())
-    return NAMES.sub(lambda mark: every_name(mark[1]), markdown)
+    return NAMES.sub(lambda mark: every_name(mark[1], (mark[2] or "").split()), markdown)
 
 
 def every_kind() -> str:
@@ -52,11 +53,11 @@ def _data(name: str, what: Any) -> str:
     return f"[{said}]" if omitted else said
 
 
-def every_name(module: str) -> str:
-    """What a module exports, by its kind, for mkdocstrings to describe."""
+def every_name(module: str, first: Sequence[str] = ()) -> str:
+    """What a module exports, by its kind, for mkdocstrings to describe: `first`, then the rest."""
     exported = import_module(module)
     kinds: dict[str, list[str]] = {"Classes": [], "Errors": [], "Functions": []}
-    for name in exported.__all__:
+    for name in [*first, *(name for name in exported.__all__ if name not in first)]:
         if name != "__version__":
             kinds[_kind(getattr(exported, name))].append(f"::: {module}.{name}")
     parts = ([f"## {kind}", *names] for kind, names in kinds.items() if names)

@@ -117,7 +117,8 @@ async def test_an_unknown_cost_is_not_zero() -> None:
 async def test_the_table_has_the_calls_and_tokens_that_the_provider_has_counted() -> None:
     pytest.importorskip("anthropic")
     from bae.lm.anthropic_backend import AnthropicBackend
-    from bae.testing import Provider, tokens_in
+    from bae.testing import Provider
+    from bae.testing.wire import tokens_in
 
     said: list[str] = []
 

@@ -47,6 +47,7 @@ async def recorded(journal: Journal) -> None:
     WORLD.done.clear()
 
 
+@pytest.mark.postgres
 async def test_a_fork_goes_on_from_the_changed_node(journal: Journal):
     await recorded(journal)
     before = await journal.read("one")
@@ -60,6 +61,7 @@ async def test_a_fork_goes_on_from_the_changed_node(journal: Journal):
     assert [(r.parent, r.changed) for r in result.journal.of(RunForked)] == [("one", ("mood",))]
 
 
+@pytest.mark.postgres
 async def test_the_forks_of_a_run_are_listed_the_newest_first(journal: Journal):
     await recorded(journal)
     for name in ("a", "b", "c"):
@@ -134,6 +136,7 @@ async def test_runs_that_only_wait_are_not_read_to_recover_the_others():
         await refunds.recover(journal=journal, concurrency=0)
 
 
+@pytest.mark.postgres
 async def test_a_field_that_was_redacted_is_said_to_be_so_when_it_is_needed(journal: Journal):
     refunds = Graph(start=Refund)
     await refunds.arun(Refund(amount=1), journal=journal, run_id="refund")

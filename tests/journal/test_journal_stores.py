@@ -11,12 +11,17 @@ from bae import Graph, JournalError, Node
 from bae.journal import Claim, Journal, MemoryJournal, RunInfo, SQLiteJournal, StoredRun, store
 from bae.testing import check_journal
 from journal_parts import SHAPE, begun, ended, ids, line, lines, new_run, numbers, refused
+from postgres_server import journals_of
 
 pytestmark = pytest.mark.once
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def journal(request, tmp_path):
+    if request.param == "postgres":
+        with journals_of(request.getfixturevalue("postgres")) as made:
+            yield made()
+        return
     made = MemoryJournal() if request.param == "memory" else SQLiteJournal(tmp_path / "runs.db")
     async with made:
         yield made
@@ -97,13 +102,13 @@ class Hangs(MemoryJournal):
 BREAKS = {
     SecondOwner: "A run has one owner",
     TakesWhenAwaited: "Lines are taken in at the call",
-    LastAnswerCounts: "The first answer to a gate counts",
+    LastAnswerCounts: "The first answer to a gate is stored",
     OldestFirst: "`runs` lists the newest first",
     NumbersNothing: "The change number grows",
     DropsMetadata: "metadata: expected {'team': ['a', 1]}, got {}",
     ClaimsWhatIsQueued: "A run that is created without a claim is queued",
-    ForgetsNotes: "A line that was noted is stored",
-    ReplacesOneByOne: "`replace` stores several runs in place of others, all or none",
+    ForgetsNotes: "A line from `note` is stored",
+    ReplacesOneByOne: "`replace` replaces several runs, all or none",
 }
 
 

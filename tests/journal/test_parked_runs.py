@@ -82,6 +82,7 @@ async def test_an_answer_for_a_gate_that_is_gone_is_refused(journal: Journal):
     assert (await before.answer("one", "approved", True, journal=journal)).result.approved
 
 
+@pytest.mark.postgres
 async def test_the_first_answer_stands(journal: Journal):
     await refund.arun(Refund(amount=1), journal=journal, run_id="one")
     waiting = await refund.answer("one", "approved", False, journal=journal, go_on=False)
@@ -104,6 +105,7 @@ async def test_a_gate_that_is_not_open_is_told_with_those_that_are(journal: Jour
     assert "0:Two.first, 0:Two.second" in str(caught.value)
 
 
+@pytest.mark.postgres
 async def test_an_answer_that_comes_while_the_rest_is_under_way_is_taken_when_it_is_done(
     journal: Journal,
 ):
@@ -144,6 +146,7 @@ async def test_a_gate_in_time_waits_and_says_until_when(journal: Journal):
     assert done.result.ok is True
 
 
+@pytest.mark.postgres
 async def test_after_the_time_the_default_stands_and_without_one_the_run_fails(journal: Journal):
     class Late(EndNode):
         ok: Annotated[bool, Gate("ok?", timeout=1e-6)] = True
@@ -197,6 +200,7 @@ async def test_a_fork_asks_people_anew(journal: Journal):
     assert [gate.place for gate in result.waiting] == ["Approve.approved"]
 
 
+@pytest.mark.postgres
 async def test_an_answer_from_elsewhere_stands_against_one_that_comes_later(journal: Journal):
     asked, go = asyncio.Event(), asyncio.Event()
 
@@ -226,6 +230,7 @@ async def test_a_parked_run_that_cannot_go_on_stays_parked(journal: Journal):
     assert result.result.approved is True
 
 
+@pytest.mark.postgres
 async def test_one_who_runs_and_one_who_recovers_do_not_get_in_each_others_way(journal: Journal):
     reached, go = asyncio.Event(), asyncio.Event()
 

@@ -49,6 +49,7 @@ def script() -> ScriptedLM:
     return ScriptedLM([Outfit, {"top": "a coat"}])
 
 
+@pytest.mark.postgres
 @pytest.mark.parametrize("trouble", ["place", "weather", "look up b", "ask", "outfit", "packed"])
 async def test_a_failed_run_goes_on_and_does_nothing_twice(journal: Journal, trouble: str):
     lm = script()
@@ -133,6 +134,7 @@ async def test_something_that_is_no_journal_is_refused_with_what_to_write(tmp_pa
         await graph.arun(Ask(message="a"), script(), journal="runs.db")  # type: ignore[arg-type]
 
 
+@pytest.mark.postgres
 async def test_recovering_takes_up_what_was_interrupted_and_what_can_go_on(journal: Journal):
     await refund.arun(Refund(amount=1), journal=journal, run_id="parked")
     await refund.arun(Refund(amount=2), journal=journal, run_id="answered")
@@ -162,6 +164,7 @@ async def test_a_run_that_fails_while_it_is_recovered_is_handed_back_with_its_er
     assert await refund.recover(journal=journal) == []
 
 
+@pytest.mark.postgres
 async def test_a_run_is_begun_or_gone_on_with_by_one_call(journal: Journal):
     WORLD.failing.add("outfit")
     lm = script()
@@ -200,6 +203,7 @@ async def test_a_run_that_was_only_looked_at_has_no_result(journal: Journal):
         seen.result
 
 
+@pytest.mark.postgres
 async def test_another_graph_is_told_that_the_run_is_none_of_its_own(journal: Journal):
     await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
     with refused("bae-run-graph"):

@@ -180,6 +180,7 @@ async def test_a_resumed_run_cancelled_at_any_await_can_be_resumed(twice: bool):
     assert 5 < turns < 1000
 
 
+@pytest.mark.postgres
 @pytest.mark.parametrize("twice", [False, True])
 async def test_an_answer_cancelled_at_any_await_is_given_or_not_and_the_run_can_go_on(twice: bool):
     for turns in range(1000):
@@ -333,6 +334,7 @@ class Forgetful(MemoryJournal):
         self._writer.connect().execute("update runs set owner = null")
 
 
+@pytest.mark.postgres
 async def test_a_run_that_another_has_taken_over_stops_and_the_other_ends_it():
     journal = Forgetful()
     reached, go_on = asyncio.Event(), asyncio.Event()
@@ -489,6 +491,7 @@ async def test_a_stream_that_is_left_leaves_a_run_that_can_go_on():
     assert dict(WORLD.done) == dict.fromkeys(EFFECTS, 1)
 
 
+@pytest.mark.postgres
 async def test_recovering_many_runs_takes_each_once():
     journal = MemoryJournal()
     for n in range(30):

@@ -646,6 +646,7 @@ async def test_answers_of_a_question_that_was_cut_off_are_charged_when_it_goes_o
         await jokes.resume("one", ToyBackend(*rest), journal=left)
 
 
+@pytest.mark.postgres
 async def test_answers_are_counted_once_however_often_a_run_was_cut_off():
     class Whole(EndNode):
         text: str
@@ -821,6 +822,7 @@ async def test_a_graph_that_is_tried_again_is_never_made_of_two_tries():
             assert written[-1].number == drafts[-1].number
 
 
+@pytest.mark.postgres
 async def test_a_gate_of_a_run_that_failed_beside_it_can_be_answered():
     class Beside(EndNode):
         ok: Annotated[bool, Gate("well?")]

@@ -33,8 +33,8 @@ from bae.testing import (  # noqa: E402
     Status,
     WrongSchema,
     sample,
-    tokens_in,
 )
+from bae.testing.wire import tokens_in  # noqa: E402
 from naming import shown  # noqa: E402
 from provider_asks import NAME, TLS, WAYS, Way, asking  # noqa: E402
 

@@ -1,5 +1,5 @@
-"""Cancelling a run, in whichever process it is. A request is stored with the answers to gates, and
-the process that works on the run looks for it."""
+"""Cancelling a run, in any process. A request is stored with the answers to gates, and the process
+that works on the run looks for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOKED_EVERY: Final = 0.5
 _LOOKS_A_SECOND: Final = 1000
 """How often a process looks in one second, for all of its runs together."""
 _ASKED_AGAIN: Final = 1.0
-"""Seconds after which a request is repeated: another process may have resumed the run since."""
+"""After how many seconds a request is repeated: another process may have resumed the run since."""
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 0.2
 _TAKEN: Final = ("bae-run-owned", "bae-run-taken", "bae-run-ended")
@@ -61,7 +61,7 @@ async def cancel_run(journal: Journal, run_id: str, timeout: float) -> RunInfo:
 
 
 def count_requests(answers: Mapping[str, str]) -> int:
-    """How many requests to cancel a run there are among its answers."""
+    """The number of requests to cancel a run among its answers."""
     return sum(address.startswith(CANCEL) for address in answers)
 
 
@@ -96,7 +96,7 @@ async def end_unowned(
             if claims:
                 await give_up_claim(journal, claims[0], info, error)
             raise
-        claim, lines = claims[0], []  # nothing can be written after lines that cannot be read
+        claim, lines = claims[0], []  # no line can be written after lines that cannot be read
     except BaseException as error:
         if claims:
             await give_up_claim(journal, claims[0], info, error)
@@ -130,8 +130,8 @@ def _last_lines(
 
 
 class CancelWatch:
-    """Looks for a request to cancel a run, as long as this process works on the run, and cancels
-    its task. A run that is over before the first look costs a timer."""
+    """Looks for a request to cancel a run while this process works on the run, and cancels its
+    task. A run that ends before the first look costs only a timer."""
 
     __slots__ = (
         "_before",
@@ -176,7 +176,7 @@ class CancelWatch:
             wake.clear()
             try:
                 answers = await self._journal.answers(self._run_id)
-            except JournalError:  # the run itself reports what is wrong with its journal
+            except JournalError:  # the run itself reports the problem of its journal
                 answers = {}
             if count_requests(answers) > self._known:
                 self._has_cancelled = True
@@ -188,7 +188,7 @@ class CancelWatch:
                     await wake.wait()
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop looking."""
         _watches.pop(self, None)
         self._timer.cancel()
         if self._looking is not None:
@@ -196,7 +196,7 @@ class CancelWatch:
             await gone([self._looking])
 
     def explain(self, failure: BaseException | None) -> BaseException | None:
-        """What the run has failed with, once this has stopped."""
+        """The error that the run failed with, once this has stopped."""
         if not self._has_cancelled:
             return failure
         self._has_cancelled = False
@@ -207,7 +207,7 @@ class CancelWatch:
 
 
 def cancelled_by_request(run_id: str) -> BaeError:
-    """What a run fails with that was cancelled by a request."""
+    """The error of a run that was cancelled by a request."""
     return RunCancelled(
         f"the run {run_id} was cancelled by a request",
         run_id=run_id,

@@ -1,6 +1,6 @@
-"""Values as JSON and back, by round trip: what is written is read back through the declared type,
-and a value that would come back as anything else is refused. Pydantic's own serializers and
-validators do the work; nothing is imported by a name found in data."""
+"""Values as JSON and back, by round trip. A written value is read back through its declared type,
+and is refused if it comes back as anything else. Pydantic's own serializers and validators do the
+work; nothing is imported by a name found in data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bae.secrets import is_masked, secret_in
 from bae.turns import IS_TURNS, as_references, is_referring
 
 Keeping = Literal["keep", "live", "secret"]
-"""What becomes of a value: it is stored, made again on resume, or withheld unless asked for."""
+"""How a value is treated: stored, computed again on resume, or withheld unless asked for."""
 
 STORED_CONFIG: Final[CoreSchemaDict] = {
     "ser_json_bytes": "base64",
@@ -36,18 +36,18 @@ STORED_CONFIG: Final[CoreSchemaDict] = {
 
 
 class Unkeepable(Exception):
-    """Raised where a value does not read back as it is; the text says why."""
+    """Raised for a value that does not read back unchanged; the text is the reason."""
 
 
 class ValueCodec:
-    """How the values of one type are stored: `verdict` is "keep", "live" or "secret", and `why`
-    says why it is not "keep". Values of the type `plain` are stored without reading them back."""
+    """How the values of one type are stored. `verdict` is "keep", "live" or "secret", and `why` the
+    reason if it is not "keep". Values of the type `plain` are stored without reading them back."""
 
     def __init__(self, schema: Any, config: CoreSchemaDict | None = None, live: str = "") -> None:
         self._schema = schema
         self._config = cast(Any, {**(config or {}), **STORED_CONFIG})
         self.plain = _plain_type(schema, self._config)
-        is_open = self.plain is None  # there may be more in it than its type says
+        is_open = self.plain is None  # a value may have more parts than its type declares
         live = live or (_why_live(schema) if is_open else "")
         secret = secret_in(schema) if is_open and not live else ""
         self.verdict: Keeping = "live" if live else "secret" if secret else "keep"
@@ -59,11 +59,11 @@ class ValueCodec:
         """Whether there may be earlier turns of a thread in a value."""
 
     def dump(self, value: Any) -> str:
-        """The value as JSON. Raises `Unkeepable` where it would not read back as it is."""
+        """The value as JSON. Raises `Unkeepable` if it does not read back unchanged."""
         if self.verdict == "live":
             raise Unkeepable(self.why)
         if in_use() and not is_collecting():
-            with collected():  # what is read back below refers to the files in it
+            with collected():  # the JSON that is read back below refers to its files
                 return self.dump(value)
         if self.has_turns and not is_referring():
             with as_references():
@@ -84,7 +84,7 @@ class ValueCodec:
         return text.decode()
 
     def load(self, data: Any) -> Any:
-        """A value from JSON that was parsed. Raises what pydantic, or a validator, raises."""
+        """A value from parsed JSON. Raises any error of pydantic, or of a validator."""
         if self.has_turns and not is_referring():
             with as_references():
                 return self.load(data)
@@ -95,7 +95,7 @@ class ValueCodec:
         write = self._serializer
         if not self._masked:
             return write.to_json(value, by_alias=False, round_trip=True, warnings="none")
-        # In JSON pydantic masks its secrets; as objects it leaves them whole.
+        # In JSON pydantic masks its secrets; as objects it leaves them unmasked.
         found = write.to_python(value, by_alias=False, round_trip=True, warnings="none")
         return to_json(_in_clear(found), bytes_mode="base64", inf_nan_mode="constants")
 
@@ -109,16 +109,16 @@ class ValueCodec:
 
 
 _SURELY_SHALLOW: Final = 150
-"""How many brackets are in JSON that is sure to be read, with the record around it."""
+"""How many nested brackets JSON may surely have to be read, including the record around it."""
 _AROUND: Final = 8
 SURELY_READ: Final = 1000
-"""How many digits surely make a number that is read."""
+"""How many digits a number may surely have to be read."""
 _PLAIN: Final[dict[str, type]] = {"str": str, "int": int, "float": float, "bool": bool}
 
 
 def _plain_type(schema: Any, config: CoreSchemaDict) -> type | None:
-    """The type whose values need not be read back, which saves half of a small node: that of a
-    field which has no more than a type."""
+    """The type whose values need not be read back, which saves half the time for a small node: the
+    type of a field without anything else."""
     while schema["type"] in ("default", "definitions"):
         schema = schema["schema"]
     more = [*(schema.keys() - {"type", "metadata"})]
@@ -130,7 +130,7 @@ def value_codec(declared: Any, schema: Callable[[], Any] | None = None) -> Value
     """How the values of a type are stored; `schema` makes its core schema."""
     try:
         return ValueCodec(type_schema(declared) if schema is None else schema())
-    except Exception as error:  # whatever a type does when it is asked for its schema
+    except Exception as error:  # making a schema runs any code of the type
         # Pydantic refuses the TypedDict of older Pythons, whose values are plain dicts.
         if isinstance(declared, type) and hasattr(declared, "__total__"):
             return ANYTHING
@@ -139,9 +139,9 @@ def value_codec(declared: Any, schema: Callable[[], Any] | None = None) -> Value
 
 
 def difference(one: Any, two: Any) -> str:
-    """Where and how a value that was read back differs from the one that was written; empty where
-    they are of the same types and equal, all the way down. Private attributes of models do not
-    count, a number may come back as the wider type that is declared, and NaN equals itself."""
+    """Where and how a value that was read back differs from the written value; empty if they have
+    the same types and are equal, at every depth. Private attributes of models do not count. A
+    number may come back as the wider type that is declared, and NaN equals itself."""
     if one is two:
         return ""
     kind = _type_of(one)
@@ -174,7 +174,7 @@ def difference(one: Any, two: Any) -> str:
             return unlike
     try:
         return "" if bool(one == two) else _OTHER
-    except Exception:  # the comparison is code of the value's own
+    except Exception:  # the value has its own comparison
         return _OTHER
 
 
@@ -184,8 +184,8 @@ def _same_atoms(one: list[Any], two: list[Any]) -> bool:
 
 
 def _different_model(one: BaseModel, two: BaseModel) -> str:
-    """`difference` of models of one class, whatever order their fields were set in. It is what
-    dependencies return most, so that the simplest fields are compared here."""
+    """The `difference` of models of one class, in whatever order their fields were set. Most
+    dependencies return models, so the simplest fields are compared here."""
     held, other = one.__dict__, two.__dict__
     for name in type(one).__pydantic_fields__:
         first, second = held.get(name, ...), other.get(name, ...)
@@ -199,7 +199,7 @@ def _different_model(one: BaseModel, two: BaseModel) -> str:
 
 
 def _inside(value: Any, kind: Any) -> tuple[str, Collection[tuple[Any, Any]]] | None:
-    """How parts of a value are shown, and the parts by name; None if it has none."""
+    """How the parts of a value are shown, and the parts by name; None if it has none."""
     if issubclass(kind, (list, tuple, deque)):
         numbered: list[tuple[Any, Any]] = [*enumerate(value)]
         if issubclass(kind, deque):
@@ -215,7 +215,7 @@ def _inside(value: Any, kind: Any) -> tuple[str, Collection[tuple[Any, Any]]] | 
 
 
 def same(one: Any, two: Any) -> bool:
-    """Whether two values are of the same types and equal, all the way down."""
+    """Whether two values have the same types and are equal, at every depth."""
     return not difference(one, two)
 
 
@@ -242,11 +242,11 @@ _NEVER: Final[dict[str, str]] = {
     "callable": "a function has no place in JSON",
     "generator": "an iterator can be walked only once",
 }
-"""What JSON cannot hold, and why."""
+"""The types that JSON cannot hold, and the reasons."""
 
 
 def _why_live(schema: Any) -> str:
-    """Why no value of a type can be stored; empty where they can, or only trying tells."""
+    """Why no value of a type can be stored; empty if values can be, or if only trying tells."""
     for part in parts(schema, written=True):
         kind: str = part["type"]
         function = cast(Any, part.get("function") or {})
@@ -269,7 +269,7 @@ def _in_clear(value: Any) -> Any:
 
 
 def quoted(value: Any) -> str:
-    """A value made of what JSON has, as JSON; half of a character pair is replaced."""
+    """A JSON value as text; half a surrogate pair is replaced."""
     try:
         return to_json(value, inf_nan_mode="constants").decode()
     except ValueError:
@@ -277,4 +277,4 @@ def quoted(value: Any) -> str:
 
 
 ANYTHING: Final = ValueCodec({"type": "any"})
-"""For values that nothing is declared of: stored when they are made of what JSON has."""
+"""For values without a declared type: stored if they consist of JSON types."""

@@ -13,7 +13,7 @@ from bae.journal.report import GraphReport, NodeReport, RunReport
 
 
 class ComparedField(NamedTuple):
-    """A field that differs. It is None in a run that has no such field there."""
+    """A field that differs. It is None for a run that has no such field there."""
 
     name: str
     a: Provenance | None
@@ -22,9 +22,9 @@ class ComparedField(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ComparedNode:
-    """A node of two runs. `path` is that of its graph, with visits in place of steps, and `visit`
-    counts the nodes of the class there from 1. `state` is "same", "differs", or says which run
-    alone has the node; `a` and `b` are its places, and `fields` those that differ."""
+    """A node of two runs. `path` is the path of its graph, with visits in place of steps. `visit`
+    counts the nodes of the class there from 1. `state` is "same", "differs", or names the only run
+    that has the node. `a` and `b` are its places, and `fields` the fields that differ."""
 
     path: str
     node: str
@@ -36,18 +36,18 @@ class ComparedNode:
 
 
 def compare_reports(a: RunReport, b: RunReport) -> list[ComparedNode]:
-    """The nodes of two runs, aligned by the path, the class and the visit. Times are no
-    difference."""
+    """The nodes of two runs, aligned by path, class and visit. Times do not count as
+    differences."""
     nodes_a, nodes_b = dict(_nodes(a)), dict(_nodes(b))
     keys_a, keys_b = [*nodes_a], [*nodes_b]
     found: list[ComparedNode] = []
-    # Each key is there once, so what matches is in the same order in both runs.
+    # Each key is there once, so matching nodes are in the same order in both runs.
     matcher = SequenceMatcher(None, keys_a, keys_b, autojunk=False)
     for _, a1, a2, b1, b2 in matcher.get_opcodes():
         keys = dict.fromkeys([*keys_a[a1:a2], *keys_b[b1:b2]])
         found += [_compare(key, nodes_a.get(key), nodes_b.get(key)) for key in keys]
     seen: dict[_Key, ComparedNode] = {}
-    for each in found:  # a node that both have, in another order, is met twice
+    for each in found:  # a node that both have, in another order, is listed twice
         seen.setdefault(_Key(each.path, each.node, each.visit), each)
     return [*seen.values()]
 
@@ -64,9 +64,10 @@ class _Placed(NamedTuple):
 
 
 def _nodes(report: RunReport) -> Iterator[tuple[_Key, _Placed]]:
-    """The nodes of a run by what names them in another run too: the outer graphs first."""
+    """The nodes of a run by a key that names them in another run too; the outer graphs first."""
     names: dict[str, str] = {"": ""}
-    """By the path of a graph and of each node in it, the same with visits in place of steps."""
+    """By the path of a graph and of each node in it, the same path with visits in place of
+    steps."""
     for graph in sorted(report.graphs, key=lambda each: each.path.count("/") + bool(each.path)):
         path = _path_of(graph, names)
         met: Counter[str] = Counter()

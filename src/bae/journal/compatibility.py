@@ -1,5 +1,5 @@
-"""Whether stored runs can be resumed under the classes of today, which is decided by decoding what
-they have stored: for one run when it is resumed, and for all of a journal before a deployment."""
+"""Whether stored runs can be resumed with today's classes. To decide it, the stored lines are
+decoded: of one run when it is resumed, and of all runs of a journal before a deployment."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between the classes that a run began with and those of today.
+    """One difference between the original classes of a run and today's.
 
-    `place` is the class, field or route, as `AnticipateDay.mood`, `what` says what is different
-    about it. `breaks` tells whether the run cannot be resumed; then `means` says why, and `fix`
-    what to do about it. `graph` names the graph where it is one inside the run's. A stored value
-    that is "refused" although its class is not known to have changed is a change too.
+    `place` is the class, field or route, as `AnticipateDay.mood`, and `what` the difference. If the
+    change `breaks` the run, it cannot be resumed; `means` then says why, and `fix` what to do.
+    `graph` names the graph if it is inside the run's. A stored value that is "refused" although its
+    class is not known to have changed is a change too.
     """
 
     place: str
@@ -57,8 +57,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class BrokenRun:
-    """An unfinished run that cannot be resumed under the classes of today: `info` is what the
-    journal says of it, `changes` what prevents it."""
+    """An unfinished run that cannot be resumed with today's classes: `info` is its entry in the
+    journal, and `changes` are the reasons."""
 
     info: RunInfo
     changes: tuple[Change, ...]
@@ -82,18 +82,18 @@ class BrokenRun:
 async def check(
     graph: Graph[Any, Any], journal: Journal, *, was: str | Iterable[str] = ()
 ) -> list[BrokenRun]:
-    """The unfinished runs of a graph that cannot be resumed under its classes of today:
+    """The unfinished runs of a graph that cannot be resumed with today's classes:
 
     ```python
     broken = await bae.journal.check(graph, journal)
     assert not broken, "\\n".join(map(str, broken))
     ```
 
-    Call it with the new code and the journal that is in use, before you deploy; it changes nothing.
-    Runs belong to a graph by its name, which is that of its start class unless you gave it one: if
-    either was renamed, give the old name with `was=`. Runs that are queued, wait, failed, were
-    cancelled or interrupted, or are in progress right now are looked at; those whose classes are
-    the same are not even read.
+    Call it with the new code and the production journal before you deploy; it changes nothing. Runs
+    belong to a graph by its name, which is that of its start class unless you gave it one. If
+    either was renamed, pass the old name as `was=`. All runs are checked that are queued, waiting,
+    failed, cancelled, interrupted, or in progress. A run whose classes are the same is not even
+    read.
     """
     graph.prove()
     # A run can be listed twice: its status can change between two pages.
@@ -119,8 +119,8 @@ async def check(
 
 
 def refuse_changes(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
-    """What has changed since a run began, none of which prevents that it is resumed; else
-    `bae-run-changed` is raised, with every change that does."""
+    """The changes since a run began, if none of them prevents resuming it. Otherwise raises
+    `bae-run-changed`, with every change that does."""
     found = changes_for(stored, graph)
     bad = [change for change in found if change.breaks]
     if not bad:
@@ -140,7 +140,7 @@ def refuse_changes(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
 
 
 def changes_for(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
-    """All changes since a run began; `breaks` is true for those that prevent that it is resumed."""
+    """All changes since a run began; `breaks` is true for changes that prevent resuming it."""
     shape = shape_of(graph)
     if stored.info.shape == shape.hash:
         return []
@@ -181,9 +181,9 @@ _FIXES: Final = {
 
 
 class _Checker(LineReader):
-    """Reads the lines of a run through the classes of today, and goes on where they refuse what was
-    stored: `refused` says what and why. `failure` is a line that fits nothing for another reason,
-    which may be that a line before it was refused."""
+    """Reads the lines of a run through today's classes, and continues where they refuse a stored
+    value: `refused` has these places and reasons. `failure` is a line that fits nothing for another
+    reason, perhaps because an earlier line was refused."""
 
     def __init__(self, graph: Graph[Any, Any], shape: ShapeView) -> None:
         super().__init__(graph, {}, partial=True)
@@ -243,7 +243,7 @@ class _Checker(LineReader):
                 validated(cls, {field: value})
             return value
         except Exception as error:  # a type, or a validator, may raise anything
-            if call is None or call.graph is None:  # whose own lines tell what is refused
+            if call is None or call.graph is None:  # a graph's own lines show what is refused
                 self._refuse(f"{cls.__name__}.{field}{parameter}", error)
             return LIVE
 
@@ -255,7 +255,7 @@ class _Checker(LineReader):
             return draft
 
     def _refuse(self, place: str, error: Exception) -> None:
-        """Note why a value is refused; of a node, by the field that pydantic blames."""
+        """Note why a value is refused; for a node, at the field that pydantic names."""
         graph = _graph_name(self._shape, self._path)
         cause = error.cause if isinstance(error, JournalError) and error.cause else error
         if not isinstance(cause, ValidationError):
@@ -293,12 +293,12 @@ def _graph_name(shape: ShapeView, path: str) -> str:
 
 
 _Part = tuple[str, str, str]
-"""A graph, a class of it, and a field or a route of that, as `.mood` or ` -> Outfit`."""
+"""A graph, a class of it, and a field or a route of the class, as `.mood` or ` -> Outfit`."""
 
 
 class _Described(NamedTuple):
-    """What a part of a graph has, in words; the hash of a type begins with `#`. `is_needed` says
-    that it is a field which the caller or an LM must give."""
+    """The properties of a part of a graph, in words; the hash of a type begins with `#`. A field
+    `is_needed` if the caller or an LM must supply it."""
 
     words: list[str]
     is_needed: bool = False
@@ -343,7 +343,7 @@ def _differences(before: dict[_Part, _Described], now: dict[_Part, _Described]) 
         around = graph, cls if rest else "", ""
         old, new = before.get(part), now.get(part)
         if old == new or around not in before or around not in now:
-            continue  # or it came, or went, with what is around it
+            continue  # the part around it is new, or gone
         place = f"{cls}{rest}" or "the graph"
         if new is None:
             yield Change(place, "is gone", kind="gone", graph=graph)

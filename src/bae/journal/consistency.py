@@ -1,5 +1,5 @@
-"""What must hold between the lines of a run that comes from a file: `RunCheck` reads them in order,
-as a journal would later, and refuses what no run can have written."""
+"""The consistency of a run that comes from a file. `RunCheck` reads its lines in order, as a
+journal would later, and refuses lines that no run can have written."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from bae.work import Step
 
 AHEAD: Final = 2
-"""How far a line may be ahead of the newest complete node: the next one is being filled, and the
-dependencies of the one after it have started."""
+"""How far a line may be ahead of the newest complete node: the next node is being filled, and the
+dependencies of the node after it have started."""
 NODES: Final = records.kinds_with("node", "start node", "step node", "filled node")
 """The lines that store a node."""
 
 
 class RunCheck:
-    """Checks the lines of a run, in order; `run` has all the rest of it. What is wrong is raised as
-    a `JournalError` (`bae-journal-damaged`, `bae-journal-version`)."""
+    """Checks the lines of a run, in order; `run` has the rest of it. A fault is raised as a
+    `JournalError` (`bae-journal-damaged`, `bae-journal-version`)."""
 
     def __init__(self, run: StoredRun) -> None:
         self._info = run.info
@@ -50,13 +50,13 @@ class RunCheck:
         self._run_id = ""
         """The id that graphs inside were last started with."""
         self._end: records.RunEnded | None = None
-        """How the run ended, if no line follows."""
+        """The outcome of the run, if no line follows."""
         self._conversations: dict[tuple[str, int, Asker, str], _Conversation] = {}
         self._is_changed = False
-        """Whether other classes than those of the shape have resumed the run."""
+        """Whether classes other than those of the shape have resumed the run."""
 
     def add(self, line: Line) -> None:
-        """Check the next line against those before it."""
+        """Check the next line against the lines before it."""
         before = self._history.step(line.path, line.step)
         has_node = before is not None and before.node is not None
         try:
@@ -75,8 +75,8 @@ class RunCheck:
             self._end = record
 
     def finish(self) -> str:
-        """What is wrong with the entry of the run, now that all lines are there; empty if nothing
-        is."""
+        """The fault in the entry of the run, now that all lines are read; empty if there is
+        none."""
         info, history, end = self._info, self._history, self._end
         parent = history.forks[-1].parent if history.forks else None
         if info.parent != parent:
@@ -84,7 +84,7 @@ class RunCheck:
         if not history.forks and self._run_id != info.run_id:
             return f"its lines are those of the run {self._run_id!r}"
         outcome = None if end is None else end.outcome
-        # A run that a process has claimed since is running, and one that was loaded is cancelled.
+        # A run that a process has claimed since is running; a run that was loaded is cancelled.
         possible = (outcome, "running", "cancelled")
         if (info.status == "ended" != outcome) or (outcome and info.status not in possible):
             return f"its status is {info.status!r}, and its lines do not end so"
@@ -103,7 +103,7 @@ class RunCheck:
         return f"no line opens the gate {unknown[0]!r}, which has an answer" if unknown else ""
 
     def _fault(self, record: Record, has_node: bool) -> str:
-        """What contradicts the lines before it; empty if nothing does."""
+        """The contradiction between a record and the lines before it; empty if there is none."""
         path, history = record.path, self._history
         is_first = history.count == 1
         if is_first is not (isinstance(record, records.RunStarted) and not path):
@@ -159,7 +159,7 @@ class RunCheck:
         return self._class_fault(record)
 
     def _class_fault(self, record: Record) -> str:
-        """Which class or field the shape of the run's classes does not have."""
+        """The class or field that the shape of the run's classes does not have."""
         shape, path = self._history.shape, record.path
         if self._is_changed or not shape.graphs:
             return ""
@@ -180,7 +180,7 @@ class RunCheck:
         return self._node_fault(record)
 
     def _value_fault(self, record: records.SourceEnded | records.ItemEnded, place: Place) -> str:
-        """Whether a graph has ended with something that is no node of it."""
+        """The fault of a graph that has ended with something other than a node of it."""
         call = self._history.shape.call_at(
             place._replace(parameter=getattr(record, "parameter", ""))
         )
@@ -196,7 +196,7 @@ class RunCheck:
         return "" if node.type in classes else f"the graph for {place} has no node {node.type}"
 
     def _node_fault(self, record: Record) -> str:
-        """Which field a node must have and lacks."""
+        """The field that a node must have and lacks."""
         node = getattr(record, "node", None) if isinstance(record, NODES) else None
         is_inner_start = isinstance(record, records.RunStarted) and record.path  # given again
         if not isinstance(node, StoredNode) or is_inner_start:
@@ -215,7 +215,7 @@ class RunCheck:
         match record:
             case records.RunStarted():
                 return "" if step == 0 else "a graph starts at step 0"
-            case records.LMUsed():  # it may stand for a graph that was redacted
+            case records.LMUsed():  # it may replace a graph that was redacted
                 return ""
             case records.StepStarted():
                 if step != newest + 1:
@@ -235,7 +235,7 @@ class RunCheck:
         return ""
 
     def _conversation_fault(self, record: Record) -> str:
-        """What contradicts the lines before it of the same conversation with tools."""
+        """The contradiction between a record and the lines of its conversation with tools."""
         check = _CHECKS.get(type(record))
         if check is None:
             return ""
@@ -250,7 +250,7 @@ class RunCheck:
         return fault if fault or conversation.is_begun else "no tools were offered before it"
 
     def _forget_conversations(self, path: str, step: int) -> None:
-        """What follows begins again at a step of a graph."""
+        """Forget the conversations of a step of a graph, which begins again."""
         forgotten = [key for key in self._conversations if key[0] == path and key[1] >= step]
         for key in forgotten:
             del self._conversations[key]
@@ -282,7 +282,7 @@ def _classes(record: Record) -> list[type[Node]]:
 @dataclass(slots=True)
 class _Conversation:
     """A conversation with tools, as far as its lines were read: the names of its calls by id, and
-    which of them have ended."""
+    the calls that have ended."""
 
     is_begun: bool = False
     rounds: int = 0
@@ -292,7 +292,7 @@ class _Conversation:
 
 _Check = Callable[[_Conversation, Any], str]
 _CHECKS: Final[dict[type[Record], _Check]] = {}
-"""By kind of record: what contradicts the lines before it of one conversation."""
+"""By kind of record: the contradiction to the lines before it of one conversation."""
 
 
 def _checks(kind: type[Record]) -> Callable[[_Check], _Check]:
@@ -356,7 +356,7 @@ def _reply_fault(of: _Conversation, record: records.RoundReplied) -> str:
 
 
 def _number_fault(record: Record) -> str:
-    """Which number is none that is ever measured or counted."""
+    """A number that cannot have been measured or counted."""
     attempt, gate = getattr(record, "attempt", None), getattr(record, "gate", None)
     usage = getattr(record if attempt is None else attempt, "usage", Usage())
     numbers: dict[str, float | None] = {

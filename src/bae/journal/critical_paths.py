@@ -1,5 +1,5 @@
-"""The critical path of a stored run: the pieces of work that decided how long the run took, found
-from the inputs that its classes declare, and how much longer each other piece could have taken."""
+"""The critical path of a stored run: the pieces of work that decided how long the run took. It is
+found from the declared inputs of the classes, with the slack of each other piece."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bae.work import GraphRun, LMQuestion, Source, Span, Step, Work
 _DEEPEST: Final = 50
 """How far graphs inside are followed."""
 _AT_ONCE: Final = 0.002
-"""Seconds by which a piece may begin before its input ended: clocks are read one after the
+"""By how many seconds a piece may begin before its input ended: clocks are read one after the
 other."""
 
 
 @dataclass(frozen=True, slots=True)
 class CriticalPart:
-    """A piece of work on the critical path. `kind` and `place` name its entry in the timeline;
-    `spans` are the times at which the run waited for nothing else."""
+    """A piece of work on the critical path. `kind` and `place` name its entry in the timeline.
+    `spans` are the times when the run waited for nothing else."""
 
     kind: str
     place: str
@@ -43,12 +43,12 @@ class CriticalPart:
 class CriticalPath:
     """The critical path of a run.
 
-    - `parts`: the pieces of work on the path, in order; a graph inside is there with its own
-      pieces, in place of the piece that it ran for.
+    - `parts`: the pieces of work on the path, in order. A graph inside is replaced by its own
+      pieces.
     - `slack`: by kind and place of an entry of the timeline, how many seconds longer the piece
       could have taken without delaying the run.
     - `is_exact`: whether the inputs of all pieces are known. They are not for a run of an old
-      version; then each piece is taken to need the one that ended last before it.
+      version; each piece is then assumed to need the piece that ended last before it.
     """
 
     parts: tuple[CriticalPart, ...]
@@ -57,7 +57,7 @@ class CriticalPath:
 
     @property
     def seconds(self) -> float:
-        """How long the run waited for the work on the path, without waiting for people."""
+        """How long the run waited for work on the path, without waiting for people."""
         return sum(part.seconds for part in self.parts if not part.waits)
 
     @property
@@ -68,8 +68,8 @@ class CriticalPath:
 
 
 def critical_path(stored: StoredRun, *, now: float | None = None) -> CriticalPath:
-    """Find the critical path of a run. `now` is the time of looking: work of a run in progress
-    lasts until then. A damaged line is raised as `bae-journal-damaged`."""
+    """Find the critical path of a run. `now` is the current time: work of a run in progress lasts
+    until then. Raises `bae-journal-damaged` for a damaged line."""
     history, at = read_history(stored), time() if now is None else now
     if history.alive:
         status = stored.info.standing(at)
@@ -112,7 +112,7 @@ class _Finder:
         self._depth = 0
 
     def follow(self, graph: GraphRun, until: float | None = None) -> list[CriticalPart]:
-        """The path through a graph. It must have ended `until` a time, its own end without one."""
+        """The path through a graph. It must have ended by `until`, by default its own end."""
         pieces = self._pieces(graph)
         if not pieces:
             return []
@@ -144,14 +144,14 @@ class _Finder:
         return found or [whole]
 
     def _inner(self, piece: _Piece) -> GraphRun | None:
-        """The graph that ran for a piece: of several, the one that ended last."""
+        """The graph that ran for a piece; of several, the graph that ended last."""
         if not isinstance(piece.work, Source):
             return None
         graphs = [each for each in piece.work.graphs if each.steps]
         return max(graphs, key=lambda each: each.ended or 0.0, default=None)
 
     def _note_slack(self, pieces: list[_Piece], until: float) -> None:
-        """How much longer each piece could have taken, from the last one back."""
+        """Note how much longer each piece could have taken, from the last piece back."""
         for piece in pieces:
             piece.latest = max(until, piece.end)
         for piece in sorted(pieces, key=lambda each: -each.start):
@@ -161,13 +161,13 @@ class _Finder:
         for piece in pieces:
             self.slack[piece.kind, piece.place] = piece.latest - piece.end
 
-    # Pieces and what they need.
+    # Pieces and their inputs.
 
     def _pieces(self, graph: GraphRun) -> list[_Piece]:
-        """All pieces of a graph, with what each needs."""
+        """All pieces of a graph, with the inputs of each."""
         found: list[_Piece] = []
         exits: list[_Piece] = []
-        """What had to be done before the node: its choice, or the body before it."""
+        """The work that came before the node: its choice, or the body before it."""
         for step in graph.trace:
             entry, exits = exits, []
             sources = self._sources(step)
@@ -217,7 +217,7 @@ class _Finder:
         sources: dict[tuple[str, str], _Piece],
         by_fill: list[_Piece],
     ) -> list[_Piece]:
-        """What the value of a field, or of a parameter behind it, was made from."""
+        """The pieces from which the value of a field, or of a parameter behind it, was computed."""
         found: list[_Piece] = []
         for place in self._arguments(step, key):
             need = sources.get((place.field, place.parameter)) or self._shared(place)
@@ -235,7 +235,7 @@ class _Finder:
             yield place._replace(field=about["over"])
 
     def _follows_fill(self, step: Step, key: tuple[str, str], seen: set[tuple[str, str]]) -> bool:
-        """Whether a field is made from one that the LM fills."""
+        """Whether a field is computed from a field that the LM fills."""
         if step.fill is None or key in seen:
             return False
         seen.add(key)
@@ -281,14 +281,14 @@ def _spans(work: Work) -> tuple[Span, ...]:
 
 
 def _before(piece: _Piece, pieces: Iterable[_Piece]) -> list[_Piece]:
-    """The piece that ended last before another began: where no inputs are known."""
+    """The piece that ended last before another began, for pieces without known inputs."""
     done = [each for each in pieces if each is not piece and each.end <= piece.start + _AT_ONCE]
     return [max(done, key=lambda each: each.end)] if done else []
 
 
 def _done_before(needs: Iterable[_Piece], start: float) -> Iterator[_Piece]:
-    """The pieces that had ended when another began. One that had not was not waited for, but what
-    that needs may have been."""
+    """The pieces that had ended when another began. A piece that had not was not awaited, but its
+    own inputs may have been."""
     seen: set[_Piece] = set()
     ahead = [*needs]
     while ahead:

@@ -54,7 +54,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MANY_LINES: Final = 500
-"""From how many lines on they are read in a worker thread, so that the event loop goes on."""
+"""From this number of lines on they are read in a worker thread, so that the event loop is free."""
 
 
 def decode(
@@ -66,12 +66,12 @@ def decode(
     files: Mapping[str, bytes] | None = None,
     turns: Messages | None = None,
 ) -> tuple[list[Record], History]:
-    """The records of a run, as the run wrote them, and their history. `files` are those of the run,
-    and `turns` the earlier turns of its thread, which no line has.
+    """The records of a run, as the run wrote them, and their history. `files` are the files of the
+    run, and `turns` the earlier turns of its thread, which no line has.
 
-    `given` has the values of plain fields that were withheld as secrets, by `Class.field`; without
-    them `JournalError` (`bae-journal-secret`) names all that are missing. With `partial` such a
-    field is absent, which serves to show a run and not to resume it.
+    `given` has the values of plain fields that were withheld as secrets, by `Class.field`. Without
+    them, `JournalError` (`bae-journal-secret`) names all missing values. With `partial` such a
+    field is absent, which is enough to show a run, but not to resume it.
     """
     reader = LineReader(graph, given, partial, turns=turns)
     token = turns_in_use.set(turns)
@@ -95,13 +95,13 @@ async def decode_run(
     files: Mapping[str, bytes] | None = None,
     turns: Messages | None = None,
 ) -> tuple[list[Record], History]:
-    """What `decode` returns, without blocking the event loop."""
+    """The result of `decode`, without blocking the event loop."""
     work = partial_of(decode, given=given, partial=partial, files=files, turns=turns)
     return await off_loop(MANY_LINES if files else len(lines), work, graph, lines)
 
 
 def read_history(stored: StoredRun) -> StoredHistory:
-    """What happened in a stored run, read without its code."""
+    """The history of a stored run, read without its code."""
     try:
         history = StoredHistory(ShapeView(stored.shape, stored.info.shape))
         reader = LineReader(history=history)
@@ -114,15 +114,15 @@ def read_history(stored: StoredRun) -> StoredHistory:
 
 
 async def off_loop(count: int, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `work` on so many lines returns: done in a worker thread if they are many."""
+    """The result of `work` on so many lines; it runs in a worker thread if they are many."""
     if count < MANY_LINES:
         return work(*args, **kwargs)
     return await in_thread(work, *args, **kwargs)
 
 
 def graph_at(graph: Graph[Any, Any], path: str) -> Graph[Any, Any]:
-    """The graph that runs at a path of another, which is that one itself where the path is empty.
-    Raises `JournalError` (`bae-journal-unreadable`) where there is none."""
+    """The graph that runs at a path of another graph, which is that graph itself for an empty path.
+    Raises `JournalError` (`bae-journal-unreadable`) if there is none."""
     for part in path.split("/") if path else ():
         graph = _graph_behind(graph, part)
     return graph
@@ -151,7 +151,7 @@ def _call_at(cls: type[Node], place: Place) -> CallPlan | None:
 
 
 class LineRefused(JournalError):
-    """Raised where a line does not fit the classes of today."""
+    """Raised for a line that does not fit today's classes."""
 
     def __init__(self, what: str) -> None:
         fix = "use the classes that the run began with, or give today's the old names"
@@ -176,11 +176,11 @@ def _reads(*roles: str) -> Callable[[_Read], _Read]:
 
 
 class LineReader:
-    """Reads the lines of a run in order; `history` is what the lines so far tell.
+    """Reads the lines of a run in order; `history` has the lines so far.
 
-    Through the classes of a `graph`, nodes that are not stored whole are put together from their
-    draft and the values of their sources, as the run did it. Without one, classes are stand-ins
-    that have the recorded name, and values are JSON.
+    With a `graph`, the lines are read through its classes. A node that is not stored in full is put
+    together from its draft and the values of its sources, as in the run. Without a graph, classes
+    are stand-ins with the recorded names, and values are JSON.
     """
 
     def __init__(
@@ -199,12 +199,12 @@ class LineReader:
         self._given = given or {}
         self._partial = partial
         self._graphs: dict[str, Graph[Any, Any]] = {}
-        """The graphs that run at paths, as far as they were met."""
+        """The graphs that run at paths, as far as they are known."""
         self._classes: dict[str, dict[str, type[Node]]] = {}
 
     def read(self, line: Line) -> Record | None:
-        """The record of the next line; None if it is about a field that no longer exists, or about
-        a graph that runs for one: nothing that follows depends on it."""
+        """The record of the next line. None if it is about a field that no longer exists, or about
+        a graph for such a field: nothing that follows depends on it."""
         data = parse_line(line)
         try:
             self._classes_at(line.path)
@@ -216,18 +216,18 @@ class LineReader:
             if error.code == "bae-journal-unreadable":
                 error.message = f"line {line.n}, {line.kind}: {error.message}"
             raise
-        except Exception as error:  # it contradicts the lines before it, or is no such line
+        except Exception as error:  # it contradicts the lines before it, or is no valid line
             raise damaged(line, describe(error), error) from error
         return record
 
     def _record(self, line: Line, data: Json) -> Record:
-        """The record of a line: most of the data are attributes of the same name."""
+        """The record of a line. Most of the data are attributes of the same name."""
         kind = records.KINDS[line.kind]
         for name, read in _readers(kind):
             read(self, line, data, name)
         return kind(line.at, line.path, line.step, **data)
 
-    # How each role is read: what is stored is replaced by what the record has.
+    # The reader of each role: it replaces stored data by the attribute of the record.
 
     @_reads("field class")
     def _read_field_class(self, line: Line, data: Json, name: str) -> None:
@@ -362,15 +362,15 @@ class LineReader:
         raise LineRefused(f"the graph {graph.name} has no node {name}; it has {known}")
 
     def _offered(self, path: str, name: str | None) -> type[Node] | type[None] | None:
-        """A class that was offered; None if it is gone today."""
+        """An offered class; None if it no longer exists."""
         try:
             return NoneType if name is None else self._class(path, name)
         except LineRefused:
             return None
 
     def _find_call(self, data: Json) -> None:
-        """Find the function that was called for a class outside the graph among those of the graph,
-        and the value through its type; else the value is as it is stored."""
+        """Find the function that was called for a class outside the graph among the functions of
+        the graph, and read the value through its type. Otherwise the value stays as stored."""
         name = data["node_type"].__name__
         value, unstored = data["value"], data.pop("unstored")
         if value is NOTHING:
@@ -399,11 +399,11 @@ class LineReader:
     # Nodes.
 
     def _node(self, line: Line, data: StoredNode) -> Node:
-        """A node, or the draft of one, as it is stored."""
+        """A node, or its draft, from its stored form."""
         cls = self._class(line.path, data.type)
         if self._graph is None:
             return cls.model_construct(**vars(data))
-        # What a graph inside starts with, the run around it gives again, secrets too.
+        # The run around a graph gives its start again, secrets included.
         is_given = bool(line.path) and line.kind == "RunStarted"
         if is_given and self._graphs[line.path].is_filled:
             return empty_draft(cls)
@@ -432,8 +432,8 @@ class LineReader:
     def _step_node(
         self, line: Line, stored: StoredNode | None, is_made: bool
     ) -> tuple[Node | None, tuple[str, ...]]:
-        """The node of a step, put together where it is not stored, and the fields whose default a
-        factory made. It stays a draft where something must be made again."""
+        """The node of a step, put together if it is not stored, and the fields whose default a
+        factory computed. It stays a draft if a value must be computed again."""
         if stored is not None and not is_made:
             return self._node(line, stored), ()
         made = {} if stored is None else stored.fields
@@ -452,7 +452,7 @@ class LineReader:
         return self._joined(draft, values | _known(found), whole), tuple(values)
 
     def _filled(self, line: Line, node: Node) -> Node:
-        """What the LM filled, with the values that were known before."""
+        """The node that the LM filled, with the values that were known before."""
         if self._graph is None:
             return node
         held, cls = node.__dict__, type(node)
@@ -503,8 +503,8 @@ class LineReader:
         return node_codec(cls).load_source(field, parameter, data)
 
     def _items(self, place: Place, count: int | None) -> Any:
-        """The values of the items of a map, in order. There may be more than counted: items that
-        were made again can be fewer."""
+        """The values of the items of a map, in order. There may be more than counted: when items
+        are computed again, there can be fewer."""
         source = self.history.source(place)
         items = {} if source is None else source.items
         done = {index: item.value for index, item in items.items() if item.state == "done"}
@@ -533,7 +533,7 @@ class LineReader:
         return NOTHING if is_default and not field.required else LIVE
 
     def _has_failed(self, step: Step | None, cls: type[Node], field: FieldPlan) -> bool:
-        """Whether the source of a field, or what it waited for, has failed."""
+        """Whether the source of a field, or a value that it waited for, has failed."""
         for source in () if step is None else step.sources.values():
             is_mine = source.place.field == field.name and source.node_type is cls
             if is_mine and source.state == "failed":
@@ -544,7 +544,7 @@ class LineReader:
         return any(call.key in self.history.failed_keys for call in every_call(field.call))
 
     def _recalled(self, origin: Origin) -> Any:
-        """The value that a recall found: if that was not stored, this is not either."""
+        """The value that a recall found. If that was not stored, neither is this."""
         if self._graph is None:
             return None
         step = self.history.step(origin.path, origin.step)
@@ -556,8 +556,8 @@ class LineReader:
         return step.node.__dict__.get(origin.field, WITHHELD if is_secret else LIVE)
 
     def _answer(self, line: Line, stored: StoredNode | Json | None) -> Any:
-        """What an LM answered a body or a dependency; as it is stored if the class is none of the
-        graph's, since the code that asks again knows it."""
+        """The answer of an LM to a body or a dependency. It stays as stored if its class is outside
+        the graph, since the code that asks again knows the class."""
         if stored is None or self._graph is None:
             return vars(stored) if isinstance(stored, StoredNode) else stored
         classes = self._classes_at(line.path)
@@ -572,7 +572,7 @@ class LineReader:
     # Gates.
 
     def _gate(self, line: Line, data: Json) -> OpenGate:
-        """A gate that was reached, with what was known of its node then."""
+        """A gate that was reached, with the values of its node that were known then."""
         cls, field = data["node_type"], data["field"]
         place = Place.parse(data["gate"])
         if place is not None and place.parameter:
@@ -616,7 +616,7 @@ class LineReader:
         )
 
     def _gate_at(self, line: Line, address: str) -> OpenGate | None:
-        """The gate of an address; None if there is none today."""
+        """The gate of an address; None if it no longer exists."""
         source = self.history.gates.get(address)
         if source is not None and source.gate is not None:
             return source.gate
@@ -636,7 +636,7 @@ class LineReader:
 
 
 _AS_STORED: Final = ("json", "asked", "said", "called", "source", "usage", "run")
-"""The roles that a record has as its line has them."""
+"""The roles whose data a record has unchanged."""
 
 
 @cache
@@ -653,7 +653,7 @@ class _Hidden(Node):
 
 
 def _recorded_error(error: ErrorData) -> RecordedError:
-    """An error of a line. Earlier versions wrote no code for a source that waits, only words."""
+    """An error of a line. Earlier versions wrote no code for a waiting source, only words."""
     code, words = error.code, error.message
     if error.type == Waiting.__name__ and code is None:
         is_old = words.startswith("waiting for ") or words in ("", WITHHELD_MESSAGE)
@@ -671,8 +671,7 @@ def _known(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class StoredHistory(History):
-    """A history that takes what it must know about classes from the shape that a run is stored
-    with."""
+    """A history that takes the properties of classes from the shape that is stored with the run."""
 
     def __init__(self, shape: ShapeView) -> None:
         super().__init__()
@@ -684,11 +683,11 @@ class StoredHistory(History):
         return self.shape.call_at(place) if once else None
 
     def may_resolve(self, path: str, node_type: type[Node]) -> bool:
-        """Whether a body may still be at work: a line says so when it has returned a draft."""
+        """Whether a body may still be working: a line says when it has returned a draft."""
         return True
 
     def exit_of(self, path: str, node_type: type[Node]) -> Exit:
-        """What leads on from a node of a class."""
+        """How a node of a class leads to the next."""
         cls = self.shape.class_at(path, node_type.__name__)
         if cls is None or cls.get("written"):
             return "body"

@@ -1,5 +1,5 @@
-"""The earlier turns of a thread: found from run to run, and read as texts without the code that the
-runs had."""
+"""The earlier turns of a thread: found from run to run, and read as texts without the code of the
+runs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _TURNS_KEPT: Final = 1000
 async def begin_turn(
     journal: Journal, graph: Graph[Any, Any], thread: str, run_id: str
 ) -> tuple[str, int, Messages | None]:
-    """The run of the turn before this one, how many turns there are before, and what the nodes of
-    the graph may show of them."""
+    """The run of the previous turn, the number of turns before this one, and the turns that the
+    nodes of the graph may show."""
     ended = await journal.runs(thread=thread, status="ended", limit=2)
     before = next((info.run_id for info in ended if info.run_id != run_id), "")
     number = 0
@@ -47,8 +47,8 @@ async def begin_turn(
 async def turns_of(
     journal: Journal, graph: Graph[Any, Any], stored: StoredRun, *, strict: bool = True
 ) -> Messages | None:
-    """The earlier turns of a stored run, as far back as its nodes have shown them, or may. None
-    where the run belongs to no thread, or no node shows any."""
+    """The earlier turns of a stored run, as far back as its nodes have shown them, or may show
+    them. None if the run belongs to no thread, or no node shows any."""
     if not graph.turns_read:
         return None
     history = await off_loop(len(stored.lines), read_history, stored)
@@ -73,7 +73,7 @@ async def earlier_turns(
     needed: int = 0,
 ) -> Messages | None:
     """The turns up to the run `previous`, as many as the nodes of a graph may show. Raises
-    `bae-thread-turn` where one of those that are `needed` is missing."""
+    `bae-thread-turn` if one of the `needed` turns is missing."""
     if not graph.turns_read:
         return None
     wanted = max(min(graph.turns_read, number), needed)
@@ -103,9 +103,9 @@ async def earlier_turns(
 async def known_turn(
     journal: Journal, graph: Graph[Any, Any], run_id: str, change: int | None = None
 ) -> tuple[Turn, str, int]:
-    """A turn that is over, the run before it, and how many turns there are before. It is read
-    once, unless the run has changed since, by a redaction: `change` is that of its entry, where
-    that is known."""
+    """A finished turn, the run before it, and the number of turns before it. It is read once, and
+    again only if a redaction has changed the run since. `change` is that of its entry, if it is
+    known."""
     known = _known.setdefault(graph, WeakKeyDictionary()).setdefault(journal, OrderedDict())
     change = (await journal.info(run_id)).change if change is None else change
     found = known.get(run_id)
@@ -126,8 +126,8 @@ _known: WeakKeyDictionary[Graph[Any, Any], WeakKeyDictionary[Journal, _Known]] =
 
 
 async def runs_shown(journal: Journal, stored: StoredRun) -> list[StoredRun]:
-    """The runs of the earlier turns that a run has shown, the oldest first: what it takes to replay
-    it elsewhere."""
+    """The runs of the earlier turns that a run has shown, the oldest first. A replay elsewhere
+    needs them."""
     history = await off_loop(len(stored.lines), read_history, stored)
     shown = [source.turns for step in history.steps() for source in step.sources.values()]
     needed = max((each.count for each in shown if each is not None), default=0)
@@ -146,7 +146,7 @@ async def runs_shown(journal: Journal, stored: StoredRun) -> list[StoredRun]:
 def read_turn(
     stored: StoredRun, graph: Graph[Any, Any], has_secrets: bool
 ) -> tuple[Turn, str, int]:
-    """A stored run as a turn, the run before it, and how many turns there are before."""
+    """A stored run as a turn, the run before it, and the number of turns before it."""
     history = read_history(stored)
     search, trace = Search(stored, history), [each for each in history.run.trace if each.name]
     classes = {cls.__name__: cls for cls in reversed(graph.plans)}
@@ -162,17 +162,17 @@ def read_turn(
 
 
 class _TextReader:
-    """Reads the texts of nodes, without their code. What the classes of today hide from a model is
-    masked; what the journal does not have is `WITHHELD`."""
+    """Reads the texts of nodes, without their code. Fields that today's classes hide from a model
+    are masked; a text that the journal does not have is `WITHHELD`."""
 
     def __init__(self, search: Search, classes: Mapping[str, Any], has_secrets: bool) -> None:
         self._search, self._classes, self._has_secrets = search, classes, has_secrets
 
     def text(self, step: Step) -> str:
-        """The text of a node: of its text field, or else its JSON."""
+        """The text of a node: of its text field, otherwise its JSON."""
         cls = self._classes.get(step.name)
         if cls is None and self._has_secrets:
-            return f"[{step.name}]"  # what is secret in it is not known
+            return f"[{step.name}]"  # its secrets are not known
         names, only = self._search.text_fields(step)
         if cls is not None and (today := plan_of(cls).text) in names:
             only = today
@@ -182,7 +182,7 @@ class _TextReader:
             return _json(with_placeholders(found))
         value = found.pop(only, "")
         text = value if isinstance(value, str) else _json(with_placeholders(value))
-        # What came with the text: a model knows that there was an image, and does not get it again.
+        # Files in the text: a model knows that there was an image, and does not get it again.
         return "\n".join([*placeholders_in([*found.values()]), text])
 
     def _value(self, step: Step, name: str) -> Any:

@@ -1,5 +1,6 @@
 """Exported runs: files of JSON lines, a header for each run and then a line for each record. They
-are written from a journal, checked and loaded into one, or read as they are: `RecordedRuns`."""
+are written from a journal, loaded into a journal after a check, or read directly:
+`RecordedRuns`."""
 
 from __future__ import annotations
 
@@ -102,8 +103,8 @@ async def load(
 
 def write_run(run: StoredRun, written: set[str] | None = None) -> Iterator[bytes]:
     """The lines of one run in a file, each with its line end: its images and documents first, then
-    a header, then its records. `written` are the hashes of files that are written already."""
-    check_run(run)  # as those who read the file do
+    a header, then its records. `written` are the hashes of files that are already written."""
+    check_run(run)  # readers of the file check it too
     info = run.info
     written = set() if written is None else written
     for hash, data in run.files.items():
@@ -112,7 +113,7 @@ def write_run(run: StoredRun, written: set[str] | None = None) -> Iterator[bytes
             row = {"bae": "file", "version": FORMAT, "hash": hash, "data": b64encode(data).decode()}
             yield _json(row) + b"\n"
     listed = asdict(info)
-    del listed["owner"], listed["lease_until"], listed["change"]  # of the journal here
+    del listed["owner"], listed["lease_until"], listed["change"]  # they belong to this journal
     what = "an answer"
     try:
         header = {
@@ -143,8 +144,8 @@ def write_run(run: StoredRun, written: set[str] | None = None) -> Iterator[bytes
 
 
 def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[StoredRun]:
-    """The runs of a file, one at a time, each checked from its first line to its last: what is
-    returned can be read. `name` is that of the file, for errors."""
+    """The runs of a file, one at a time, each checked from its first line to its last, so that it
+    can be read. `name` is the name of the file, for errors."""
     rows = _rows(lines, name)
     seen: set[str] = set()
     files: dict[str, bytes] = {}
@@ -190,8 +191,8 @@ def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[Sto
 
 
 class RecordedRuns(Journal):
-    """Recorded runs, to be read and replayed; every write is refused with `bae-journal-readonly`.
-    `RecordedRuns.of(path)` reads them from a file."""
+    """Recorded runs, for reading and replaying. Every write is refused with
+    `bae-journal-readonly`. `RecordedRuns.of(path)` reads them from a file."""
 
     def __init__(self, runs: Iterable[StoredRun], name: str = "the recorded runs") -> None:
         self._runs = {run.info.run_id: run for run in runs}
@@ -211,7 +212,7 @@ class RecordedRuns(Journal):
         return sorted((run.info for run in self._runs.values()), key=lambda i: -i.started)
 
     async def read(self, run_id: str) -> StoredRun:
-        """A whole run; `bae-run-unknown` where there is none of that id."""
+        """A run with all of its lines; `bae-run-unknown` if there is none with that id."""
         if run_id not in self._runs:
             raise JournalError(
                 f"{self._name} has no run {run_id}",
@@ -232,7 +233,7 @@ class RecordedRuns(Journal):
         before: str | None = None,
         after: int | None = None,
     ) -> list[RunInfo]:
-        """The newest runs, newest first; with `before`, those that follow the run of that id."""
+        """The newest runs, newest first; with `before`, the runs after the run with that id."""
         return list_runs(
             self.infos,
             status=status,
@@ -262,8 +263,8 @@ def is_sqlite(path: StrPath) -> bool:
 
 @contextmanager
 def opened(path: Path, mode: str = "rb", name: Path | None = None) -> Generator[Any]:
-    """An open file. What the file system refuses is raised as a `JournalError`, about the file
-    `name` where it is another."""
+    """An open file. An error of the file system is raised as a `JournalError`, about the file
+    `name` if it is another."""
     try:
         if mode == "rb":
             with open_file(path) as file:
@@ -273,7 +274,7 @@ def opened(path: Path, mode: str = "rb", name: Path | None = None) -> Generator[
         try:
             yield file
         finally:
-            with suppress(OSError):  # a full disk refuses again what is still in the buffer
+            with suppress(OSError):  # a full disk refuses the rest of the buffer again
                 file.close()
     except OSError as error:
         raise _failed(name or path, "read" if mode == "rb" else "written", error) from error
@@ -350,7 +351,7 @@ _FILE: Final = b'{"bae":"file"'
 
 
 def _read_file(row: bytes, where: str) -> dict[str, bytes]:
-    """A file by its hash, which its bytes must have."""
+    """A file by its hash, after a check that the bytes have this hash."""
     found = _parse(_File, row, where)
     try:
         data = a2b_base64(found.data, strict_mode=True)
@@ -380,7 +381,7 @@ class _Entry(BaseModel):
 
 
 def _rows(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[tuple[str, bytes]]:
-    """The lines of a file that are not empty, each with where it is."""
+    """The lines of a file that are not empty, each with its position."""
     number = 0
     try:
         for number, text in enumerate(lines, 1):
@@ -394,7 +395,7 @@ def _rows(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[tuple[s
 
 
 _LONGEST_LINE: Final = 1 << 30
-"""Bytes of a line; SQLite stores no longer texts than a thousand million bytes."""
+"""How many bytes a line may have: SQLite stores no texts longer than a thousand million bytes."""
 
 
 def _parse(model: type[M], row: bytes, where: str, run_id: str | None = None) -> M:
@@ -434,7 +435,7 @@ def _damaged(
 
 @contextmanager
 def _located(where: str, run_id: str | None = None) -> Generator[None]:
-    """Errors of what is inside name the file and the line."""
+    """Adds the file and the line to errors inside the block."""
     try:
         yield
     except JournalError as error:
@@ -452,7 +453,7 @@ async def _write_runs(
     graph: str | None,
     thread: str | None,
 ) -> int:
-    is_text = hasattr(file, "encoding")  # which files of bytes do not have
+    is_text = hasattr(file, "encoding")  # files of bytes do not have it
     written: set[str] = set()
 
     def write(run: StoredRun) -> None:
@@ -470,7 +471,7 @@ async def _write_runs(
         wanted = set(run_ids)
         known = [info.run_id async for info in journal.every_run() if info.run_id in wanted]
         run_ids = [*reversed(known), *run_ids]
-    if run_ids is None:  # oldest first, the order in which they are to be loaded
+    if run_ids is None:  # oldest first, the order in which they are loaded
         run_ids = (await every_id())[::-1]
     for run_id in dict.fromkeys(run_ids):
         try:
@@ -480,10 +481,10 @@ async def _write_runs(
                 raise
             unknown.append(run_id)
             continue
-        # Not left behind in its thread: the caller closes the file after a cancellation.
+        # Awaited, not left in its thread: the caller closes the file after a cancellation.
         await in_thread_to_the_end(write, run)
         count += 1
-    if unknown and not set(unknown).isdisjoint(await every_id()):  # else they were deleted since
+    if unknown and not set(unknown).isdisjoint(await every_id()):  # others were deleted since
         raise JournalError(
             f"the ids of {len(unknown)} runs are damaged: {', '.join(unknown[:3])}",
             code="bae-journal-damaged",
@@ -506,7 +507,7 @@ async def _load_runs(
     journal: Journal, file: IO[Any], name: str, existing: Existing, unfinished: Unfinished
 ) -> list[str]:
     start = file.tell()
-    # All of it, before anything is stored.
+    # Check all of it before anything is stored.
     await in_thread_to_the_end(lambda: deque(_runs_of(file, name), maxlen=0))
     file.seek(start)
     runs = _runs_of(file, name)
@@ -540,7 +541,7 @@ def _copy_lines(source: IO[Any], target: IO[bytes]) -> None:
 
 
 def _set_apart(run: StoredRun) -> StoredRun:
-    """A run that `graph.recover` leaves alone, and whose yeses hold for no other run."""
+    """A run that `graph.recover` ignores, and whose approvals hold for no other run."""
     info = run.info
     if run.answers:
         run = with_other(run, answers=for_run_alone(run.answers))
@@ -552,7 +553,7 @@ def _set_apart(run: StoredRun) -> StoredRun:
 
 
 def _object_or_text(text: str) -> dict[str, Any] | str:
-    """A JSON object, so that people can read it, where the text is one."""
+    """The JSON object in a text, so that people can read it; otherwise the text."""
     try:
         found = from_json(text)
     except ValueError:

@@ -1,6 +1,5 @@
-"""One way to follow what changes: `subscribe` hands out the numbered items of a feed, from any
-number on. A feed is a run, by the numbers of its lines, or the list of runs, by the numbers of its
-changes."""
+"""Following changes: `subscribe` yields the numbered items of a feed, from any number on. A feed is
+a run, by the numbers of its lines, or the list of runs, by the numbers of its changes."""
 
 from __future__ import annotations
 
@@ -20,29 +19,30 @@ from bae.tasks import gone
 T = TypeVar("T")
 
 PAGE: Final = 500
-"""The most items that are read, or handed out, at once."""
+"""How many items are read, or yielded, at once at most."""
 KEPT: Final = 5_000
 """How many of the newest items a feed keeps for its subscribers."""
 KEPT_SIZE: Final = 32 << 20
-"""How large the items may be that a feed keeps, all together. Older ones are read again."""
+"""How large the kept items of a feed may be together. Older items are read again."""
 GATHER: Final = 0.05
-"""Seconds in which items gather before they are read together."""
+"""For how many seconds items gather before they are read together."""
 POLL: Final = 0.1
-"""Seconds between two looks for what other processes have written, where a look is cheap."""
+"""Seconds between two looks for items of other processes, if a look is cheap."""
 SLOW_POLL: Final = 1.0
 """Seconds between two looks at a store without `version`."""
 LOOK: Final = 5.0
-"""Seconds after which a feed is read again in any case: a lease may have run out, say."""
+"""After how many seconds a feed is read again in any case: for example, a lease may have run
+out."""
 
 FeedEnd = Literal["", "ended", "failed", "cancelled", "waiting", "deleted", "reset", "gap"]
-"""Why a subscription is over. A run that is "waiting" waits for a person; one that was "deleted" is
-gone; a "reset" run has fewer lines than the subscriber has seen; a "gap" is a subscriber that was
-too slow. Empty while it is not over."""
+"""Why a subscription is over. A "waiting" run waits for a person. A "deleted" run no longer exists.
+A "reset" run has fewer lines than the subscriber has seen. With a "gap" the subscriber was too
+slow. Empty while the subscription continues."""
 
 
 class FeedItem(Generic[T]):
-    """One numbered item. `size` is about how many characters it has; `encoded` is room for how it
-    is sent, so that it is worked out once for all subscribers."""
+    """One numbered item. `size` is its approximate number of characters. `encoded` is for the form
+    in which it is sent, so that it is computed once for all subscribers."""
 
     __slots__ = ("encoded", "number", "size", "value")
 
@@ -57,8 +57,8 @@ class FeedItem(Generic[T]):
 
 
 class FeedPage(NamedTuple, Generic[T]):
-    """What a feed has after a number: `items` in order, the number of the newest item, how far the
-    whole is (the status of a run), and why nothing comes after `last`."""
+    """The items of a feed after a number: `items` in order, the number of the newest item, the
+    state of the whole (the status of a run), and why nothing follows after `last`."""
 
     items: Sequence[FeedItem[T]]
     last: int
@@ -67,7 +67,7 @@ class FeedPage(NamedTuple, Generic[T]):
 
 
 class FeedBatch(NamedTuple, Generic[T]):
-    """Items for a subscriber, and how far the whole was when they were read. There are none where
+    """Items for a subscriber, and the state of the whole when they were read. There are no items if
     only the `state` has changed."""
 
     items: Sequence[FeedItem[T]]
@@ -75,10 +75,10 @@ class FeedBatch(NamedTuple, Generic[T]):
 
 
 class Feed(ABC, Generic[T]):
-    """Numbered items that are stored somewhere. Subscribers of one object share one reader, which
-    works while there are any, and the newest items.
+    """Numbered items in a store. Subscribers of one object share the newest items and one reader,
+    which works while there are subscribers.
 
-    A subclass writes `read`; `version` and `listen` save it from being read in vain.
+    A subclass writes `read`; `version` and `listen` spare it needless reads.
     """
 
     def __init__(self) -> None:
@@ -88,21 +88,21 @@ class Feed(ABC, Generic[T]):
     @abstractmethod
     async def read(self, after: int, limit: int) -> FeedPage[T]:
         """At most `limit` items with numbers greater than `after`, in order, from the store. With a
-        limit of 0 only how far the feed is."""
+        limit of 0, only the state of the feed."""
 
     async def version(self) -> int | None:
-        """A number that is another one after something was stored; None where no cheap one is."""
+        """A number that changes when something is stored; None if there is no cheap number."""
         return None
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Have `wake` called, from any thread, when this process has stored something. Returns what
-        stops it."""
+        """Call `wake`, from any thread, when this process has stored something. Returns the
+        function that stops it."""
         return lambda: None
 
 
 class Tail(Generic[T]):
-    """The newest items of a feed, and the task that reads what is new while somebody subscribes:
-    all items whose numbers are greater than `floor`, up to `last`, are `recent`."""
+    """The newest items of a feed, and the task that reads new items while there are subscribers.
+    `recent` has all items with numbers greater than `floor`, up to `last`."""
 
     def __init__(self, feed: Feed[T]) -> None:
         self._feed = feed
@@ -113,9 +113,9 @@ class Tail(Generic[T]):
         self.error: Exception | None = None
         """Why the feed cannot be read."""
         self.news = asyncio.Event()
-        """Set when anything of this has changed; then there is another event."""
+        """Set at any change of these attributes; another event then replaces it."""
         self._is_known = False
-        """Whether the last is known."""
+        """Whether `last` is known."""
         self._seen: int | None = None
         self._subscribers = 0
         self._reader: asyncio.Task[None] | None = None
@@ -126,7 +126,7 @@ class Tail(Generic[T]):
         return self._subscribers > 0
 
     async def enter(self) -> None:
-        """Begin to read, for the first subscriber."""
+        """Start reading, for the first subscriber."""
         self._subscribers += 1
         if self._reader is None or self._reader.done():
             self.error, self.end = None, ""
@@ -135,7 +135,7 @@ class Tail(Generic[T]):
             await self.news.wait()
 
     async def leave(self) -> None:
-        """Stop to read, after the last subscriber."""
+        """Stop reading, after the last subscriber."""
         self._subscribers -= 1
         if not self._subscribers and self._reader is not None:
             reader, self._reader = self._reader, None
@@ -144,12 +144,12 @@ class Tail(Generic[T]):
             await gone([reader])
 
     async def _follow(self) -> None:
-        """Read what is new until nothing comes any more."""
+        """Read new items until no more can come."""
         loop, rung = asyncio.get_running_loop(), asyncio.Event()
 
         def ring() -> None:
             if not rung.is_set():
-                with suppress(RuntimeError):  # the loop is closed: so are all subscriptions
+                with suppress(RuntimeError):  # the loop is closed, and so are all subscriptions
                     loop.call_soon_threadsafe(rung.set)
 
         stop = self._feed.listen(ring)
@@ -165,14 +165,14 @@ class Tail(Generic[T]):
                 await self._read_new()
                 if not self.end:
                     await self._wait(rung)
-        except Exception as error:  # of a store of others, too: the subscribers raise it
+        except Exception as error:  # any store may raise it; the subscribers raise it again
             self.error = error
         finally:
             stop()
             self.wake()
 
     async def _wait(self, rung: asyncio.Event) -> None:
-        """Wait until there may be something new."""
+        """Wait until there may be new items."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LOOK
         while not rung.is_set() and loop.time() < until:
@@ -203,7 +203,7 @@ class Tail(Generic[T]):
             if new or self.end or page.state != self.state:
                 self.state = page.state
                 self.wake()
-            if more:  # subscribers take what is there before more comes
+            if more:  # subscribers take these items before more arrive
                 await asyncio.sleep(GATHER / 10)
 
     def _keep(self, items: list[FeedItem[T]]) -> None:
@@ -226,14 +226,14 @@ class Tail(Generic[T]):
 
 
 class Subscriber(Generic[T]):
-    """Batches of the items of a feed: iterate it. `number` is that of the last item, and `end` says
-    why the iteration is over."""
+    """Batches of the items of a feed: iterate it. `number` is the number of the last item, and
+    `end` the reason why the iteration is over."""
 
     def __init__(self, feed: Feed[T], after: int | None, behind: int | None) -> None:
         self._feed = feed
         self._behind = behind
         self._live = after is None
-        """Whether it has had everything once: from then on it must not fall behind."""
+        """Whether it has once had every item: from then on it must not fall behind."""
         self._state = ""
         self._closed = False
         tail = feed.tail
@@ -264,7 +264,7 @@ class Subscriber(Generic[T]):
                 page = await feed.read(self.number, PAGE)
                 if page.items:
                     return self._take(page.items, page.state)
-                self.number = tail.floor  # the items in between are gone
+                self.number = tail.floor  # the items in between are no longer kept
         raise StopAsyncIteration
 
     def _take(self, items: Sequence[FeedItem[T]], state: str) -> FeedBatch[T]:
@@ -273,7 +273,7 @@ class Subscriber(Generic[T]):
         return FeedBatch(items, state)
 
     def close(self) -> None:
-        """FeedEnd the iteration, also while it waits."""
+        """End the iteration, also while it waits."""
         self._closed = True
         self._feed.tail.wake()
 
@@ -288,11 +288,11 @@ async def subscribe(
             async for batch in lines: ...
         print(lines.end)
 
-    No item is missing and none comes twice. `after=None` leaves out all that is there. Items are
-    read from the store when the subscriber asks for them, so a slow subscriber costs no memory and
-    nobody else any time. A subscriber that has caught up once and is then more than 5,000 items
-    behind is dropped: its iteration is over with the end "gap", and it can subscribe again. With
-    `behind` the same holds for a subscriber that begins with more items than that before it.
+    No item is missing or repeated. `after=None` skips all existing items. Items are read from the
+    store when the subscriber asks for them, so a slow subscriber costs no memory, and delays nobody
+    else. A subscriber that has caught up once, and is then more than 5,000 items behind, is
+    dropped: its iteration ends with "gap", and it can subscribe again. With `behind`, the same
+    holds for a subscriber that begins with more items than that before it.
     """
     try:
         await feed.tail.enter()
@@ -308,9 +308,9 @@ async def subscribe(
 
 
 class RunFeed(Feed[Line]):
-    """The lines of a run, whichever process writes them, numbered as they are stored. It is over
-    when the run is: it has ended, has failed, was cancelled, or waits for a person. A run that
-    nobody works on, because its process is gone, is not over; `state` says "interrupted"."""
+    """The lines of a run, from any process, with their numbers in the store. It is over with the
+    run: when the run has ended, has failed, was cancelled, or waits for a person. A run whose
+    process has died is not over; its `state` is "interrupted"."""
 
     def __init__(self, journal: Journal, run_id: str) -> None:
         super().__init__()
@@ -331,17 +331,17 @@ class RunFeed(Feed[Line]):
         return FeedPage(items, count - 1, info.standing(), _end_of(info))
 
     async def version(self) -> int | None:
-        """That of the journal."""
+        """The version of the journal."""
         return await self.journal.version()
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Have `wake` called when this process has written the run."""
+        """Call `wake` when this process has written the run."""
         return self.journal.listen(lambda run_id: wake() if run_id == self.run_id else None)
 
 
 class RunsFeed(Feed[RunInfo]):
-    """The entries of all runs, each numbered by its `change`: an entry comes again whenever the run
-    is created, claimed, released, answered or replaced. A run that is deleted has no entry."""
+    """The entries of all runs, each numbered by its `change`. An entry comes again when the run is
+    created, claimed, released, answered or replaced. A deleted run has no entry."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__()
@@ -356,11 +356,11 @@ class RunsFeed(Feed[RunInfo]):
         return FeedPage(items, max([after, *(item.number for item in items)]))
 
     async def version(self) -> int | None:
-        """That of the journal."""
+        """The version of the journal."""
         return await self.journal.version()
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Have `wake` called when this process has written a run."""
+        """Call `wake` when this process has written a run."""
         return self.journal.listen(lambda _: wake())
 
 

@@ -1,4 +1,4 @@
-"""Gates of stored runs: which ones are open, and answering one."""
+"""Gates of stored runs: listing the open gates, and answering a gate."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ T = TypeVar("T", bound=Node)
 
 
 def all_gates(stored: StoredRun) -> list[tuple[OpenGate, bool]]:
-    """All gates that a run has reached, in order, and whether it has taken an answer there. Their
-    classes are stand-ins."""
+    """All gates that a run has reached, in order, and whether the run has taken an answer there.
+    Their classes are stand-ins."""
     sources = read_history(stored).gates.values()
     return [(s.gate, s.state == "done") for s in sources if s.gate is not None]
 
@@ -80,7 +80,7 @@ def find_gate(stored: StoredRun, wanted: str) -> OpenGate:
 
 
 def _takes(gate: OpenGate) -> str:
-    """What the answer to a gate may be."""
+    """The answers that a gate accepts, in words."""
     if gate.type is not Approval:
         return "what the field declares"
     return "True, False or an Approval, whose `arguments` are all that the tool is called with"
@@ -134,8 +134,8 @@ async def answer_gate(
 async def encode_answer(
     graph: Graph[Any, Any], stored: StoredRun, gate: OpenGate, value: Any
 ) -> tuple[OpenGate, str, dict[str, bytes]]:
-    """A gate of a run with the class and type of the graph, the answer to it as it is stored, and
-    the files in the answer. Raises what is wrong with the answer."""
+    """A gate of a run with the class and type of the graph, the answer in its stored form, and the
+    files in the answer. Raises an error for an answer that does not fit."""
     run_id, name, field = stored.info.run_id, gate.node_type.__name__, gate.field_name
     plans = graph_at(graph, gate.path).plans
     node_type = next((cls for cls in plans if cls.__name__ == name), None)

@@ -1,5 +1,5 @@
-"""What a journal makes of a graph's values, reported before the first step: fields that it cannot
-keep at all, dependencies that are made again on resume, and secrets that it does not write."""
+"""How a journal treats the values of a graph, reported before the first step: fields that it cannot
+store at all, dependencies that are computed again on resume, and secrets that it does not write."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ STORABLE: Final[WeakSet[Graph[Any, Any]]] = WeakSet()
 
 
 def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
-    """What keeps a graph, or one inside it, from having a journal: plain fields and gates that no
-    journal can hold, and classes that one name does not tell apart."""
+    """The problems that keep a graph, or a graph inside it, from having a journal: plain fields and
+    gates that no journal can store, and classes that share a name."""
     found: list[Problem] = []
     for each in graph.graphs:
         named: dict[str, type[Node]] = {}
@@ -49,7 +49,7 @@ def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
 
 
 def prove_storable(graph: Graph[Any, Any]) -> None:
-    """Raise what keeps a graph from having a journal."""
+    """Raise the problems that keep a graph from having a journal."""
     problems = unkeepable(graph)
     if problems:
         listed = "\n".join(str(problem) for problem in problems)
@@ -62,8 +62,8 @@ def prove_storable(graph: Graph[Any, Any]) -> None:
 
 
 def notes(graph: Graph[Any, Any]) -> list[Problem]:
-    """The dependencies of a graph that are made again on resume, its secrets, and the defaults that
-    cannot be stored."""
+    """The dependencies of a graph that are computed again on resume, its secrets, and the defaults
+    that cannot be stored."""
     found: list[Problem] = []
     for codec, field, place in _fields(graph):
         name, info, secret = field.name, field.info, secret_fields(codec.cls).get(field.name, "")
@@ -94,9 +94,9 @@ def notes(graph: Graph[Any, Any]) -> list[Problem]:
 
 
 def _fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodeCodec, FieldPlan, str]]:
-    """The fields of a graph's nodes, and of those inside it, each class once, with their places."""
+    """The fields of the nodes of a graph, and of graphs inside it, each class once, with places."""
     plans = {cls: plan for each in graph.graphs for cls, plan in each.plans.items()}
     for cls, plan in plans.items():
-        # Of a class whose names are not all there yet nothing is known, which the proof says.
+        # Nothing is known of a class with missing names; the proof reports those.
         for field in () if plan.unresolved else plan.fields.values():
             yield node_codec(cls), field, f"{cls.__name__}.{field.name}"

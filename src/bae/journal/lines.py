@@ -1,5 +1,5 @@
-"""What a line of a journal holds: `Encoder` writes a record as JSON, `parse_line` checks what was
-written. `docs/journal-format.md` describes the format."""
+"""The lines of a journal: `Encoder` writes a record as JSON, and `parse_line` checks a line.
+`docs/journal-format.md` describes the format."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ FOLLOWS: Final = "{}"
 
 
 class StoredNode(BaseModel, defer_build=True):
-    """A node, or some fields of it, as JSON. Without the code of a run, its nodes are read as
-    these, in subclasses that have the names of theirs."""
+    """A node, or some fields of it, as JSON. Without the code of a run, its nodes are read as this
+    class, in subclasses with the names of their classes."""
 
     type: str
     fields: Json
@@ -54,7 +54,7 @@ class StoredNode(BaseModel, defer_build=True):
 
 
 class AskerData(BaseModel, defer_build=True):
-    """Who asks an LM."""
+    """The asker of an LM."""
 
     kind: Literal["fill", "choice", "body", "source"]
     node: str
@@ -79,8 +79,8 @@ class ToolData(BaseModel, defer_build=True, extra="allow"):
 
 
 class CallData(BaseModel, defer_build=True):
-    """A call of a tool in a round: with its result or error where the provider has run the tool.
-    `withheld` says that the arguments are not what the LM wrote: secrets in them are masked, or a
+    """A call of a tool in a round; if the provider has run the tool, with its result or error.
+    `withheld` is True if the arguments are not what the LM wrote: secrets in them are masked, or a
     redaction has removed them."""
 
     id: str
@@ -125,8 +125,8 @@ _Write = Callable[[Any, Any, str, Json], str | None]
 _ROLES: Final[dict[str, tuple[_Write | None, Json]]] = dict.fromkeys(
     ("json", "called", "context", "last node", "recalled", "run", "turns"), (None, {})
 )
-"""By role: the function that writes it, and the fields of a line that it has, where an empty name
-is that of the attribute. What has no function follows from other fields, except JSON."""
+"""By role: the function that writes it, and its fields of a line; an empty name is that of the
+attribute. A role without a function is JSON, or follows from other fields."""
 
 
 def _writes(columns: Json, *roles: str) -> Callable[[_Write], _Write]:
@@ -160,23 +160,23 @@ class Encoder:
 
     @property
     def _hides_messages(self) -> bool:
-        # Where there is a secret, the message of any error may quote it.
+        # If there is a secret, the message of any error may quote it.
         return not self._in_clear and self._secrets.any
 
     def hiding(self, cls: type[Node]) -> Encoder:
-        """An encoder that hides the secrets of a class outside the graph too."""
+        """An encoder that also hides the secrets of a class outside the graph."""
         given = {"prompts": self._prompts, "thinking": self._thinking}
         return Encoder(self._secrets.including(cls), secrets=self._in_clear, **given)
 
     def encode(self, record: Record) -> str:
         """The `data` of a record's line: a JSON object.
 
-        Raises `JournalError` (`bae-journal-field`) where a plain field holds a value that cannot
-        be stored. A `StepStarted` is written with its node; where that follows from the lines
-        before it, store `FOLLOWS` instead.
+        Raises `JournalError` (`bae-journal-field`) if a plain field holds a value that cannot be
+        stored. A `StepStarted` is written with its node; if the node follows from the lines before
+        it, store `FOLLOWS` instead.
         """
         data: Json = {}
-        rest = ""  # what is JSON already
+        rest = ""  # parts that are JSON already
         for name, write in _writers(type(record)):
             rest = write(self, record, name, data) or rest
         if not data:
@@ -184,7 +184,7 @@ class Encoder:
         try:
             try:
                 text = to_json(data, inf_nan_mode="constants").decode()
-            except ValueError:  # half of a character pair
+            except ValueError:  # half of a surrogate pair
                 text = quoted(data)
             if len(text) > LONGEST_INT:
                 from_json(text, cache_strings="none")
@@ -202,13 +202,13 @@ class Encoder:
         return f'{{"node":{self.node(node)}}}'
 
     def node(self, node: Node, plain: bool = False, copies: Collection[str] = ()) -> str:
-        """A node as it is stored, as JSON; `plain` leaves out the fields that have a source, and
+        """A node in its stored form, as JSON. `plain` leaves out the fields that have a source;
         `copies` are fields that hold copies of secrets."""
         codec = node_codec(node.__class__)
         return codec.dump(node, secrets=self._in_clear, plain=plain, copies=copies)
 
     def error_line(self, error: BaseException) -> str:
-        """One line about what a run failed with, without words that may quote a secret."""
+        """One line for the error of a run, without words that may quote a secret."""
         hides = self._hides_messages
         if not isinstance(error, BaeError):
             return type(error).__name__ if hides else describe(error)
@@ -221,7 +221,7 @@ class Encoder:
             cause = type(error.cause).__name__
         return readable(f"{line} ({cause})")
 
-    # How each role is written: into `data`, or as JSON that is returned and comes last in the line.
+    # The writer of each role: into `data`, or as returned JSON, which comes last in the line.
 
     @_writes({"node": str}, "field class", "outside class", "secret class")
     def _write_class_name(self, record: Any, name: str, data: Json) -> None:
@@ -270,7 +270,7 @@ class Encoder:
 
     @_writes({"": StoredNode}, "start node")
     def _write_start(self, record: records.RunStarted, name: str, data: Json) -> str:
-        # What a graph inside starts with may be a copy of a secret.
+        # The start of a graph inside may hold a copy of a secret.
         copies = self._secrets.fields(type(record.node)) if record.path else ()
         return f'"node":{self.node(record.node, copies=copies)}'
 
@@ -280,14 +280,14 @@ class Encoder:
 
     @_writes({"node": (StoredNode, None), "made": (bool, False)}, "step node")
     def _write_step(self, record: records.StepStarted, name: str, data: Json) -> str:
-        """The node, or the defaults that factories made for it, as a node that has nothing else."""
+        """The node, or only its defaults from factories, as a node without other fields."""
         if not record.made:
             return f'"node":{self.node(record.node)}'
         codec = node_codec(type(record.node))
         stored: list[str] = []
         for made in record.made:
             if made in codec.secret and not self._in_clear:
-                continue  # it is made again
+                continue  # it is computed again
             try:
                 value = codec.fields[made].dump(record.node.__dict__[made])
             except Unkeepable:
@@ -298,13 +298,13 @@ class Encoder:
 
     @_writes(_OUTCOME, "outcome")
     def _write_outcome(self, record: records.SourceEnded, name: str, data: Json) -> str | None:
-        """The value of a source, or what is stored instead."""
+        """The value of a source, or its replacement in the journal."""
         if record.error is not None:
             data["error"] = self._error(record.error)
         elif self._has_items(record):
             items = record.value
             data["items"] = None if isinstance(items, Unstored) else len(items)
-        elif record.called_at:  # whose line has the value
+        elif record.called_at:  # that place has a line with the value
             data["called_at"] = record.called_at
         else:
             return self._write_value(record, name, data)
@@ -375,11 +375,11 @@ class Encoder:
         data |= {"number": attempt.number, "verdict": attempt.verdict}
         data["errors"] = [*map(readable, attempt.errors)]
         data["usage"] = _usage(attempt.usage)
-        if attempt.asked:  # an LM that is no backend has a prompt of its own that is not known
+        if attempt.asked:  # an LM that is no backend has its own prompt, which is not known
             asked = attempt.asked.encode("utf-8", "surrogatepass")
             data["prompt"] = sha256(asked).hexdigest()[:16]
         if self._hides_messages and self._secrets.asks(record.asker):
-            # What a validator says about a value may quote it.
+            # The message of a validator may quote the value.
             data["errors"] = [self._secrets.field_named(error) for error in attempt.errors]
             return
         if self._prompts:
@@ -449,9 +449,8 @@ def line_of(n: int, record: Record, data: str) -> Line:
 
 
 def parse_line(line: Line) -> Json:
-    """The data of a line, with the defaults of what it may leave out. Raises `JournalError` where
-    it is not what its kind must have (`bae-journal-damaged`), or the kind is not known
-    (`bae-journal-version`)."""
+    """The data of a line, with defaults for optional fields. Raises `JournalError` if the data do
+    not fit the kind (`bae-journal-damaged`), or if the kind is unknown (`bae-journal-version`)."""
     if line.kind not in DATA:
         raise JournalError(
             f"line {line.n} is a {line.kind}, which this version of bae does not know",
@@ -514,7 +513,7 @@ _ROLES["calls"] = _write_if_any, {"": tuple[CallData, ...]}
 
 
 def _columns(kind: type[Record]) -> Json:
-    """The fields of the lines of a kind: types, with a default where a field may be absent."""
+    """The fields of the lines of a kind: types, with a default if a field may be absent."""
     columns: Json = {}
     for name, role in kind.stored.items():
         own = _ROLES[role.name][1] if role.type is None else {"": role.type}
@@ -526,7 +525,7 @@ def _columns(kind: type[Record]) -> Json:
 DATA: Final[Mapping[str, Mapping[str, Any]]] = {
     name: _columns(kind) for name, kind in records.KINDS.items() if kind.stored
 }
-"""What the data of each kind of line has: types by name, with a default where it may be absent."""
+"""The data of each kind of line: types by name, with a default if a field may be absent."""
 
 
 @cache

@@ -1,5 +1,5 @@
-"""The text that LMs write at this moment, for readers of runs of this process. It is stored nowhere
-and has no numbers: what becomes of it is in a record of the run."""
+"""The text that LMs are writing now, for readers of runs of this process. It is not stored and has
+no numbers: the final text is in a record of the run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bae.observers import ObservedRun
 from bae.records import Record
 
 GATHER: Final = 0.05
-"""Seconds in which text gathers before it is handed out."""
+"""For how many seconds text gathers before it is yielded."""
 _STEPS: Final = 20
-"""How many steps of each graph are kept: text is in the newest."""
+"""How many steps of each graph are kept: only the newest have text."""
 
 
 class TextPiece(NamedTuple):
-    """What has changed of the text at a place: `delta` is what follows the first `start`
-    characters. A text that was voided, or that is a record now, begins again with nothing."""
+    """A change of the text at a place: `delta` follows the first `start` characters. A text that
+    was voided, or that is in a record now, starts again from nothing."""
 
     place: str
     start: int
@@ -30,14 +30,14 @@ class TextPiece(NamedTuple):
 
 
 class LiveTexts:
-    """Observes runs, and hands out their text in progress:
+    """Observes runs, and yields their text in progress:
 
         texts = LiveTexts()
         with observing(texts.observe):
             ...  # start runs
         async for pieces in texts.follow(run_id): ...
 
-    A reader that is slow gets fewer and longer pieces, and costs nothing more.
+    A slow reader gets fewer and longer pieces, and costs nothing more.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class LiveTexts:
         self._lock = Lock()
 
     def observe(self, run: ObservedRun, record: Record) -> None:
-        """Take in a record: an observer for `bae.observers.observing`."""
+        """Take in a record. Register this method with `bae.observers.observing`."""
         with self._lock:
             history = self._runs.get(run)
             if history is None:
@@ -58,7 +58,7 @@ class LiveTexts:
             history.add(record)
             if not history.alive:
                 self._current.pop(run.run_id, None)
-            if not record.stored:  # text is stored nowhere
+            if not record.stored:  # records of text are not stored
                 self._written.add(run.run_id)
             if run.run_id in self._written:
                 for bell in self._readers.get(run.run_id, ()):
@@ -67,15 +67,14 @@ class LiveTexts:
                 self._written.discard(run.run_id)
 
     def is_live(self, run_id: str) -> bool:
-        """Whether a run is in progress in this process. The text of a run in another one is known
-        there alone."""
+        """Whether a run is in progress in this process. Only the process of a run has its text."""
         return run_id in self._current
 
     async def follow(
         self, run_id: str, *, thoughts: bool = False
     ) -> AsyncGenerator[list[TextPiece], None]:
-        """The changes of the text of a run, from what is there now on, without an end. With
-        `thoughts` also of what the model thinks: at the place of a node, without a field."""
+        """The changes of the text of a run, starting with its text now, without an end. With
+        `thoughts` also those of the model's thinking: at the place of a node, without a field."""
         bell = _Bell()
         sent: dict[str, str] = {}
         with self._lock:

@@ -17,14 +17,14 @@ from bae.journal.sqlite.writer import SQLiteWriter, WriteJob
 T = TypeVar("T")
 
 _FOR_EVER = 1e9
-"""Seconds of a lease that is never renewed: the claims live as long as the object."""
+"""Seconds of a lease that is never renewed: claims live as long as the object."""
 
 
 class MemoryJournal(SQLJournal):
     """Runs in memory: `journal = MemoryJournal()`, then `await graph.arun(start, journal=journal)`.
 
-    It has the tables of a `SQLiteJournal`, without a file and without threads, and does whatever
-    that does, as long as the object lives. Several event loops and threads may use it at once.
+    It has the tables of a `SQLiteJournal`, without a file and without threads, and behaves the
+    same, as long as the object lives. Several event loops and threads may use it at once.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class MemoryJournal(SQLJournal):
         return "MemoryJournal()"
 
     async def version(self) -> int:
-        """How many rows were changed since the journal was made."""
+        """The number of rows that were changed since the journal was made."""
         return await self._read(lambda db: db.total_changes)
 
     async def close(self) -> None:
-        """Forget all runs. Nothing can be done with the journal afterwards."""
+        """Forget all runs. The journal cannot be used afterwards."""
         with self._lock:
             self._closed = True
             self._writer.close()

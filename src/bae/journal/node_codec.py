@@ -1,5 +1,5 @@
-"""Nodes as a journal stores them, `{"type": …, "fields": {…}}`, and what their dependencies return.
-What is known of a class is worked out once."""
+"""The stored form of nodes, `{"type": …, "fields": {…}}`, and of the results of their dependencies.
+The properties of a class are computed once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CODEC: Final = "__bae_codec__"
 
 
 def node_codec(cls: type[Node]) -> NodeCodec:
-    """How nodes of a class are stored."""
+    """The codec of a class of nodes."""
     found = cast("NodeCodec | None", cls.__dict__.get(_CODEC))
     if found is None:
         found = NodeCodec(cls)
@@ -53,8 +53,8 @@ def node_codec(cls: type[Node]) -> NodeCodec:
 
 
 class NodeCodec:
-    """How the nodes of one class are stored: `fields` says it of each field, `live` names those
-    that no journal can hold, `secret` those that are withheld from it."""
+    """How the nodes of one class are stored: `fields` has the codec of each field, `live` names
+    fields that no journal can store, and `secret` fields that are withheld from it."""
 
     def __init__(self, cls: type[Node]) -> None:
         self.cls = cls
@@ -72,17 +72,17 @@ class NodeCodec:
         self.secret = frozenset(secret_fields(cls))
         self._head = f'{{"type":{quoted(cls.__name__)},"fields":{{'
         self._scalars = tuple(types) if is_scalar and not self.secret else None
-        """The types of the fields, where all are filled or given, and are texts and numbers."""
+        """The types of the fields, if all are filled or given, and are texts and numbers."""
         self._calls: dict[tuple[str, str], ValueCodec | EndCodec] = {}
         self._asked: dict[tuple[str, str], FieldPlan | Input] = {}
         self._bare: dict[str, ValueCodec] = {}
 
     def call(self, field: str, route: str = "") -> ValueCodec | EndCodec:
-        """How the values of the dependency behind a field are stored, or of a parameter further
-        down; of a gate, those of the field."""
+        """The codec for the values of the dependency behind a field, or of a parameter further
+        down; for a gate, the codec of the field."""
         found = self._calls.get((field, route))
         if found is None:
-            # From the parameter above, where it is known: a long chain is not walked from its top.
+            # Start from the parameter above, if it is known: do not walk a long chain from its top.
             above, _, last = route.rpartition("(")
             known = self._asked.get((field, above)) if above else None
             asked = asked_at(known, f"({last}") if known else None
@@ -103,10 +103,10 @@ class NodeCodec:
         whole: bool = False,
         copies: Collection[str] = (),
     ) -> str:
-        """A node as JSON: all that it holds, or only its `plain` fields. Dependencies that no
-        journal can hold are left out, or raise `Unkeepable` if it must be `whole`; secrets, and the
-        `copies` of secrets, are left out unless they are asked for. Raises `JournalError` where a
-        plain field has a value that no journal can hold."""
+        """A node as JSON: all of its fields, or only its `plain` fields. Dependencies that no
+        journal can store are left out; if the node must be `whole`, they raise `Unkeepable`.
+        Secrets, and the `copies` of secrets, are left out unless they are asked for. Raises
+        `JournalError` if a plain field has a value that no journal can store."""
         held, given = node.__dict__, node.__pydantic_fields_set__
         if self._scalars is not None and not copies and given.issuperset(self._names):
             text = self._dump_scalars(node)
@@ -136,7 +136,7 @@ class NodeCodec:
                     raise self.unfit(name, str(error)) from error
                 if whole:
                     raise
-                continue  # it is made again, or found again
+                continue  # it is computed again, or found again
             parts.append(f'"{name}":{text}')
             if is_bare:
                 bare.append(name)
@@ -149,15 +149,15 @@ class NodeCodec:
         return f"{text}}}"
 
     def _dump_scalars(self, node: Node) -> str:
-        """A node of texts and numbers as JSON, in one step; empty where a value is something else,
-        or may not read back as it is."""
+        """A node of texts and numbers as JSON, in one step; empty if it has another value, or a
+        value that may not read back unchanged."""
         held = cast(Json, node.__dict__)
         is_typed = self._scalars == tuple(map(type, held.values()))
         if not is_typed or tuple(held) != self._names or node.__pydantic_extra__:
             return ""
         try:
             fields = to_json(held, inf_nan_mode="constants")
-        except ValueError:  # half of a character pair
+        except ValueError:  # half of a surrogate pair
             return ""
         if len(fields) > SURELY_READ and any(
             type(v) is int and abs(v) > _LARGE for v in held.values()
@@ -173,10 +173,10 @@ class NodeCodec:
             raise self.unfit(name, why) from error
 
     def load(self, said: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Node:
-        """A node, or the draft of one, from what `dump` has written.
+        """A node, or its draft, from the JSON of `dump`.
 
         A field that was withheld is taken from `given`, by `Class.field`, or left out. Raises
-        `JournalError` where today's class refuses it.
+        `JournalError` if today's class refuses the node.
         """
         cls, data, given = self.cls, cast(Json, said["fields"]), given or {}
         names = {name: f"{cls.__name__}.{name}" for name in said.get("withheld", ())}
@@ -186,7 +186,7 @@ class NodeCodec:
             return self._load_unchanged(said, again)
         except Exception as error:
             refused = error
-        # A "before" validator of the class may know how to read what an older class has written.
+        # A "before" validator of the class may know the stored form of an older class.
         known = frozenset(name for name in data if name in self.fields)
         try:
             turns = {n: self.fields[n].load(data[n]) for n in known if self.fields[n].has_turns}
@@ -196,8 +196,8 @@ class NodeCodec:
             raise unreadable(cls.__name__, better) from better
 
     def _load_unchanged(self, said: Mapping[str, Any], again: Mapping[str, Any]) -> Node:
-        """A node as it was: its validators have seen these values before, and may have changed
-        them."""
+        """A node as it was stored: its validators have seen these values before, and may have
+        changed them."""
         data = cast(Json, said["fields"])
         values: dict[str, Any] = {}
         for name, field in self.plan.fields.items():
@@ -229,7 +229,7 @@ class NodeCodec:
         return others if rule == "allow" else None
 
     def joined(self, draft: Node, values: Mapping[str, Any], whole: bool) -> Node:
-        """A copy of a draft with values of its sources added, made whole or left a draft."""
+        """A copy of a draft with values of its sources added, completed or left a draft."""
         node = copy(draft)
         if whole:
             complete(node, values)
@@ -241,8 +241,8 @@ class NodeCodec:
         return node
 
     def dump_field(self, name: str, value: Any) -> tuple[str, bool]:
-        """The value of one field as JSON, and whether it is to be read by its type alone, since
-        validators or a serializer of the field would make something else of it."""
+        """The value of one field as JSON, and whether to read it only by its type, because
+        validators or a serializer of the field would change it."""
         try:
             return self.fields[name].dump(value), False
         except Unkeepable as error:
@@ -259,16 +259,16 @@ class NodeCodec:
         return self._bare[name]
 
     def load_field(self, name: str, data: Any) -> Any:
-        """The value of one field from JSON that was parsed; a `JournalError` where today's class
-        refuses it."""
+        """The value of one field from parsed JSON. Raises `JournalError` if today's class refuses
+        it."""
         return self._load(self.fields[name], name, data)
 
     def load_source(self, field: str, parameter: str, data: Any) -> Any:
-        """The value of the source of a field, or of a parameter further down, in the same way."""
+        """The same for the value of the source of a field, or of a parameter further down."""
         if self.plan.fields[field].stored == "answer":
             return self.load_answer(field, data)
         source = self.call(field, parameter)
-        if source.verdict == "live":  # whatever it was when it was written
+        if source.verdict == "live":  # even if it could be stored when it was written
             return LIVE
         return self._load(source, f"{field}{parameter}", data)
 
@@ -281,16 +281,16 @@ class NodeCodec:
             raise unreadable(f"{self.cls.__name__}.{place}", error) from error
 
     def dump_answer(self, name: str, value: Any) -> str:
-        """The answer at a gate as JSON: as the field has it, or as it was given, since the node is
-        still to make its value of it, or at least as the field makes it. A `JournalError` where
-        JSON can hold none of these. Files are stored beside it, so an answer with files is as the
-        field has it."""
+        """The answer at a gate as JSON. It is stored as the field has it, otherwise as it was
+        given, since the node will convert it, otherwise as the field converts it. Raises
+        `JournalError` if JSON can hold none of these. Files are stored beside it, so an answer with
+        files is stored as the field has it."""
         if holds_file(self.cls, name):
             made = validated(self.cls, {name: value})[name]
             if same(validated(self.cls, {name: made})[name], made):
                 value = made
             else:
-                to_json(made, fallback=repr)  # whoever collects files finds those in it
+                to_json(made, fallback=repr)  # a collector of files finds those in it
         for codec in (self.fields[name], ANYTHING):
             try:
                 return codec.dump(value)
@@ -302,11 +302,11 @@ class NodeCodec:
             raise self.unfit(name, str(error)) from error
 
     def unstorable(self, node: Node, *, secrets: bool = False) -> dict[str, str]:
-        """The plain fields of a node that no journal can hold as they are, and why."""
+        """The plain fields of a node that no journal can store unchanged, and the reasons."""
         held = node.__dict__
         is_simple = all(_is_simple(self.fields[f.name], held.get(f.name)) for f in self.plan.plain)
         if is_simple and not node.__pydantic_extra__:
-            return {}  # it need not be encoded to be sure
+            return {}  # this is certain without encoding the node
         try:
             self.dump(node, secrets=secrets, plain=True)
         except JournalError:
@@ -322,20 +322,20 @@ class NodeCodec:
         return found
 
     def read_answer(self, name: str, text: str) -> Any:
-        """What `dump_answer` has written, as it was given."""
+        """The answer that `dump_answer` has written, as it was given."""
         return self.load_answer(name, from_json(text))
 
     def load_answer(self, name: str, data: Any) -> Any:
-        """The same from JSON that was parsed. The node validates it once more, so an answer that
-        the field would change twice is left as it was given."""
+        """The answer from parsed JSON. The node validates it again, so an answer that the field
+        would change twice is left as it was given."""
         try:
             value = self.fields[name].load(data)
             return value if same(validated(self.cls, {name: value})[name], value) else data
-        except Exception:  # the node itself reports what its validators raise
+        except Exception:  # the node itself reports the errors of its validators
             return data
 
     def unfit(self, name: str, why: str) -> JournalError:
-        """What is raised where a field has a value that no journal can hold."""
+        """The error for a field with a value that no journal can store."""
         return JournalError(
             f"{self.cls.__name__}.{name}: a journal cannot keep the value it has here: {why}",
             code="bae-journal-field",
@@ -345,12 +345,12 @@ class NodeCodec:
 
 
 def unstorable_fields(node: Node, *, secrets: bool = False) -> Mapping[str, str]:
-    """The plain fields of a node that no journal can hold as they are, and why."""
+    """The plain fields of a node that no journal can store unchanged, and the reasons."""
     return node_codec(type(node)).unstorable(node, secrets=secrets)
 
 
 def _is_simple(codec: ValueCodec, value: Any) -> bool:
-    """Whether a value is sure to be stored as it is."""
+    """Whether a value is sure to be stored unchanged."""
     if codec.plain is None or type(value) is not codec.plain:
         return False
     if codec.plain is str:
@@ -372,8 +372,8 @@ def _by_type_alone(schema: Any) -> Any:
 
 
 class EndCodec:
-    """How the nodes that a graph inside a run ends at are stored: as any node, where all of its
-    fields can be."""
+    """The codec of the nodes that a graph inside a run may end at: as any node, if all of their
+    fields can be stored."""
 
     plain = None
 
@@ -390,7 +390,7 @@ class EndCodec:
                 self.verdict, self.why = "secret", f"{cls.__name__}.{min(codec.secret)} is one"
 
     def dump(self, value: Node) -> str:
-        """The node as JSON. Raises `Unkeepable` where it is none that the graph ends at."""
+        """The node as JSON. Raises `Unkeepable` if the graph does not end at its class."""
         cls = type(value)
         if self._ends.get(cls.__name__) is not cls:
             raise Unkeepable(f"the graph does not end at {cls.__name__}")
@@ -402,7 +402,7 @@ class EndCodec:
 
 
 def call_codec(call: CallPlan, asked: FieldPlan | Input) -> ValueCodec | EndCodec:
-    """How what a dependency returns is stored: by its declared return type, or, for a graph, as the
+    """The codec for the result of a dependency: by its declared return type; for a graph, by the
     node it ends at."""
     why = _of_app(asked)
     if not why and call.opens:
@@ -424,7 +424,7 @@ def _of_app(asked: FieldPlan | Input) -> str:
 
 
 def unreadable(place: str, error: BaseException) -> JournalError:
-    """What is raised where today's classes refuse what was recorded."""
+    """The error for recorded data that today's classes refuse."""
     said = "; ".join(faults(error)) if isinstance(error, ValidationError) else describe(error)
     return JournalError(
         f"{place} is recorded with what its class refuses today: {said}",
@@ -436,7 +436,7 @@ def unreadable(place: str, error: BaseException) -> JournalError:
 
 
 def secret_needed(names: Iterable[str]) -> JournalError:
-    """What is raised where plain fields that were withheld are not given again."""
+    """The error for plain fields that were withheld and are not given again."""
     listed = list(names)
     example = ", ".join(f'"{name}": …' for name in listed)
     return JournalError(
@@ -466,7 +466,7 @@ def dump_gate_answer(gate: OpenGate, value: Any) -> tuple[str, dict[str, bytes]]
 
 
 def read_gate_answer(gate: OpenGate, text: str) -> Any:
-    """A stored answer to a gate; a `JournalError` where it cannot be read any more."""
+    """A stored answer to a gate. Raises `JournalError` if it can no longer be read."""
     if not gate.parameter:
         return node_codec(gate.node_type).read_answer(gate.field_name, text)
     try:

@@ -1,6 +1,6 @@
-"""Node classes that a body has an LM make and that are none of the graph's. A journal is read
-through the classes of a graph, so of these it stores what counts for the rest of the run: values of
-functions that the run calls once, and what LM calls used."""
+"""Node classes outside the graph, which a body has an LM make. A journal is read through the
+classes of a graph. Of these classes it stores only values that count for the rest of the run:
+results of functions that the run calls once, and the usage of LM calls."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 class CallName(NamedTuple):
-    """What names a call in every process: a `place` that uses the function, as
-    `Reply.policy(shop)`, of the `graph` of that name; or, where no graph of the run uses it, the
-    module and the name of the `function`. `arguments` is a hash of those that come from the run."""
+    """The name of a call, the same in every process: a `place` that uses the function, as
+    `Reply.policy(shop)`, of the `graph` of that name. If no graph of the run uses the function, the
+    module and name of the `function`. `arguments` is a hash of the arguments from the run."""
 
     graph: str = ""
     place: str = ""
@@ -49,9 +49,9 @@ class CallName(NamedTuple):
 
 
 class OutsideWriter(Writer):
-    """Writes what is resolved for a class outside the graph, at the step of the `asker`. The log in
-    memory has everything; the journal has a `CallEnded` for each value that is called for once, and
-    an `LMUsed` for what LM calls used."""
+    """Writes the values that are resolved for a class outside the graph, at the step of the
+    `asker`. The log in memory has everything. The journal has a `CallEnded` for each value that is
+    computed once for the run, and an `LMUsed` for the usage of LM calls."""
 
     __slots__ = ("_asker", "_graph", "_owner", "_path", "_step")
 
@@ -68,7 +68,7 @@ class OutsideWriter(Writer):
         await self._owner.confirm()
 
     def write(self, record: Record) -> None:
-        """Record something; the journal has what it used."""
+        """Record something; the journal gets its usage."""
         self.log.append(record)
         usage = getattr(record, "usage", None) if record.partial_usage is None else None
         if isinstance(usage, Usage) and usage != Usage():
@@ -78,7 +78,7 @@ class OutsideWriter(Writer):
             self._owner.note_unlogged(record)
 
     async def store(self, *records: Record) -> None:
-        """Record what has been done."""
+        """Record finished work."""
         for record in records:
             self.write(record)
 
@@ -108,7 +108,7 @@ class OutsideWriter(Writer):
         return CallEnded(*where, *what, *name)
 
     def _hashes_secret(self, cls: type[Node], asked: FieldPlan | Input) -> bool:
-        """Whether an argument is a secret, which a hash in the journal would give away."""
+        """Whether an argument is a secret, which a hash in the journal would reveal."""
         if not is_by_value(asked):
             return False
         secrets = Secrets.of(self._graph).including(cls)
@@ -121,9 +121,9 @@ class OutsideWriter(Writer):
 def call_name(
     graph: Graph[Any, Any], asked: FieldPlan | Input, arguments: Arguments | None
 ) -> CallName | None:
-    """What names a call in every process. None where nothing does: for a function that no graph of
-    the run uses and that is not found under its own name, for arguments without a hash, and where
-    the function is called each time."""
+    """The name of a call in every process. None if it has no such name: for a function that no
+    graph of the run uses and that is not found under its own name, for arguments without a hash,
+    and for a function that is called each time."""
     call = asked.call
     if call is None or not asked.is_shared or is_by_value(asked) is not (arguments is not None):
         return None
@@ -144,7 +144,7 @@ def call_name(
 
 
 def _leads_to(fn: FunctionType) -> bool:
-    """Whether the name of a function leads to it: a decorated one may have the name of another."""
+    """Whether the name of a function leads to it: a decorated function may have another's name."""
     found: Any = sys.modules.get(fn.__module__)
     for name in fn.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -152,8 +152,8 @@ def _leads_to(fn: FunctionType) -> bool:
 
 
 def _full_name(named: FunctionType | type) -> str:
-    """The module and name of a function or class. A program that is run as a script has the name
-    that it is imported by elsewhere."""
+    """The module and name of a function or class. A program that is run as a script gets the name
+    by which it is imported elsewhere."""
     module = named.__module__
     if module == "__main__":
         main = sys.modules[module]
@@ -180,7 +180,7 @@ _PLACES: WeakKeyDictionary[Graph[Any, Any], dict[Hashable, tuple[str, str]]] = W
 
 
 def named_call(graph: Graph[Any, Any], name: CallName) -> FieldPlan | Input | None:
-    """What a graph, or one inside it, has at a place that names a function; None if nothing."""
+    """The field or input of a graph, or of a graph inside it, with a call name; None if none."""
     place = Place.parse(name.place) if name.place else None
     if place is None:
         return None
@@ -193,8 +193,8 @@ def named_call(graph: Graph[Any, Any], name: CallName) -> FieldPlan | Input | No
 
 
 def _hash_of(asked: FieldPlan | Input, arguments: Arguments) -> str | None:
-    """A hash of what a function is called with that comes from the run, the same in every
-    process for equal values. None where a value is not known to have one."""
+    """A hash of the arguments of a function that come from the run, the same in every process for
+    equal values. None if a value is not known to have such a hash."""
     values = dict(arguments.own)
     for way, key, _ in recalled_behind(asked):
         if key in arguments.below:
@@ -204,8 +204,8 @@ def _hash_of(asked: FieldPlan | Input, arguments: Arguments) -> str | None:
 
 
 def _text_of(frozen: Hashable) -> str | None:
-    """A text of a frozen value that no other value has, in every process; None where there is no
-    such text: for a secret, and for an object of a class that bae does not know."""
+    """A text of a frozen value that no other value has, in every process. None if there is no such
+    text: for a secret, and for an object of a class that bae does not know."""
     if isinstance(frozen, type):
         return _full_name(frozen)
     if isinstance(frozen, tuple | frozenset):

@@ -1,5 +1,5 @@
-"""The past of a run, read from its history: `RecordedPast` finds what is recorded, `ResumedPast` is
-that of a run which is resumed."""
+"""The past of a run, read from its history: `RecordedPast` finds recorded values, and `ResumedPast`
+is the past of a resumed run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class RecordedPast(Past):
-    """Finds what the `history` of a run has."""
+    """Finds the values that the `history` of a run has."""
 
     def __init__(self, graph: Graph[Any, Any], history: History) -> None:
         self._graph = graph
@@ -51,10 +51,10 @@ class RecordedPast(Past):
             if source.place.parameter and is_done(source)
             if (shared := _shared_at(source.place, source.node_type)) is not None
         }
-        """The sources of values that were made for a dependency which is called once in the whole
-        run, by its key and the way from there: another field may ask for it first now."""
+        """The sources of values for a dependency that is called once in the whole run, by its key
+        and the path from there: another field may be the first to ask for it now."""
         self._remapped: set[str] = set()
-        """The maps, by place, whose items are made again and may be others."""
+        """The maps, by place, whose items are computed again and may differ."""
 
     def choice(self, run: Run, plan: NodePlan, about: Scene) -> Any:
         """The class that the LM chose after a node."""
@@ -80,13 +80,13 @@ class RecordedPast(Past):
             return NOTHING
         if source is None or not is_done(source):
             return NOTHING
-        # Another node that a body has made may be at the same place, and has a value of its own.
+        # Another node of a body may be at the same place, and has a value of its own.
         source.taken = shared is None
         return source.value
 
     def items(self, place: Place, node_type: type[Node]) -> Mapping[int, Any]:
-        """The values of the items of a map that are done. None are known where the items themselves
-        are made again, as they may be others."""
+        """The values of the finished items of a map. Empty if the items themselves are computed
+        again, since they may differ."""
         names = plan_of(node_type).fields[place.field].waits_for
         places = [place._replace(field=name, parameter="") for name in names]
         if any(self._is_made_again(each, node_type) for each in places):
@@ -99,7 +99,7 @@ class RecordedPast(Past):
     def value_outside(
         self, place: Place, asked: FieldPlan | Input, arguments: Arguments | None
     ) -> Any:
-        """What a function has returned for a class outside the graph, or `NOTHING`."""
+        """The result of a function for a class outside the graph, or `NOTHING`."""
         if not self._history.calls_outside:
             return NOTHING
         name = call_name(self._graph, asked, arguments)
@@ -137,8 +137,8 @@ class RecordedPast(Past):
         return OutsidePast(self)
 
     def _answers_to(self, asked: LMAnswered) -> list[LMAnswered]:
-        """What an LM has answered the one who asks, and is not used yet. A dependency that is
-        called once in the whole run may have asked from elsewhere."""
+        """The unused answers of an LM to the asker. A dependency that is called once in the whole
+        run may have asked from elsewhere."""
         by: Step | Source | None
         if asked.asker.kind == "body":
             by = self._history.step(asked.path, asked.step - 1)
@@ -164,7 +164,7 @@ class RecordedPast(Past):
         return found
 
     def _look_ups(self) -> dict[Arguments, list[Source]]:
-        """The calls of dependencies with arguments from the run that are recorded."""
+        """The recorded calls of dependencies with arguments from the run."""
         found: dict[Arguments, list[Source]] = {}
         steps = self._history.steps()
         for source in (source for step in steps for source in step.sources.values()):
@@ -177,8 +177,8 @@ class RecordedPast(Past):
         return found
 
     def _arguments(self, source: Source) -> Arguments:
-        """What a function was called with that came from the run; `Unstored` where no journal holds
-        it."""
+        """The arguments of a function that came from the run; `Unstored` for a value that no
+        journal stores."""
         own: dict[str, Any] = {}
         below: dict[Hashable, Any] = {}
         first = self._first(source)
@@ -197,7 +197,7 @@ class RecordedPast(Past):
         return Arguments(cast("CallPlan", asked.call).key, own, below)
 
     def _argument(self, source: Source | None, way: Sequence[str]) -> Source | None:
-        """The source of an argument of a function, or of one below it."""
+        """The source of an argument of a function, or of a function below it."""
         for name in way:
             if source is None:
                 return None
@@ -205,12 +205,12 @@ class RecordedPast(Past):
         return source
 
     def _first(self, source: Source) -> Source:
-        """The source that a function was called for, where this has equal arguments."""
+        """The source that a function was called for, if this source has equal arguments."""
         place = Place.parse(source.called_at) if source.called_at else None
         return source if place is None else self._history.source(place) or source
 
     def _field_value(self, place: Place, needed_by: Source) -> Any:
-        """The value that a field had when another needed it."""
+        """The value that a field had when another field needed it."""
         node_type = needed_by.node_type
         name, step = place.field, self._history.step(place.path, place.step)
         node = None if step is None else step.replaced or step.node  # as it was before a fork
@@ -228,13 +228,13 @@ class RecordedPast(Past):
         return info.get_default(call_default_factory=True, validated_data={})
 
     def _take_known(self, flow: Dataflow, sources: Mapping[Hashable, Source]) -> None:
-        """Have a run use what is recorded."""
+        """Have a run use the recorded values."""
         called_at = {k: str(s.place) for k, s in sources.items() if isinstance(k, Arguments)}
         values = {key: source.value for key, source in sources.items()}
         flow.take_known(values, called_at, self._history.called_outside.keys() & values.keys())
 
     def _is_made_again(self, place: Place, node_type: type[Node]) -> bool:
-        """Whether a value is made again, as no journal holds it, and may be another."""
+        """Whether a value is computed again, since no journal stores it, and may differ."""
         shared = _shared_at(place, node_type)
         if shared is not None:
             return shared[0] in self._history.live_keys
@@ -243,7 +243,7 @@ class RecordedPast(Past):
 
 
 class OutsidePast(Past):
-    """Finds what functions have returned for classes outside the graph."""
+    """Finds the results of functions for classes outside the graph."""
 
     def __init__(self, owner: RecordedPast) -> None:
         self._owner = owner
@@ -261,9 +261,9 @@ class OutsidePast(Past):
 
 
 class ResumedPast(RecordedPast):
-    """The past of a run that is resumed. `answers` are what people have answered at gates, as JSON,
-    by the gate's address. `new_fields` names the fields, as `Class.field`, that classes did not
-    have then."""
+    """The past of a resumed run. `answers` are the answers of people at gates, as JSON, by the
+    gate's address. `new_fields` names the fields, as `Class.field`, that classes did not have
+    then."""
 
     def __init__(
         self,
@@ -278,13 +278,13 @@ class ResumedPast(RecordedPast):
         self._answers = answers
         self._new_fields = new_fields
         self._begun: set[str] = set()
-        """The graphs inside that have begun in this process: if one of them begins again, it does
-        so from its first node."""
+        """The graphs inside that have begun in this process. If one of them begins again, it starts
+        at its first node."""
 
     def begin(
         self, run: Run, graph: Graph[Any, Any], start: Node
     ) -> tuple[Node, bool, FindNext | None]:
-        """The first node, and whether the start is recorded: that of the run itself is."""
+        """The first node, and whether the start is recorded, which it is for the run itself."""
         if run.path:
             if run.path in self._begun or self._is_other_item(run.path, start):
                 self._history.forget_graph(run.path)
@@ -312,7 +312,7 @@ class ResumedPast(RecordedPast):
         return start_new_step
 
     def _next_node(self, run: Run) -> Any:
-        """The node at the step, whole, as a body returned it or as an LM filled it."""
+        """The complete node at the step, as a body returned it or as an LM filled it."""
         known = self._history.following(run.path, run.step)
         if known is not NOTHING or plan_of(type(run.trace[-1])).written:
             return known
@@ -326,8 +326,8 @@ class ResumedPast(RecordedPast):
         early: bool = False,
         asked: Arguments | None = None,
     ) -> Any:
-        """The value of a source that is about to start, or `NOTHING`: one that a class outside the
-        graph has asked for with equal arguments is recorded here too."""
+        """The value of a source that is about to start, or `NOTHING`. A call with equal arguments
+        for a class outside the graph counts too."""
         known = super().value(place, node_type, early, asked)
         if known is not NOTHING or asked is None or not self._history.calls_outside:
             return known
@@ -351,8 +351,8 @@ class ResumedPast(RecordedPast):
     def fields_left_out(
         self, run: Run, plan: NodePlan, absent: Sequence[FieldPlan]
     ) -> Sequence[FieldPlan]:
-        """The fields without a value that a recorded node did without: their defaults were used, or
-        its class did not have them then."""
+        """The fields that had no value in a recorded node either: their defaults were used, or its
+        class did not have them then."""
         path, step = run.path, len(run.trace)
         found = self._history.step(path, step)
         if found is None or not (found.whole or found.filled):
@@ -365,7 +365,7 @@ class ResumedPast(RecordedPast):
         ]
 
     def complete_node(self, run: Run, node: Node, values: Mapping[str, Any]) -> Node:
-        """A copy of a node with the values of its sources; not validated as a whole where the
+        """A copy of a node with the values of its sources. It is not validated as a whole if the
         recorded node lacks a field that its class requires now."""
         known = node.__dict__.keys() | values.keys()
         if any(f.required and f.name not in known for f in plan_of(type(node)).sourced):
@@ -376,7 +376,7 @@ class ResumedPast(RecordedPast):
         if f"{place.node}.{place.field}" not in self._new_fields:
             return not field.required and not self._is_made_again(place, node_type)
         following = self._history.following(place.path, place.step + 1)
-        if following is None or following is NOTHING:  # it is there, or the end of a graph inside
+        if following is None or following is NOTHING:  # it is known, or the end of a graph inside
             return False
         source, shared = self._history.source(place), _shared_at(place, node_type)
         if source is not None and source.state == "done":
@@ -384,8 +384,8 @@ class ResumedPast(RecordedPast):
         return shared is None or shared[0] not in self._history.shared
 
     def _is_other_item(self, path: str, start: Node) -> bool:
-        """Whether what is recorded at a path is of another item of a map: where the items are made
-        again, their numbers do not tell."""
+        """Whether the records at a path are of another item of a map: if items are computed again,
+        their numbers do not tell."""
         graph = self._history.graphs.get(path)
         others = self._remapped.intersection((path, path.rpartition("[")[0]))
         if graph is None or graph.start is None or not others:
@@ -398,8 +398,8 @@ _question = attrgetter("method", "asked", "target")
 
 
 def is_answer_to(answer: LMAnswered | LMFailed, asked: LMAnswered) -> bool:
-    """Whether a recorded answer is the one to a question. Answers of a journal that does not number
-    equal questions are taken in the order they arrived."""
+    """Whether a recorded answer is the answer to a question. In a journal that does not number
+    equal questions, answers are taken in the order in which they arrived."""
     if _question(answer) != _question(asked):
         return False
     is_same = answer.number == asked.number and answer.asker.item == asked.asker.item
@@ -407,7 +407,7 @@ def is_answer_to(answer: LMAnswered | LMFailed, asked: LMAnswered) -> bool:
 
 
 def _read_answer(value: Any, types: Sequence[type[Node] | type[None]]) -> Any:
-    """What an LM has answered, which is as it is stored where its class is none of the graph's."""
+    """The answer of an LM. It is in stored form if its class is outside the graph."""
     if not isinstance(value, dict):
         return value
     stored = cast(dict[str, Any], value)
@@ -417,19 +417,19 @@ def _read_answer(value: Any, types: Sequence[type[Node] | type[None]]) -> Any:
 
 
 def is_done(work: Source | Item) -> bool:
-    """Whether a value is recorded, and one that a journal holds."""
+    """Whether a value is recorded, and stored in the journal."""
     return work.state == "done" and not isinstance(work.value, Unstored)
 
 
 def _asked_for(source: Source) -> FieldPlan | Input:
-    """What a source was asked for."""
+    """The field or input that a source was started for."""
     field = plan_of(source.node_type).fields[source.place.field]
     return cast("FieldPlan | Input", asked_at(field, source.place.parameter))
 
 
 def _shared_at(place: Place, node_type: type[Node]) -> tuple[Hashable, str] | None:
-    """The key of the dependency, called once in the whole run, that a value is of or is made for,
-    and the way from there; None if there is none."""
+    """The key of the dependency, called once in the whole run, that a value belongs to or is
+    computed for, and the path from there; None if there is none."""
     parameters = place.parameters
     for depth in range(len(parameters), -1, -1):
         around = "".join(f"({name})" for name in parameters[:depth])

@@ -1,4 +1,4 @@
-"""`Provenance`: where one value of a run came from, and how that is printed."""
+"""`Provenance`: the origin of one value of a run, and how it is printed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from bae.usage import Usage
 from bae.work import NOTHING_USED
 
 ValueSource = str
-"""Where a value comes from: "caller", "lm", "body", "default", "fork", or the kind of a source, as
+"""The origin of a value: "caller", "lm", "body", "default", "fork", or the kind of a source, as
 "dep"."""
 
 Kept = Literal["value", "live", "withheld", "turns", "missing"]
-"""What became of a value: the journal has it, none can hold it, it is a secret that was not stored,
-it is in other runs of the thread, or there is none because its source failed."""
+"""Where a value is: the journal has it, no journal can store it, it is a secret that was not
+stored, it is in other runs of the thread, or there is none because its source failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
-    """One answer of a model and what was found wrong with it. `by` is the part of the graph that
-    asked, as `filling Outfit`; `prompt` is a hash of what was asked; `asked` and `answer` are the
-    texts, where the journal keeps prompts, and `thinking` is what the model thought, where it keeps
-    that. `model` is who answered; with the verdict "restarted",
-    the LM that a `Fallback` asked after the error, and empty where the same LM was asked again."""
+    """One answer of a model, and what was wrong with it.
+
+    - `by`: the part of the graph that asked, as `filling Outfit`.
+    - `prompt`: a hash of the question. `asked` and `answer` are the texts, if the journal stores
+      prompts, and `thinking` the model's thinking, if it stores that.
+    - `model`: the model that answered. With the verdict "restarted", the LM that a `Fallback` asked
+      after the error; empty if the same LM was asked again.
+    """
 
     number: int
     verdict: str
@@ -44,7 +47,7 @@ class JudgedAnswer:
 
 
 CallState = Literal["done", "failed", "waiting", "begun", "asked"]
-"""What became of a tool call: see `MadeCall`."""
+"""The state of a tool call: see `MadeCall`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class MadeCall:
       call, "waiting" if a person is asked about it, "begun" without a result, or "asked" if the
       tool was not called.
     - `reused`: the id of the equal call whose result this is.
-    - `place`: where the call belongs, as `1:Reply.calls(search)[2]`. A graph that ran for the call
+    - `place`: the place of the call, as `1:Reply.calls(search)[2]`. A graph that ran for the call
       is at this path.
     - `is_native`: whether the provider ran the tool.
     - `person`: "approved" if a person approved the call, "answered" if a person gave the result.
@@ -97,7 +100,7 @@ class MadeCall:
 @dataclass(frozen=True, slots=True)
 class ToolRound:
     """One answer of a model in a conversation with tools: its calls, or a text. `told` has the
-    messages that the model read after it besides the results. `by` is the part of the graph that
+    messages to the model after it, besides the results. `by` is the part of the graph that
     asked."""
 
     number: int
@@ -111,27 +114,29 @@ class ToolRound:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where the value of a field came from; print it, or read:
+    """The origin of the value of a field. Print it, or read:
 
-    - `place`: the field, as `2:Outfit.mood`, after the `path` of the graph where it is one inside
-      the run; `step`, `node` and `field` are its parts. An empty field is the node as a whole.
-    - `source`: "caller", "lm", "dep", "map", "recall", "thread", "gate", "body" (what the node
-      before returned), "default" or "fork" (changed in `graph.fork`).
+    - `place`: the field, as `2:Outfit.mood`, after the `path` of its graph if that is inside the
+      run; `step`, `node` and `field` are its parts. An empty field is the whole node.
+    - `source`: "caller", "lm", "dep", "map", "recall", "thread", "gate", "body" (returned by the
+      previous node), "default" or "fork" (changed in `graph.fork`).
     - `by`: the function, graph, model, question or body that it came from.
-    - `value` as JSON where `kept` is "value"; else `kept` says why it is not there.
+    - `value`: the value as JSON, if `kept` is "value"; otherwise `kept` says why it is missing.
     - `state`: "there", or "failed" if its source has failed. In the report of a run also "begun",
-      "waiting" for a person, or "absent" if nothing is recorded of it.
-    - `at`: when it was there; `seconds`: how long it took; `usage`, `cost` and `models`: what the
-      LM calls behind it used and who answered, those of a graph inside included.
+      "waiting" for a person, or "absent" if nothing is recorded about it.
+    - `at`: when the value was known; `seconds`: how long it took; `usage`, `cost` and `models`: the
+      usage of the LM calls behind it, including those of a graph inside.
     - `rounds`: the conversation with tools, if the LM could call tools before it filled the node;
       `is_calls`: whether the value is the list of its calls.
-    - `attempts`: the LM's answers with their verdicts; `prompts`: hashes of what it was asked.
-    - `inputs`: the same for the parameters of a function, and for what a map goes over.
-    - `items`: the same for each item of a map; None where one is not done.
-    - `origin`: the same for what a Recall found, or for the field that a function was called for
-      which is called once for the whole run.
-    - `inside`: the path of the graph that made it, for places such as `2:Report.x/1:Summary.text`.
-    - `error`: why the source failed; `note`: what else there is to say.
+    - `attempts`: the LM's answers with their verdicts; `prompts`: hashes of the questions.
+    - `inputs`: the provenance of the parameters of a function, and of the field that a map goes
+      over.
+    - `items`: the provenance of each item of a map; None for an item that is not finished.
+    - `origin`: the provenance of a recalled value. For a function that is called once for the whole
+      run, of the field that it was called for.
+    - `inside`: the path of the graph that computed it, for places such as
+      `2:Report.x/1:Summary.text`.
+    - `error`: why the source failed; `note`: any other remark.
 
     `dataclasses.asdict` makes JSON of it.
     """
@@ -164,12 +169,12 @@ class Provenance:
 
     @property
     def calls(self) -> list[MadeCall]:
-        """The calls of tools in all rounds."""
+        """The tool calls in all rounds."""
         return [call for made in self.rounds for call in made.calls]
 
     @property
     def cost(self) -> float | None:
-        """What the LM calls behind the value cost; None where it is not known."""
+        """The cost of the LM calls behind the value; None if it is not known."""
         return self.usage.cost
 
     def __str__(self) -> str:
@@ -183,7 +188,7 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def when(at: float) -> str:
-    """A time in the local zone of the reader, with how far that is from UTC."""
+    """A time in the local zone of the reader, with its offset from UTC."""
     return datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
 
 

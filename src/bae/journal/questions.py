@@ -1,4 +1,4 @@
-"""What LMs were asked in a stored run, read without its code: each question with what it used, the
+"""The questions to LMs in a stored run, read without its code: each question with its usage, the
 answers and their verdicts, and the rounds in which tools were called."""
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from bae.work import LMQuestion, State, Step, ToolLoop
 
 @dataclass(frozen=True, slots=True)
 class AskedQuestion:
-    """What an LM was asked, until it had answered.
+    """A question to an LM, until it was answered.
 
-    - `by` and `place`: who asked, and for which node.
-    - `at` and `seconds`: when it began, and how long it took.
-    - `outcome` and `error`: how it came out. What was open when the process ended is "interrupted".
-    - `usage`: what it used, also where it was cut off.
-    - `answers`: what the LM answered. `rounds`: where it could call tools, what it called, and
-      `asked`: the text that this conversation begins with, where a backend was asked.
+    - `by` and `place`: the asker, and the node that it asked for.
+    - `at` and `seconds`: when the question began, and how long it took.
+    - `outcome` and `error`: its outcome. A question that was open when the process ended is
+      "interrupted".
+    - `usage`: its usage, also if it was cut off.
+    - `answers`: the answers of the LM. `rounds`: the rounds with tool calls, if it could call
+      tools. `asked`: the text that this conversation begins with, if a backend was asked.
     """
 
     by: str
@@ -39,8 +40,8 @@ class AskedQuestion:
 
 
 def list_questions(stored: StoredRun) -> list[AskedQuestion]:
-    """What LMs were asked in a run, in order, in the graphs inside it too. A damaged line is raised
-    as `bae-journal-damaged`."""
+    """The questions to LMs in a run, in order, including graphs inside it. Raises
+    `bae-journal-damaged` for a damaged line."""
     history = read_history(stored)
     if "" not in history.graphs:
         return []
@@ -54,7 +55,7 @@ def _read_step(step: Step) -> list[AskedQuestion]:
     found: list[AskedQuestion] = []
     for question in reversed([*step.questions]):
         loop = question.loop
-        # A conversation that was resumed is a question again: it is told once, with the last.
+        # A resumed conversation is another question: list it once, with the last question.
         is_told = loop is not None and any(loop is each for each in told)
         if loop is not None and not is_told:
             told.append(loop)

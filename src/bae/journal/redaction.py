@@ -43,21 +43,21 @@ _CONVERSATIONS: Final = {
     kind.__name__: [n for n, role in kind.stored.items() if role.name in _SPOKEN]
     for kind in kinds_with(*_SPOKEN)
 }
-"""What lines about tools have of texts, arguments and results."""
+"""The attributes with texts, arguments and results in lines about tools."""
 _ROUNDS: Final = {name for name in _CONVERSATIONS if WITHHELD_MESSAGE in KINDS[name].stored}
 
 _Field = tuple[str, str]
-"""A class and a field of it, which may have a parameter after it, as `weather(place)`."""
+"""A class and a field of it, perhaps with a parameter after it, as `weather(place)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
     """What `Journal.redact` removed.
 
-    - `runs`: the redacted runs, the named one first, then those that share lines with it.
-    - `places`: the redacted fields: the named ones, and those that bae copied the same values to
-      or from (by a `Recall`, a `Dep` shared by several fields, into the start of a graph).
-    - `values`: how many values were removed; `texts`: how many prompts and answers of LM calls, and
+    - `runs`: the redacted runs: the named run first, then the runs that share lines with it.
+    - `places`: the redacted fields: the named fields, and fields whose values bae copied to or from
+      them (by a `Recall`, by a `Dep` that several fields share, into the start of a graph).
+    - `values`: how many values were removed. `texts`: how many prompts and answers of LM calls, and
       messages of errors.
     """
 
@@ -83,12 +83,12 @@ async def redact(journal: Journal, run_id: str, places: Sequence[str]) -> Redact
     claims: list[tuple[Claim, RunInfo]] = []
     try:
         for info in family:
-            if info.status != "ended":  # an ended run is written by nobody else
+            if info.status != "ended":  # no other process writes an ended run
                 claims.append((await journal.claim(info.run_id), info))
         runs = [await journal.read(info.run_id) for info in family]
         lines = sum(len(run.lines) for run in runs)
         report, redacted = await off_loop(lines, _redacted, runs, places)
-        # A claim has changed the entry: the run keeps the one that it had before.
+        # A claim has changed the entry: restore the entry that the run had before.
         changed = [
             with_other(run, info=_redacted_info(info))
             for run, info in zip(redacted, family, strict=True)
@@ -102,8 +102,8 @@ async def redact(journal: Journal, run_id: str, places: Sequence[str]) -> Redact
 
 
 async def _sharing_lines(journal: Journal, run_id: str) -> list[RunInfo]:
-    """The run, and those that share lines with it: the run it was forked from, those forked from
-    it, and so on."""
+    """The run, and the runs that share lines with it: the run it was forked from, the runs forked
+    from it, and so on."""
     infos = {run_id: (await journal.read(run_id)).info}
     related: defaultdict[str, set[str]] = defaultdict(set)
     async for info in journal.every_run():
@@ -112,7 +112,7 @@ async def _sharing_lines(journal: Journal, run_id: str) -> list[RunInfo]:
             related[info.run_id].add(info.parent)
             related[info.parent].add(info.run_id)
     found = [run_id]
-    for each in found:  # of which some may not be here: their forks were loaded without them
+    for each in found:  # some may be missing: their forks were loaded without them
         found.extend(sorted(r for r in related[each] if r not in found))
     return [infos[each] for each in found if each in infos]
 
@@ -139,7 +139,7 @@ def _redacted(
         for line, data in run.lines:
             new, counts[line] = run.redacted(line, data, wanted, shared, held)
             lines.append(new)
-        # What people told the LM may repeat any value.
+        # Messages of people to the LM may repeat any value.
         kept = {g: text for g, text in run.answers.items() if not _is_said(g, text)}
         answers = {g: text for g, text in kept.items() if not _is_inside(g, wanted)}
         texts = [*(line.data for line in lines), *answers.values()]
@@ -154,7 +154,7 @@ def _redacted(
 
 
 def _wanted(runs: Sequence[_OpenRun], places: Sequence[str]) -> set[_Field]:
-    """The fields that places name, and those that bae copied the same values to or from."""
+    """The fields that places name, and the fields whose values bae copied to or from them."""
     fields: defaultdict[str, set[str]] = defaultdict(set)
     for run in runs:
         for cls, names in run.fields.items():
@@ -183,7 +183,7 @@ class _OpenRun:
         self.run_id = run.info.run_id
         self.answers = run.answers
         self.answered_by = run.answered_by
-        self._history = read_history(run)  # a run that cannot be read whole is not redacted
+        self._history = read_history(run)  # a run that cannot be read in full is not redacted
         self._shape = self._history.shape
         self.lines = [(line, cast(Json, from_json(line.data))) for line in run.lines]
         self.fields: defaultdict[str, set[str]] = defaultdict(set)
@@ -194,8 +194,8 @@ class _OpenRun:
                 self.fields[node["type"]].update(node["fields"], node.get(_WITHHELD, ()))
 
     def copies(self, wanted: set[_Field]) -> Iterator[_Field]:
-        """The fields that hold the same values: what a field was recalled from and what recalled
-        it, the fields of one shared `Dep`, and what graphs inside start with."""
+        """The fields that hold the same values: recalled from each other, with one shared `Dep`, or
+        at the start of graphs inside."""
         for line, data in self.lines:
             if line.kind in _RECALLED and (own := self._recalling(line, data)):
                 path, number, field = data["origin"]
@@ -217,8 +217,8 @@ class _OpenRun:
                     yield around
 
     def _recalling(self, line: Line, data: Json) -> _Field | None:
-        """The field that a recalled value is stored in: the one that recalls it, or that of the
-        start of a graph, whose `Dep` binds it. None for a parameter of a function."""
+        """The field that stores a recalled value: the field that recalls it, or the field at the
+        start of a graph whose `Dep` binds it. None for a parameter of a function."""
         name, field, parameter = data["node"], data["field"], data.get("parameter", "")
         if not parameter:
             return name, field
@@ -228,8 +228,8 @@ class _OpenRun:
         return (start, each) if start and each in found.get("bound", {}) else None
 
     def _starts(self, name: str, found: Json) -> Iterator[tuple[_Field, _Field]]:
-        """The fields whose values the graph behind a field of a class starts with, each with the
-        field of the start."""
+        """The fields whose values start the graph behind a field of a class, each with the field of
+        the start."""
         start = self._shape.start_behind(found) if "call" in found else ""
         if not start:
             return
@@ -242,7 +242,7 @@ class _OpenRun:
                 yield (name, found["over"]), (start, each)
 
     def holders(self, wanted: set[_Field]) -> set[_Field]:
-        """The fields that hold a node with a wanted field: the one that a graph ended at."""
+        """The fields that hold a node with a wanted field, because a graph ended at it."""
         found: set[_Field] = set()
         while True:
             classes = {cls for cls, _ in wanted | found}
@@ -258,8 +258,8 @@ class _OpenRun:
     def redacted(
         self, line: Line, data: Json, wanted: set[_Field], shared: set[int], held: set[_Field]
     ) -> tuple[Line, tuple[int, int]]:
-        """What is left of a line, and how many values and texts are gone. `held` are the wanted
-        fields of nodes, and those that hold such nodes."""
+        """The rest of a line, and how many values and texts were removed. `held` are the wanted
+        fields of nodes, and the fields that hold such nodes."""
         before = to_json(data, inf_nan_mode="constants")
         inside = _is_inside(line.path, wanted)
         values = sum(_withhold(n, None if inside else held) for n in _nodes(line, data))
@@ -276,7 +276,7 @@ class _OpenRun:
         if error.get("message", _WITHHELD) != _WITHHELD:  # it may quote any value of the run
             error["message"] = _WITHHELD
             texts += 1
-        # Of any call: bodies pass values on to others, and answers repeat what was asked.
+        # Of any call: bodies pass values on to others, and answers repeat questions.
         if line.kind in _WITH_TEXTS:
             texts += sum(data.pop(key, None) is not None for key in ("asked", "answer", "thinking"))
             data["errors"] = [self._place_of(error) for error in data["errors"]]
@@ -290,10 +290,10 @@ class _OpenRun:
         elif line.kind in _ANSWERS:
             texts += sum(_withhold(node, None) > 0 for node in _nodes(line, data))
         if inside:
-            # The graph that made the value will run again: only what it used is still true.
+            # The graph that computed the value will run again: only its usage is still true.
             start = (self._shape.graph_at(line.path) or {}).get("start", "")
             asker = data.get("asker", {"kind": "body", "node": start})
-            # What a round used is in the line of the whole fill, too.
+            # The usage of a round is also in the line of the whole fill.
             is_counted = line.kind in _WITH_USAGE and line.kind not in _ROUNDS
             usage: Json = data["usage"] if is_counted else {}
             line = line._replace(kind="LMUsed")
@@ -312,12 +312,12 @@ class _OpenRun:
         is_shared = self._shape.is_shared(place)
         if (is_shared and self._shape.call_at(place) in shared) or _is_wanted(place, wanted):
             return True
-        value = data.get("value")  # of a graph, the node it ended at
+        value = data.get("value")  # for a graph, the node it ended at
         return is_node(value) and any((value["type"], name) in held for name in value["fields"])
 
     def _place_of(self, error: str) -> str:
-        """The field that an error about an answer begins with, without words that may quote it:
-        the rest of the place may have keys of the answer, and a refusal is a text of the model."""
+        """The field that an error about an answer begins with, without words that may quote it: the
+        rest of the place may have keys of the answer, and a refusal is a text of the model."""
         name = error.partition(": ")[0].partition(".")[0]
         is_field = any(name in names for names in self.fields.values())
         return f"{name}: {_WITHHELD}" if is_field else _WITHHELD
@@ -338,7 +338,7 @@ def _is_shared(field: Json) -> bool:
 
 
 def _nodes(line: Line, data: Json) -> Iterator[Json]:
-    """The nodes that a line stores, but for the value of a source."""
+    """The nodes that a line stores, without the value of a source."""
     for key in ("node", "value") if line.kind in _ANSWERS else ("node",):
         if is_node(data.get(key)):
             yield data[key]
@@ -355,8 +355,8 @@ def _withhold(node: Json, wanted: set[_Field] | None) -> int:
 
 
 def _withhold_texts(data: Json, names: Sequence[str]) -> int:
-    """Remove what was said in a conversation with tools, or what tools were called with and
-    returned, and count the texts."""
+    """Remove the texts of a conversation with tools, or the arguments and results of tools, and
+    count them."""
     before = {name: data[name] for name in names if data.get(name) not in (None, "", [], {})}
     for name, value in before.items():
         data[name] = _WITHHELD
@@ -371,7 +371,7 @@ _LISTED: Final = ("tools", "calls", "ran")
 
 
 def _without_values(listed: Json) -> Json:
-    """A tool or a call, of which the name is left."""
+    """A tool or a call with only its name left."""
     kept = {key: listed[key] for key in ("id", "name") if key in listed}
     return {**kept, "arguments": {}, _WITHHELD: True} if "id" in kept else kept
 
@@ -399,7 +399,7 @@ def _is_of_call(gate: str) -> bool:
 
 def _is_said(gate: str, answer: str) -> bool:
     """Whether an answer may repeat any value: a message to the LM, or an answer about a tool call
-    that is more than a yes or no."""
+    other than a plain yes or no."""
     if gate.startswith(MESSAGE):
         return True
     if not _is_of_call(gate):

@@ -1,5 +1,5 @@
-"""Replay: a recorded run again, with every recorded value and nothing called outside. Bodies and
-graphs inside are run again and compared with the recording."""
+"""Replay: a recorded run is run again with every recorded value, and nothing is called outside.
+Bodies and graphs inside are run again and compared with the recording."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def replay(
     stored = await journal.read(run_id)
     turns = await turns_of(journal, graph, stored)
     _, past = await decode_run(graph, stored.lines, files=stored.files, given=given, turns=turns)
-    # Without the observers of now: they were called with all this when it happened.
+    # Without the current observers: they were called with these records when the run happened.
     options = RunOptions(_NO_LM, _limit_reached(past), False, None, dep_cache)
     run = Run(options, run_id=run_id)
     run.turns = turns
@@ -80,7 +80,7 @@ async def replay(
 @dataclass(frozen=True, slots=True)
 class Repeated:
     """A run that was replayed without a difference: the classes of its nodes, and its outcome, with
-    the gates that it waits for, or what it failed with."""
+    the gates that it waits for, or the error that it failed with."""
 
     run_id: str
     outcome: Literal["ended", "waiting", "failed"]
@@ -95,9 +95,9 @@ async def repeat(
     given: Mapping[str, Any] | None = None,
     earlier: Sequence[StoredRun] = (),
 ) -> Repeated:
-    """Replay a run that was read from any journal; `given` has the secrets that no journal stores,
-    and `earlier` are the runs of the turns that it shows. A difference is raised as `ReplayError`;
-    a recorded failure that happens again is none."""
+    """Replay a run from any journal. `given` has the secrets that no journal stores, and `earlier`
+    the runs of the turns that it shows. Raises `ReplayError` for a difference; a recorded failure
+    that happens again is no difference."""
     info = stored.info
     journal = RecordedRuns([*earlier, stored], info.run_id)
     try:
@@ -114,8 +114,8 @@ async def repeat(
 
 
 class ReplayedPast(RecordedPast):
-    """The past of a run that is replayed: it has every value, and raises `ReplayError` where
-    something differs from the recording."""
+    """The past of a run that is replayed. It has every value, and raises `ReplayError` for a
+    difference from the recording."""
 
     def __init__(self, graph: Graph[Any, Any], past: History, shape: ShapeView) -> None:
         super().__init__(graph, past)
@@ -139,8 +139,8 @@ class ReplayedPast(RecordedPast):
     def begin(
         self, run: Run, graph: Graph[Any, Any], start: Node
     ) -> tuple[Node, bool, FindNext | None]:
-        """The first node: as it was given, or as a fork has it there. Graphs are run again, and of
-        a function that failed at first the outcome is looked up for each node."""
+        """The first node: as it was given, or as a fork has it there. Graphs are run again. For a
+        function that failed at first, the outcome is looked up for each node."""
         drawn = self._shape.graph_at(run.path)
         if drawn is not None and graph.needs_lm and drawn.get("system") != graph.system:
             said = f"the system text of the graph {graph.name} differs from the recorded one"
@@ -167,7 +167,7 @@ class ReplayedPast(RecordedPast):
                     raise self._other_node(run, None, node)
                 raise self._end_before(f"{type(node).__name__}, step {run.step}")
             known = _as_far_as(recorded, node) if type(recorded) is type(node) else node
-            # Not by the text alone: a set is written in another order each time.
+            # Not only by the text: a set is written in another order each time.
             if type(recorded) is not type(known) or not (
                 recorded == known or self._encoder.node(recorded) == self._encoder.node(known)
             ):
@@ -187,8 +187,8 @@ class ReplayedPast(RecordedPast):
     # Looking back
 
     def _forked_node(self, run: Run) -> Any:
-        """The node that a fork has put at the step. Elsewhere nothing: bodies are called, and what
-        the LM did is looked up by `choice` and `fill`."""
+        """The node that a fork has put at the step, otherwise `NOTHING`: bodies are called, and
+        the LM's nodes are looked up by `choice` and `fill`."""
         found = self._history.step(run.path, run.step)
         return NOTHING if found is None or found.forked is None else found.forked.node
 
@@ -218,7 +218,7 @@ class ReplayedPast(RecordedPast):
         resolved: Mapping[str, Any],
         about: Scene,
     ) -> Any:
-        """The node that the LM filled, if it would still be asked the same."""
+        """The node that the LM filled, if the question would still be the same."""
         step = self._history.step(run.path, run.step)
         if step is None or step.filled is None:
             raise self._nothing_more(run, f"the fill of {plan.name}")
@@ -236,8 +236,8 @@ class ReplayedPast(RecordedPast):
         return node
 
     def _compare_tools(self, plan: NodePlan, loop: ToolLoop) -> None:
-        """Raise where a tool is not what the LM was told of it. Tools that are only known in a run
-        are not looked for: nothing is called."""
+        """Raise an error if a tool has changed since the LM read its description. Tools that are
+        only known in a run are not compared: nothing is called."""
         if plan.tools is None:
             raise _differs(f"{plan.name} has no tools any more", loop.field_name, "(no field)")
         field = plan.tools
@@ -260,8 +260,8 @@ class ReplayedPast(RecordedPast):
         early: bool = False,
         asked: Arguments | None = None,
     ) -> Any:
-        """The value of a source, or the error that it failed with, which is raised. Graphs are run
-        again, unless that happens for another field."""
+        """The recorded value of a source; a recorded error is raised. Graphs are run again, unless
+        they run for another field."""
         call, is_shared = call_behind(node_type, place)
         key = call.key if call is not None and is_shared else None
         if call is not None and call.graph is not None:
@@ -285,7 +285,7 @@ class ReplayedPast(RecordedPast):
         elif source is not None and source.error is not None:
             raise _raised_again(source.error)
         elif source is not None and source.state == "waiting":
-            return NOTHING  # and so it waits again
+            return NOTHING  # so that it waits again
         if known is NOTHING or isinstance(known, Unstored):
             raise self._no_value(place, call.name if call is not None else "the gate")
         return known
@@ -303,14 +303,14 @@ class ReplayedPast(RecordedPast):
     def value_outside(
         self, place: Place, asked: FieldPlan | Input, arguments: Arguments | None
     ) -> Any:
-        """What a function has returned for a class outside the graph. Graphs are run again."""
+        """The result of a function for a class outside the graph. Graphs are run again."""
         known = super().value_outside(place, asked, arguments)
         if known is NOTHING and asked.call is not None and asked.call.graph is None:
             raise self._no_value(place, asked.call.name)
         return known
 
     def items(self, place: Place, node_type: type[Node]) -> Mapping[int, Any]:
-        """The values of the items of a map; none where graphs are run for them again."""
+        """The values of the items of a map; empty if graphs are run for them again."""
         call, _ = call_behind(node_type, place)
         is_graph = call is None or call.graph is not None
         return {} if is_graph else super().items(place, node_type)
@@ -324,8 +324,8 @@ class ReplayedPast(RecordedPast):
         return super().complete_node(run, node, values)
 
     def lm_answer(self, asked: AskedLM) -> Any:
-        """What an LM has answered in a body or a dependency. Where a question of a body failed, the
-        error is raised again."""
+        """The answer of an LM to a body or a dependency. If a question of a body failed, the error
+        is raised again."""
         question = asked.record()
         step = self._history.step(question.path, question.step - 1)
         if question.asker.kind == "body" and step is not None:
@@ -343,7 +343,7 @@ class ReplayedPast(RecordedPast):
         return known
 
     def _refuse_question(self, asked: LMAnswered, text: str) -> NoReturn:
-        """Raise that an LM is asked something that is not recorded."""
+        """Raise an error for a question to an LM that is not recorded."""
         left = self._answers_to(asked)
         failure = self._failure_at(asked.path, asked.step)
         if not left and failure is not None:
@@ -366,7 +366,7 @@ class ReplayedPast(RecordedPast):
 
     def _outcome_then(self, key: Hashable, place: Place) -> Any:
         """The value of a dependency that has failed at some time, if it had one when the run
-        reached a node; else the error is raised."""
+        reached a node; otherwise the error is raised."""
         step = self._history.step(place.path, place.step)
         until = step.whole_count if step is not None and step.whole else self._history.count
         before = [error for count, error in self._history.shared_calls[key] if count < until]
@@ -382,7 +382,7 @@ class ReplayedPast(RecordedPast):
             raise _differs(said, recorded.asked, text)
 
     def _other_node(self, run: Run, was: Node | None, now: Node | type[Node] | None) -> ReplayError:
-        """A step that has another node than was recorded, or where the run ends, or ended."""
+        """The error for a step with a node other than recorded, or for another end of the run."""
         place, then = _at(run), type(was).__name__
         name = now.__name__ if isinstance(now, type) else type(now).__name__
         if now is None:
@@ -405,8 +405,8 @@ class ReplayedPast(RecordedPast):
         return json.dumps(json.loads(self._encoder.node(node)), indent=2, ensure_ascii=False)
 
     def _failure_at(self, path: str, step: int) -> BaeError | Waiting | None:
-        """What the run, or a graph inside it, failed with where it is now, or waits for in a
-        conversation with tools; None where that was nothing of bae's own."""
+        """The error of the run, or of a graph inside it, at this point, or the gates that it waits
+        for in a conversation with tools; None for an error that is not bae's own."""
         graph = self._history.graphs.get(path)
         if graph is not None and graph.outcome == "waiting" and graph.end_step == step:
             return Waiting(graph.gates)
@@ -449,7 +449,7 @@ class ReplayWriter(Writer):
 
 
 class _NoLM:
-    """Stands where a run has its LM: a replay asks none."""
+    """Stands in place of a run's LM: a replay asks none."""
 
     async def make(self, *_: Any, **__: Any) -> Any:
         raise ReplayError(
@@ -466,8 +466,8 @@ _NO_LM = cast("LM", _NoLM())
 def _choices(
     run: Run, plan: NodePlan, about: Scene, filled: tuple[str, ...] | None
 ) -> Iterator[str]:
-    """The texts that may have asked for a choice: with the options that came `filled`. Where that
-    is not recorded, in a journal of an older bae, any of them may have."""
+    """The texts that may have asked for a choice: with the options that came `filled`. A journal of
+    an older bae does not record these; then any combination is possible."""
     names = names_of(plan.offered)
     ahead = {cls: find_ahead(run, plan_of(cls)) for cls in plan.successors if plan_of(cls).context}
     found = {cls: each for cls, each in ahead.items() if each is not None}
@@ -490,7 +490,7 @@ def _choices(
 
 
 def _prompts(past: History) -> dict[tuple[str, int, Asker], Attempt]:
-    """The first answer to each asker whose prompt is recorded."""
+    """The first answer to each asker with a recorded prompt."""
     found: dict[tuple[str, int, Asker], Attempt] = {}
     for step in past.steps():
         for question in step.questions:
@@ -504,7 +504,7 @@ def _prompts(past: History) -> dict[tuple[str, int, Asker], Attempt]:
 
 
 def _as_far_as(recorded: Node, node: Node) -> Node:
-    """A node without what no journal has held of the recorded one."""
+    """A node without the fields that no journal has of the recorded node."""
     held = recorded.__dict__
     if held.keys() >= node.__dict__.keys():
         return node
@@ -531,7 +531,7 @@ def _limit_reached(past: History) -> int:
 
 
 def _is_same_failure(error: BaseException, recorded: BaseException | None) -> bool:
-    """Whether an error is the recorded one. Of a run with secrets, a journal has no message."""
+    """Whether an error is the recorded one. A journal has no messages of a run with secrets."""
     if not isinstance(error, BaeError) or not isinstance(recorded, RecordedError):
         return False
     is_same = recorded.message == readable(error.message.partition("\n")[0])
@@ -539,8 +539,8 @@ def _is_same_failure(error: BaseException, recorded: BaseException | None) -> bo
 
 
 def _raised_again(error: BaseException) -> BaseException:
-    """What a run or a dependency failed with: of bae's own errors the same one, of others one of
-    the same name."""
+    """The error of a run or a dependency, to be raised again: one of bae's own errors unchanged,
+    any other as an error of the same name."""
     if not isinstance(error, RecordedError):
         return error
     if error.type_name == CallTimeout.__name__:
@@ -548,14 +548,14 @@ def _raised_again(error: BaseException) -> BaseException:
     kind = getattr(exceptions, error.type_name, None) or _find_error_class(error.type_name)
     if not isinstance(kind, type) or not issubclass(kind, BaeError):
         return type(error.type_name, (Exception,), {"__module__": "bae.replay"})(error.message)
-    raised = kind.__new__(kind, error.message)  # a class of the program may take other arguments
+    raised = kind.__new__(kind, error.message)  # a user's class may take other arguments
     BaeError.__init__(raised, error.message, fix="it is as recorded: nothing was asked")
     raised.code = error.code or raised.code
     return raised
 
 
 def _find_error_class(name: str) -> type[BaeError] | None:
-    """The class of the program with that name, among the loaded ones; the newest wins."""
+    """The class of the program with that name, among the loaded classes; the newest wins."""
     classes = BaeError.__subclasses__()
     for each in classes:
         classes += each.__subclasses__()

@@ -1,5 +1,5 @@
-"""A stored run as data, read without its code: `timeline` is what ran when, and `report_run` what
-happened: the nodes in order, where their values came from, and what LM calls used."""
+"""A stored run as data, read without its code. `timeline` has the work of the run by time, and
+`report_run` its nodes in order, with the origins of their values and the usage of LM calls."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from bae.usage import Usage
 from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Span, State, Step, ToolRun, Work
 
 _LONGEST_CALL: Final = 200
-"""Characters of a tool call in a timeline."""
+"""How many characters of a tool call a timeline has."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
     """One piece of work of a run.
 
-    - `kind`: "node", from the first work for a node until it has led on; the kind of a field's
-      source, as "dep", "map" or "gate"; "item", one item of a map; "choice" or "fill" by the LM;
-      "tool", a tool call of the LM; or "body", the call of a written body.
-    - `place` and `name`: where it is, as `1:Day.weather`, and who does it: the class of a node, a
+    - `kind`: "node", from the first work for a node until it has led to the next; the kind of a
+      field's source, as "dep", "map" or "gate"; "item", one item of a map; "choice" or "fill" by
+      the LM; "tool", a tool call of the LM; or "body", the call of a written body.
+    - `place` and `name`: its place, as `1:Day.weather`, and its worker: the class of a node, a
       function or graph, a question, or the node that the LM chose.
     - `spans`: when it was worked on; several if it was interrupted and resumed.
-    - `outcome` and `error`: how it came out; `note`: what else there is to know.
-    - `marks`: when the items of a map were done, if no more is known of them; those that graphs ran
-      for are `inside`.
+    - `outcome` and `error`: its outcome; `note`: any other remark.
+    - `marks`: when the items of a map were finished, if no more is known about them. Items that
+      graphs ran for are `inside`.
     - `waits`: whether it is a question to a person, who may take longer than any process runs.
-    - `usage`: what LM calls used for it, without what is inside it.
-    - `inside`: the work that belongs to it, in the order it began. It lies between `start` and
-      `end`, except for a question that is open: that lasts until now.
+    - `usage`: the usage of its LM calls, without the work inside it.
+    - `inside`: the work that belongs to it, in the order in which it began. It lies between `start`
+      and `end`, except for an open question, which lasts until now.
     """
 
     kind: str
@@ -64,16 +64,16 @@ class TimelineEntry:
 
     @property
     def end(self) -> float:
-        """When it ended, or the last that is known of it."""
+        """When it ended, or its last known time."""
         return self.spans[-1].end
 
     @property
     def seconds(self) -> float:
-        """How long it was worked on, without the times in between."""
+        """How long it was worked on, without pauses."""
         return sum(span.seconds for span in self.spans)
 
     def every(self) -> Iterator[TimelineEntry]:
-        """This and everything inside it, depth first."""
+        """This entry and all entries inside it, depth first."""
         yield self
         for each in self.inside:
             yield from each.every()
@@ -81,7 +81,7 @@ class TimelineEntry:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What ran when in a run. `lives` are the times in which a process worked on it: in between it
+    """The work of a run by time. `lives` are the times when a process worked on it; in between, it
     was parked, had failed, or was interrupted. All `work` lies between `start` and `end`."""
 
     run_id: str
@@ -97,8 +97,7 @@ class Timeline:
 
     @property
     def end(self) -> float:
-        """When it ended, or the last that is known of it: now, while it runs or waits for a
-        person."""
+        """When it ended, or its last known time: now, while it runs or waits for a person."""
         open_until = (work.end for work in self.every() if work.outcome == "waiting")
         return max(max(life.end for life in self.lives), max(open_until, default=self.start))
 
@@ -108,7 +107,7 @@ class Timeline:
         return sum(life.seconds for life in self.lives)
 
     def worked_by(self, at: float) -> float:
-        """For how many seconds processes had worked on it at a time."""
+        """For how many seconds, up to a time, processes had worked on it."""
         return sum(min(life.end, at) - life.start for life in self.lives if life.start < at)
 
     def every(self) -> Iterator[TimelineEntry]:
@@ -119,12 +118,12 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """A node of a run. `chosen_among` are the classes it was chosen among, "" for the end;
-    `filled_in` the seconds in which an LM filled it; `forked_from` and `changed` say that a fork
-    put it there.
+    """A node of a run. `chosen_among` are the options of the choice that led to it, "" for the end.
+    `filled_in` are the seconds in which an LM filled it. `forked_from` and `changed` are set if a
+    fork put it there.
 
-    `calls` are the answers of LMs. The verdict "restarted" is a request that was sent again, "used"
-    what a body or a dependency used by itself. `rounds` are those of conversations with tools.
+    `calls` are the answers of LMs. The verdict "restarted" is a request that was sent again; "used"
+    is the usage of a body or a dependency. `rounds` are those of conversations with tools.
     """
 
     step: int
@@ -142,7 +141,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """An image or a document of a run. `name` is the first that the run knows it by."""
+    """An image or a document of a run. `name` is its first name in the run."""
 
     hash: str
     media_type: str
@@ -167,8 +166,8 @@ class GraphReport:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What happened in a run. `seconds` is how long it lasted, pauses included: until now, while it
-    runs or waits; `resumed` has a record for each time it was resumed; `files` are the images and
+    """The content of a run. `seconds` is how long it lasted, including pauses: until now, while it
+    runs or waits. `resumed` has a record for each time it was resumed. `files` are the images and
     documents that it refers to."""
 
     info: RunInfo
@@ -187,13 +186,13 @@ class RunReport:
 
 
 def timeline(stored: StoredRun, *, now: float | None = None) -> Timeline:
-    """Work out what ran when. `now` is the time of looking: work of a run in progress lasts until
-    then. A damaged line is raised as `bae-journal-damaged`."""
+    """The timeline of a run. `now` is the current time: work of a run in progress lasts until then.
+    Raises `bae-journal-damaged` for a damaged line."""
     return _timeline(stored, read_history(stored), time() if now is None else now)
 
 
 def report_run(stored: StoredRun, *, now: float | None = None) -> RunReport:
-    """Report a run; the parameters and errors are those of `timeline`."""
+    """The report of a run. The parameters and errors are those of `timeline`."""
     now = time() if now is None else now
     history, info = read_history(stored), stored.info
     ran = _timeline(stored, history, now)
@@ -207,7 +206,7 @@ def report_run(stored: StoredRun, *, now: float | None = None) -> RunReport:
         )
         for graph in [history.run, *(each for path, each in history.graphs.items() if path)]
     )
-    # A fork shares the lines of the other run, and with them its times.
+    # A fork shares the lines of the other run, and so their times.
     lasted = info.lasted(now) if info.parent else ran.end - ran.start
     changes = tuple(history.changes)
     return RunReport(info, ran, lasted, history.usage, changes, graphs, list_files(stored))
@@ -226,7 +225,7 @@ def list_files(stored: StoredRun) -> tuple[StoredFile, ...]:
         data = stored.files[hash]
         try:
             media_type = file_of(data).media_type
-        except ValueError:  # of a run that another program has written
+        except ValueError:  # another program has written the run
             media_type = "application/octet-stream"
         found.append(StoredFile(hash, media_type, len(data), names.get(hash, "")))
     return tuple(dict.fromkeys(found))
@@ -264,7 +263,7 @@ def _report_node(step: Step, search: Search, took: dict[tuple[str, str], float])
 
 
 def _usage_of(step: Step, choice: LMQuestion | None) -> Usage:
-    """What the choice and the fill of a node used, rounds before the run was resumed included."""
+    """The usage of the choice and the fill of a node, including rounds before a resume."""
     asked = [question for question in (choice, step.fill) if question is not None]
     loop, fill = step.fill_loop, step.fill
     before = [] if loop is None or fill is None else loop.rounds_before(fill.started)
@@ -272,8 +271,8 @@ def _usage_of(step: Step, choice: LMQuestion | None) -> Usage:
 
 
 def _report_rounds(step: Step) -> Iterator[ToolRound]:
-    """The rounds behind a node: what the body before it asked, its sources, its fill. The rounds of
-    a body that led to no node belong to its own."""
+    """The rounds behind a node: of the body before it, of its sources, and of its fill. The rounds
+    of a body that led to no node belong to the body's own node."""
     is_last = step.number + 1 not in step.graph.steps
     own = [
         (asker, loop) for (asker, _), loop in step.loops.items() if is_last or asker.kind != "body"
@@ -285,8 +284,8 @@ def _report_rounds(step: Step) -> Iterator[ToolRound]:
 
 
 def _report_calls(step: Step) -> Iterator[JudgedAnswer]:
-    """The LM calls behind a node: its choice, what the body before it asked, its sources, its
-    fill. What was asked after the last node belongs to the node."""
+    """The LM calls behind a node: of its choice, of the body before it, of its sources, and of its
+    fill. Questions after the last node belong to that node."""
     before = step.before
     asked: list[LMQuestion | None] = [] if before is None else [before.choice, *before.asked]
     asked += [question for source in step.sources.values() for question in source.asked]
@@ -319,7 +318,7 @@ def _timeline(stored: StoredRun, history: History, now: float) -> Timeline:
 
 
 class _Builder:
-    """Makes entries of the work in a history. A person is waited for until `waits_until`."""
+    """Makes entries from the work in a history. A wait for a person lasts until `waits_until`."""
 
     def __init__(self, lives: tuple[Span, ...], waits_until: float) -> None:
         self._lives = [life.start for life in lives]
@@ -382,7 +381,7 @@ class _Builder:
         )
         if source.gate is None:
             return entries
-        # The person is waited for all the time, whether a process runs or not.
+        # The wait for a person includes the times without a process.
         until = self._waits_until if source.state == "waiting" else 0.0
         return [
             replace(entry, waits=True, spans=(Span(entry.start, max(entry.end, until)),))
@@ -430,10 +429,10 @@ def _in_order(work: Iterable[TimelineEntry]) -> tuple[TimelineEntry, ...]:
 
 
 def _was_asked(fill: LMQuestion) -> bool:
-    """Whether an LM was asked: a node without fields of its own is filled without one."""
+    """Whether an LM was asked: a node without fields of its own is filled without an LM."""
     return bool(fill.took) or fill.usage != NOTHING_USED or fill.state != "done"
 
 
 def _leads_to(choice: LMQuestion | None) -> bool:
-    """Whether the LM chose a node, and not the end."""
+    """Whether the LM chose a node, not the end."""
     return choice is not None and choice.chosen not in (None, NoneType)

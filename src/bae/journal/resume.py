@@ -1,4 +1,4 @@
-"""Resuming runs of a journal, recovering those that were interrupted, and forking one at a step."""
+"""Resuming runs of a journal, recovering interrupted runs, and forking a run at a step."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TAKEN: Final = ("bae-run-owned", "bae-run-taken", "bae-run-ended", "bae-thread-
 async def begin_or_resume(
     graph: Graph[Any, T], start: Node, run: Run, journal: Journal
 ) -> GraphResult[T]:
-    """Run a graph with a journal; if that has a run of the same id, resume that one."""
+    """Run a graph with a journal. If the journal has a run with the same id, resume that run."""
     try:
         await journal.read(run.run_id)
     except JournalError as error:
@@ -59,7 +59,7 @@ async def begin_or_resume(
         except JournalError as late:  # another process has started it in between
             if late.code != "bae-run-exists" or late.run_id != run.run_id:
                 raise
-    # The secrets of the start node, which no journal stores, are given again here.
+    # Pass on the secrets of the start node, which no journal stores.
     secret = node_codec(type(start)).secret & start.__dict__.keys()
     given = {f"{type(start).__name__}.{name}": start.__dict__[name] for name in secret}
     return await resume(graph, run.run_id, run.options, journal, given)
@@ -75,9 +75,9 @@ async def resume(
     *,
     skip_ended: bool = False,
 ) -> GraphResult[T]:
-    """Resume a run where it stopped. One that has ended is returned as it ended, or refused with
-    `bae-run-ended` if `skip_ended`. `earlier` is the writer of the same run whose log in memory is
-    continued, if it is being read already."""
+    """Resume a run where it stopped. For a run that has ended, return its result, or with
+    `skip_ended` raise `bae-run-ended`. `earlier` is the writer of the same run whose log in memory
+    is continued, if it is being read already."""
     graph.prove()
     _check_given(graph, given or {})
     stored = await journal.read(run_id)
@@ -112,7 +112,7 @@ async def resume(
         run = Run(options, writer=writer, run_id=run_id)
         run.turns = turns
         run.past = ResumedPast(graph, past, writer, stored.answers, new)
-        if earlier is not None:  # the reader of its log has read what it has stored
+        if earlier is not None:  # the reader of its log has read the stored records
             earlier.log.extend(records[earlier.lines :])
             writer.log = earlier.log
         run.restore_limits(past.usage, past.seconds)
@@ -144,8 +144,8 @@ async def recover(
     concurrency: int,
     given: Mapping[str, Any] | None,
 ) -> list[Recovered[T]]:
-    """Resume all runs of a graph that can continue, so many at once. Those that another process
-    takes first are left out."""
+    """Resume all runs of a graph that can continue, `concurrency` at once. Runs that another
+    process takes first are left out."""
     if concurrency < 1:
         raise ValueError(f"concurrency={concurrency}: give a number of runs, 1 or more")
     ids = [info.run_id async for info in recoverable(graph, journal)]
@@ -155,7 +155,7 @@ async def recover(
     async def worker() -> None:
         for run_id in left:
             try:
-                # What one run has found is not for the others.
+                # Each run has its own values.
                 own = options._replace(dep_cache=dict(options.dep_cache or {}))
                 result = await resume(graph, run_id, own, journal, given, skip_ended=True)
                 found[run_id] = Recovered(run_id, result)
@@ -174,7 +174,7 @@ async def continue_if_answered(
     result: GraphResult[T],
     given: Mapping[str, Any] | None = None,
 ) -> GraphResult[T]:
-    """Resume a run that stopped at gates if one of them was answered while the rest of the run was
+    """Resume a run that stopped at gates, if a gate was answered while the rest of the run was
     still in progress, unless another process has resumed it."""
     if not result.waiting:
         return result
@@ -205,7 +205,7 @@ async def fork(
     changed: Mapping[str, Any],
     thread: str | None = None,
 ) -> str:
-    """A new run that shares with another all that was before its step `at`."""
+    """A new run that shares everything before the step `at` with another run."""
     stored = await journal.read(run_id)
     if thread is not None and stored.info.thread not in (None, thread):
         raise JournalError(
@@ -245,7 +245,7 @@ async def fork(
     files = {each.hash: each.data for each in found.values() if isinstance(each, File)}
     if files.keys() <= stored.files.keys():
         await journal.fork(run_id, new_id, upto, [line], thread=thread)
-    else:  # with a new file, which a fork that shares lines cannot bring
+    else:  # with a new file, which a fork that shares lines cannot add
         if not keeps_files(journal):
             raise without_files(journal)
         info = fork_info(stored.info, new_id, [line], thread)
@@ -295,7 +295,7 @@ async def recoverable(graph: Graph[Any, Any], journal: Journal) -> AsyncIterator
 async def give_up_claim(
     journal: Journal, claim: Claim, before: RunInfo, error: BaseException
 ) -> None:
-    """Release a claim that was not used, after an error, and leave the run as it was before."""
+    """Release an unused claim after an error, and leave the run as it was before."""
     release = journal.release(claim, before.status, (), before.waiting, before.error)
     try:
         await finish_despite_cancel(release)
@@ -364,7 +364,7 @@ def _changed_node(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
         hold(node, held, node.__pydantic_extra__, node.__pydantic_fields_set__ - {turns.name})
     if not changed:
         return node
-    # What stays is valid as it is: validators must not change it a second time.
+    # Unchanged values are valid already: validators must not change them a second time.
     held = {n: v for n, v in node.__dict__.items() if n not in changed}
     stays = copy(node)
     hold(stays, held, node.__pydantic_extra__, node.__pydantic_fields_set__.difference(changed))

@@ -25,8 +25,6 @@ def thread_busy(thread: str, run_id: str) -> JournalError:
 
 
 def not_replaced(run_id: str, owner: str | None) -> JournalError:
-    """The error of a run that cannot be replaced: its `owner` works on it, or forks share its
-    lines."""
     """The error for a run that cannot be replaced: a living `owner` works on it, or it has forks
     that share its lines."""
     if owner is not None:

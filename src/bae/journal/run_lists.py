@@ -1,4 +1,4 @@
-"""Which runs a list has: the filters and pages of `Journal.runs`."""
+"""The filters and pages of `Journal.runs`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bae.journal.stored_runs import Listed, RunInfo, Scalar
 
 
 def check_listed(status: str | None, known: Sequence[str] = get_args(Listed)) -> None:
-    """Raise a ValueError for a status that runs cannot be listed by, or is none of the `known`."""
+    """Raise a ValueError for a status that runs cannot be listed by, or that is not `known`."""
     if status is not None and status not in known:
         raise ValueError(f"status={status!r}: give one of {', '.join(known)}")
 
 
 def check_page(status: str | None, limit: int, before: str | None, after: int | None) -> None:
-    """Raise a ValueError for arguments of `Journal.runs` that make no sense."""
+    """Raise a ValueError for invalid arguments of `Journal.runs`."""
     check_listed(status)
     if limit < 0:
         raise ValueError(f"runs(limit={limit}): give 0 or more")
@@ -37,7 +37,7 @@ def list_runs(
     before: str | None = None,
     after: int | None = None,
 ) -> list[RunInfo]:
-    """What `Journal.runs` returns, for a store that has all entries at hand, the newest first."""
+    """The result of `Journal.runs`, for a store that has all entries at hand, the newest first."""
     check_page(status, limit, before, after)
     wanted = labels_of(metadata or {})
     if after is not None:
@@ -65,15 +65,15 @@ def list_runs(
 
 
 def is_listed(info: RunInfo, status: Listed | None) -> bool:
-    """Whether a run is one of those to list."""
+    """Whether a run is one of the runs to list."""
     if status == "interrupted":
         return info.is_interrupted()
     return status in (None, info.status)
 
 
 def labels_of(metadata: Mapping[str, Any], *, strict: bool = True) -> dict[str, str]:
-    """The values of some metadata that runs can be found by, as JSON: texts, numbers, truth values
-    and None. With `strict`, another value is a ValueError."""
+    """The metadata values that runs can be found by, as JSON: texts, numbers, truth values and
+    None. With `strict`, any other value is a ValueError."""
     found: dict[str, str] = {}
     for key, value in metadata.items():
         if value is None or isinstance(value, str | int | float):

@@ -1,5 +1,5 @@
-"""`JournalWriter`: the writer of a run with a journal. It numbers the records and gives them to the
-store."""
+"""`JournalWriter`: the writer of a run with a journal. It numbers the records and passes them to
+the store."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class JournalWriter(Writer):
 
     _graph: Graph[Any, Any]
     _encoder: Encoder
-    """Made when the run begins: a graph that cannot run has none."""
+    """Set when the run begins: a graph that cannot run has none."""
 
     def __init__(self, journal: Journal, log: Log | None = None) -> None:
         self.log = [] if log is None else log
@@ -83,7 +83,7 @@ class JournalWriter(Writer):
         self._telling = asyncio.Lock()
         self._broken: JournalError | None = None
         self._files: set[str] = set()
-        """The hashes of the files that the store has got from this writer."""
+        """The hashes of the files that the store has from this writer."""
         # An LM may report an answer from a thread of its own.
         self._order = Lock()
 
@@ -99,7 +99,7 @@ class JournalWriter(Writer):
 
     @property
     def lines(self) -> int:
-        """How many lines of the run there are."""
+        """How many lines the run has."""
         return self._n
 
     @property
@@ -108,11 +108,11 @@ class JournalWriter(Writer):
         return self._claim is not None
 
     def continue_run(self, graph: Graph[Any, Any], claim: Claim, stored: StoredRun) -> None:
-        """Write on after the lines of a run that was claimed."""
+        """Continue after the lines of a run that was claimed."""
         self._graph, self._encoder = graph, encoder_for(graph, self._journal)
         self._claim, self._n = claim, len(stored.lines)
-        # The line that says so is stored before anything is done: of two claims on a run, the later
-        # one has more lines before it.
+        # The line of the resume is stored before any work: of two claims on a run, the later claim
+        # has more lines before it.
         self._token = claim.token = self._n + 1
         self._files.update(stored.files)
 
@@ -160,23 +160,23 @@ class JournalWriter(Writer):
             await self.begin_turn(run, graph, turn.thread)
 
     async def begin_turn(self, run: Run, graph: Graph[Any, Any], thread: str) -> None:
-        """Find the turn before this run, and store which one it is."""
+        """Find the turn before this run, and store its id."""
         from bae.journal.earlier_turns import begin_turn
 
         previous, number, run.turns = await begin_turn(self._journal, graph, thread, run.run_id)
         self.write(TurnStarted(time(), run.path, 0, previous, number))
 
     def watch(self, run_id: str, requests: int = 0) -> None:
-        """Look for a request to cancel the run from now on; so many were there before."""
+        """Watch for a request to cancel the run; `requests` is how many there were before."""
         self._watch = CancelWatch(self._journal, run_id, requests)
 
     async def stop_watching(self) -> None:
-        """Look for no request any more."""
+        """Stop watching for a request."""
         if self._watch is not None:
             await self._watch.stop()
 
     def explain(self, failure: BaseException | None) -> BaseException | None:
-        """What the run has failed with: a cancellation may be due to a request."""
+        """The error of the run: a cancellation may be due to a request."""
         return failure if self._watch is None else self._watch.explain(failure)
 
     def step_starter(self, run: Run, plans: Mapping[type[Node], NodePlan]) -> StartStep:
@@ -191,8 +191,8 @@ class JournalWriter(Writer):
     def _start_step(
         self, run: Run, node: Node, plan: NodePlan, now: float
     ) -> Awaitable[None] | None:
-        """Store that a node is complete: with the node, if a body has just returned it; else with
-        the defaults that factories have made, since the rest follows from what is stored."""
+        """Store that a node is complete. If a body has just returned it, store the node; otherwise
+        only the defaults from factories, since the rest follows from stored lines."""
         is_returned = run.returned is node
         run.returned = None
         made: tuple[str, ...] = ()
@@ -223,12 +223,12 @@ class JournalWriter(Writer):
         return None
 
     def write(self, record: Record) -> None:
-        """Record something, to be stored with the next record that is waited for."""
+        """Record something. It is stored with the next record that is awaited."""
         self.log.append(record)
         self.note_unlogged(record)
 
     def note_unlogged(self, record: Record) -> None:
-        """Have a record stored with the next one that is waited for; the log does not get it."""
+        """Have a record stored with the next record that is awaited, without the log."""
         claim = self._claim
         if isinstance(record, ClassMet):
             self._encoder = self._encoder.hiding(record.node_type)
@@ -243,13 +243,13 @@ class JournalWriter(Writer):
         self._journal.ring(claim.run_id)
 
     async def store(self, *records: Record) -> None:
-        """Record what has been done, and wait until it is stored."""
+        """Record finished work, and wait until it is stored."""
         self.log.extend(records)
         await self.store_unlogged(*records)
 
     async def store_unlogged(self, *records: Record, data: str | None = None) -> None:
-        """Store records that the log does not get. `data` is that of a record which is encoded
-        already. Without records, make sure that the run is still this process's."""
+        """Store records without the log. `data` is the encoded data of a record. Without records,
+        only make sure that this process still owns the run."""
         claim = self._claim
         if self._broken is not None:
             raise self._broken
@@ -262,8 +262,8 @@ class JournalWriter(Writer):
                 self._n += len(lines)
                 stored = self._journal.append(claim, lines)
             await stored
-            # Asked here, where the run continues: it may have been suspended since the store said
-            # that the lines are stored, and start what another process has done.
+            # Checked here, where the run continues: it may have been suspended since its lines were
+            # stored, and may start work that another process has done.
             while claim.is_in_doubt():
                 await self._journal.append(claim, ())
         except Exception as error:
@@ -276,7 +276,7 @@ class JournalWriter(Writer):
         await self.store_unlogged(ended)
 
     def write_shared(self, ended: SourceEnded, is_given: bool) -> None:
-        """Record a value that was there before it was asked for."""
+        """Record a value that existed before a field asked for it."""
         self.write(ended)
 
     async def store_returned(self, run: Run, node: Node) -> None:
@@ -284,16 +284,17 @@ class JournalWriter(Writer):
         await self.store(Returned(time(), run.path, run.step, node))
 
     async def ask(self, asked: AskedLM) -> None:
-        """Number a question before it is asked: the answers to equal ones may come in any order."""
+        """Number a question before it is asked: answers to equal questions may come in any
+        order."""
         asked.record()
         await self.confirm()
 
     async def store_answer(self, asked: AskedLM, value: Any) -> None:
-        """Store what an LM has answered to a body or a dependency."""
+        """Store the answer of an LM to a body or a dependency."""
         await self.store(asked.record(value))
 
     def write_failure(self, asked: AskedLM, error: BaeError) -> None:
-        """Store that a question of a body failed, with the next record that is waited for."""
+        """Store that a question of a body failed, with the next record that is awaited."""
         if isinstance(error, JournalError):
             return
         of = asked.record()
@@ -301,11 +302,11 @@ class JournalWriter(Writer):
         self.write(LMFailed(*at, of.method, of.asked, of.target, error, of.number))
 
     async def settle_answer(self, run: Run, gate: OpenGate, value: Any) -> Any:
-        """Store the answer to a gate; returns the one that was stored first."""
+        """Store the answer to a gate. Returns the answer that was stored first."""
         is_field = not gate.parameter
         secret = node_codec(gate.node_type).secret if is_field else ()
         if not self._journal.secrets and gate.field_name in secret:
-            return value  # no other answer can be there: it would have to be stored
+            return value  # there can be no other answer: it would have to be stored
         # After the deadline it is the default, which is no answer.
         is_late = gate.deadline is not None and gate.deadline <= time()
         journal, (text, files) = self._journal, dump_gate_answer(gate, value)
@@ -318,16 +319,16 @@ class JournalWriter(Writer):
             return value if first is None else read_gate_answer(gate, first)
 
     async def answers(self, run: Run) -> Mapping[str, str]:
-        """What people have answered until now, in other processes too."""
+        """The answers of people so far, including answers to other processes."""
         return await self._journal.answers(run.run_id)
 
     async def grants(self, run: Run) -> Sequence[Grant]:
-        """The yeses of people that hold for all calls of a tool in the run, or in its thread."""
+        """The approvals that hold for all calls of a tool in the run, or in its thread."""
         return await self._journal.approvals(run.run_id)
 
     async def take_told(self, run: Run, record: Callable[[str], RoundReplied]) -> Sequence[str]:
-        """What people have told the LMs of the run since it was last asked for."""
-        async with self._telling:  # in order, since the records alone count what was taken
+        """The messages of people to the LMs of the run since the last call."""
+        async with self._telling:  # in order, since only the records count the messages taken
             messages = messages_in(await self._journal.answers(run.run_id))
             new = [text for number, text in messages if number > self.told]
             if new:
@@ -372,7 +373,7 @@ class JournalWriter(Writer):
             await finish_despite_cancel(release, lambda _: self._journal.ring(claim.run_id))
 
     def keep_files(self, files: Iterable[Attached]) -> None:
-        """Store files beside the lines that are written next. Each is stored once."""
+        """Store files beside the lines that are written next, each once."""
         claim, new = self._claim, _bytes_of(files, self._files)
         if new and claim is not None and self._broken is None:
             with self._order:
@@ -380,7 +381,7 @@ class JournalWriter(Writer):
                 self._files.update(new)
 
     def _encoded(self, encode: Callable[[Any], str], written: Any) -> str:
-        """What is stored of a record or a node. Its files are stored beside it."""
+        """The stored form of a record or a node. Its files are stored beside it."""
         if not in_use():
             return encode(written)
         with collected() as found:
@@ -396,7 +397,7 @@ class JournalWriter(Writer):
         return [self._encoded(encode, record) for record in records]
 
     def _summary(self, run: Run) -> RunSummary:
-        """What lists show of the run."""
+        """The summary of the run in lists."""
         nodes = run.trace
         last = type(nodes[-1]).__name__ if nodes else ""
         counted = [record for record in self.log if type(record) in COUNTED]
@@ -423,11 +424,11 @@ class JournalWriter(Writer):
             self._token = claim.token = 1
 
     def _refuse(self, error: Exception, claim: Claim) -> NoReturn:
-        """Raise that a line could not be stored: there can be none after it."""
+        """Raise an error for a line that could not be stored: no line can follow it."""
         if isinstance(error, JournalError):
             self._broken = error
             raise error
-        self._broken = JournalError(  # of a store that is not bae's
+        self._broken = JournalError(  # of a user's store
             f"the journal raised {type(error).__name__} instead of storing a line",
             run_id=claim.run_id,
             cause=error,
@@ -437,7 +438,7 @@ class JournalWriter(Writer):
 
 
 def _bytes_of(files: Iterable[Attached], known: Collection[str] = ()) -> dict[str, bytes]:
-    """The bytes of files by hash, without those that are known."""
+    """The bytes of files by hash, without the files that are known."""
     return {f.hash: f.data for f in files if isinstance(f, File) and f.hash not in known}
 
 
@@ -448,7 +449,7 @@ def encoder_for(graph: Graph[Any, Any], journal: Journal) -> Encoder:
 
 
 def form_of(graph: Graph[Any, Any], journal: Journal) -> tuple[Encoder, Shape]:
-    """The encoder of a graph's records, and its shape: worked out once."""
+    """The encoder of a graph's records, and its shape; computed once."""
     key = journal.secrets, journal.prompts, journal.thinking
     form = _FORMS.setdefault(graph, {}).get(key)
     if form is None:

@@ -1,5 +1,5 @@
-"""The shape of a graph: what its classes look like, as JSON and as a hash. It is stored with each
-run, so that changed classes are noticed when the run is resumed."""
+"""The shape of a graph: its classes, as JSON and as a hash. It is stored with each run, so that
+changed classes are noticed when the run is resumed."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ if TYPE_CHECKING:
     from bae.sources.recall import RecallField
 
 FORMAT: Final = 2
-"""The version of the notation; a shape of another one is ignored."""
+"""The version of the notation; a shape of any other version is ignored."""
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a graph: `json` is all of it, `hash` tells one from another.
+    """The shape of a graph: `json` is the whole shape, and `hash` tells shapes apart.
 
-    The hash leaves out the name of the graph: a graph that was only renamed has the same one.
+    The hash leaves out the name of the graph, so that a graph that was only renamed has the same
+    hash.
     """
 
     json: str
@@ -48,7 +49,7 @@ class Shape:
 
 
 def shape_of(graph: Graph[Any, Any]) -> Shape:
-    """The shape of a graph and of the graphs inside it, worked out once.
+    """The shape of a graph and of the graphs inside it, computed once.
 
     It is the same in every process, on every Python, and wherever the classes are defined.
     """
@@ -68,8 +69,8 @@ _SHAPES: WeakKeyDictionary[Graph[Any, Any], Shape] = WeakKeyDictionary()
 
 
 def is_forged(text: str, shape_hash: str) -> bool:
-    """Whether a shape that was stored elsewhere has a hash that could be one of a graph's, and is
-    not the one of its text."""
+    """Whether a shape from elsewhere has a hash that could be one of a graph's, but is not the hash
+    of its text."""
     return bool(re.fullmatch("[0-9a-f]{32}", shape_hash)) and not _has_hash(text, shape_hash)
 
 
@@ -82,14 +83,14 @@ def _has_hash(text: str, shape_hash: str) -> bool:
 
 
 def hash_of(shape: Json) -> str:
-    """The hash of a shape, whatever its graphs are called."""
+    """The hash of a shape, without the names of its graphs."""
     return _hash({**shape, "graphs": [{**g, "name": ""} for g in shape["graphs"]]}, 32)
 
 
 class ShapeView:
-    """A stored shape, looked up by path, class, field and parameter. What it does not know is None
-    or empty. One that is not that of its hash, or lacks what is looked up, is refused
-    (`bae-journal-damaged`): a hash is no signature. One of another format is ignored."""
+    """A stored shape, looked up by path, class, field and parameter. An unknown part is None or
+    empty. A shape that does not fit its hash, or that is incomplete, is refused
+    (`bae-journal-damaged`): a hash is no signature. A shape of another format is ignored."""
 
     def __init__(self, text: str, shape_hash: str) -> None:
         try:
@@ -124,7 +125,7 @@ class ShapeView:
         )
 
     def graph_at(self, path: str) -> Json | None:
-        """The graph that runs at a path: the run's own at the empty one."""
+        """The graph that runs at a path; the run's own graph at the empty path."""
         if path not in self._at:
             place = Place.parse(path)
             call: int | None = None if place is None else self._use(place).get("call")
@@ -133,12 +134,12 @@ class ShapeView:
         return self._at[path]
 
     def class_at(self, path: str, node: str) -> Json | None:
-        """What a class of the graph at a path looked like."""
+        """A class of the graph at a path, as it was."""
         graph = self.graph_at(path)
         return None if graph is None else graph["classes"].get(node)
 
     def field_at(self, place: Place) -> Json | None:
-        """What a field of such a class looked like."""
+        """A field of such a class, as it was."""
         cls = self.class_at(place.path, place.node)
         return None if cls is None else cls["fields"].get(place.field)
 
@@ -161,19 +162,19 @@ class ShapeView:
         return None if graph is None else self.graphs[graph]["classes"]
 
     def is_shared(self, place: Place) -> bool:
-        """Whether the value is made once for the whole run, for all fields that need it."""
+        """Whether the value is computed once for the whole run, for all fields that need it."""
         use = self._use(place)
         is_one = "kind" not in use or kind_named(use["kind"]).stored == "call"
         return is_one and "call" in use and bool(use.get("cache", True))
 
     def is_by_value(self, place: Place) -> bool:
-        """Whether the value is made once for equal arguments, which come from the run."""
+        """Whether the value is computed once for equal arguments, which come from the run."""
         use = self._use(place)
         call = cast(Json, self.calls[use["call"]] if "call" in use else {})
         return bool(use.get("bound") or call.get("by_value"))
 
     def arguments(self, place: Place) -> dict[str, Place]:
-        """The places of what the function behind a place is called with, by parameter."""
+        """The places of the arguments of the function behind a place, by parameter."""
         use = self._use(place)
         inputs = cast(Json, self.calls[use["call"]]["inputs"] if "call" in use else {})
         bound = cast(Json, use.get("bound", {}))
@@ -195,7 +196,7 @@ class ShapeView:
         return said
 
     def fields(self) -> Iterator[tuple[str, str, Json]]:
-        """All fields: the name of the class, that of the field, and what it looked like."""
+        """All fields: the name of the class, the name of the field, and the field as it was."""
         for graph in self.graphs:
             for name, cls in graph["classes"].items():
                 for each, found in cls["fields"].items():
@@ -227,7 +228,7 @@ class ShapeView:
                 ahead += [(f"{parameter}({name})", below) for name, below in inputs.items()]
 
     def _use(self, place: Place) -> Json:
-        """What is known of a field, or of a parameter behind it."""
+        """The entry of a field, or of a parameter behind it."""
         return self._behind(self.field_at(place) or {}, place)
 
     def _behind(self, use: Json, place: Place) -> Json:
@@ -239,7 +240,7 @@ class ShapeView:
 
 @cache
 def _form() -> type[BaseModel]:
-    """What a shape must have for those who look it up."""
+    """The form that a shape must have for look-ups."""
     number: Any = Annotated[int, Field(ge=0)]
     bound: Any = create_model("Bound", field=(str, ""), recall=(str, ""))
     options: Json = {"call": (number, 0), "bound": (dict[str, bound], {})}
@@ -255,8 +256,8 @@ def _form() -> type[BaseModel]:
 
 @dataclass(slots=True)
 class _Drawing:
-    """A shape in the making. Graphs and calls are in lists and referred to by number: what is used
-    in many places is there once, and recursion ends."""
+    """A shape that is being drawn. Graphs and calls are in lists and referred to by number, so that
+    a part with many users appears once, and recursion ends."""
 
     graphs: list[Json] = field(default_factory=list[Json])
     calls: list[Json] = field(default_factory=list[Json])
@@ -337,19 +338,19 @@ class _Drawing:
         return number
 
     def _schema(self, core_schema: Callable[[], Any]) -> Json:
-        """The hash of a type, as an entry; none for a type that has no JSON schema."""
+        """The hash of a type, as an entry; empty for a type that has no JSON schema."""
         try:
             core = core_schema()
             key = repr(core)  # many fields have the same type
             if key not in self.schemas:
                 self.schemas[key] = _schema_hash(core)
             return {"schema": self.schemas[key]}
-        except Exception:  # a type may bring code of its own for this, which may raise anything
+        except Exception:  # a type may have its own code for this, which may raise anything
             return {}
 
 
 def _bound(asked: FieldPlan | Input) -> Json:
-    """What a marker binds."""
+    """The bindings of a marker."""
     fields: Json = {name: {"field": field} for name, field in siblings_of(asked)}
     own = dict(() if asked.call is None else asked.call.recalls)
     return fields | {n: _recall(found) for n, found in recalls_of(asked) if n not in own}
@@ -361,7 +362,7 @@ def _recall(found: RecallField) -> Json:
 
 
 def _shown(context: Shown | None, limit: int | None) -> str:
-    """The setting of which nodes a question shows, in words; empty where there is none."""
+    """The setting `context`, in words; empty if there is none."""
     named = context if isinstance(context, tuple) else () if context is None else (context,)
     said = ", ".join(each if isinstance(each, str) else each.__name__ for each in named)
     return said if limit is None else f"{said} in {limit} characters".strip()
@@ -383,12 +384,12 @@ _VALIDATORS: Final = ("function-before", "function-after", "function-wrap", "fun
 _IGNORED: Final = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 )
-"""What does not decide which values are valid."""
+"""Keywords that do not decide which values are valid."""
 _BY_NAME: Final = frozenset({"$defs", "properties", "patternProperties", "dependentSchemas"})
 
 
 def _plain(schema: Any, by_name: bool = False) -> Any:
-    """A JSON schema without what is ignored; `by_name`, an object of schemas by any name."""
+    """A JSON schema without ignored keywords. With `by_name`, an object of schemas by any name."""
     if isinstance(schema, list):
         return [_plain(each) for each in cast(list[Any], schema)]
     if not isinstance(schema, dict):
@@ -401,7 +402,7 @@ def _plain(schema: Any, by_name: bool = False) -> Any:
 
 
 def _hash(value: Any, length: int) -> str:
-    # What a class adds to its schema by itself need not be JSON.
+    # A class may add values to its schema that are not JSON.
     text = json.dumps(
         value, separators=(",", ":"), sort_keys=True, default=lambda each: type(each).__name__
     )

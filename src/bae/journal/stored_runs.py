@@ -1,4 +1,4 @@
-"""What a store of runs keeps and gives back: lines, entries of the list, whole runs, and claims."""
+"""The data of a store of runs: lines, entries of the list, complete runs, and claims."""
 
 from __future__ import annotations
 
@@ -16,49 +16,50 @@ RunStatus = Literal["queued", "running", "waiting", "ended", "failed", "cancelle
 interrupted."""
 
 Listed = Literal["queued", "running", "waiting", "ended", "failed", "cancelled", "interrupted"]
-"""What runs can be listed by: their status, or that they were interrupted."""
+"""The filters for a list of runs: a status, or "interrupted"."""
 
 FORMAT: Final = 7
-"""The version of the stored format, in SQLite files and exports: the one that is written, and the
-newest that is read. All versions from 1 on are read.
+"""The version of the stored format, in SQLite files and exports: the version that is written, and
+the newest version that is read. All versions from 1 on are read.
 
 Raise it when the fields of lines, of headers or of tables change: `tests/journal/test_formats.py`
-fails until then. A field that is added to a line has a default, which is what older lines mean;
-`UPGRADES` of `bae.journal.sqlite.schema` has what changes in the tables."""
+fails until then. A new field of a line has a default, which is its meaning in older lines.
+`UPGRADES` of `bae.journal.sqlite.schema` has the changes in the tables."""
 
 READS: Final = f"this bae reads versions up to {FORMAT}"
-"""Which versions of the stored format can be read, for errors."""
+"""The versions of the stored format that can be read, for errors."""
 
 NO_FILES: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 Scalar = str | int | float | bool | None
-"""What metadata can be searched for."""
+"""The metadata values that can be searched for."""
 
 LATEST: Final = 253_402_214_400.0
-"""A time, in seconds since 1970, that is later than all that a calendar has."""
+"""A time, in seconds since 1970, after all times of any calendar."""
 
 Time = Annotated[float, Field(ge=0, lt=LATEST)]
 
 MESSAGE: Final = "tell:"
-"""Begins the address of a message that a person tells a run; its number follows. It is stored with
-the answers to gates: another process may own the run."""
+"""The beginning of the address of a person's message to a run; its number follows. It is stored
+with the answers to gates, since another process may own the run."""
 
 CANCEL: Final = "cancel:"
-"""Begins the address of a request to cancel a run; the number of times that the run was resumed
-follows. It is stored in the same way: the owner of the run finds it."""
+"""The beginning of the address of a request to cancel a run. The number of times that the run was
+resumed follows. It is stored in the same way: the owner of the run finds it."""
 
 DEATH: Final = "died:"
-"""Begins the address of a note that a process died while it worked on a run; the number of times
-that the run was resumed follows. A worker stores it in the same way, and counts the notes."""
+"""The beginning of the address of a note that a process died while it worked on a run. The number
+of times that the run was resumed follows. A worker stores it in the same way, and counts the
+notes."""
 
 OPEN: Final = ("running", "waiting")
-"""The statuses of a run that keeps its thread for itself."""
+"""The statuses of a run that occupies its thread."""
 
 
 class Line(NamedTuple):
-    """One record as it is stored: `n` counts the lines of a run from 0, `kind` is the name of the
-    record's class, `data` a JSON object with the fields of that class, `version` the version of
-    this format (docs/journal-format.md)."""
+    """One record in stored form. `n` counts the lines of a run from 0. `kind` is the name of the
+    record's class, and `data` a JSON object with the fields of that class. `version` is the version
+    of this format (docs/journal-format.md)."""
 
     n: int
     kind: str
@@ -71,9 +72,9 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParkedGate:
-    """A question that a run waits for: `address` names it, as `2:Refund.approved`, `place` is the
-    field as `Refund.approved`, `deadline` the time after which the field's default is used. With
-    `answered` the answer is stored, and the run uses it when it is resumed."""
+    """A question that a run waits for. `address` names the gate, as `2:Refund.approved`, and
+    `place` its field, as `Refund.approved`. `deadline` is the time after which the field's default
+    is used. If it is `answered`, the answer is stored, and the run uses it when it is resumed."""
 
     address: str
     place: str
@@ -83,8 +84,8 @@ class ParkedGate:
 
 
 class RunSummary(NamedTuple):
-    """How far a run had got when it last stopped: the number of its steps, the class of its last
-    node, and what its LLM calls used. A `cost` of None is unknown."""
+    """The state of a run when it last stopped: the number of its steps, the class of its last node,
+    and the usage of its LLM calls. A `cost` of None is unknown."""
 
     steps: int = 0
     node: str = ""
@@ -97,17 +98,17 @@ class RunSummary(NamedTuple):
 class RunInfo:
     """One run of a journal, as `Journal.runs` lists it.
 
-    - `owner` is the process that works on the run and `lease_until` the end of its lease. Both are
-      None where no process does.
-    - `waiting` are the gates that a parked run waits for, `error` is one line about why the run
-      failed, `parent` the run it was forked from.
+    - `owner` is the process that works on the run, and `lease_until` the end of its lease. Both are
+      None if no process does.
+    - `waiting` has the gates that a parked run waits for. `error` is one line about why the run
+      failed, and `parent` the run it was forked from.
     - `thread` is the id of the conversation that the run belongs to, and `metadata` a JSON object
-      of the caller's.
-    - `summary` says how far the run had got when it last stopped; None before that.
-    - `change` is a number that the journal gives this entry whenever the run is created, claimed,
-      released, answered or replaced. Each number is greater than all before it in the journal, so
-      `journal.runs(after=…)` finds what has changed. A line that a run stores while it is in
-      progress moves `updated` and leaves `change` as it is.
+      of the caller.
+    - `summary` is the state of the run when it last stopped; None before that.
+    - `change` is a number that the journal assigns when the run is created, claimed, released,
+      answered or replaced. It is greater than all earlier numbers of the journal, so
+      `journal.runs(after=…)` finds the changed runs. A line of a run in progress changes `updated`,
+      but not `change`.
     """
 
     run_id: str
@@ -127,7 +128,7 @@ class RunInfo:
     change: int = field(default=0, compare=False)
 
     def is_interrupted(self, now: float | None = None) -> bool:
-        """Whether the run is in progress and its owner is gone, at the time `now`."""
+        """Whether the run is in progress and its owner has died, at the time `now`."""
         if self.status != "running":
             return False
         return self.lease_until is None or self.lease_until < (time() if now is None else now)
@@ -147,8 +148,8 @@ class RunInfo:
         return any(gate.answered for gate in self.waiting) or any(late)
 
     def lasted(self, now: float | None = None) -> float:
-        """Seconds from the start of the run, interruptions included: until `now` while it is
-        queued, in progress or waits, until it was last written otherwise."""
+        """Seconds from the start of the run, including interruptions: until `now` while it is
+        queued, in progress or waiting, otherwise until it was last written."""
         at = time() if now is None else now
         end = at if self.standing(at) in ("queued", "running", "waiting") else self.updated
         return max(0.0, end - self.started)
@@ -156,10 +157,11 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run as it is read back: its entry in the list, the shape of its node classes as JSON, all
-    its lines, including those shared with the run it was forked from, and the answers to its gates
-    as JSON, by address. `files` are the bytes of the images and documents that its lines refer to,
-    by hash, as `sha256:…`. `answered_by` has who answered, by address, where that is known."""
+    """A run as a journal reads it: its entry in the list, the shape of its node classes as JSON,
+    all its lines, including lines shared with the run it was forked from, and the answers to its
+    gates as JSON, by address. `files` are the bytes of the images and documents that its lines
+    refer to, by hash, as `sha256:…`. `answered_by` is the person of each answer, by address, if
+    known."""
 
     info: RunInfo
     shape: str
@@ -170,8 +172,8 @@ class StoredRun:
 
 
 class RunLines(NamedTuple):
-    """Some lines of a run, with its entry in the list and the number of all its lines, as they were
-    at one instant."""
+    """Some lines of a run, with its entry in the list and the number of all its lines, at one
+    instant."""
 
     info: RunInfo
     lines: tuple[Line, ...]
@@ -182,21 +184,22 @@ class RunLines(NamedTuple):
 class Claim:
     """The right to write a run, held by one owner at a time. A store may subclass it, and refuses
     lines under a claim that was lost. `token` is its fencing token: a later claim on the run has a
-    greater one. The run sets it; a store need not know it."""
+    greater token. The run sets it; a store need not know it."""
 
     run_id: str
     owner: str
     token: int = field(default=0, init=False)
 
     def is_in_doubt(self) -> bool:
-        """Whether the run may have been taken over: this process was suspended for longer than its
-        lease, say. Then a run appends no lines, which is refused where it was, before it does
-        anything more. Ask a clock that counts the time in which the process is suspended."""
+        """Whether another process may have taken over the run, for example because this process was
+        suspended for longer than its lease. The run then appends no lines, so that the store
+        refuses it before it does anything more. Use a clock that also counts while the process is
+        suspended."""
         return False
 
 
 def messages_in(answers: Mapping[str, str]) -> list[tuple[int, str]]:
-    """What people have told a run, with the numbers of the messages, in order."""
+    """The messages of people to a run, with their numbers, in order."""
     found: list[tuple[int, str]] = []
     for address, text in answers.items():
         number = address.removeprefix(MESSAGE)
@@ -206,7 +209,7 @@ def messages_in(answers: Mapping[str, str]) -> list[tuple[int, str]]:
 
 
 def files_in(lines: Iterable[Line], files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Those of some files that lines refer to."""
+    """The files among these that lines refer to."""
     if not files:
         return {}
     texts = [line.data for line in lines]

@@ -1,4 +1,4 @@
-"""`StoredThread`: a thread of a journal, to be read, exported, forked and deleted."""
+"""`StoredThread`: a thread of a journal: read, export, fork or delete it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ThreadTurn:
     """One run of a thread.
 
     - `user`, `reply`: the texts; the reply is empty unless the run has ended.
-    - `status`: as `RunInfo.standing`; `waiting` are the gates that a parked run waits for.
+    - `status`: as `RunInfo.standing`. `waiting` has the gates that a parked run waits for.
     - `is_shown`: whether later turns see it. A run that failed, was cancelled, or was replaced by a
       fork, is not shown.
     """
@@ -50,8 +50,8 @@ class ThreadTurn:
 class StoredThread:
     """A thread of a journal: the runs of a graph that carry its id. `graph.thread(…)` makes it.
 
-    What it reads is what the journal has now. A journal keeps every run; `messages` are those that
-    the next turn would see.
+    It reads the current state of the journal. A journal keeps every run; `messages` are the turns
+    that the next turn would see.
     """
 
     def __init__(self, graph: Graph[Any, Any], id: str, journal: Journal) -> None:
@@ -63,11 +63,11 @@ class StoredThread:
         return f"<StoredThread {self.id}>"
 
     async def runs(self) -> list[RunInfo]:
-        """All its runs, the oldest first."""
+        """All runs of the thread, the oldest first."""
         return [info async for info in self._journal.every_run(thread=self.id)][::-1]
 
     async def turns(self) -> list[ThreadTurn]:
-        """All its runs with their texts, the oldest first."""
+        """All runs of the thread with their texts, the oldest first."""
         infos = await self.runs()
         read = {info.run_id: await self._read(info) for info in infos}
         shown: set[str] = set()
@@ -92,27 +92,27 @@ class StoredThread:
         ]
 
     async def messages(self) -> Messages:
-        """The turns that the next run would follow, all of them, the oldest first."""
+        """All turns that the next run would see, the oldest first."""
         turns = [each for each in await self.turns() if each.is_shown]
         found = [Turn(each.user, each.reply, each.run_id, each.started) for each in turns]
         return Messages(found, self.id)
 
     async def approvals(self) -> list[Grant]:
-        """The yeses that hold for a tool in all turns of the thread, including revoked yeses."""
+        """The approvals of tools that hold in all turns of the thread, including revoked ones."""
         answers = await self._journal.thread_answers(self.id, self._graph.name)
         found = [each for run_id, given in answers.items() for each in grants_in(given, run_id)]
         return [each for each in found if each.holds_in_thread]
 
     async def revoke(self, tool: str) -> list[Grant]:
-        """Take back the yeses for a tool that hold in all turns, and return them. `tool` is its
+        """Take back the approvals of a tool that hold in all turns, and return them. `tool` is its
         name, or its place, `Reply.calls(refund)`."""
         given = await self.approvals()
         return await revoke_grants(self._journal, given, tool, f"the thread {self.id!r}")
 
     async def delete(self) -> int:
-        """Delete all its runs, and return how many. A thread with a run in progress is refused with
-        `bae-thread-busy`. Runs whose lines a fork shares are kept (`bae-thread-kept`), until the
-        fork is deleted."""
+        """Delete all runs of the thread, and return their number. A thread with a run in progress
+        is refused with `bae-thread-busy`. Runs whose lines a fork shares are kept
+        (`bae-thread-kept`), until the fork is deleted."""
         infos = await self.runs()
         busy = next((info for info in infos if info.standing() == "running"), None)
         if busy is not None:
@@ -129,14 +129,14 @@ class StoredThread:
         return count
 
     async def export(self, to: PathOrFile) -> int:
-        """Write its runs as JSON lines to a path or an open file, and return how many.
+        """Write the runs as JSON lines to a path or an open file, and return their number.
         `journal.load` reads them."""
         return await self._journal.export(to, thread=self.id)
 
     async def fork(self, new_id: str, *, upto: str | None = None) -> int:
-        """Make another thread with copies of the turns that the next run would follow, up to the
-        run `upto`, or all. Returns how many. Both threads can be continued, and deleted, by
-        themselves."""
+        """Make another thread with copies of the turns that the next run would see, up to the run
+        `upto`, or all. Returns their number. Both threads can be continued, and deleted,
+        independently."""
         check_thread(new_id)
         if await self._journal.runs(thread=new_id, limit=1):
             raise JournalError(
@@ -167,7 +167,7 @@ class StoredThread:
 
 
 def _copied(stored: StoredRun, ids: Mapping[str, str], thread: str) -> StoredRun:
-    """A run as one of another thread, with new ids for the runs that its lines name."""
+    """A run as part of another thread, with new ids for the runs that its lines name."""
     info = replace(stored.info, run_id=ids[stored.info.run_id], thread=thread, parent=None)
     info = replace(info, owner=None, lease_until=None)
     lines = tuple(_renamed(line, ids) for line in stored.lines)

@@ -62,12 +62,12 @@ async def submit(
 
 
 async def dispatch(engine: Engine, run_id: str, graph: str, delay: float = 0.0) -> None:
-    """Give a run that is stored to an engine. Where the engine is away, a worker finds the run in
-    the journal later, so this warns."""
+    """Give a stored run to an engine. If the engine is not available, a worker finds the run in the
+    journal later, so this only warns."""
     try:
         with carrying("dispatch", run_id, graph):
             await engine.dispatch(run_id, graph, delay=delay)
-    except Exception as error:  # an engine of others may raise anything
+    except Exception as error:  # a user's engine may raise anything
         _log.warning(
             "the run %s is stored and could not be given to the engine, a worker will find it in "
             "the journal: %s",
@@ -86,7 +86,7 @@ def queued_run(
     thread: str | None,
     metadata: Mapping[str, Any],
 ) -> StoredRun:
-    """A run that has not begun, as a journal stores it. Raises what the start would raise."""
+    """A run that has not begun, in stored form. Raises the errors that its start would raise."""
     if type(start) is not graph.start:
         raise other_start(graph, start)
     graph.prove()
@@ -121,7 +121,7 @@ def queued_run(
 
 
 def _refuse_secrets(start: Node, journal: Journal, run_id: str) -> None:
-    """A worker in another process reads the start node from the journal."""
+    """Refuse secrets: a worker in another process reads the start node from the journal."""
     if journal.secrets:
         return
     name = type(start).__name__
@@ -142,7 +142,8 @@ def _refuse_secrets(start: Node, journal: Journal, run_id: str) -> None:
 async def wait_for_result(
     graph: Graph[Any, T], run_id: str, journal: Journal, timeout: float | None
 ) -> GraphResult[T]:
-    """The result of a run once it has ended, in whichever process. Raises what it failed with."""
+    """The result of a run once it has ended, in any process. Raises the error that it failed
+    with."""
     from bae.journal.resume import result_of
 
     loop = asyncio.get_running_loop()
@@ -179,7 +180,7 @@ async def wait_for_result(
 
 
 def _error_of(info: RunInfo, result: GraphResult[Any]) -> BaeError:
-    """What a run has failed with, as the journal has it."""
+    """The error that a run has failed with, as the journal has it."""
     run_id = info.run_id
     fix = f"graph.resume({run_id!r}, …) continues it"
     if info.status == "cancelled":

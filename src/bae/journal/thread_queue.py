@@ -1,5 +1,4 @@
-"""Taking turns: how the runs of a thread wait for each other, in all processes that share a
-journal."""
+"""Turns of a thread: how its runs wait for each other, in all processes that share a journal."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ _LONGEST_PAUSE: Final = 0.2
 
 
 def queue_of(journal: Journal, thread: str) -> asyncio.Lock:
-    """What the runs of this event loop hold while they wait for a turn: the first one looks whether
-    the thread is free, and the others follow in order."""
+    """The lock that runs of this event loop hold while they wait for a turn. The first run checks
+    whether the thread is free, and the others follow in order."""
     waiting = _queues.setdefault(journal, WeakValueDictionary())
     key = thread, id(asyncio.get_running_loop())
     lock = waiting.get(key)
@@ -44,8 +43,8 @@ async def wait_for_turn(
     options: RunOptions,
     create: Callable[[float], Awaitable[None]],
 ) -> None:
-    """Create a run of a thread as soon as no other run of the thread is in progress. `create`,
-    which gets the time, is refused with `bae-thread-busy` as long as there is one."""
+    """Create a run of a thread as soon as no other run of the thread is in progress. `create` gets
+    the time; it is refused with `bae-thread-busy` as long as there is such a run."""
     until = monotonic() + turn.busy_timeout
     queue = queue_of(journal, turn.thread) if turn.busy == "wait" else None
     if queue is not None:
@@ -71,8 +70,8 @@ async def wait_for_turn(
 async def _make_way(
     graph: Graph[Any, Any], journal: Journal, turn: TurnOptions, options: RunOptions, until: float
 ) -> None:
-    """Wait until no other run of the thread is in progress, or cancel or resume that run, as the
-    caller has said. Raises `bae-thread-busy` where the run stays."""
+    """Wait until no other run of the thread is in progress, or cancel or resume that run, by the
+    options of the caller. Raises `bae-thread-busy` if the run stays."""
     pause = _FIRST_PAUSE
     while (busy := await _open_run(journal, turn.thread)) is not None:
         standing = busy.standing()
@@ -104,7 +103,7 @@ async def _open_run(journal: Journal, thread: str) -> RunInfo | None:
 async def _resume(
     graph: Graph[Any, Any], journal: Journal, busy: RunInfo, options: RunOptions
 ) -> None:
-    """Resume an interrupted turn before the next one begins."""
+    """Resume an interrupted turn before the next turn begins."""
     from bae.journal.resume import resume
 
     again = options._replace(max_iters=None, turn=None, metadata={})
@@ -117,8 +116,8 @@ async def _resume(
 
 
 async def _check_over(journal: Journal, busy: RunInfo, error: Exception) -> None:
-    """Raise the error of a turn that could not be resumed, unless it has failed: then it is over,
-    and the next turn does not see it."""
+    """Raise the error of a turn that could not be resumed, unless the turn has failed: then it is
+    over, and the next turn does not see it."""
     if (await journal.info(busy.run_id)).status not in OPEN:
         return
     add_note(error, f"the turn {busy.run_id} was interrupted, and has to be resumed first")
@@ -129,7 +128,7 @@ async def _check_over(journal: Journal, busy: RunInfo, error: Exception) -> None
 
 
 def late_in_queue(turn: TurnOptions) -> JournalError:
-    """The error of a run that others of this process have kept from its turn."""
+    """The error of a run whose turn did not come, because of other runs of this process."""
     return JournalError(
         f"the thread {turn.thread!r} is busy: other runs wait for a turn in it, and this one has "
         f"not had its turn within {turn.busy_timeout:g} s",

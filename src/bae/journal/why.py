@@ -1,4 +1,4 @@
-"""Where the values of a stored run came from, found without its code."""
+"""The origins of the values of a stored run, found without its code."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ NodeRecord = RunStarted | Returned | StepStarted | FillEnded | RunForked
 
 
 def why(stored: StoredRun, place: str, step: int | None = None) -> Provenance:
-    """Where the value of a field came from.
+    """The origin of the value of a field.
 
-    `place` is the field as `Outfit.mood`, or `2:Outfit.mood` for that of step 2, with the place of
-    a graph inside the run in front: `2:Report.summaries[3]/1:Summary.text`. A class that the run
-    met several times is taken at its newest node, or at `step`. `Outfit` alone is the whole node,
-    `Report.summaries[3]` one item of a map, `Day.weather(city)` a parameter of the function behind
-    a field.
+    `place` is the field, as `Outfit.mood`; or `2:Outfit.mood` for the field at step 2. The place of
+    a graph inside the run comes first: `2:Report.summaries[3]/1:Summary.text`. If the run has
+    several nodes of the class, the newest is meant, or the node at `step`. `Outfit` alone is the
+    whole node, `Report.summaries[3]` one item of a map, and `Day.weather(city)` a parameter of the
+    function behind a field.
     """
     search = Search(stored, read_history(stored))
     where = search.find(place, step)
@@ -66,7 +66,7 @@ def why(stored: StoredRun, place: str, step: int | None = None) -> Provenance:
 
 
 class Search:
-    """Finds where the values of one run came from; each is worked out once."""
+    """Finds the origins of the values of one run; each is computed once."""
 
     def __init__(self, stored: StoredRun, history: StoredHistory) -> None:
         self._run_id = stored.info.run_id
@@ -78,9 +78,9 @@ class Search:
         self._depth = 0
 
     def at(self, place: Place) -> Provenance:
-        """Where the value at a place came from, or how far it is: see `Provenance.state`."""
+        """The origin of the value at a place, or its state: see `Provenance.state`."""
         if place not in self._found:
-            # For lines that lead back to themselves, or too far, which are no lines of a run.
+            # For lines that lead back to themselves, or too far, which no run has written.
             self._found[place] = self._absent(place)
             if self._depth < _DEEPEST:
                 self._depth += 1
@@ -116,7 +116,7 @@ class Search:
         return found or self._unfinished(place, source)
 
     def _whole(self, place: Place, step: Step) -> Provenance:
-        """A node as a whole."""
+        """The origin of a whole node."""
         fork, record = step.forked, step.filled or step.given
         if fork is not None:
             return self._made(place, "fork", fork.at, by=fork.parent, value=_node(fork).fields)
@@ -132,7 +132,7 @@ class Search:
     def _from_record(
         self, place: Place, step: Step, record: NodeRecord, value: dict[str, Any]
     ) -> Provenance:
-        """A value in a node: of the LM, the caller, the body of the node before, or a default."""
+        """A value in a node: from the LM, the caller, the previous node's body, or a default."""
         at, before = record.at, step.before
         if place.field in _node(record).unset:
             return self._made(place, "default", at, **value)
@@ -151,7 +151,7 @@ class Search:
         return self._called(made, place, None if before is None else _loop_of_body(before, record))
 
     def _called(self, made: Provenance, place: Place, loop: ToolLoop | None) -> Provenance:
-        """The same, with the conversation in which the LM called tools."""
+        """The provenance with the conversation in which the LM called tools."""
         if loop is None:
             return made
         is_calls = place.field == loop.field_name
@@ -168,13 +168,13 @@ class Search:
         return replace(made, inputs=known)
 
     def _kind(self, place: Place) -> str:
-        """The source of a field that an LM fills: the tools, where the value is their calls."""
+        """The source of a field that an LM fills: "tools", if the value is the calls."""
         field = self._shape.field_at(place)
         is_calls = field is not None and kind_named(field["kind"]).fills == "calls"
         return field["kind"] if field is not None and is_calls else "lm"
 
     def _recalled(self, place: Place, source: Source) -> Provenance:
-        """The lines about what was found may be gone; that it was recalled still holds."""
+        """A recalled value. The lines about the original may be gone; the recall is still known."""
         path, number, field = source.origin or ("", ANY_STEP, "")
         step = self._history.step(path, number)
         where = Place(path, number, "?" if step is None else step.name or "?", field)
@@ -183,7 +183,7 @@ class Search:
         return replace(made, value=origin.value, origin=origin if _is_known(origin) else None)
 
     def _turns(self, place: Place, shown: TurnsShown) -> Provenance:
-        """The earlier turns of the thread: the runs that they are."""
+        """The earlier turns of the thread: their runs."""
         count = shown.count
         by = f"{count} earlier turn{'' if count == 1 else 's'}" if count else "no earlier turns"
         if count:
@@ -216,7 +216,7 @@ class Search:
         return replace(made, inputs=self._inputs(place), **_used(source.asked, source.graphs))
 
     def _called_outside(self, place: Place) -> CallEnded | None:
-        """The call of a shared dependency that was for a class outside the graph."""
+        """The call of a shared dependency that was made for a class outside the graph."""
         return self._history.called_outside.get(self._history.shared_key(place))
 
     def _items(self, place: Place, source: Source) -> dict[str, Any]:
@@ -242,7 +242,7 @@ class Search:
         return replace(made, inside=str(place), seconds=at - item.started, **used)
 
     def _inputs(self, place: Place) -> dict[str, Provenance]:
-        """What a function was called with, without live values that no line has."""
+        """The arguments of a function, without live values, which no line has."""
         places = self._shape.arguments(place)
         field = self._shape.field_at(place)
         if field is not None and field.get("over") and not place.parameter:
@@ -262,7 +262,7 @@ class Search:
         return replace(here, origin=made, note=f"called {how}, first for {made.place}")
 
     def _answered(self, place: Place) -> Provenance | None:
-        """A gate that has its answer while the run has not been resumed yet."""
+        """A gate that was answered, in a run that has not been resumed yet."""
         source = self._history.gates.get(str(place))
         answer = self._answers.get(str(place))
         if source is None or answer is None:
@@ -271,8 +271,8 @@ class Search:
         return self._made(place, source.kind, at, by=source.by, value=json.loads(answer), note=note)
 
     def _failed(self, place: Place, step: Step) -> Provenance | None:
-        """A source that failed, or that waited for one which did: the default is used, or the run
-        failed with it."""
+        """A source that failed, or that waited for a source which did: the default is used, or the
+        run failed with it."""
         failed = [
             source
             for source in step.sources.values()
@@ -291,8 +291,8 @@ class Search:
         return replace(made, error=f"{by}{error_text(source.error)}")
 
     def _unrecorded(self, place: Place, step: Step) -> Provenance:
-        """A field of a whole node that no line tells of. A fork has its value; it came from a line
-        that the two runs do not share: that of a node which a body had returned whole, for one."""
+        """A field of a complete node without a line of its own. A fork has its value, which came
+        from a line that the two runs do not share, such as that of a complete node of a body."""
         field, fork = self._shape.field_at(place), step.forked
         has_source = field is not None and kind_named(field["kind"]).fills == "source"
         value = None if fork is None else _held(fork, place.field)
@@ -334,7 +334,7 @@ class Search:
         call = self._shape.call_at(place)
         return "" if call is None else self._shape.calls[call]["by"]
 
-    # Finding a place, and saying what is there if it is not.
+    # Finding a place, and reporting what is there otherwise.
 
     def find(self, text: str, step: int | None) -> Place:
         """The place that a person means; `step` is that of the node if the text has none."""
@@ -368,7 +368,7 @@ class Search:
         return place._replace(path=found.place.path, step=found.number)
 
     def field_names(self, step: Step) -> list[str]:
-        """The fields of a node, as far as the shape and the lines tell."""
+        """The fields of a node, as far as the shape and the lines show."""
         cls = self._shape.class_at(step.place.path, step.name) or {"fields": {}}
         records = [each for each in (step.forked, step.given, step.filled) if each is not None]
         held = [name for record in records for name in _node(record).fields]
@@ -376,8 +376,8 @@ class Search:
         return list(dict.fromkeys([*cls["fields"], *held, *sourced]))
 
     def text_fields(self, step: Step) -> tuple[list[str], str]:
-        """The fields that make the text of a node in a thread, and the only text among those
-        without a source, or among all; empty where there are several."""
+        """The fields that make the text of a node in a thread, and the only text field among those
+        without a source, or among all; empty if there are several."""
         cls = self._shape.class_at(step.place.path, step.name) or {"fields": {}}
         uses: Json = cls["fields"]
         kinds = {name: kind_named(use["kind"]) for name, use in uses.items()}
@@ -395,7 +395,7 @@ class Search:
         return JournalError(what, run_id=self._run_id, code="bae-why-unknown", fix=fix)
 
     def pending(self, place: Place) -> JournalError:
-        """The error of a value that is not there, or not there any more."""
+        """The error for a value that is not known yet, or no longer."""
         source = self._history.source(place._replace(item=None))
         step = self._history.step(place.path, place.step)
         fill = None if step is None else step.fill
@@ -447,7 +447,7 @@ def judged_answers(question: LMQuestion) -> Iterator[JudgedAnswer]:
 
 
 def tool_rounds(loop: ToolLoop, asker: Asker | None = None) -> Iterator[ToolRound]:
-    """The rounds of a conversation with tools, with what became of each call."""
+    """The rounds of a conversation with tools, with the outcome of each call."""
     by = "" if asker is None else str(asker)
     for each in loop.rounds:
         told = [
@@ -494,8 +494,8 @@ def _made_call(call: ToolRun) -> MadeCall:
 def _used(
     questions: Sequence[LMQuestion | None], graphs: Iterable[GraphRun] = ()
 ) -> dict[str, Any]:
-    """What LM calls used, those in graphs inside included; the answers are those of the questions
-    alone."""
+    """The usage of LM calls, including calls in graphs inside. The answers are only those of the
+    questions."""
     own = [question for question in questions if question is not None]
     steps = (step for each in graphs for graph in each.tree() for step in graph.steps.values())
     every = [*own, *(question for step in steps for question in step.questions)]
@@ -521,7 +521,7 @@ def _node(record: NodeRecord) -> StoredNode:
 
 
 def _held(record: NodeRecord, name: str) -> dict[str, Any] | None:
-    """The value of a field in the node of a record; None if that has none."""
+    """The value of a field in the node of a record; None if the node has none."""
     node = _node(record)
     if name in node.fields:
         return {"value": node.fields[name]}
@@ -529,14 +529,14 @@ def _held(record: NodeRecord, name: str) -> dict[str, Any] | None:
 
 
 def _kept(value: Any) -> dict[str, Any]:
-    """A value of a source as the journal has it, or why it has none."""
+    """The value of a source as the journal has it, or why it has none."""
     if value is LIVE or value is WITHHELD:
         return {"kept": "live" if value is LIVE else "withheld"}
     return {"value": value}
 
 
 def _fits(wanted: Place, node: Place) -> bool:
-    """Whether a node is the one that is wanted: what the place leaves out may be anything."""
+    """Whether a node is the wanted node: parts that the place leaves out may be anything."""
     if wanted.node != node.node or wanted.step not in (ANY_STEP, node.step):
         return False
     one, two = wanted.outer, node.outer

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class GraphName(NamedTuple):
-    """Where a test imports its graph from: the module and the name in it, with dots where it is in
-    something else. The name is that of a graph, of the node class that it starts at, or of a
-    function that makes it. `folder`, seen from that of the test, is where the module is found;
-    empty where it is found anyway."""
+    """Where a test imports its graph from: the module, and the name in it, with dots for a name
+    inside another object. It is the name of a graph, of its start node class, or of a function that
+    makes the graph. `folder`, relative to the folder of the test, is where the module is found;
+    empty if it is importable anyway."""
 
     module: str
     attribute: str
@@ -30,7 +30,7 @@ class GraphName(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The graph, in the code of a test."""
+        """The graph, as code in a test."""
         if self.kind == "node":
             return f"Graph(start={self.attribute})"
         return self.attribute if self.kind == "graph" else f"{self.attribute}()"
@@ -46,9 +46,9 @@ class WrittenTest(NamedTuple):
 async def write_test(
     graph: Graph[Any, Any], stored: StoredRun, name: GraphName, earlier: Sequence[StoredRun] = ()
 ) -> WrittenTest:
-    """A test of a run that has ended or waits. It is replayed first: a run that goes another way by
-    now is raised as `ReplayError`, and not written as a test that fails from the start. `earlier`
-    are the runs of the turns that it shows, which are in the recording too."""
+    """A test of a run that has ended or waits. The run is replayed first: if it goes another way
+    now, `ReplayError` is raised, and no failing test is written. `earlier` are the runs of the
+    turns that it shows, which are in the recording too."""
     info, runs = stored.info, [*earlier, stored]
     result = await graph.replay(info.run_id, journal=RecordedRuns(runs, info.run_id))
     recording = b"".join(line for run in runs for line in write_run(run))
@@ -94,14 +94,14 @@ def _imports(graph: GraphName) -> list[str]:
     ours.append("from bae.testing import replaying")
     lines = ["from pathlib import Path", "", *ours, ""]
     if graph.folder:
-        # Where tests are run, and what is on the path there, is not known: the file is.
+        # The import path of the test run is not known, but the folder of the file is.
         path = f"sys.path.insert(0, str({_folder(graph.folder)}))"
         lines = ["import sys", *lines, path, ""]
     return [*lines, own]
 
 
 def _folder(folder: str) -> str:
-    """A folder, seen from that of the test, as code."""
+    """A folder, relative to the folder of the test, as code."""
     parts = [part for part in folder.split("/") if part not in ("", ".")]
     up = sum(1 for part in parts if part == "..")
     code = f"Path(__file__).parents[{up}]" if up else "Path(__file__).parent"
@@ -111,8 +111,8 @@ def _folder(folder: str) -> str:
 
 
 def _asserts(end: Node) -> list[str]:
-    """What is to hold for the node that the run ended at, as far as code can say it as plain data;
-    the replay compares every field."""
+    """Assertions about the node that the run ended at, as far as it is plain data. The replay
+    itself compares every field."""
     values = {name: end.__dict__.get(name) for name in type(end).__pydantic_fields__}
     lines: list[str] = []
     for name, value in values.items():
@@ -131,7 +131,7 @@ def _assert(what: str, value: Any) -> str:
 
 
 def literal(value: Any) -> str:
-    """Plain data as code, with the quotes that formatters choose where that is simple."""
+    """Plain data as code, with the quotes that formatters choose if that is simple."""
     code = repr(value)
     return code if '"' in code else code.replace("'", '"')
 
@@ -157,6 +157,6 @@ def _snake(name: str) -> str:
 
 
 def _harmless(text: str) -> str:
-    """A text of a recording for a docstring. A recording may be another person's, and what would
-    end the docstring would be code."""
+    """A text of a recording, made safe for a docstring. A recording may be another person's, and a
+    text that ends the docstring would be code."""
     return re.sub(r"[^\w .:@/+-]", "?", text)

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from bae.exceptions import describe
 from bae.graph import run_sync
-from bae.lm.signatures import says
+from bae.lm.signatures import has_instruction
 from bae.node import Node
 from bae.optimizer.calls import CallLog, backend_of, log_of, student_for, with_log
 from bae.optimizer.node_schemas import PARTS, NodePart, is_node_class, why_untrained
@@ -251,7 +251,7 @@ def _check(cls: Any, **numbers: Any) -> None:
 def _replaces_written(cls: type[Node], predictor: NodePredictor) -> bool:
     plan = plan_of(cls)
     is_written = plan.instruction != plan.name
-    return is_written and not says(predictor.fill.signature, plan.instruction)
+    return is_written and not has_instruction(predictor.fill.signature, plan.instruction)
 
 
 def _too_few(count: int, questions: int, minimum: int) -> str:

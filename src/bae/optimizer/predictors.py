@@ -14,14 +14,14 @@ from bae.exceptions import describe
 from bae.lm.extras import load_dspy
 from bae.lm.policies.learned import LearnedPrompt, PromptExample
 from bae.lm.signatures import (
+    answered_outputs,
     check_outputs,
     choice_signature,
+    has_instruction,
     is_known,
     known_inputs,
     model_name,
     node_to_signature,
-    said_outputs,
-    says,
     with_source,
 )
 from bae.optimizer.artifacts import (
@@ -79,7 +79,9 @@ def has_learned(predictor: NodePredictor, part: NodePart) -> bool:
     found = getattr(predictor, part)
     if found is None:
         return False
-    return bool(found.demos) or not says(found.signature, _own_instruction(predictor.node, part))
+    return bool(found.demos) or not has_instruction(
+        found.signature, _own_instruction(predictor.node, part)
+    )
 
 
 def artifact_of(predictor: NodePredictor) -> Artifact:
@@ -186,7 +188,7 @@ def answer_values(
     cls: type[Node], part: NodePart, signature: Any, values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The answer in an example, a demonstration or a prediction, as the JSON of a model."""
-    said = said_outputs(signature, values)
+    said = answered_outputs(signature, values)
     asked = asked_fields(cls) if part == "fill" else ("choice",)
     return {name: said[name] for name in asked if name in said}
 

@@ -38,8 +38,8 @@ def to_svg(
     direction: Direction = "TD",
     theme: Theme = "auto",
 ) -> str:
-    """The graph as SVG. Its colors follow the reader's choice of light or dark, unless `theme` says
-    which."""
+    """The graph as SVG. Its colors follow the reader's choice of light or dark, unless `theme` sets
+    it."""
     picture = picture_of(graph)
     main, main_width, main_height = _graph(picture, fields, direction)
     frames = [_frame(each, fields, direction) for each in picture.inner]
@@ -50,7 +50,7 @@ def to_svg(
     y = MARGIN + 34
     lines = [_translate(MARGIN + (wide - main_width) / 2, y), *main, "</g>"]
     y += main_height
-    for part, _, height in parts:  # each below the one before
+    for part, _, height in parts:  # each below the part before
         if part:
             lines += [_translate(MARGIN, y + GAP), *part, "</g>"]
             y += GAP + height

@@ -1,6 +1,6 @@
-"""Questions: what a model is asked and shown, the same for all backends. The instruction comes
-first, what is known follows as JSON, and the schema of the answer goes beside it. Equal input gives
-an equal prompt, to the letter."""
+"""Questions to a model, the same for all backends. The instruction comes first, then the known
+values as JSON; the schema of the answer goes beside them. Equal input gives an equal prompt, to the
+letter."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 Resolved = Mapping["type[Node]", Mapping[str, Any]]
-"""Values of the fields of several classes that have a source."""
+"""Values of the sourced fields of several classes."""
 
 STEP = (
     "You carry out one step of a program. The first line says what to make. The JSON after it is "
@@ -50,8 +50,8 @@ CHOOSE_AND_MAKE = "Choose what comes next, and make it."
 OR_STOP = '"None" is to stop here.'
 CHOSEN = "answer", "choice"
 CHOSEN_FIELDS = "answer", "fields"
-"""Where an answer that chooses and fills has the name of the class, and its fields: see
-`choice_schema`."""
+"""The property with the name of the class, and the property with its fields, in an answer that
+chooses and fills: see `choice_schema`."""
 EARLIER = 'Earlier steps are under "before", the oldest first.'
 CONVERSATION = (
     "The messages before the question are the conversation with the user so far; they are no "
@@ -63,13 +63,13 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def system_text(scene: Scene, turns: Messages | None, default: str = SYSTEM) -> str:
-    """The system text of a question: that of the graph, or bae's own with what there is to say of
-    earlier steps and turns."""
+    """The system text of a question: of the graph, or bae's own, with words about earlier steps and
+    turns if there are any."""
     if scene.system is not None:
         return scene.system
     if scene.shown or scene.omitted:
         default = f"{default} {EARLIER}"
-    # Also before there is a turn: the beginning of the prompt is to stay the same.
+    # Also before there is a turn, so that the beginning of the prompt stays the same.
     return default if turns is None else f"{default} {CONVERSATION}"
 
 
@@ -82,7 +82,7 @@ def fill_prompt(
     scene: Scene = PLAIN_SCENE,
     corrections: tuple[Correction, ...] = (),
 ) -> Prompt:
-    """Ask for some fields of a node."""
+    """The prompt for some fields of a node."""
     form, schema, name = _answer_form(target, fields)
 
     def find_known() -> dict[str, Any]:
@@ -115,15 +115,15 @@ def fill_question(
     previous: Node | None,
     scene: Scene,
 ) -> Prompt:
-    """Ask for all fields of a node that a model fills."""
+    """The prompt for all fields of a node that a model fills."""
     return fill_prompt(target, asked_fields(target), resolved, instruction, previous, scene)
 
 
 def _answer_form(
     target: type[Node], fields: tuple[str, ...]
 ) -> tuple[str, dict[str, Any] | None, str]:
-    """How a model is to answer with some fields of a node: the end of a prompt for plain text, or
-    the schema of the fields; and the name of the form, in characters that every provider takes."""
+    """The form of an answer with some fields of a node: the end of a prompt for plain text, or the
+    schema of the fields; and the name of the form, in characters that every provider takes."""
 
     def make() -> tuple[str, dict[str, Any] | None, str]:
         form, name = text_form(target), re.sub(r"[^A-Za-z0-9_-]", "_", target.__name__)[:64]
@@ -133,8 +133,8 @@ def _answer_form(
 
 
 def text_form(target: type[Node]) -> str:
-    """What a prompt ends with that asks for plain text: how to answer, with the description of the
-    field, and its bounds where the text is its value. Empty where JSON is asked for."""
+    """The end of a prompt for plain text: how to answer, the description of the field, and its
+    bounds if the text is its value. Empty if the answer is JSON."""
 
     def make() -> str:
         fields = plan_of(target, strict=True).plain
@@ -151,8 +151,8 @@ def text_form(target: type[Node]) -> str:
 
 
 class Choice:
-    """What is the same each time one of `types` is chosen: their names, which of them come filled,
-    the instruction with what there is to say of each option, and the schema. Worked out once."""
+    """The fixed parts of each choice among `types`, computed once: their names, the types that come
+    filled, the instruction with the description of each option, and the schema."""
 
     __slots__ = ("fillable", "instruction", "names", "schema", "types")
 
@@ -181,7 +181,7 @@ class Choice:
         scene: Scene = PLAIN_SCENE,
         corrections: tuple[Correction, ...] = (),
     ) -> Prompt:
-        """Ask for the choice; `resolved` are values for those that come filled."""
+        """The prompt for the choice; `resolved` are values for the options that come filled."""
         turns = None
         if NodePlan.any_turns:
             turns = shown_turns(scene, previous, *(() if resolved is None else resolved.items()))
@@ -216,8 +216,8 @@ class Choice:
         previous: Node | None,
         scene: Scene,
     ) -> dict[str, Any]:
-        """The values that were resolved for the options, by the names of the options. A value that
-        several have is there once, under all their names."""
+        """The resolved values for the options, by the names of the options. A value that several
+        options share appears once, under all their names."""
         owners: dict[str, list[str]] = {}
         found: dict[str, tuple[str, Any]] = {}
         for name, cls in self.names.items():
@@ -234,8 +234,8 @@ class Choice:
 
 
 def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
-    """What a model is told of an option: its description; and the instruction, if it is `filled` by
-    the same answer, or else the fields that would be asked for, which the schema does not have."""
+    """The description of an option for a model. If the same answer fills it, also its instruction;
+    otherwise the fields that would be asked for, which the schema does not have."""
     plan = plan_of(cls, strict=True)
     said = f"- {name}: {plan.description}" if plan.description else f"- {name}"
     if form := text_form(cls):
@@ -253,7 +253,7 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
 def _has_json(cls: type[Node]) -> bool:
     """Whether there are fields to ask for, in JSON."""
     has_fields = bool(asked_fields(cls)) and not text_form(cls)
-    return has_fields and plan_of(cls).tools is None  # which are called in a conversation
+    return has_fields and plan_of(cls).tools is None  # tools are called in a conversation
 
 
 def choice_of(
@@ -261,8 +261,8 @@ def choice_of(
     fillable: tuple[type[Node], ...],
     resolved: tuple[type[Node], ...] = (),
 ) -> Choice:
-    """The choice among `types`, of which those in `fillable` come filled where they can: there is
-    something to ask for, and nothing is to be resolved first, or that is `resolved`."""
+    """The choice among `types`. An option in `fillable` comes filled if it has fields to ask for,
+    and if nothing must be resolved for it first, or it is in `resolved`."""
 
     def make() -> Choice:
         filled = (c for c in fillable if c in resolved or not plan_of(c, strict=True).context)
@@ -282,7 +282,7 @@ def choice_question(
     resolved: Resolved | None,
     scene: Scene,
 ) -> Prompt:
-    """Ask for the next node, which may come filled where it is one of `fillable`."""
+    """The prompt for the next node, which may come filled if it is in `fillable`."""
     choice = choice_of(tuple(types), tuple(fillable), tuple(resolved or ()))
     return choice.prompt(previous, context, resolved, scene)
 
@@ -313,13 +313,13 @@ def answer_form(prompt: Prompt) -> AnswerForm:
 
 
 def choice_instruction(types: Sequence[type[Node] | type[None]], *, make: bool = False) -> str:
-    """The instruction to choose among `types`, and to `make` the chosen one too."""
+    """The instruction to choose among `types`; with `make`, to make the chosen node too."""
     text = CHOOSE_AND_MAKE if make else CHOOSE
     return f"{text} {OR_STOP}" if NoneType in types else text
 
 
 def names_of(types: Sequence[type[Node] | type[None]]) -> dict[str, type[Node] | type[None]]:
-    """The types by the name a model knows them by: the class name, numbered where two share one."""
+    """The types by their names for a model: the class name, numbered if two classes share it."""
     names: dict[str, type[Node] | type[None]] = {}
     for cls in types:
         name = own = "None" if cls is NoneType else cls.__name__

@@ -1,5 +1,5 @@
-"""What a team may spend, for each task and for a run. Every call is reserved in the store before it
-is sent, so that calls at the same time cannot exceed a budget, and a restart does not reset it."""
+"""The budgets of a team: for each task and for a run. Every call is reserved in the store before it
+is sent, so concurrent calls cannot exceed a budget, and a restart does not reset it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from bae.team.store import Store
 
 ANSWER_TOKENS: Final = 2000
-"""What is reserved for an answer where the LM has no `max_tokens` that bounds it."""
+"""The tokens reserved for an answer if the LM has no `max_tokens`."""
 _NOTHING: Final = Budget()
 _LIMITS: Final = ("calls", "tokens", "cost")
 _LEAST: Final = 1e-6
-"""The dollars that have to be left for a turn of a program to begin."""
+"""The dollars that must be left for a turn of a program to begin."""
 TASK_BUDGET: Final = Budget(tokens=1_000_000)
-"""What a task may spend, unless another budget is given."""
+"""The budget of a task, unless another one is given."""
 
 BudgetScope = Literal["task", "run"]
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What was spent, with what is reserved for calls in progress and for those that a killed
-    process never finished. A `cost` of None is unknown; with `unpriced` calls, whose cost is
-    unknown, it is the least."""
+    """Spending, including reservations for calls in progress and for calls that a killed process
+    never finished. A `cost` of None is unknown. If `unpriced` calls have an unknown cost, `cost` is
+    the minimum."""
 
     calls: int = 0
     tokens: int = 0
@@ -46,8 +46,8 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class RunSpending:
-    """What a run has spent or reserved, of how much: `calls`, `tokens` and `cost` of its budget. A
-    limit of None is none."""
+    """The spending of a run, with the limits of its budget: `calls`, `tokens` and `cost`. None
+    means no limit."""
 
     spent: Spent
     calls: int | None = None
@@ -56,8 +56,8 @@ class RunSpending:
 
 
 async def begin_run(store: Store, project_id: int, budget: Budget | None = None) -> int:
-    """The number of a project's run: the last one where it was not finished, so that what it has
-    spent still counts, or a new one. The budget is stored, to be shown."""
+    """Store the budget of a run and return the run's number: the last run if it did not finish, so
+    its spending counts, otherwise a new run."""
     limits = {name: getattr(budget, name) for name in _LIMITS if budget is not None}
 
     def begin(db: sa.Connection) -> int:
@@ -76,7 +76,7 @@ async def begin_run(store: Store, project_id: int, budget: Budget | None = None)
 
 
 async def read_run_spending(store: Store, project_id: int) -> RunSpending | None:
-    """What the last run of a project has spent, of its budget; None before the first one."""
+    """The spending of a project's last run, or None before the first run."""
 
     def read(db: sa.Connection) -> RunSpending | None:
         last = sa.select(tables.runs).filter_by(project_id=project_id)
@@ -90,7 +90,7 @@ async def read_run_spending(store: Store, project_id: int) -> RunSpending | None
 
 
 async def finish_run(store: Store, run: int) -> None:
-    """Have the next run begin with nothing spent."""
+    """Finish a run, so that the next run starts with nothing spent."""
     change = sa.update(tables.runs).filter_by(id=run).values(finished=True)
     await store.write(lambda db: db.execute(change).rowcount)
 
@@ -102,14 +102,14 @@ async def read_spent(
     task_id: int | None = None,
     run: int | None = None,
 ) -> Spent:
-    """What a project, a task, a run, or a task in a run has spent or reserved."""
+    """The spending of a project, a task, a run, or a task in a run, including reservations."""
     which = {"project_id": project_id, "task_id": task_id, "run_id": run}
     return await store.read(lambda db: _sum_spent(db, **which))
 
 
 async def read_spent_by_task(store: Store, project_id: int) -> dict[int, Spent]:
-    """What each task of a project has spent or reserved, by the numbers of tasks; those that have
-    spent nothing are left out."""
+    """The spending of each task of a project, including reservations, by task id. Tasks without any
+    are left out."""
     task_id = tables.spending.c.task_id
     query = sa.select(task_id, *_SUMS).filter_by(project_id=project_id).group_by(task_id)
     rows = await store.read(lambda db: db.execute(query).all())
@@ -117,8 +117,8 @@ async def read_spent_by_task(store: Store, project_id: int) -> dict[int, Spent]:
 
 
 class Budgets:
-    """The budgets of a run: `per_run` for all its calls, `per_task` for all calls of one task, in
-    earlier runs too. `calls`, `tokens` and `cost` of a `Budget` are its limits."""
+    """The budgets of a run: `per_run` for all its calls, and `per_task` for all calls of one task,
+    in earlier runs too. The limits are `calls`, `tokens` and `cost` of a `Budget`."""
 
     def __init__(
         self,
@@ -141,13 +141,13 @@ class Budgets:
         self._settled = asyncio.Event()
 
     def limit(self, task: Task, lm: LM) -> LM:
-        """The LM, with its calls for a task charged to the budgets."""
+        """The LM with its calls charged to the budgets of a task."""
         return Reserved(lm, self, task)
 
     async def reserve(self, task: Task, backend: Policy, prompt: Prompt) -> int:
-        """Reserve what a call may cost at most: the number to `settle`. Where calls in progress
-        hold what is left, it waits for them, unless it is made inside one of them. Raises
-        BudgetError where it does not fit."""
+        """Reserve the highest cost of a call, and return the number to `settle`. If calls in
+        progress hold the rest of a budget, wait for them, unless this call is inside one of them.
+        Raises BudgetError if the call does not fit."""
         asked = estimate_tokens(prompt)
         innermost: Backend = backend
         while isinstance(innermost, Policy):
@@ -172,8 +172,8 @@ class Budgets:
             await settled.wait()
 
     async def settle(self, reservation: int, used: Usage | None) -> None:
-        """Store what a call has used in place of what was reserved; None where that is unknown, and
-        what was reserved counts. A call that was never sent counts nothing."""
+        """Replace a reservation by the usage of the call. With None the usage is unknown, and the
+        reservation counts. A call that was never sent costs nothing."""
 
         def settle(db: sa.Connection) -> None:
             if used is None:
@@ -201,9 +201,9 @@ class Budgets:
     async def begin_turn(
         self, task: Task, program: str, *, knows_cost: bool
     ) -> tuple[int, float | None]:
-        """Begin a turn of a coding program, which counts as one call: the number to `charge`, and
-        how many dollars are left, if that is limited. Raises BudgetError where nothing is left, and
-        where the cost is limited and the program does not report it."""
+        """Begin a turn of a coding program, which counts as one call. Returns the number to
+        `charge`, and the dollars left if the cost is limited. Raises BudgetError if nothing is
+        left, or if the cost is limited and the program does not report it."""
         bounds = [each.cost for each in (self.per_run, self.per_task) if each.cost is not None]
         if bounds and not knows_cost:
             raise BudgetError(
@@ -236,8 +236,8 @@ class Budgets:
         return cast("tuple[int, float | None]", begun)
 
     async def charge(self, task: Task, turn: int, used: Usage) -> None:
-        """Store what a turn of a program has used so far. Raises BudgetError where a budget is
-        exceeded by that: the program is to be ended."""
+        """Store the usage of a program's turn so far. Raises BudgetError if it exceeds a budget;
+        the program must end then."""
 
         def charge(db: sa.Connection) -> tuple[BudgetScope, BudgetError] | None:
             cost = {"cost": used.cost or 0.0, "unpriced": used.cost is None}
@@ -271,11 +271,11 @@ class Budgets:
 
 
 _is_inside: ContextVar[bool] = ContextVar("bae_team_call", default=False)
-"""Whether this code runs inside a call, as of an LM that is asked once for a conversation."""
+"""Whether this code runs inside a call, as of an LM that wraps another."""
 
 
 class Reserved(Policy):
-    """Reserves every request to an LM in the budgets of a team, for one task."""
+    """An LM that reserves every request in the budgets of a team, for one task."""
 
     def __init__(self, lm: LM | str, budgets: Budgets, task: Task) -> None:
         super().__init__(lm)
@@ -283,7 +283,7 @@ class Reserved(Policy):
         self.task = task
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the LM inside, where the budgets have enough left."""
+        """Ask the inner LM, if the budgets have enough left."""
         reservation = await self.budgets.reserve(self.task, self, prompt)
         inside = _is_inside.set(True)
         used: Usage | None = None
@@ -305,7 +305,7 @@ class Reserved(Policy):
             await self.budgets.settle(reservation, used)
 
     def _estimate_usage(self, prompt: Prompt, answer: Answer, reported: Iterable[Usage]) -> Usage:
-        """What a request has used, with an estimate in place of tokens that were not reported."""
+        """The usage of a request, with estimates for unreported tokens."""
         used = Usage.total([*reported, answer.usage])
         missing = used.calls and not used.input_tokens
         if missing:

@@ -1,6 +1,5 @@
-"""The desk of a worker: one task in one run, with the steps that only bae takes. The work is judged
-in fresh worktrees and merged; a refusal is a text for the worker, and some questions are for a
-person."""
+"""The desk of a worker: one task in one run, with the steps that only bae takes: judge the work in
+fresh worktrees, review it and merge it."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ AttemptOutcome = Literal["passed", "failed", "refused", "conflict", "error"]
 
 
 class Try(BaseModel):
-    """An attempt at a task, as its steps pass it on."""
+    """An attempt at a task, passed from step to step."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -48,7 +47,7 @@ class Try(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class WorkRefusal:
-    """The work is not accepted; `text` says to the worker what is wrong."""
+    """The work is refused. `text` gives the worker the reason."""
 
     text: str
     is_conflict: bool = False
@@ -56,14 +55,14 @@ class WorkRefusal:
 
 @dataclass(frozen=True, slots=True)
 class PersonNeeded:
-    """A person has to answer first; `digest` stands for the content that a yes lets in."""
+    """A person must answer first. `digest` stands for the content that a yes accepts."""
 
     question: str
     digest: str | None = None
 
 
 class Desk:
-    """A worker, and the task that it works on in a run."""
+    """A worker and its task in one run."""
 
     def __init__(self, worker: WorkerAgent, bench: Workbench, task: Task, run: str) -> None:
         self.worker = worker
@@ -78,13 +77,13 @@ class Desk:
         self.outcome: str | PersonNeeded | None = None
 
     async def submit(self, attempt: Try) -> str | WorkRefusal | PersonNeeded:
-        """Judge the work and merge it: the commit that it is merged as."""
+        """Judge the work and merge it. Returns the merged commit, or why it is not merged."""
         judged = await self.judge(attempt)
         return await self.merge(attempt) if isinstance(judged, WorkVerdict) else judged
 
     async def judge(self, attempt: Try) -> WorkVerdict | WorkRefusal | PersonNeeded:
-        """Run the tests in fresh worktrees and judge the work by them: the verdict that accepts it.
-        What the environment fails at is tried twice."""
+        """Run the tests in fresh worktrees and judge the work by them. A failure of the environment
+        is tried twice."""
         try:
             verdict = await self.worker.run_tests(self.task)
             if await self.find_cause(verdict.report) is not None:
@@ -106,7 +105,7 @@ class Desk:
     async def _review(
         self, attempt: Try, verdict: WorkVerdict
     ) -> WorkRefusal | PersonNeeded | None:
-        """Have the work that a verdict accepts reviewed: why it is not merged, or None."""
+        """Have accepted work reviewed. Returns why it must not be merged, or None."""
         workspace, own = await self.worker.workspace(self.task), await self.worker.lm()
         review = await review_work(self.bench, self.task, workspace, own, verdict)
         decision = await decide(self.bench, self.task, review)
@@ -120,8 +119,8 @@ class Desk:
         return PersonNeeded(ask_about_review(self.task, review), review.digest)
 
     async def merge(self, attempt: Try) -> str | WorkRefusal | PersonNeeded:
-        """Merge the work into the team's branch, where the tests run once more: its commit. After a
-        conflict, the files of the worktree have conflict markers."""
+        """Merge the work into the team's branch, where the tests run again. After a conflict, the
+        files of the worktree have conflict markers."""
         try:
             outcome = await self.worker.merge(self.task)
             if isinstance(outcome, Failed) and await self.find_cause(outcome.report):
@@ -144,8 +143,8 @@ class Desk:
         return WorkRefusal(text, is_conflict=conflict is not None)
 
     async def finish_merged(self, attempt: Try) -> str | WorkRefusal | PersonNeeded | None:
-        """What came of work that an earlier run has merged; None where nothing is merged. A killed
-        run may have left a feature to be delivered."""
+        """The outcome of work that an earlier run has merged, or None. A killed run may have left a
+        feature undelivered; it is delivered now."""
         if (merged := await self.bench.features.find_merged(self.task)) is not None:
             return merged.commit
         if await self.bench.features.is_undelivered(self.task):
@@ -162,7 +161,7 @@ class Desk:
         failure: str = "",
         commit: str = "",
     ) -> None:
-        """Store what became of an attempt."""
+        """Store an attempt with its outcome."""
         workspace = await self.worker.workspace(self.task)
         head = await workspace.head()
         changed = await self.bench.repository.changed_files(workspace.base, head)
@@ -179,8 +178,8 @@ class Desk:
         await self.bench.store.add_attempt(kept)
 
     async def is_to_be_merged(self) -> bool:
-        """Whether a person has said yes to the content of the work, the last time that one was
-        asked: then the LLM has nothing to write."""
+        """Whether the last answer of a person is a yes to the content of the work, so that the LLM
+        has nothing left to write."""
         asked = await self.bench.store.blockers(self.task.project_id)
         last = [each for each in asked if each.task_id == self.task.id][-1:]
         if not last or last[0].digest is None or not last[0].is_yes:
@@ -192,7 +191,7 @@ class Desk:
         return describe_failed_before(await self._base_report(), self.task.tests)
 
     async def find_cause(self, report: TestReport) -> Cause | None:
-        """What of the environment kept the tests from a verdict."""
+        """The failure of the environment that kept the tests from a verdict, or None."""
         return None if report.passed else find_cause(report, await self._base_report())
 
     async def _with_failed_before(self, text: str) -> str:
@@ -205,26 +204,26 @@ class Desk:
     async def _ask_about_environment(
         self, attempt: Try, report: TestReport, cause: Cause
     ) -> PersonNeeded:
-        """Ask a person, since the environment failed twice: an LLM cannot correct that. The work is
-        kept, and judged as it is by the next run."""
+        """Ask a person after the environment failed twice. The work is kept, and the next run
+        judges it again without the LLM."""
         await self.keep(attempt, "error", WorkVerdict(report), str(cause))
         return PersonNeeded(ask_about(self.task, cause, report.output.strip()))
 
 
 async def get_desk() -> Desk:
-    """The worker whose run this is: every run is given its own."""
+    """The desk of this run, given to each run."""
     raise LookupError("a run of the worker graph needs its desk in dep_cache")
 
 
 def ask_about(task: Task, cause: Cause, output: str = "") -> str:
-    """What a person is asked where the environment failed: one sentence and what to do, then what
-    was printed."""
+    """The question to a person after a failure of the environment: one sentence and what to do,
+    then the output."""
     shown = f"\n\n{bounded(output, _SHOWN_OUTPUT)}" if output else ""
     return f"{task.title!r} cannot be tested. {cause} Is it done?{shown}"
 
 
 def ask_after_failures(task: Task, attempts: int, failure: str, *, again: bool = False) -> str:
-    """What a person is asked after the last attempt has failed."""
+    """The question to a person after the last attempt has failed."""
     times = "One attempt" if attempts == 1 else f"{attempts} attempts"
     same = ", the last two in the same way" if again else ""
     why = headline(failure, 200).rstrip(".:")

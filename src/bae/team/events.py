@@ -1,4 +1,4 @@
-"""What happens in a team, as typed events. Each is stored before it is sent."""
+"""The typed events of a team. Each is stored before it is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bae.team.models import Action, Review, TaskStatus, TestReport
 P = ParamSpec("P")
 _log = logging.getLogger(__name__)
 LONGEST_SEND: Final = 5.0
-"""Seconds that a broadcast may take."""
+"""How many seconds a broadcast may take."""
 _FORBID: Final = ConfigDict(extra="forbid", defer_build=True)
 PlanChange = Literal["added", "edited", "approved", "dropped"]
 
@@ -32,7 +32,7 @@ class _Event:
 
 @dataclass(frozen=True, config=_FORBID)
 class TaskStatusChanged(_Event):
-    """A task went from one status to another."""
+    """The status of a task changed."""
 
     task_id: int
     status: TaskStatus
@@ -52,7 +52,7 @@ class TaskAssigned(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class TaskBlocked(_Event):
-    """A task waits for an answer, or its prerequisite failed."""
+    """A task waits for an answer, or one of its prerequisites failed."""
 
     task_id: int
     reason: str = ""
@@ -69,7 +69,7 @@ class TaskUnblocked(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class AgentCreated(_Event):
-    """The pool has a new agent."""
+    """The pool created an agent."""
 
     agent_id: str
     kind: str
@@ -78,7 +78,7 @@ class AgentCreated(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class AgentStatusChanged(_Event):
-    """An agent is idle, or works."""
+    """An agent became idle, or started to work."""
 
     agent_id: str
     status: str
@@ -88,7 +88,7 @@ class AgentStatusChanged(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class AgentRetired(_Event):
-    """An agent is gone."""
+    """An agent was retired."""
 
     agent_id: str
     type: Literal["agent_retired"] = field(default="agent_retired", kw_only=True)
@@ -96,7 +96,7 @@ class AgentRetired(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class TestResult(_Event):
-    """The project's tests ran for a task. `counts` is how many of them have each outcome."""
+    """The project's tests ran for a task. `counts` is the number of tests by outcome."""
 
     __test__ = False  # no test class for pytest
 
@@ -116,8 +116,8 @@ class TestResult(_Event):
         problem: str = "",
         failed_before: int = 0,
     ) -> Self:
-        """What a report shows; `problem` is in place of its own. `failed_before` is how many other
-        tests fail as they did before the task."""
+        """The event for a report. `problem` replaces the report's own problem, and `failed_before`
+        is the number of other tests that failed before the task too."""
         counts = {name: len(report.of(name)) for name in ("passed", "failed", "skipped")}
         if failed_before:
             counts["failed before"] = failed_before
@@ -129,7 +129,7 @@ class TestResult(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class CorrectionAttempt(_Event):
-    """A worker tries again with the failure it was shown."""
+    """A worker corrects refused work. `failure` is the reason that it was given."""
 
     task_id: int
     attempt: int
@@ -139,7 +139,7 @@ class CorrectionAttempt(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class CommitCreated(_Event):
-    """There is a new commit for a task."""
+    """A commit was created for a task."""
 
     task_id: int
     commit: str
@@ -149,7 +149,7 @@ class CommitCreated(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class WorkReviewed(_Event):
-    """A reviewer has read the work of a task, or failed to."""
+    """A reviewer read the work of a task, or failed to."""
 
     task_id: int
     review: Review
@@ -158,7 +158,7 @@ class WorkReviewed(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class BlockerCreated(_Event):
-    """A task asks a person."""
+    """A task asks a person a question."""
 
     task_id: int
     blocker_id: int
@@ -168,7 +168,7 @@ class BlockerCreated(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class BlockerResolved(_Event):
-    """A person answered. `by` is who did so."""
+    """A question was answered, by the user `by`."""
 
     task_id: int
     blocker_id: int
@@ -179,7 +179,7 @@ class BlockerResolved(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class PlanChanged(_Event):
-    """Tasks, by their keys, were added, edited, approved or dropped. `by` is who did so."""
+    """Tasks, named by their keys, were added, edited, approved or dropped, by the user `by`."""
 
     change: PlanChange
     tasks: tuple[str, ...]
@@ -189,7 +189,7 @@ class PlanChanged(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class ActionRequested(_Event):
-    """A person asks for something: of a task, or of the whole run. A note has a `text`."""
+    """A person requests an action, for a task or for the whole run. A note has a `text`."""
 
     action: Action | Literal["note"]
     task_id: int | None = None
@@ -200,7 +200,7 @@ class ActionRequested(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class ProgressUpdate(_Event):
-    """How many tasks are in each status."""
+    """The number of tasks in each status."""
 
     counts: dict[TaskStatus, int]
     type: Literal["progress_update"] = field(default="progress_update", kw_only=True)
@@ -208,16 +208,16 @@ class ProgressUpdate(_Event):
 
 @dataclass(frozen=True, config=_FORBID)
 class ActivityUpdate(_Event):
-    """What is done for a task or for the run, in words: by bae, or by a coding program. What an LLM
-    does is in the journal of its runs."""
+    """The current activity of bae or of a coding program, in words, for a task or for the run. The
+    activity of an LLM is in the journal of its run."""
 
     text: str
     task_id: int | None = None
     agent_id: str | None = None
     journaled: bool = False
-    """In events of earlier versions: this is a tool call, which the journal has in full."""
+    """In events of earlier versions: the activity is a tool call, which the journal has in full."""
     program: str = ""
-    """The coding program that does it, if it is one."""
+    """The coding program, if the activity is one of a program."""
     type: Literal["activity_update"] = field(default="activity_update", kw_only=True)
 
 
@@ -244,7 +244,7 @@ Event = Annotated[
 
 
 class StoredEvent(BaseModel):
-    """An event with its number, which only grows, and its time, in seconds since 1970."""
+    """An event with its number and its time, in seconds since 1970. Numbers only grow."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
@@ -253,7 +253,7 @@ class StoredEvent(BaseModel):
     event: Event
 
     def to_message(self) -> dict[str, Any]:
-        """What a client gets: the event's own fields with its `number` and its `time`."""
+        """The message for a client: the fields of the event, with its `number` and its `time`."""
         return {"number": self.number, "time": self.at, **self.event.to_message()}
 
 
@@ -262,30 +262,30 @@ _ANY: TypeAdapter[Event] = TypeAdapter(Event, config=ConfigDict(defer_build=True
 
 
 def read_event(message: Any) -> Event:
-    """An event from its plain form; pydantic's ValidationError where it is none."""
+    """The event in a plain message. Raises pydantic's ValidationError if there is none."""
     return _ANY.validate_python(message)
 
 
 class Broadcaster(Protocol):
-    """What events are sent to: anything with this method."""
+    """A receiver of events: any object with this method."""
 
     async def broadcast(self, message: dict[str, Any], /) -> Any: ...
 
 
 async def broadcast(ws_manager: Broadcaster | None, event: Event) -> None:
-    """Send an event. One that cannot be sent, or not in time, is logged and fails nothing."""
+    """Send an event. A failure or a timeout is logged and has no other effect."""
     await Sender(ws_manager).send(event.type, event.to_message())
 
 
 class Sender:
-    """Sends messages to a `ws_manager` until one of them is not taken in time."""
+    """Sends messages to a `ws_manager` until a message times out."""
 
     def __init__(self, ws_manager: Broadcaster | None) -> None:
         self._ws_manager = ws_manager
 
     async def send(self, name: str, message: dict[str, Any]) -> None:
-        """Send a message. A message that cannot be sent is logged and fails nothing. A `ws_manager`
-        that hangs gets no more messages: each would hold up the team."""
+        """Send a message. A failure is logged and has no other effect. A `ws_manager` that hangs
+        gets no more messages, since each would delay the team."""
         if self._ws_manager is None:
             return
         bound = asyncio.timeout(LONGEST_SEND)
@@ -305,8 +305,8 @@ class Sender:
 def _broadcast_of(
     make: Callable[P, Event],
 ) -> Callable[Concatenate[Broadcaster | None, P], Coroutine[Any, Any, None]]:
-    """An async function that sends an event: `ws_manager` first, then the fields of the event in
-    their order, or by name."""
+    """An async function that sends an event. It takes the `ws_manager`, then the fields of the
+    event in order or by name."""
 
     async def send(ws_manager: Broadcaster | None, *args: P.args, **kwargs: P.kwargs) -> None:
         await broadcast(ws_manager, make(*args, **kwargs))

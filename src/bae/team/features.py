@@ -1,5 +1,5 @@
-"""Features: groups of tasks on a branch of their own, which reaches the team's branch as a whole.
-Acceptance tests come first on that branch; what is merged and delivered is read from git."""
+"""Features: groups of tasks on their own branch, which reaches the team's branch as a whole.
+Acceptance tests come first on that branch. Git has the record of what is merged and delivered."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _SHOWN: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class MergedWork:
-    """The commit of a merged task, and the status that it gives the task."""
+    """The commit of a merged task, and the status that follows from it."""
 
     commit: str
     status: TaskStatus
 
 
 class Features:
-    """The branches of a team's features, each made at the head of the team's branch when its first
-    task is started."""
+    """The branches of a team's features. A branch starts at the head of the team's branch when its
+    first task starts."""
 
     def __init__(self, team: Integration, store: Store, project_id: int) -> None:
         self._team = team
@@ -46,7 +46,7 @@ class Features:
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def branch_of(self, task: Task) -> Integration:
-        """The branch that a task is merged into: its feature's, or the team's."""
+        """The branch that a task is merged into: the feature's, or the team's."""
         if not task.feature_branch:
             return self._team
         if task.feature_branch not in self._branches:
@@ -58,8 +58,8 @@ class Features:
         return branch
 
     async def refresh(self, task: Task) -> None:
-        """Bring what the team's branch has by now into the branch of a task's feature. With a
-        conflict, it stays as it is, and the delivery reports the conflict."""
+        """Merge the team's branch into the branch of a task's feature. With a conflict the branch
+        stays unchanged, and the delivery reports the conflict."""
         branch = await self.branch_of(task)
         if branch is not self._team:
             await branch.take_in(self._team.branch)
@@ -82,16 +82,15 @@ class Features:
         return None if branch is self._team else await branch.merged_as(task.branch)
 
     async def is_undelivered(self, task: Task) -> bool:
-        """Whether a task was the last of its feature to be merged there, and the feature has not
-        reached the team's branch."""
+        """Whether a task completed its feature, and the feature is not in the team's branch yet."""
         if await self._team.merged_as(task.branch):
             return False
         commit = await self.find_staged(task)
         return commit is not None and await self._is_last(task, commit)
 
     async def _is_last(self, task: Task, commit: str) -> bool:
-        """Whether all tasks of a feature are merged into its branch, or skipped, and this task was
-        the last. Acceptance tests alone are no feature."""
+        """Whether a task completed its feature: all other tasks are merged into its branch, or
+        skipped. Acceptance tests alone are no feature."""
         has_work = task.proof != "failing-tests"
         for other in await self._tasks_of(task):
             if other.id == task.id or other.status in DONE:
@@ -107,8 +106,8 @@ class Features:
         return [each for each in tasks if each.feature == task.feature]
 
     async def deliver(self, task: Task) -> MergeOutcome | Guarded | None:
-        """Merge a feature into the team's branch as a whole, where this task was the last: the
-        outcome, with the task's own commit; None where others are left to do."""
+        """Merge a complete feature into the team's branch, and return the outcome with the task's
+        own commit. Returns None if other tasks are open."""
         commit = await self.find_staged(task)
         if commit is None:
             return None
@@ -142,7 +141,7 @@ class Features:
         return Guarded(conflict.files, question, sha256(heads.encode()).hexdigest())
 
     async def ask_about_tests(self, task: Task) -> Guarded:
-        """What a person is asked before acceptance tests are taken."""
+        """The question to a person before acceptance tests are taken."""
         repository, branch = self._team.repository, await self.branch_of(task)
         base = await repository.merge_base(BRANCHES + branch.branch, BRANCHES + task.branch)
         if base is None:
@@ -161,8 +160,9 @@ class Features:
 def find_feature_problems(
     tasks: Sequence[PlannedTask], others: Sequence[PlannedTask] = ()
 ) -> list[Problem]:
-    """What is missing in the features of a plan: one task writes the acceptance tests, and the
-    others wait for it and name the tests that they make pass. `others` were planned before."""
+    """The problems of the features in a plan. In a feature, one task writes the acceptance tests,
+    and the others depend on it and name the tests that they make pass. `others` were planned
+    before."""
     every = {task.key: task for task in (*others, *tasks)}
     needs = find_prerequisites(every)
     problems: list[Problem] = []

@@ -1,5 +1,5 @@
-"""The events of a team as a feed: in the order of their numbers, from any number on, with the
-events of other processes."""
+"""The events of a team as a feed: in order, from any number on, including the events of other
+processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class TeamFeed(Feed[StoredEvent]):
-    """The events of a project by their numbers: `store.feed(project_id)`, for
-    `bae.journal.subscribe`. It has no end. Numbers grow, and begin above 0."""
+    """The events of a project by number, for `bae.journal.subscribe`: `store.feed(project_id)`. The
+    feed has no end. Numbers grow, and start above 0."""
 
     def __init__(self, store: Store, project_id: int) -> None:
         super().__init__()
@@ -24,22 +24,22 @@ class TeamFeed(Feed[StoredEvent]):
         self._store = store
 
     async def read(self, after: int, limit: int) -> FeedPage[StoredEvent]:
-        """Some events, and the number of the last event."""
+        """A page of events, and the number of the last event."""
         last = await self._store.last_event(self.project_id)
         events = await self._store.events(self.project_id, after, most=limit) if limit else []
         return FeedPage([FeedItem(each.number, each) for each in events], last)
 
     async def version(self) -> int | None:
-        """A number that changes when another process, or another store, has written."""
+        """A number that changes when another process or another store has written to the file."""
         return await self._store.data_version()
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Have `wake` called after this store has stored events."""
+        """Call `wake` each time this store has stored events."""
         return self._store.on_event(wake)
 
 
 def unknown_event(number: int, last: int) -> TeamError:
-    """The error for a subscription after an event that is not there."""
+    """The error for a subscription after an unknown event."""
     return TeamError(
         f"there is no event {number} to continue after: the last one is {last}",
         code="bae-team-unknown",

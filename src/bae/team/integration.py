@@ -1,6 +1,6 @@
-"""The team's own branch: tasks are merged into it one at a time, tested as merged, and only then is
-it moved, with one commit a task. The user's checkout follows only where a person wants that, by
-fast-forward, when it is clean. The next run completes or cleans what a killed one left halfway."""
+"""The team's own branch. Tasks are merged one at a time, tested as merged, and then the branch
+moves, with one commit a task. The user's checkout follows by fast-forward only if the user wants
+that and it is clean. The next run completes or cleans up the work of a killed run."""
 
 from __future__ import annotations
 
@@ -41,9 +41,8 @@ _UNFINISHED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Integrated:
-    """The commit that the team's branch is at now, and the tests of it; None where nothing was
-    tested, since the work had been merged before. `everything` has also those failures that the
-    task does not answer for."""
+    """The new commit of the team's branch and its test report, which is None if the work had been
+    merged before. `everything` also has the failures that the task does not answer for."""
 
     commit: str
     report: TestReport | None
@@ -52,22 +51,21 @@ class Integrated:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The merged code did not pass its tests: the team's branch is where it was."""
+    """The merged code failed its tests. The team's branch did not move."""
 
     report: TestReport
     commit: str
 
     @property
     def text(self) -> str:
-        """What failed, for the next attempt."""
+        """The failure, for the next attempt."""
         what = describe_failure(self.report)
         return f"The tests failed after the work was merged with what others have done.\n\n{what}"
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What became of the user's checkout: the commit that it is at now, and the reason why it was
-    left alone, if it was."""
+    """The user's checkout after a fast-forward: its commit, or the reason why it was left alone."""
 
     commit: str
     reason: str = ""
@@ -75,7 +73,7 @@ class Moved:
 
 MergeOutcome: TypeAlias = Integrated | Conflict | Failed
 RunTests = Callable[[Workspace], Awaitable[TestReport]]
-"""Runs the tests of a worktree. Its `base` is what the team's branch was at before the merge."""
+"""Runs the tests of a worktree. Its `base` is the team's branch before the merge."""
 RunFirst = Callable[[Workspace, Sequence[str], Callable[[TestReport], bool]], Awaitable[TestReport]]
 """Runs the tests of some files first, and the others only if the report of these is accepted."""
 
@@ -93,8 +91,8 @@ class Integration:
         reports: BaseReports | None = None,
         run_first: RunFirst | None = None,
     ) -> None:
-        """A tree that `reports` knows is not tested again. `run_first` is used in place of
-        `run_tests` where files of tests are known that show soonest what is wrong."""
+        """A tree with a report in `reports` is not tested again. `run_first` replaces `run_tests`
+        if the files of the most relevant tests are known."""
         self.repository: Repository = workspaces.repository
         self.workspaces = workspaces
         self.branch = workspaces.team
@@ -103,14 +101,14 @@ class Integration:
         self.reports = reports
         self.run_first = run_first
         self.split_after = 10.0
-        """Seconds that tests take at least where those of a task are run first: the test program
+        """How many seconds tests must take for a task's own tests to run first: the test program
         starts twice then."""
         self._ref = BRANCHES + self.branch
         self._turn = asyncio.Lock()
         self._head_report: tuple[str, TestReport] | None = None
 
     async def open(self) -> str:
-        """Make the team's branch at the user's commit, unless there is one. Returns its head."""
+        """Create the team's branch at the user's commit, if it is missing, and return its head."""
         head = await self.repository.resolve(self._ref)
         if head is None:
             start = await self.repository.commit_id("HEAD")
@@ -122,8 +120,8 @@ class Integration:
         return await self.repository.commit_id(self._ref)
 
     async def merged_as(self, branch: str) -> str | None:
-        """The commit that holds the work of a task's branch, if it was merged. Ask after a run was
-        killed or cancelled: the branch may have been moved just before."""
+        """The commit on the team's branch with the work of a task's branch, or None. Ask after a
+        kill or a cancellation: the branch may have moved just before."""
         tip, head = await self.repository.resolve(BRANCHES + branch), await self.head()
         if tip is None:
             return None
@@ -138,11 +136,10 @@ class Integration:
         untested: bool = False,
         may: May = "add-tests",
     ) -> MergeOutcome:
-        """Merge a task's branch as one commit. A conflict or a failure leaves everything as it was,
-        and has a `text` for the next attempt. `tests` are those that the task has to make pass,
-        where others fail already. Where the work is `untested`, tests that passed before must pass
-        still, and there need not be any. Tests of others may be lost only where the task `may`
-        change tests."""
+        """Merge a task's branch as one commit. A conflict or a failure changes nothing, and has a
+        `text` for the next attempt. `tests` are the tests that the task must make pass, while
+        others may fail as before. For `untested` work, tests that passed must still pass, and there
+        may be no tests at all. Tests of others may be lost only if the task `may` change tests."""
         done = await self.merged_as(branch)
         if done:
             return Integrated(done, None)
@@ -196,7 +193,7 @@ class Integration:
         raise GitError(f"{self.branch} was moved by another process each time, {_TRIES} times")
 
     async def catch_up(self, commit: str = "HEAD") -> MergeOutcome | None:
-        """Merge what the user has committed meanwhile; None where there is nothing new."""
+        """Merge the user's new commits. Returns None if there are none."""
         theirs, head = await self.repository.commit_id(commit), await self.head()
         if await self.repository.contains(head, theirs):
             return None
@@ -211,9 +208,9 @@ class Integration:
         return await fast_forward(self.repository, await self.head(), branch=branch)
 
     async def recover(self, *, patience: float = 10.0) -> RecoveredWork:
-        """Clean what a killed run has left: worktrees, lock files, a checkout that was moved
-        halfway. What was not committed is kept. Call it before the first task is started; commands
-        that a killed run has started are waited for, `patience` seconds at most."""
+        """Clean up after a killed run: worktrees, lock files, and an unfinished move of the
+        checkout. Uncommitted work is kept. Call it before the first task starts. It waits at most
+        `patience` seconds for commands of the killed run."""
         try:
             async with self.repository.alone(patience):
                 return await finish_despite_cancel(self._recover())
@@ -283,7 +280,7 @@ class Integration:
     async def _test_twice(
         self, what: str, merged: str, before: str, tests: Sequence[str]
     ) -> TestReport:
-        """Test a merged tree, and once more where only tests failed that may be flaky."""
+        """Test a merged tree, and test it again if only possibly flaky tests failed."""
         report = await self._test(what, merged, before, tests)
         if not report.of("failed"):
             return report
@@ -310,9 +307,9 @@ class Integration:
             return await self.run_first(workspace, first, is_accepted)
 
     async def _find_lost(self, what: str, merged: str, before: str, report: TestReport) -> str:
-        """The tests that passed before a merge, where they are skipped or missing now, as a
-        sentence: those of the team's branch, of files that the merge does not change, and those
-        that the work brings."""
+        """A sentence that names the tests which passed before a merge and are skipped or missing
+        now: tests of the team's branch in files that the merge does not change, and tests of the
+        work."""
         if self.reports is None:
             return ""
         changed = await self.repository.changed_files(before, merged)
@@ -340,7 +337,7 @@ class Integration:
     async def _find_first(
         self, what: str, merged: str, before: str, tests: Sequence[str]
     ) -> list[str]:
-        """The files of tests that a task changed, and of those that it has to make pass."""
+        """The files with tests that a task changed or must make pass."""
         tested = await self.reports.find(what) if self.reports is not None else None
         if tested is None:
             return []
@@ -350,7 +347,7 @@ class Integration:
         return [name for name in dict.fromkeys((*changed, *named)) if name in files]
 
     async def _report_of(self, head: str) -> TestReport:
-        """What the tests of the team's branch show before a merge."""
+        """The test report of the team's branch before a merge."""
         if self.reports is not None:
             return await self.reports.get(head)
         if self._head_report is None or self._head_report[0] != head:
@@ -359,7 +356,7 @@ class Integration:
         return self._head_report[1]
 
     async def _find_unresolved(self, merged: str, what: str) -> Conflict | None:
-        """The conflict markers of an earlier merge that are still there."""
+        """The conflict markers of an earlier merge that remain."""
         marks = ("-e", f"<<<<<<< {self._ref}", "-e", f">>>>>>> {what}")
         args = ("grep", "--no-color", "-n", "-z", "-I", "--fixed-strings", *marks, merged)
         code, output, problem = await self.repository.run_git(*args)
@@ -374,7 +371,7 @@ class Integration:
         return Conflict(files, bounded("Conflict markers are left:\n" + "\n".join(shown)))
 
     async def _move(self, to: str, before: str) -> bool:
-        """Move the team's branch, also where the user has it checked out."""
+        """Move the team's branch, also if the user has it checked out."""
         args = ("for-each-ref", "--format=%(worktreepath)", self._ref)
         path = await self.repository.git(*args)
         if not path:
@@ -391,9 +388,9 @@ class Integration:
 
 
 async def fast_forward(repository: Repository, to: str, *, branch: str | None = None) -> Moved:
-    """Move the user's checkout and its branch to a newer commit. It is left alone unless it is
-    clean, on a branch (the one given, if any) and behind that commit; files that git does not
-    track, ignored ones included, are never overwritten."""
+    """Move the user's checkout and its branch to a newer commit. The checkout is left alone unless
+    it is clean, on a branch (`branch`, if given) and behind that commit. Untracked files, including
+    ignored files, are never overwritten."""
     to = await repository.commit_id(to)
     async with repository.at_work():
         return await finish_despite_cancel(_fast_forward(repository, to, branch))
@@ -438,8 +435,8 @@ async def _find_reason_to_stay(
 
 
 async def _complete_move(repository: Repository) -> None:
-    """Complete a fast-forward that was killed halfway. Only files are written that are as they were
-    before, or hold what git had put there, or the beginning of it."""
+    """Complete a fast-forward that was killed halfway. A file is written only if it is unchanged,
+    or holds the new content or its beginning."""
     note = repository.common / _NOTE
     try:
         written = (await asyncio.to_thread(note.stat)).st_mtime

@@ -1,5 +1,5 @@
-"""What a server starts for a team: planning and runs, each as a `bae team` command in a process of
-its own, which ends with the server and continues where it stopped."""
+"""Processes that a server starts for a team: planning and runs, each as a `bae team` command. A
+process ends with the server and continues where it stopped when it is started again."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _log = logging.getLogger("bae.team")
 JobKind = Literal["plan", "run"]
 JobStatus = Literal["running", "done", "waiting", "failed", "stopped"]
 GRACE: Final = 30.0
-"""Seconds that a process has to end after SIGTERM: it writes down what was done."""
+"""How many seconds a process has to end after SIGTERM."""
 KEPT: Final = 16_384
-"""Bytes of what it says on stderr that are kept: the last."""
+"""How many bytes at the end of stderr are kept."""
 _TOKENS: Final = ("BAE_STUDIO_TOKEN", "BAE_TEAM_TOKEN", "BAE_SERVE_TOKEN")
-"""What the environment of an agent must not have."""
+"""Variables that the environment of an agent must not have."""
 _WAITING: Final = 3
 _ENDED_BY_SIGNAL: Final = (130, 143)
 _STOPPED: Final = ("stopped", "killed", "paused")
@@ -39,8 +39,8 @@ _STOPPED: Final = ("stopped", "killed", "paused")
 
 @dataclass(eq=False)
 class TeamJob:
-    """A command that was started for a team, by a user. `reason` is how a run says that it ended,
-    `output` the end of what the command said."""
+    """A command that a user started for a team. `reason` is why the run ended, as its JSON reports
+    it; `output` is the end of its stderr."""
 
     team: str
     kind: JobKind
@@ -58,13 +58,13 @@ class TeamJob:
 
     @property
     def line(self) -> str:
-        """The command, to be typed in the repository."""
+        """The command line, to type in the repository."""
         return shlex.join(("bae", "team", *self.command))
 
 
 class TeamJobs:
-    """Starts the commands, one of each kind at a time for a team, and ends them with its block.
-    They use the language model `lm`, or the one that they find."""
+    """Starts the commands, at most one of each kind for a team, and ends them when its block ends.
+    They use the language model `lm`, or the one that this machine offers."""
 
     def __init__(self, lm: str | None = None) -> None:
         self.lm = lm
@@ -86,12 +86,12 @@ class TeamJobs:
             await finish_despite_cancel(asyncio.wait(tasks))
 
     def jobs_of(self, team: str) -> list[TeamJob]:
-        """The newest job of each kind, the newest first."""
+        """The newest job of each kind, newest first."""
         jobs = [job for job in self._jobs.values() if job.team == team]
         return sorted(jobs, key=lambda job: -job.started)
 
     async def wait(self, after: int) -> None:
-        """Wait until a job has changed after the change `after`."""
+        """Wait until a job changes after the change with the number `after`."""
         while self.change <= after:
             await self._changed.wait()
 
@@ -105,8 +105,8 @@ class TeamJobs:
         by: str,
         given: str = "",
     ) -> TeamJob:
-        """Start `bae team plan` or `run` with options, and with `given` on its stdin. Raises
-        `Refused` if that is in progress already, also in another process."""
+        """Start `bae team plan` or `bae team run` with options, and with `given` on its stdin.
+        Raises `Refused` if that is already in progress, also in another process."""
         is_busy = kind == "run" and await is_running(team.repository)
         before = self._jobs.get((name, kind))  # no await from here on: of two requests one starts
         if is_busy or (before is not None and before.status == "running"):
@@ -133,7 +133,7 @@ class TeamJobs:
         return job
 
     def stop(self, name: str, kind: JobKind) -> TeamJob | None:
-        """Have a job that is in progress end; None if there is no such job."""
+        """End a job that is in progress. Returns None if there is none."""
         job = self._jobs.get((name, kind))
         if job is not None and job.task is not None and not job.stopping:
             job.stopping = True  # a second cancellation would not let it write down what was done
@@ -177,7 +177,7 @@ class TeamJobs:
 
 
 def _reason_of(out: bytes) -> str:
-    """How a run says that it ended, in the JSON that it prints; empty where it says nothing."""
+    """Why a run ended, from the JSON that it printed, or an empty text."""
     try:
         printed: object = json.loads(out)
     except ValueError:

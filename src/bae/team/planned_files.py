@@ -1,5 +1,5 @@
 """The files that planned tasks name: whether they exist, which tasks create them, and which tasks
-may not run at the same time because they share one."""
+share a file and may not run together."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bae.team.repository import find_nearest_paths
 
 
 async def list_files(repository: Repository, branch: str) -> frozenset[str]:
-    """The files that tasks can name: those of the user's checkout, without ignored files, and those
-    of the team's branch."""
+    """The files that tasks can name: the files of the user's checkout that git does not ignore, and
+    the files of the team's branch."""
     names = {*await repository.list_checkout()}
     if head := await repository.resolve(BRANCHES + branch):
         names |= {*await repository.list_files(head)}
@@ -26,8 +26,8 @@ async def list_files(repository: Repository, branch: str) -> frozenset[str]:
 def find_file_problems(
     tasks: Sequence[PlannedTask], others: Sequence[PlannedTask], known: Collection[str]
 ) -> list[Problem]:
-    """The files of tasks that do not exist and are not marked as new, and new files that exist
-    already. A file that a prerequisite creates exists. `others` are the tasks that were planned
+    """The problems with the files of tasks: files that do not exist and are not marked as new, and
+    new files that exist. A file that a prerequisite creates exists. `others` are the tasks planned
     before, and `known` the files of the repository."""
     every = {task.key: task for task in (*others, *tasks)}
     needs = find_prerequisites(every)
@@ -58,8 +58,8 @@ def find_file_problems(
 def find_shared_files(
     tasks: Sequence[PlannedTask], others: Sequence[PlannedTask] = ()
 ) -> list[Problem]:
-    """The pairs of tasks that name the same file, and neither of which waits for the other. A pair
-    has at least one of `tasks`; `others` were planned before."""
+    """The pairs of tasks that name the same file without an order between them. Each pair has at
+    least one of `tasks`; `others` were planned before."""
     every = {task.key: task for task in (*others, *tasks)}
     needs = find_prerequisites(every)
     planned = {task.key for task in tasks}
@@ -76,7 +76,7 @@ def find_shared_files(
 
 
 def find_prerequisites(tasks: Mapping[str, PlannedTask]) -> dict[str, set[str]]:
-    """All tasks that each task waits for, directly or not."""
+    """All direct and indirect prerequisites of each task."""
     prerequisites: dict[str, set[str]] = {}
     for key in tasks:
         needs, left = set[str](), [key]

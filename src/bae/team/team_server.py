@@ -1,4 +1,4 @@
-"""A team alone on an address: the API of `bae.serve` with the endpoints of the team."""
+"""Serving one team: the API of `bae.serve` with the endpoints of the team."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bae.team.jobs import TeamJobs
 from bae.team.store import Store
 
 SEND_SECONDS: Final = 10.0
-"""How long a client of `/events` may take no more of what is sent to it."""
+"""How many seconds a client of `/events` may take for one message."""
 _DEPRECATED: Final = (
     (b"deprecation", b"@1795046400"),  # RFC 9745
     (b"link", b'</feed>; rel="successor-version"'),
@@ -36,13 +36,15 @@ _SLOW: Final = 1013
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a team is served: the `url` of the API, and the token that every request needs."""
+    """The address of a served team: the `url` of the API, and the token that every request
+    needs."""
 
     url: str
     token: str
 
     def events(self, after: int = 0) -> str:
-        """The WebSocket of earlier versions, which sends lists of events. Use the feed instead."""
+        """The URL of the WebSocket of earlier versions, which sends lists of events. Use the feed
+        instead."""
         query = urlencode({"after": after, "token": self.token})
         return f"{self.url.replace('http', 'ws', 1)}/events?{query}"
 
@@ -58,9 +60,9 @@ async def serving(
     hosts: Sequence[str] = (),
     journal: Journal | None = None,
 ) -> AsyncGenerator[Address]:
-    """Serve the API of a team while the block runs; port 0 takes a free one. A token is made where
-    none is given. `hosts` are more names under which the server is reached, and `journal` is the
-    open journal of the agents' runs. The server is gone after the block."""
+    """Serve the API of a team while the block runs. Port 0 picks a free port. Without a `token`,
+    one is generated. `hosts` are additional host names under which clients reach the server.
+    `journal` is the open journal of the agents' runs."""
     project = await store.project(project_id)
     key = token or secrets.token_urlsafe(24)
     async with AsyncExitStack() as stack:
@@ -124,7 +126,7 @@ async def _send_all(websocket: WebSocket, events: Subscriber[StoredEvent]) -> tu
 
 
 async def _listen_until_gone(websocket: WebSocket, events: Subscriber[StoredEvent]) -> None:
-    """End the subscription of a client that leaves. What a client sends is ignored."""
+    """End the subscription when the client leaves. Its messages are ignored."""
     while (await websocket.receive())["type"] != "websocket.disconnect":
         pass
     events.close()

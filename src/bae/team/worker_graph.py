@@ -1,6 +1,6 @@
-"""The work on a task as a graph: the LLM writes edits, they are applied and committed, tests judge
-them, and they are merged; what fails goes back to the LLM with its actual text. Every step is in
-the journal, so that a killed run continues where it was and no answer is paid for twice."""
+"""The work on a task as a graph: the LLM works, the edits are committed, tests judge the work, and
+it is merged; a refusal goes back to the LLM. Every step is in the journal, so a killed run
+continues where it stopped, and no answer is paid for twice."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from bae.team.edit_format import EditFormat
 
 ASKED_AGAIN: Final = 2
-"""How often an answer that cannot be applied is asked for again: with the lines that are nearest to
-those that were not found, then as whole files."""
+"""How often an answer that cannot be applied is asked for again: first with the nearest lines of
+the file, then as whole files."""
 SYSTEM: Final = (
     "You are a member of a team that works on a project in a git repository. You carry out one "
     "task by editing its files. Your edits are applied as they are, the tests of the project are "
@@ -54,7 +54,7 @@ SYSTEM: Final = (
 
 
 async def write_brief(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> str:
-    """What the LLM is asked. It is in the journal before, so that it is asked once."""
+    """The prompt of an attempt. The journal keeps it."""
     worker, task = desk.worker, desk.task
     if attempt.number == attempt.first and not attempt.asked:
         await worker.say(task, f"works on {task.title}")
@@ -70,17 +70,17 @@ async def write_brief(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> str
 
 
 def read_answer(text: str) -> str:
-    """An answer as it is, if it has edits or a question."""
+    """The answer, if it has edits or a question."""
     if question_in(text) is None:
         parse_answer(text)
     return text
 
 
 class WorkerAnswer(Node):
-    """What the LLM writes."""
+    """The answer of the LLM."""
 
     former_name: ClassVar[str] = "Answer"
-    """Its name in scripts of earlier versions."""
+    """The name of this node in scripts of earlier versions."""
     text: Annotated[str, Text(read_answer)] = Field(
         description="edits in the form that is shown above, or a question"
     )
@@ -89,8 +89,8 @@ class WorkerAnswer(Node):
 
 
 class WorkRequest(Node):
-    """What is asked for, in a few words: which attempt at which task, and how often its answer
-    could not be applied."""
+    """The request in short: the task, the attempt, and how often its answer could not be
+    applied."""
 
     task: str
     attempt: int
@@ -98,7 +98,7 @@ class WorkRequest(Node):
 
 
 class Assignment(Node):
-    """The start: a task, and where its work is."""
+    """The start: a task and its desk."""
 
     task_id: int
     key: str
@@ -138,7 +138,7 @@ class Assignment(Node):
 
 
 async def begin_attempt(desk: Desk, attempt: Try) -> Draft | WorkConversation | ProgramTurn:
-    """The step in which the worker works."""
+    """The node in which the worker works."""
     if desk.bench.program is not None:
         return ProgramTurn(attempt=attempt)
     if await desk.worker.find_mode() == "loop":
@@ -177,8 +177,7 @@ class WorkConversation(Node):
 
 
 def _describe_end(task: Task, error: LoopEnded | FillError | ToolCallError) -> str | None:
-    """Why a conversation is over, for a person: to continue it would lead to the same. None where
-    that is no matter of what the LLM has said."""
+    """Why a conversation cannot go on, for a person; None if the LLM is not the cause."""
     if isinstance(error, LoopEnded):
         return error.message
     if isinstance(error, ToolCallError) and error.code not in _HOPELESS:
@@ -187,7 +186,7 @@ def _describe_end(task: Task, error: LoopEnded | FillError | ToolCallError) -> s
 
 
 _HOPELESS: Final = ("bae-tools-context", "bae-tool-wrong-rounds")
-"""The conversation is too long, or its last rounds were no calls that can be made."""
+"""The conversation is too long, or its last rounds had no valid call."""
 
 
 class WorkerLoop(Node):
@@ -203,7 +202,7 @@ class WorkerLoop(Node):
 
 
 class Submission(Node):
-    """What came of the work that was submitted last."""
+    """The outcome of the last submission."""
 
     attempt: Annotated[Try, Recall(WorkConversation)] = Field(init=False)
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
@@ -219,7 +218,8 @@ class Submission(Node):
 
 
 class ProgramTurn(Node):
-    """A coding program works in the worktree until it ends; what it has left is committed."""
+    """A coding program works in the worktree until it ends, and bae commits the files that it
+    left."""
 
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
@@ -243,7 +243,7 @@ class ProgramTurn(Node):
 
 
 class Draft(Node):
-    """An attempt begins: the LLM is asked."""
+    """An attempt in `oneshot`: the LLM is asked for edits."""
 
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
@@ -292,15 +292,15 @@ class Edits(Node):
 
 
 async def _is_work_of_before(desk: Desk, attempt: Try, error: EditError) -> bool:
-    """Whether an answer repeats what an earlier run of the task has left. What that run failed for
-    may have been corrected outside of the code since: the tests decide."""
+    """Whether an answer repeats the work of an earlier run. Its failure may have been fixed outside
+    of the code since, so the tests decide."""
     if attempt.number != attempt.first or error.reasons != (UNCHANGED,):
         return False
     return bool(await (await desk.worker.workspace(desk.task)).changed())
 
 
 class Checks(Node):
-    """The tests are run, and the work is judged by them."""
+    """The tests run, and the work is judged by them."""
 
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
@@ -316,7 +316,7 @@ class Checks(Node):
 
 
 class Merge(Node):
-    """The work is merged into the team's branch, where the tests run once more."""
+    """The work is merged into the team's branch, where the tests run again."""
 
     attempt: Try
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
@@ -342,7 +342,7 @@ class Delivered(Node):
 
 
 class Blocked(Node):
-    """The end: a person is asked; `digest` stands for the content that a yes lets in."""
+    """The end: a person is asked. `digest` stands for the content that a yes accepts."""
 
     question: str
     digest: str | None = None
@@ -351,7 +351,7 @@ class Blocked(Node):
 
 
 class Stopped(Node):
-    """The end: it was to stop after this attempt."""
+    """The end: a person stopped the task."""
 
     number: int
 
@@ -361,7 +361,7 @@ class Stopped(Node):
 async def try_again(
     desk: Desk, attempt: Try, refusal: WorkRefusal
 ) -> Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
-    """The next attempt, with what was wrong with this one, unless there were enough of them."""
+    """The next attempt, with the reason of the refusal, unless there were too many."""
     task, done, failure = desk.task, attempt.number - attempt.first, refusal.text
     again = is_same_failure(failure, attempt.failure)
     if desk.bench.should_stop(task.id):
@@ -387,7 +387,7 @@ worker_graph = Graph(start=Assignment, end=(Delivered, Blocked, Stopped), system
 def compose_brief(
     role: str, context: Context, failure: str, diff: str, form: EditFormat | None
 ) -> str:
-    """All that the LLM is told for an attempt, in plain text. Without a form of edits it works with
+    """The whole prompt of an attempt, in plain text. Without a form of edits, the LLM works with
     tools."""
     parts = [role, str(context.without_failure() if failure else context)]
     if diff:
@@ -400,25 +400,24 @@ def compose_brief(
 
 
 def add_failed_before(brief: str, known: str) -> str:
-    """A brief with the tests that failed before the task, if there are any."""
+    """A brief with the tests that failed before the task, if any."""
     return f"{brief}\n\n# Tests that failed before\n{known}" if known else brief
 
 
 def question_in(answer: str) -> str | None:
-    """The question that an answer asks instead of writing edits."""
+    """The question in an answer, or None if the answer has edits."""
     match = _QUESTION.match(answer)
     return bounded(match[1].strip(), SHOWN_FAILURE) if match else None
 
 
 def digest(answer: str) -> str:
-    """Something short that is the same for answers with the same words; empty for none."""
+    """A digest of an answer's words; empty for an empty answer."""
     words = " ".join(answer.split())
     return sha256(words.encode()).hexdigest()[:16] if words else ""
 
 
 def is_same_failure(one: str, other: str) -> bool:
-    """Whether two texts tell of the same failure, whatever its times, addresses and line numbers
-    are."""
+    """Whether two texts describe the same failure, apart from times, addresses and line numbers."""
     return bool(one) and _VARYING.sub("", one) == _VARYING.sub("", other)
 
 

@@ -1,5 +1,5 @@
-"""Runs of the worker graph: a task is carried out in the run that it has, or in a new one, and what
-the run led to becomes the result of the task."""
+"""Runs of the worker graph: a task continues its unfinished run or starts a new one, and the
+outcome of the run becomes the result of the task."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ _log = logging.getLogger(__name__)
 async def run_task(
     worker: WorkerAgent, bench: Workbench, task: Task, failure: str = ""
 ) -> TaskResult:
-    """Have a worker carry out a task, or correct the `failure` of an attempt at it. Where a run of
-    the task was killed, cancelled or failed, that one continues. A task without tests that a person
-    has not approved is not begun."""
+    """Have a worker carry out a task, or correct the `failure` of an attempt. An unfinished run of
+    the task continues. A task without tests that a person has not approved is refused."""
     if task.proof == "none":
         stored = await bench.store.task(task.id)
         if not (stored.proof == "none" and stored.approved):
@@ -99,8 +98,8 @@ async def run_task(
 
 
 def name_run(task: Task, number: int, mode: str = "oneshot") -> str:
-    """The id of a run of a task. It tells what the task was, and how its worker works: a task that
-    was edited, or has a note that the run does not know, begins a new one."""
+    """The id of a run of a task. It covers the content of the task and the worker's mode: an edited
+    task, or a note that the run does not know, starts a new run."""
     notes = () if mode == "loop" else task.notes  # a conversation is told of them
     wanted = as_planned(task, priority=0).model_dump_json() + json.dumps(notes)
     wanted += mode if mode != "oneshot" else ""
@@ -108,7 +107,7 @@ def name_run(task: Task, number: int, mode: str = "oneshot") -> str:
 
 
 async def _pass_on_answers(bench: Workbench, task: Task, run: str) -> None:
-    """Give a parked run the answers of people to its questions."""
+    """Give the answers of people to the questions of a parked run."""
     try:
         parked = (await bench.journal.read(run)).info.waiting
     except JournalError as error:
@@ -124,7 +123,7 @@ async def _pass_on_answers(bench: Workbench, task: Task, run: str) -> None:
 
 
 async def _run_id(worker: WorkerAgent, bench: Workbench, task: Task) -> str:
-    """The newest run of a task, if it is to continue, or a new one."""
+    """The newest run of a task if it can continue, otherwise a new run."""
     mode = bench.program.name if bench.program else await worker.find_mode()
     name = partial(name_run, task, mode=mode)
     prefix, newest, known, ended = f"task-{task.id}-", 0, "", True
@@ -140,7 +139,7 @@ async def _run_id(worker: WorkerAgent, bench: Workbench, task: Task) -> str:
 
 
 async def _is_unheard(bench: Workbench, task: Task, run: str) -> bool:
-    """Whether a run has ended with a question that the team was killed before it stored."""
+    """Whether a run ended with a question that was not stored because the team was killed."""
     try:
         last = (await worker_graph.resume(run, journal=bench.journal)).result
     except BaeError:  # it is of another version of bae

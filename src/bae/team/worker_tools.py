@@ -1,5 +1,5 @@
-"""A worker's conversation: the tools with which the LLM looks, edits, tries and checks, the
-submission at its end, and the limits that end it early."""
+"""A worker's conversation: its tools, the submission at its end, and the limits that end it
+early."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 _EQUAL: Final = 3
 """How many equal calls, or submissions of the same work, in a row end a conversation."""
 _LAST: Final = 3
-"""How many rounds before the end of a conversation the LLM is told to submit."""
+"""How many rounds before a limit the LLM is told to submit."""
 _MOST_ROUNDS: Final = 1_000
 _MOST_CALLS: Final = 10
-"""How many calls one round may have: the results of all of them fit into the conversation."""
+"""How many calls one round may have, so that all results fit into the conversation."""
 _ASKS: Final = "ask"
 
 
@@ -57,7 +57,7 @@ class LoopEnded(TeamError):
 
 
 class LoopStopped(TeamError):
-    """A person had the work stopped between two rounds of its conversation."""
+    """A person stopped the task between two rounds of its conversation."""
 
     code: str = "bae-team-stopped"
 
@@ -107,8 +107,8 @@ async def submit(work: Node, *, desk: Annotated[Desk, Dep(get_desk)]) -> None:
 
 
 async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
-    """Judge what is committed, and merge it. Raises ToolError with what is wrong, as long as there
-    are submissions left. Content that was refused is not judged again."""
+    """Judge the committed work and merge it. Raises ToolError with the reason of a refusal while
+    submissions are left. Refused work is not judged again before it changes."""
     bench, task = desk.bench, desk.task
     match await desk.finish_merged(attempt):
         case WorkRefusal() as refusal:
@@ -142,8 +142,8 @@ async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
 
 
 async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)]) -> str | None:
-    """What the LLM is told before its next round: notes of people, and that its rounds are nearly
-    used up. Ends a conversation that repeats itself or leads to nothing."""
+    """The message to the LLM before its next round: notes of people, and a warning when the rounds
+    are nearly used up. Raises LoopEnded if the conversation repeats itself or makes no progress."""
     bench, task = desk.bench, desk.task
     if bench.should_stop(task.id):
         raise LoopStopped(f"the work on {task.title!r} was stopped")
@@ -174,7 +174,7 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
 
 
 def _count_since(names: Sequence[str], rounds: Sequence[Sequence[ToolCall]]) -> int:
-    """How many rounds there were since the last call of such a tool that had a result."""
+    """The number of rounds since the last successful call of one of these tools."""
     for count, calls in enumerate(reversed(rounds)):
         if any(call.name in names and call.error is None for call in calls):
             return count

@@ -1,5 +1,5 @@
-"""The worktrees of a team: one for each task, on a branch of its own, and passing ones in which
-merged code is tested. What a killed run leaves is found and cleaned, and no work is lost."""
+"""The worktrees of a team: one for each task, on its own branch, and temporary ones for tests of
+merged code. Leftovers of a killed run are cleaned up, and no work is lost."""
 
 from __future__ import annotations
 
@@ -56,22 +56,22 @@ _MOST_COPIED: Final = 50_000
 
 
 class WorkspaceError(TeamError):
-    """A worktree could not be made ready, or what a killed run left could not be cleaned."""
+    """A worktree could not be prepared, or leftovers of a killed run could not be cleaned up."""
 
     code: str = "bae-team-workspace"
 
 
 class SetupError(WorkspaceError):
-    """The setup command failed; `reason` is why, as far as it is known, and `output` is all that
-    the command printed."""
+    """The setup command failed. `reason` is the likely cause, and `output` the full output of the
+    command."""
 
     reason: Cause = SETUP
     output: str = ""
 
 
 class ManifestError(WorkspaceError):
-    """The setup command fails without the network, for manifests that no person has committed: a
-    person is asked. `digest` stands for these manifests."""
+    """The setup command fails without the network, with manifests that no person has committed, so
+    a person is asked. `digest` stands for these manifests."""
 
     def __init__(self, message: str, *, digest: str, fix: str) -> None:
         super().__init__(message, fix=fix)
@@ -79,7 +79,7 @@ class ManifestError(WorkspaceError):
 
     @property
     def question(self) -> str:
-        """What the person is asked."""
+        """The question to the person."""
         return f"{self.message}\n\n{self.fix}"
 
 
@@ -89,7 +89,7 @@ RunCommand = Callable[[tuple[str, ...], Path, bool], Awaitable[Ran]]
 
 @dataclass
 class Workspace:
-    """A worktree: of a task, or a passing one that is on no branch."""
+    """A worktree: of a task, or a temporary one without a branch."""
 
     repository: Repository
     checkout: Checkout
@@ -99,7 +99,7 @@ class Workspace:
     base: str
     """The commit that the work starts from."""
     left_out: tuple[str, ...] = ()
-    """What `.worktreeinclude` names and was not copied, and submodules that are not there."""
+    """Files in `.worktreeinclude` that were not copied, and missing submodules."""
     submodules: tuple[str, ...] = ()
     """The folders of other repositories, which a task cannot change."""
 
@@ -114,20 +114,20 @@ class Workspace:
         return self.path.name.removeprefix(_PREFIX)
 
     async def head(self) -> str:
-        """The commit that it is at."""
+        """Its current commit."""
         if self.branch is not None:
             return await self.repository.commit_id(BRANCHES + self.branch)
         return await self.repository.head(self.checkout)
 
     async def commit(self, paths: Sequence[str], message: str) -> str | None:
-        """Commit the named files; None where they are as they were."""
+        """Commit the named files. Returns None if they are unchanged."""
         if INCLUDE in (named_path(path).casefold() for path in paths):
             raise WorkspaceError(f"{INCLUDE} says what a worktree gets: only the user changes it")
         return await self.repository.commit(self.checkout, paths, message)
 
     async def uncommitted(self) -> tuple[str, ...]:
-        """The files that are changed, new or removed since the last commit, without those that git
-        ignores or `.worktreeinclude` names."""
+        """The files that were changed, added or removed since the last commit, without files that
+        git ignores or `.worktreeinclude` names."""
         ignored = await asyncio.to_thread(self.checkout.ignored)
         include = self.repository.root / INCLUDE
         if await asyncio.to_thread(include.is_file):
@@ -145,14 +145,13 @@ class Workspace:
         return tuple(sorted({*done, *await self.uncommitted()}))
 
     async def diff(self) -> str:
-        """What was changed in files that git knows, as a text of bounded length."""
+        """The changes of files that git knows, as a text of bounded length."""
         args = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", self.base)
         return bounded(await self.repository.git(*args, at=self.checkout))
 
     async def update(self) -> Conflict | None:
-        """Merge what the team's branch has by now into the task's. Where both changed the same
-        lines, the files have conflict markers, to be resolved there and committed. Commit before:
-        changes that are not committed are never overwritten."""
+        """Merge the team's branch into the task's branch. With a conflict, the files get conflict
+        markers, to be resolved there. Commit first: uncommitted changes are never overwritten."""
         branch, team = f"{BRANCHES}{self.branch}", BRANCHES + self.team
         head, newest = await self.head(), await self.repository.commit_id(team)
         if not await self.repository.contains(head, newest):
@@ -168,18 +167,18 @@ class Workspace:
         return None
 
     async def keep(self, why: str) -> str | None:
-        """Keep what is not committed in a commit beside the branch, under `refs/bae/kept/`, and
-        return its ref; None where there is nothing. The files stay as they are."""
+        """Keep uncommitted changes in a commit under `refs/bae/kept/`, and return its ref, or None
+        if there are none. The files stay as they are."""
         return await finish_despite_cancel(self._keep(why))
 
     async def restore(self, why: str) -> str | None:
-        """Have the files as they were committed. What was changed since, as by tests that ran here,
-        is kept as `keep` does, and its ref is returned."""
+        """Reset the files to the last commit. Changes since then, as by tests, are kept as `keep`
+        does, and the ref is returned."""
         return await finish_despite_cancel(self._restore(why))
 
     async def bring_back(self) -> str | None:
-        """Have the files as `keep` has kept them last, if nothing was committed here since and
-        nothing is changed: the ref, or None where there is none."""
+        """Restore the files that `keep` kept last, if there are no newer commits and no changes.
+        Returns the ref, or None."""
         form = "--format=%(refname) %(parent)"
         args = ("for-each-ref", "--sort=-creatordate", form, f"{KEPT}{self.name}/")
         listed = (await self.repository.git(*args)).splitlines()
@@ -211,7 +210,7 @@ class Workspace:
         return await keep_commit(self.repository, self.name, commit)
 
     async def _write_tree(self) -> str:
-        """The tree of all files, as they are."""
+        """The git tree of all files as they are."""
         own = self.checkout.git_dir / "index"
         index = own.with_name("bae-index.tmp")
         names = await self.uncommitted()
@@ -231,23 +230,21 @@ async def keep_commit(repository: Repository, name: str, commit: str) -> str:
 
 @dataclass
 class RecoveredWork:
-    """What a killed run had left."""
+    """The leftovers of a killed run."""
 
     worktrees: list[str] = field(default_factory=list[str])
-    """The names of the worktrees that were removed."""
+    """The names of the removed worktrees."""
     kept: list[str] = field(default_factory=list[str])
-    """The refs of work that was not committed."""
+    """The refs of uncommitted work."""
     problems: list[str] = field(default_factory=list[str])
-    """What could not be cleaned, and why: it is where it was."""
+    """The leftovers that could not be cleaned up, and why."""
 
 
 class Workspaces:
-    """The worktrees of a team, in one directory, by default beside the repository.
-
-    `setup` is run by `run`, the sandbox's. With the network it runs only in a folder that has the
-    newest commit of a person in the user's history, once for each; worktrees get a copy of what it
-    made there. In a worktree whose manifests are others it runs again, without the network.
-    """
+    """The worktrees of a team, in one directory, by default beside the repository. `run` runs the
+    `setup` command in the sandbox. With the network it runs only in a folder with the newest commit
+    of a person, once for each such commit, and worktrees get a copy of the result. In a worktree
+    with other manifests it runs again, without the network."""
 
     def __init__(
         self,
@@ -270,8 +267,8 @@ class Workspaces:
             raise ValueError("a setup command needs `run`")
 
     async def start(self, branch: str) -> Workspace:
-        """The worktree of a task's branch. One that exists is used as it is, a branch that exists
-        is continued unless it was merged; a new one starts at the head of the team's branch."""
+        """The worktree of a task's branch. An existing worktree is reused, and an existing branch
+        is continued unless it was merged. A new branch starts at the head of the team's branch."""
         path = self.directory / (_PREFIX + branch.removeprefix("bae/").replace("/", "-"))
         admin = (await asyncio.to_thread(self._entries)).get(path)
         if admin and not await asyncio.to_thread(_has_work, path, admin):
@@ -295,7 +292,7 @@ class Workspaces:
 
     @asynccontextmanager
     async def scratch(self, commit: str, base: str | None = None) -> AsyncGenerator[Workspace]:
-        """A worktree of a commit, to run tests in. Nothing of it remains."""
+        """A temporary worktree of a commit, to run tests in."""
         commit = await self.repository.commit_id(commit)
         path = self.directory / f"{_CHECK}{os.urandom(4).hex()}"
         try:
@@ -308,15 +305,15 @@ class Workspaces:
             await finish_despite_cancel(self._drop(path))
 
     async def remove(self, workspace: Workspace, why: str = "removed") -> str | None:
-        """Remove a worktree. What is not committed is kept under the ref that is returned; the
-        branch stays."""
+        """Remove a worktree. Uncommitted changes are kept under the returned ref; the branch
+        stays."""
         kept = await workspace.keep(why) if workspace.branch else None
         await finish_despite_cancel(self._drop(workspace.path))
         return kept
 
     async def clean(self) -> RecoveredWork:
-        """Remove the worktrees that a killed run has left, and its lock files. What was not
-        committed is kept. Call it inside `repository.alone`."""
+        """Remove the worktrees and lock files of a killed run. Uncommitted changes are kept. Call
+        it inside `repository.alone`."""
         done = RecoveredWork()
         await asyncio.to_thread(self._remove_locks)
         left = await asyncio.to_thread(self._entries)
@@ -337,7 +334,7 @@ class Workspaces:
         return done
 
     async def _clear(self, path: Path, admin: Path, why: str) -> str | None:
-        """Remove a worktree that nobody works in, and keep what is in it."""
+        """Remove an unused worktree, and keep its uncommitted changes."""
         kept = None
         if await asyncio.to_thread(_has_work, path, admin) and not path.name.startswith(_CHECK):
             workspace = Workspace(self.repository, Checkout(path, admin), self.team, None, "")
@@ -346,7 +343,7 @@ class Workspaces:
         return kept
 
     async def _set_branch(self, branch: str, name: str) -> None:
-        """Have the branch where work starts: at the team's head, or where it was left."""
+        """Create the branch of a task at the team's head, or continue the existing one."""
         head = await self.repository.commit_id(BRANCHES + self.team)
         tip = await self.repository.resolve(BRANCHES + branch)
         if tip and not await self.repository.contains(head, tip):
@@ -390,8 +387,8 @@ class Workspaces:
         return workspace
 
     async def refresh(self, workspace: Workspace) -> None:
-        """Have what the setup command makes for the manifests that a worktree has now: it runs
-        again, without the network, where they were changed. Raises ManifestError if that fails."""
+        """Run setup again, without the network, if the manifests of a worktree have changed. Raises
+        ManifestError if that fails."""
 
         if not self.setup or self._run is None:
             return
@@ -413,8 +410,8 @@ class Workspaces:
         await asyncio.to_thread(ready.write_text, manifests)
 
     async def _copy_setup(self, to: Checkout) -> str:
-        """Copy what the setup command made for the newest commit of a person into a worktree. The
-        digest of that commit's manifests; empty where there is no such commit."""
+        """Copy the result of setup for the newest commit of a person into a worktree. Returns the
+        digest of that commit's manifests, or an empty text if there is no such commit."""
         commit = await self._find_commit_of_person()
         if commit is None:
             return ""
@@ -450,8 +447,8 @@ class Workspaces:
             )
 
     async def _check_out_alone(self, commit: str, path: Path) -> None:
-        """Write a commit into a folder that is a repository of its own, with the history since the
-        last version: builds find their version by it. Remotes and other branches are not there."""
+        """Write a commit into a folder with its own repository, which has the history since the
+        last version, for builds that read it. Remotes and other branches are left out."""
         own = Checkout(path, path / ".git")
         args = ("describe", "--tags", "--abbrev=0", "--match=*[0-9]*", commit)
         code, output, _ = await self.repository.run_git(*args)
@@ -470,7 +467,7 @@ class Workspaces:
         await self.repository.git("checkout-index", "--all", "--index", at=own)
 
     async def _find_commit_of_person(self) -> str | None:
-        """The newest commit in the user's history that the team has not made."""
+        """The newest commit in the user's history that a person made."""
         args = ("log", "--topo-order", f"--max-count={_MOST_COMMITS}", "--format=%H %ce", "HEAD")
         lines = (await self.repository.git(*args)).splitlines()
         own = self.repository.author[1]
@@ -478,7 +475,7 @@ class Workspaces:
         return next((commit for commit, _, by in names if by != own), None)
 
     async def _find_submodules(self, at: Checkout, commit: str) -> dict[str, str]:
-        """The submodules of a commit: their commits by their paths."""
+        """The commits of the submodules of a commit, by path."""
         _, output, _ = await self.repository.run_git("ls-tree", "-r", "-z", commit, at=at)
         entries = (entry.split(b"\t", 1) for entry in output.split(b"\0") if b"\t" in entry)
         return {
@@ -488,9 +485,9 @@ class Workspaces:
         }
 
     async def _write_submodule(self, to: Path, source: Path, commit: str) -> bool:
-        """Write the files of a submodule into a new worktree, and those of its own submodules, from
-        the repositories that the user's checkout has: nothing is fetched. Returns whether there is
-        one at `source`; its files are plain files, of no repository."""
+        """Write the files of a submodule, and of its own submodules, into a new worktree, from the
+        repositories in the user's checkout, without the network. They become plain files. Returns
+        whether the repository at `source` exists."""
         if not await asyncio.to_thread((source / ".git").exists):
             return False
         try:
@@ -515,8 +512,8 @@ class Workspaces:
         return True
 
     async def _copy_included(self, to: Path) -> tuple[str, ...]:
-        """Copy the files that git does not have and `.worktreeinclude` names into a new worktree.
-        What is left out is returned: secrets, links out of the repository, more than 50,000."""
+        """Copy the untracked files that `.worktreeinclude` names into a new worktree. Returns the
+        files that were left out: secrets, links out of the repository, and files beyond 50,000."""
         include = self.repository.root / INCLUDE
         if not await asyncio.to_thread(include.is_file):
             return ()
@@ -528,7 +525,8 @@ class Workspaces:
         return (*left_out, *names[_MOST_COPIED:])
 
     async def _drop(self, path: Path, admin: Path | None = None) -> None:
-        """Remove a worktree: renamed at once, so that no half of it can be taken for work."""
+        """Remove a worktree. It is renamed first, so that no half of it can be mistaken for
+        work."""
         async with self.repository.administration():
             entries = await asyncio.to_thread(self._entries)
             admin = admin or entries.get(path)
@@ -548,7 +546,7 @@ class Workspaces:
             delete_folder(path)
 
     def _entries(self) -> dict[Path, Path]:
-        """The worktrees in the directory, and what git has about each, however incomplete."""
+        """The worktrees in the directory with git's records of them, however incomplete."""
         entries: dict[Path, Path] = {}
         for admin in _folders(self.repository.common / "worktrees", _PREFIX):
             path = self.directory / admin.name
@@ -582,7 +580,7 @@ def _escape(name: bytes) -> bytes:
 
 
 def _remove_others(place: Path, key: str) -> None:
-    """Remove what setup has made for earlier commits: worktrees have copies."""
+    """Remove the results of setup for earlier commits. Worktrees have copies."""
     for path in place.iterdir():
         if path.suffix == ".ready" and path.stem != key:
             path.unlink(missing_ok=True)
@@ -591,13 +589,13 @@ def _remove_others(place: Path, key: str) -> None:
 
 
 def trailer(branch: str, tip: str) -> str:
-    """The line of a merged commit that says which work it holds."""
+    """The line of a merged commit that names its work."""
     return f"{TRAILER} {branch} {tip}"
 
 
 def _has_work(path: Path, admin: Path) -> bool:
-    """Whether a worktree was ever ready to be worked in. Raises WorkspaceError where that is not
-    sure, or it was locked: then it must stay."""
+    """Whether a worktree was ever ready for work. Raises WorkspaceError if that is unclear, or if
+    it is locked: then it must stay."""
     with suppress(FileNotFoundError):
         reason = (admin / "locked").read_text().strip()
         # Git was killed while it made the worktree: this is the first file that it writes.
@@ -613,7 +611,7 @@ def _has_work(path: Path, admin: Path) -> bool:
 
 
 def _files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
-    """The files among paths; of a directory that is a repository of its own, the files in it."""
+    """The files among paths. A directory that is a repository stands for its files."""
     names_found: list[str] = []
     for name in names:
         if not name.endswith("/"):

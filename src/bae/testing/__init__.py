@@ -1,7 +1,7 @@
-"""For tests, shipped: `ScriptedLM` answers a graph's questions without a model; `assert_prompt`
-looks into what a model would be sent; `replaying` runs what was recorded once more; `check_journal`
-checks a store of runs; `Provider` is a model provider on loopback for tests of real clients, and
-`MCPLoopback` an MCP server, with the faults that real ones have."""
+"""Tools for your tests. `ScriptedLM` answers a graph's questions without a model. `assert_prompt`
+checks the prompt of a node. `replaying` replays recorded runs. `check_journal` tests your own
+`Journal`. `Provider` and `MCPLoopback` are a model provider and an MCP server on loopback, with the
+faults of real ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         Stall,
         Status,
         WrongSchema,
-        tokens_in,
     )
 
 __all__ = [
@@ -66,10 +65,9 @@ __all__ = [
     "check_journal",
     "replaying",
     "sample",
-    "tokens_in",
 ]
 
-# A test with a ScriptedLM needs no server: what a provider is made of is imported when it is used.
+# A test with a ScriptedLM needs no server, so the other modules are imported on first use.
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
@@ -78,6 +76,7 @@ __getattr__, __dir__ = export_lazily(
         "mcp_loopback": "MCPLoopback",
         "provider": "Provider ThreadedProvider sample",
         "wire": "Calls Cut Empty Fault Malformed Overlong Received Refusal Stall Status "
-        "WrongSchema tokens_in",
+        "WrongSchema",
     },
+    former={"tokens_in": ("testing.wire", "it has no successor")},
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any, Final
 
 from pydantic_core import to_json
@@ -77,6 +78,13 @@ async def delete_free(db: Any, reader: PostgresReader, keys: Sequence[int]) -> i
             gone.append(row["run"])
     await db.execute(reader.sql("select {s}.remove_runs($1)"), gone)
     return len(gone)
+
+
+async def drop_day(db: Any, reader: PostgresReader, day: date, keys: Sequence[int]) -> int | None:
+    """Delete the free ones of the runs that began on a day, by dropping the partition of their
+    lines; the lines of other runs are moved to `lines_kept` first. Returns how many were deleted,
+    or None where single rows must be deleted."""
+    return await db.fetchval(reader.sql("select {s}.drop_day($1, $2)"), day, list(keys))
 
 
 async def add_answer(

@@ -13,26 +13,29 @@ create or replace function {s}.first_key(day date) returns bigint language sql i
     select (extract(epoch from day)::bigint * 1000) << {bits}
 $body$;
 
+create or replace function {s}.make_day(day date) returns void language plpgsql as $body$
+declare
+    part text := 'lines_' || to_char(day, 'YYYYMMDD');
+begin
+    if to_regclass('{s}.' || part) is not null then return; end if;
+    perform pg_advisory_xact_lock(hashtextextended('{s} days', 0));
+    if to_regclass('{s}.' || part) is not null then return; end if;
+    -- Attached, which holds up nobody who writes to other days.
+    execute format('create table {s}.%I (like {s}.lines including all)', part);
+    execute format(
+        'alter table {s}.lines attach partition {s}.%I for values from (%s) to (%s)', part,
+        {s}.first_key(day), {s}.first_key(day + 1)
+    );
+exception when check_violation then
+    null; -- lines of the day were stored before it had a partition, and stay there
+end $body$;
+
 create or replace function {s}.make_days(days int) returns void language plpgsql as $body$
 declare
     day date := (clock_timestamp() at time zone 'utc')::date - 1;
-    part text;
 begin
     for i in 0 .. days + 1 loop
-        part := 'lines_' || to_char(day + i, 'YYYYMMDD');
-        continue when to_regclass('{s}.' || part) is not null;
-        perform pg_advisory_xact_lock(hashtextextended('{s} days', 0));
-        continue when to_regclass('{s}.' || part) is not null;
-        begin
-            -- Attached, which holds up nobody who writes to other days.
-            execute format('create table {s}.%I (like {s}.lines including all)', part);
-            execute format(
-                'alter table {s}.lines attach partition {s}.%I for values from (%s) to (%s)', part,
-                {s}.first_key(day + i), {s}.first_key(day + i + 1)
-            );
-        exception when check_violation then
-            null; -- lines of the day were stored before it had a partition, and stay there
-        end;
+        perform {s}.make_day(day + i);
     end loop;
 end $body$;
 
@@ -298,5 +301,52 @@ begin
         select array_agg(distinct hash) into gone from removed;
     delete from {s}.files f where hash = any (gone)
         and not exists (select from {s}.file_uses u where u.hash = f.hash);
+end $body$;
+
+create or replace function {s}.drop_day(day date, keys bigint[]) returns int
+language plpgsql as $body$
+declare
+    first bigint := {s}.first_key(day);
+    next bigint := {s}.first_key(day + 1);
+    part text := 'lines_' || to_char(day, 'YYYYMMDD');
+    gone int;
+begin
+    -- Where fewer runs go than stay, and where runs are still made, single rows are deleted.
+    if to_regclass('{s}.' || part) is null
+        or day >= (clock_timestamp() at time zone 'utc')::date - 1
+        or 2 * cardinality(keys) < (select count(*) from {s}.runs where run >= first and run < next)
+    then return null; end if;
+    create temporary table bae_gone on commit drop as
+        select run from {s}.runs join unnest(keys) k (run) using (run)
+        where run >= first and run < next and owner is null
+        for update of runs;
+    create unique index on bae_gone (run);
+    analyze bae_gone;
+    loop  -- a run stays that a fork shares lines with, and so on up
+        delete from bae_gone g where exists (
+            select from {s}.runs f where f.parent = g.run
+            and not exists (select from bae_gone o where o.run = f.run)
+        );
+        exit when not found;
+    end loop;
+    delete from {s}.answers a using bae_gone g where a.run = g.run;
+    delete from {s}.runs r using bae_gone g where r.run = g.run;
+    get diagnostics gone = row_count;
+    with removed as (
+        delete from {s}.file_uses u using bae_gone g where u.run = g.run returning u.hash
+    ) delete from {s}.files f using (select distinct hash from removed) h
+        where f.hash = h.hash and not exists (
+            select from {s}.file_uses u where u.hash = f.hash
+            and not exists (select from bae_gone g where g.run = u.run)
+        );
+    -- Those who write wait from here to the commit; if readers take long, this is tried again.
+    set local lock_timeout = '2s';
+    execute format('alter table {s}.lines detach partition {s}.%I', part);
+    execute format(
+        'insert into {s}.lines select l.* from {s}.%I l '
+        'where exists (select from {s}.runs r where r.run = l.run)', part
+    );
+    execute format('drop table {s}.%I', part);
+    return gone;
 end $body$;
 """

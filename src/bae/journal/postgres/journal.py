@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from time import monotonic
 from typing import Any, Final, Literal, TypeVar
 
@@ -18,7 +19,7 @@ from bae.exceptions import JournalError
 from bae.journal.postgres import changes
 from bae.journal.postgres.connections import Connections, need_driver
 from bae.journal.postgres.errors import error_of, failed, over_error, wrong_schema
-from bae.journal.postgres.lease import PostgresClaim, PostgresLease
+from bae.journal.postgres.lease import PostgresClaim, PostgresLease, day_of
 from bae.journal.postgres.reading import RUNS_OF_FILE, PostgresReader, info_of
 from bae.journal.postgres.tables import VERSION, upgrade
 from bae.journal.postgres.writer import PostgresJob, PostgresWriter
@@ -260,18 +261,25 @@ class PostgresJournal(Journal):
 
     async def delete(self, run_ids: Sequence[str]) -> int:
         """Delete runs and return how many. A run that has forks stays, and so does a run that a
-        process works on."""
+        process works on. Where most runs of a past day go, the partition of the day is dropped."""
         if isinstance(run_ids, str):  # its letters would be ids
             raise TypeError(f"delete({run_ids!r}): give the ids of runs as a list")
         query = self._reader.sql("select run from {s}.runs where id = any ($1) order by run desc")
         rows = await self._read(lambda db: db.fetch(query, list(set(run_ids))))
-        keys = [row["run"] for row in rows]  # a fork is newer than what it was forked from
         count = 0
-        for first in range(0, len(keys), RUNS_AT_ONCE):
-            some = keys[first : first + RUNS_AT_ONCE]
-            count += await self._transact(
-                "", partial(changes.delete_free, reader=self._reader, keys=some)
-            )
+        # A fork is newer than the run that it was forked from.
+        for day, of_day in groupby((row["run"] for row in rows), day_of):
+            keys = [*of_day]
+            work = partial(changes.drop_day, reader=self._reader, day=day, keys=keys)
+            dropped = await self._transact("", work)
+            if dropped == len(keys):
+                count += dropped
+                continue
+            for first in range(0, len(keys), RUNS_AT_ONCE):
+                some = keys[first : first + RUNS_AT_ONCE]
+                work = partial(changes.delete_free, reader=self._reader, keys=some)
+                count += await self._transact("", work)
+            count += dropped or 0
         return count
 
     # Reading

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
 from functools import partial
 from secrets import randbits
 from typing import Final
@@ -113,16 +114,24 @@ class PostgresLease:
         self._good_until = 0.0
 
 
+KEY_BITS: Final = 22
+"""A key of a run is the milliseconds since 1970, then as many bits that tell runs apart."""
+
+
+def day_of(key: int) -> date:
+    """The day on which a run began, by its key: the partition of its lines."""
+    return datetime.fromtimestamp((key >> KEY_BITS) / 1000, UTC).date()
+
+
 class Keys:
     """Keys of runs: the time of the database in milliseconds, then random bits, so that runs are
     ordered by their keys, and so are the days of their lines."""
 
-    def __init__(self, bits: int) -> None:
-        self._bits = bits
+    def __init__(self) -> None:
         self._last = 0
 
     def next(self, now: float) -> int:
         """A key that is greater than all before it."""
-        key = (int(now * 1000) << self._bits) | randbits(self._bits)
-        self._last = key if key > self._last else self._last + 1 + randbits(self._bits // 2)
+        key = (int(now * 1000) << KEY_BITS) | randbits(KEY_BITS)
+        self._last = key if key > self._last else self._last + 1 + randbits(KEY_BITS // 2)
         return self._last

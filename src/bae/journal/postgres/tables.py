@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bae.journal.postgres.functions import FUNCTIONS
+from bae.journal.postgres.lease import KEY_BITS
 from bae.journal.stored_runs import FORMAT
 
 VERSION: Final = 1
 """The version of the tables. `UPGRADES` has what changes in them."""
 DAYS_AHEAD: Final = 7
 """For how many days there are partitions before they are needed."""
-KEY_BITS: Final = 22
-"""A key of a run is the milliseconds since 1970, then as many bits that tell runs apart."""
 
 TABLES: Final = """
 create table {s}.versions (version int not null, stored_format int not null);

@@ -19,7 +19,7 @@ from bae.exceptions import JournalError, describe
 from bae.journal.postgres.connections import ConnectionLost, Connections, Patience, need_driver
 from bae.journal.postgres.errors import error_of, failed, over_error, refusal
 from bae.journal.postgres.lease import Keys, PostgresClaim, PostgresLease, steady_time
-from bae.journal.postgres.tables import DAYS_AHEAD, KEY_BITS
+from bae.journal.postgres.tables import DAYS_AHEAD
 from bae.journal.stored_runs import NO_FILES, Line
 from bae.postgres.desk import Over, PostgresDesk
 from bae.postgres.driver import close
@@ -83,7 +83,7 @@ class PostgresWriter:
     is_stopping: bool = False
     desk: PostgresDesk | None = None
     """The thread that this serves in, once there is one."""
-    _keys: Keys = field(default_factory=partial(Keys, KEY_BITS))
+    _keys: Keys = field(default_factory=Keys)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _connection: Any = None
     _server: Any = None

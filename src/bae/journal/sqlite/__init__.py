@@ -1,4 +1,4 @@
-"""Runs in an SQLite file: `journal.py` is what the rest of bae sees of it."""
+"""Runs in an SQLite file: `journal.py` is the interface for the rest of bae."""
 
 from bae.journal.sqlite.journal import SQLiteJournal
 

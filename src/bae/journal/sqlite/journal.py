@@ -1,5 +1,5 @@
-"""`SQLiteJournal`: runs in a file, written by many runs and several processes at once; and what it
-shares with `MemoryJournal`."""
+"""`SQLiteJournal`: runs in a file, which many runs and several processes write at once. Also the
+part that it shares with `MemoryJournal`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from bae.threads import in_thread_to_the_end
 T = TypeVar("T")
 
 AT_EXIT = 5.0
-"""Seconds that a program which ends waits for lines that are still to be stored."""
+"""For how many seconds an ending program waits for lines that are still to be stored."""
 NOTED = 0.05
-"""Seconds that a noted line waits at most for one that a caller waits for."""
+"""For how many seconds a noted line waits at most for a line that a caller waits for."""
 
 
 class SQLJournal(RunTables):
@@ -38,7 +38,7 @@ class SQLJournal(RunTables):
 
     @abstractmethod
     def _note(self, work: WriteJob) -> None:
-        """Have work done soon that no caller waits for."""
+        """Do work soon that no caller waits for."""
 
     def create(self, run: StoredRun, *, claim: bool = True) -> Awaitable[Claim | None]:
         run_id = run.info.run_id
@@ -85,18 +85,18 @@ class SQLiteJournal(SQLJournal):
     """Runs in an SQLite file: `journal = SQLiteJournal("runs.db")`, then
     `await graph.arun(start, journal=journal)`.
 
-    A step that was acknowledged survives a power cut. With `durability="normal"` it survives a
-    crash of the process, but perhaps not one of the machine, and takes a fraction of the time.
-    Runs at the same time share commits. Several journals, of this process and others on the same
-    machine, may use one file; keep it on a local disk.
+    An acknowledged step survives a power cut. With `durability="normal"` it survives a crash of the
+    process, but perhaps not of the machine, and takes a fraction of the time. Runs at the same time
+    share commits. Several journals, of this process and others on the same machine, may use one
+    file; keep it on a local disk.
 
     A run is leased to one process for `lease` seconds; the lease is renewed three times per period.
-    When the process has died, another can take the run over as soon as the lease is over, or at
-    once where it can be seen that the process is gone. `busy_timeout` is how long to wait for other
-    programs that lock the file. `secrets=True` stores secrets in clear; `prompts=False` leaves out
-    prompts and raw answers, and `thinking=True` stores what models think before an answer.
+    When the process has died, another process can take over the run when the lease is over, or at
+    once if the death of the process can be seen. `busy_timeout` is how long to wait for other
+    programs that lock the file. `secrets=True` stores secrets in clear. `prompts=False` leaves out
+    prompts and raw answers. `thinking=True` stores the models' thinking before an answer.
 
-    The file is opened, and two threads are started, when it is first used. Close it with
+    On first use, the file is opened and two threads are started. Close it with
     `await journal.close()`, or write `async with SQLiteJournal(…) as journal:`.
     """
 
@@ -127,22 +127,22 @@ class SQLiteJournal(SQLJournal):
         self.busy_timeout = busy_timeout
         self._starting = threading.Lock()
         self._workers: tuple[StoreThread, StoreThread] | None = None
-        """The thread that writes and the one that reads."""
+        """The thread that writes, and the thread that reads."""
         self._closed = False
 
     def __repr__(self) -> str:
         return f"SQLiteJournal({self.path!r})"
 
     async def version(self) -> int | None:
-        """A number that is another one after any process has written the file."""
+        """A number that changes whenever any process has written the file."""
         _, reader = self._workers or self._start()
         future: Future[int] = get_running_loop().create_future()
         reader.put(WriteJob(do=_data_version, future=future))
         return await future
 
     async def close(self) -> None:
-        """Store what is still to be stored, give up the runs in progress, so that they can be
-        resumed elsewhere at once, and close the file."""
+        """Store pending lines, give up the runs in progress, so that they can be resumed elsewhere
+        at once, and close the file."""
         with self._starting:
             self._closed = True
         await in_thread_to_the_end(_stop, reversed(self._workers or ()))
@@ -163,8 +163,8 @@ class SQLiteJournal(SQLJournal):
     async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         writer, reader = self._workers or self._start()
         if writer.is_behind():
-            with contextlib.suppress(JournalError):  # then it can be read all the same
-                await self._ask(WriteJob())  # what was noted before is stored afterwards
+            with contextlib.suppress(JournalError):  # the file can still be read
+                await self._ask(WriteJob())  # afterwards, all noted lines are stored
         future: Future[T] = get_running_loop().create_future()
         reader.put(WriteJob(do=question, future=future))
         return await future
@@ -185,8 +185,8 @@ class SQLiteJournal(SQLJournal):
 
 
 class StoreThread:
-    """A thread that serves what is in its queue, all that is there at once, until it is told to
-    stop. It is stopped when the program ends, and not used in forked children."""
+    """A thread that serves all work in its queue at once, until it is stopped. It is stopped when
+    the program ends, and not used in forked children."""
 
     def __init__(self, path: str, desk: SQLiteWriter | JournalReader) -> None:
         if path in _inherited:
@@ -195,12 +195,12 @@ class StoreThread:
         self.desk = desk
         self.queue: deque[WriteJob] = deque()
         self.over = ""
-        """Once nothing more is looked at: the code of the error that says why."""
+        """Set when no more work is served: the code of the error with the reason."""
         self._busy = self._asleep = self._urgent = self._gathering = self._stopping = False
         self._crowded = False
-        """Whether several callers waited for the last work: then the next ones share a transaction
-        too, which makes one commit of five where 100 runs take a step."""
-        # A lock that is released to wake the thread: by far the cheapest way.
+        """Whether several callers waited for the last work. The next callers then share a
+        transaction too: one commit instead of five where 100 runs take a step."""
+        # A lock that is released to wake the thread is by far the cheapest way.
         self._wake = threading.Lock()
         self._wake.acquire()
         name = f"bae {type(desk).__name__} {path}"
@@ -218,8 +218,8 @@ class StoreThread:
             work.future.get_loop().call_soon(self._hurry)
 
     def note(self, work: WriteJob) -> None:
-        """Queue work that may wait for the next that a caller waits for. After the thread's end it
-        is refused."""
+        """Queue work that may wait for the next work with a waiting caller. After the thread's end
+        it is refused."""
         self.queue.append(work)
         if self._asleep:
             self._awaken()
@@ -231,7 +231,7 @@ class StoreThread:
         return bool(self.queue or self._busy) and not self.over
 
     def stop(self) -> None:
-        """Let the thread do what is queued, close what is open and end."""
+        """Let the thread finish the queue, close its connection and end."""
         self._stopping = True
         self._awaken()
 
@@ -241,7 +241,7 @@ class StoreThread:
 
     def _awaken(self) -> None:
         if self._wake.locked():
-            try:  # noqa: SIM105 - the plain form is the faster one
+            try:  # noqa: SIM105 - the plain form is faster
                 self._wake.release()
             except RuntimeError:  # another thread was first
                 pass
@@ -259,8 +259,8 @@ class StoreThread:
             self._refuse_rest()
 
     def _wait(self) -> None:
-        """Wait for work, or until the lease must be renewed. Noted lines wait for company, and soon
-        after the last work they do not wake the thread: 100 runs at once take a tenth less."""
+        """Wait for work, or until the lease must be renewed. Noted lines wait for company; soon
+        after the last work they do not wake the thread, which saves 100 runs at once a tenth."""
         renewal = self.desk.wait()
         if self._urgent or self._stopping or not renewal:
             return
@@ -283,14 +283,14 @@ class StoreThread:
             self._tell(batch)
 
     def _tell(self, batch: Sequence[WriteJob]) -> None:
-        """Tell the callers what came of their work."""
+        """Give the callers the results of their work."""
         by_loop: dict[AbstractEventLoop, list[WriteJob]] = {}
         for work in batch:
             if work.future is not None:
                 by_loop.setdefault(work.future.get_loop(), []).append(work)
         self._crowded = any(len(works) > 1 for works in by_loop.values())
         for loop, works in by_loop.items():
-            try:  # noqa: SIM105 - the plain form is the faster one
+            try:  # noqa: SIM105 - the plain form is faster
                 loop.call_soon_threadsafe(settle, works, self.put)
             except RuntimeError:  # a closed loop has no callers
                 pass
@@ -306,7 +306,7 @@ class StoreThread:
 
 
 def settle(works: Sequence[WriteJob], put: Callable[[WriteJob], None]) -> None:
-    """Tell the callers, in the thread of their event loop, what came of their work."""
+    """Give the callers the results of their work, in the thread of their event loop."""
     for work in works:
         future, value, error = work.future, work.value, work.error
         assert future is not None
@@ -322,26 +322,26 @@ def settle(works: Sequence[WriteJob], put: Callable[[WriteJob], None]) -> None:
                 put(WriteJob(value.run_id, release, value, ends=True))
         elif error is not None:
             future.set_exception(error)
-            future.exception()  # a caller that does not wait is told at the next line
+            future.exception()  # a caller that does not wait gets the error with the next line
         else:
             future.set_result(value)
 
 
 def _data_version(db: sqlite3.Connection) -> int:
-    # Another connection has another number for the same file: a new one is a change too.
+    # Another connection has another number for the same file: a new connection is a change too.
     return id(db) ^ int(db.execute("pragma data_version").fetchone()[0])
 
 
 def _failed(error: BaseException) -> Future[Any]:
     future: Future[Any] = get_running_loop().create_future()
     future.set_exception(error)
-    future.exception()  # a caller that does not wait is told at the next line
+    future.exception()  # a caller that does not wait gets the error with the next line
     return future
 
 
 def _stop(workers: Iterable[StoreThread], seconds: float | None = None) -> None:
-    # One after the other: the last connection to close empties the log into the file, and two that
-    # close at the same moment each take the other for the last.
+    # One after the other: the last connection to close moves the log into the file, and if two
+    # close at the same moment, each takes the other for the last.
     for worker in workers:
         worker.stop()
         worker.thread.join(seconds)
@@ -364,8 +364,8 @@ def _checked(path: str | os.PathLike[str]) -> str:
 
 
 def _in_child() -> None:
-    # SQLite thinks that this process has the locks of its parent: not even a new connection to the
-    # same file is safe, nor is closing the old one, which the frames of the lost thread hold.
+    # SQLite assumes that this process has the locks of its parent. So neither a new connection to
+    # the same file is safe, nor closing the old one, which the frames of the lost thread hold.
     for worker in list(_alive):
         if not worker.over:
             worker.over = "bae-journal-forked"

@@ -1,5 +1,5 @@
-"""Who may write a run: claims, the lease that a process holds for its claims, and whether the
-process that owns a run is still alive."""
+"""The right to write a run: claims, the lease of a process for its claims, and whether the process
+that owns a run is still alive."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from bae.journal.sqlite.schema import CHANGED, failure
 from bae.journal.stored_runs import Claim, Line
 
 RETRY = 1.0
-"""Seconds, at most, until a renewal that failed is tried again."""
+"""After how many seconds at most a failed renewal is tried again."""
 
 Fence = tuple[int, int]
-"""The key of a run and its epoch, which every new claim changes: lines of an older epoch are
+"""The key of a run and its epoch, which every new claim changes. Lines of an older epoch are
 refused."""
 
 
 class SQLiteClaim(Claim):
-    """The right to write a run. `held` are lines that were taken in and are not stored yet, `files`
-    are files of the same, by hash, `due` is the number of the next line, `lost` makes the error why
-    there can be none."""
+    """The right to write a run. `held` are lines that were taken in and are not stored yet, and
+    `files` such files, by hash. `due` is the number of the next line. If the claim is lost, `lost`
+    makes the error for further lines."""
 
     __slots__ = ("due", "fence", "files", "held", "lease", "lost")
 
@@ -45,7 +45,7 @@ class SQLiteClaim(Claim):
         return self.lost is not None or (self.lease is not None and self.lease.is_over())
 
     def take(self, lines: Sequence[Line]) -> None:
-        """Take lines in, all of them or none."""
+        """Take in lines, all of them or none."""
         if self.lost is not None:
             raise self.lost()
         due = self.due
@@ -58,14 +58,14 @@ class SQLiteClaim(Claim):
 
 
 class Lease:
-    """The claims of this process. A run is leased to one process for `seconds`; the lease is
+    """The claims of this process. A run is leased to one process for `seconds`. The lease is
     renewed three times per period, in one row for all runs of the process. Only the writer uses
-    this, in its own thread, but for `until` and `owner`."""
+    this, in its own thread, except for `until` and `owner`."""
 
     def __init__(self, seconds: float) -> None:
         self.owner = process_name()
         self.until = 0.0
-        """When the lease ends by the wall clock, which other processes judge it by."""
+        """The end of the lease by the wall clock, which other processes use to judge it."""
         self.claims: set[SQLiteClaim] = set()
         """The claims on the runs that this process works on."""
         self.unreleased: list[Fence] = []
@@ -79,12 +79,12 @@ class Lease:
         return time() >= self.until
 
     def hold(self, claim: SQLiteClaim) -> None:
-        """Work on one more run."""
+        """Add the claim on one more run."""
         self.claims.add(claim)
         claim.lease = self
 
     def wait(self) -> float:
-        """Seconds until the lease must be renewed; -1 where this process owns nothing."""
+        """Seconds until the lease must be renewed; -1 if this process owns nothing."""
         if not self.claims and not self.unreleased:
             return -1.0
         return max(self._left(), self._retry_at - monotonic(), 0.0)
@@ -94,8 +94,8 @@ class Lease:
         return bool(self.unreleased) or self._left() <= 0
 
     def maintain(self, db: sqlite3.Connection) -> None:
-        """In a transaction that was just begun: renew the lease if that is due, and give up what
-        could not be released before."""
+        """In a transaction that has just begun, renew the lease if that is due, and give up runs
+        that could not be released before."""
         give_up(db, self.unreleased)
         self._granted = self.until
         if self._left() > 0:
@@ -105,18 +105,18 @@ class Lease:
             forget_dead_owners(db, now)
             left = "status = 'running' and owner = ?"
             db.execute(f"update runs set owner = null, {CHANGED} where {left}", (self.owner,))
-        elif self.is_over():  # another process may have taken runs over
+        elif self.is_over():  # another process may have taken over runs
             self.drop_lost(db, list(self.claims))
         self._granted = now + self._seconds
         db.execute("replace into owners (name, until) values (?, ?)", (self.owner, self._granted))
 
     def committed(self) -> None:
-        """The transaction was committed."""
+        """Called when the transaction was committed."""
         self.unreleased.clear()
         self.until = self._granted
 
     def failed(self) -> None:
-        """Nothing can be stored now."""
+        """Called when nothing can be stored now."""
         self._retry_at = monotonic() + min(RETRY, self._seconds / 10)
 
     def confirm(self, db: sqlite3.Connection, claim: SQLiteClaim) -> None:
@@ -135,7 +135,7 @@ class Lease:
                 self.drop(claim, gone if owner is None else f"{owner} owns it now")
 
     def drop(self, claim: SQLiteClaim, why: str, *, unreleased: bool = False) -> None:
-        """Work on a run no longer; if it is `unreleased`, the file still has us as its owner."""
+        """Drop the claim on a run; if it is `unreleased`, the file still has us as its owner."""
         if unreleased and claim in self.claims:
             self.unreleased.append(claim.fence)
         self.claims.discard(claim)
@@ -144,7 +144,7 @@ class Lease:
             claim.lost = partial(failure, "bae-run-taken", "", claim.run_id, why=why)
 
     def drop_all(self, code: str, name: str) -> None:
-        """The journal was closed, or its file replaced: this process owns nothing any more."""
+        """Drop all claims: the journal was closed, or its file replaced."""
         for claim in self.claims:
             claim.lost = partial(failure, code, name, claim.run_id)
         self.claims.clear()
@@ -179,7 +179,7 @@ def forget_dead_owners(db: sqlite3.Connection, now: float) -> None:
 
 
 def process_name() -> str:
-    """A name for this process that no other has: host, process id and a random part."""
+    """A unique name for this process: host, process id and a random part."""
     return f"{_host()}:{os.getpid()}:{token_hex(4)}"
 
 
@@ -187,8 +187,8 @@ _PID = re.compile(r"[0-9]{1,19}")
 
 
 def has_died(name: str) -> bool:
-    """Whether the process of that name is known to be gone: it ran on this host, and there is no
-    such process any more. False where that cannot be seen."""
+    """Whether the process of that name is known to have ended: it ran on this host, and there is no
+    such process any more. False if that cannot be seen."""
     host, pid, *_ = [*name.split(":"), ""]
     if "/" not in host or host != _host() or not _PID.fullmatch(pid):
         return False
@@ -197,13 +197,13 @@ def has_died(name: str) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
-        pass  # there is one, of another user
+        pass  # the process exists, of another user
     return False
 
 
 @cache
 def _host() -> str:
-    """The host, with the space of its process ids where there is one: containers have their own."""
+    """The host, with its process id namespace if there is one: containers have their own."""
     try:
         return f"{socket.gethostname()}/{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:

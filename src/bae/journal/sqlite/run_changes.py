@@ -39,8 +39,8 @@ def add_run(
     shared: int = 0,
     key: int | None = None,
 ) -> Fence:
-    """Add a run with its first lines of its own, after those that it shares with its `parent`. An
-    owner makes it a running one; `key` is that of the run it replaces."""
+    """Add a run with its own first lines, after the lines that it shares with its `parent`. With an
+    `owner` it is running. `key` is the key of the run it replaces."""
     info = run.info
     for n, line in enumerate(run.lines, shared):
         if line.n != n:
@@ -84,14 +84,15 @@ def add_run(
 
 
 def add_files(db: sqlite3.Connection, run: int, files: Mapping[str, bytes]) -> None:
-    """Add the files of a run. Each is stored once, whichever runs have it."""
+    """Add the files of a run. Each file is stored once, however many runs have it."""
     for hash, data in files.items():
         db.execute("insert or ignore into files (hash, data) values (?, ?)", (hash, data))
         db.execute("insert or ignore into file_uses (run, hash) values (?, ?)", (run, hash))
 
 
 def refuse_busy(db: sqlite3.Connection, thread: str | None, run: int) -> None:
-    """Raise `bae-thread-busy` where another run of the thread is in progress, or was, or waits."""
+    """Raise `bae-thread-busy` if another run of the thread is in progress, interrupted or
+    parked."""
     if thread is not None and (busy := db.execute(_BUSY, (thread, run)).fetchone()):
         raise thread_busy(thread, busy[0])
 
@@ -118,8 +119,8 @@ def release_run(
 
 
 def delete_runs(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
-    """Delete runs, the newest first, except those that have forks or a living owner; returns how
-    many."""
+    """Delete runs, the newest first, except runs that have forks or a living owner. Returns their
+    number."""
     deleted = 0
     for run_id in run_ids:
         found = db.execute(
@@ -134,8 +135,8 @@ def delete_runs(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
 
 
 def remove_run(db: sqlite3.Connection, run: int) -> None:
-    """Delete a run with its lines, answers, and the files that no other run has. The number of its
-    last change is not used again."""
+    """Delete a run with its lines, its answers, and the files that no other run has. The number of
+    its last change is not used again."""
     of_run = run * LINES_OF_A_RUN, (run + 1) * LINES_OF_A_RUN
     db.execute(f"insert into changes (last) values ({NEXT_CHANGE})")
     db.execute("delete from changes where last < (select max(last) from changes)")

@@ -1,5 +1,5 @@
-"""Questions to the tables of a journal: which runs a page has, what the entry of a run is, and
-which files it has."""
+"""Queries on the tables of a journal: the runs of a page, the entry of a run, and the files of a
+run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LAST = """(select {} from lines where lines.id between runs.run << 32
     and (runs.run << 32) + 4294967295 order by lines.id desc limit 1)"""
 
 COUNT = f"coalesce({_LAST.format('(lines.id & 4294967295) + 1')}, runs.shared)"
-"""How many lines a run has, including those it shares with the run it was forked from."""
+"""How many lines a run has, including the lines it shares with the run it was forked from."""
 
 UPDATED = f"coalesce({_LAST.format('at')}, runs.started)"
 
@@ -33,7 +33,7 @@ from runs left join shapes using (shape)
     left join owners on owners.name = runs.owner
     left join runs parents on parents.run = runs.parent"""
 
-# Where the lines of a run are: in itself, and below where it was forked in its parents.
+# Where the lines of a run are: in the run itself, and below its fork point in its parents.
 HOMES = """with recursive homes (run, first, end, parent) as (
     select run, shared, 4294967296, parent from runs where run = ?
     union -- and not all of them: a damaged run may be its own parent
@@ -54,8 +54,8 @@ def page_query(
     *,
     by_change: bool = False,
 ) -> tuple[str, list[str]]:
-    """The statement behind `runs`, always found through an index, and its first parameters; those
-    after them are the key below which a page begins, or the change above which, and its size."""
+    """The statement behind `runs`, always with an index, and its first parameters. The parameters
+    after them are the key below which the page begins, or the change above which, and its size."""
     wanted = {"runs.thread": thread, "runs.graph": graph, "runs.status": status}
     given = {column: value for column, value in wanted.items() if value is not None}
     where = "".join(f"{column} = ? and " for column in given)
@@ -70,8 +70,8 @@ def page_query(
 
 
 def files_of(db: sqlite3.Connection, run: int, lines: Sequence[Line]) -> dict[str, bytes]:
-    """The files of a run by hash: its own, and those in the lines that it shares with the runs that
-    it was forked from."""
+    """The files of a run by hash: its own files, and files in the lines that it shares with the
+    runs it was forked from."""
     if not db.execute("select 1 from file_uses limit 1").fetchone():
         return {}
     homes = [home for home, *_ in db.execute(HOMES, (run,)).fetchall()]
@@ -88,7 +88,7 @@ def files_of(db: sqlite3.Connection, run: int, lines: Sequence[Line]) -> dict[st
 
 
 def run_info(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
-    """The entry of a run; one of `UNREADABLE` is raised where it is none."""
+    """The entry of a run. Raises one of `UNREADABLE` if the row is no entry."""
     run, run_id, graph, status, started, updated, shape, owner, until, waiting, *rest = row
     error, parent, thread, metadata, summary, change = rest
     infos, gates = _forms()
@@ -104,7 +104,7 @@ def run_info(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
 
 
 def list_entry(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
-    """The entry of a run in a list. One that is damaged is listed as a failed run which says so, to
+    """The entry of a run in a list. A damaged entry is listed as a failed run with the reason, to
     be deleted or read from a backup: it must not hide the others."""
     try:
         return run_info(db, row)
@@ -117,9 +117,9 @@ def list_entry(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
 
 
 def fetch_rows(db: sqlite3.Connection, query: str, values: Sequence[Any]) -> list[Any]:
-    """All rows, with bytes where a text is not UTF-8: one of them must not hide the others. Never
-    a cursor that is still open: the frames of an error would hold it, and with it what the tables
-    were then."""
+    """All rows, with bytes for a text that is not UTF-8, which must not hide the other rows. Never
+    returns an open cursor: the frames of an error would hold it, and with it the earlier state of
+    the tables."""
     db.text_factory = _text
     try:
         return db.execute(query, values).fetchall()
@@ -136,7 +136,7 @@ def _text(data: bytes) -> str | bytes:
 
 @cache
 def _forms() -> tuple[TypeAdapter[RunInfo], TypeAdapter[list[tuple[str, str, str, Time | None]]]]:
-    """What the entry of a run must be, and what the gates in it must be."""
+    """The forms of the entry of a run, and of the gates in it."""
     return TypeAdapter(RunInfo), TypeAdapter(list[tuple[str, str, str, Time | None]])
 
 
@@ -147,10 +147,10 @@ def is_possible(line: Line) -> bool:
 _COLUMNS = [field.name for field in fields(RunInfo)]
 
 COLUMN_TYPES = int, str, float, str, int, str, int
-"""Of the columns of a line; SQLite stores whatever another program gives it."""
+"""The types of the columns of a line; SQLite stores any type that another program writes."""
 
 UNREADABLE = ValueError, TypeError, OverflowError, RecursionError, sqlite3.OperationalError
-"""What is raised where something in the tables is not what bae writes."""
+"""The errors for anything in the tables that bae does not write."""
 
 
 def marks(values: Collection[object]) -> str:

@@ -1,6 +1,5 @@
-"""The runs in the tables of a journal: how they are made, claimed, listed, read, changed and
-deleted. What writes runs inside a transaction and checks first, so that a refusal has changed
-nothing."""
+"""The runs in the tables of a journal: they are made, claimed, listed, read, changed and deleted
+here. A write checks first, inside a transaction, so that a refusal has changed nothing."""
 
 from __future__ import annotations
 
@@ -68,11 +67,11 @@ from bae.journal.stored_runs import (
 T = TypeVar("T")
 
 RUNS_AT_ONCE = 50
-"""How many runs are deleted in one transaction: others need not wait long for theirs."""
+"""How many runs are deleted in one transaction, so that others need not wait long for theirs."""
 PAGE = 200
-"""How many runs are read at once to find interrupted ones, which no index has."""
+"""How many runs are read at once to find interrupted runs, for which there is no index."""
 
-# The runs that have a file, and those that were forked from them, which may share a line with it.
+# The runs that have a file, and their forks, which may share a line with it.
 _RUNS_OF_FILE = """with recursive known (run, is_own) as (
     select run, 1 from file_uses where hash = ?
     union select runs.run, 0 from runs join known on runs.parent = known.run
@@ -80,20 +79,20 @@ _RUNS_OF_FILE = """with recursive known (run, is_own) as (
 
 
 class RunTables(Journal):
-    """A journal in the tables of SQLite: what is asked becomes work for a writer, or a question
-    that a connection answers."""
+    """A journal in the tables of SQLite: a method becomes work for a writer, or a query that a
+    connection answers."""
 
     name: str
-    """What errors call the journal."""
+    """The name of the journal in errors."""
     _owner: str = ""
 
     @abstractmethod
     def _ask(self, work: WriteJob) -> Future[Any]:
-        """Have work done; it is taken in at the call."""
+        """Do work; it is taken in at the call."""
 
     @abstractmethod
     async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        """Ask a connection that sees all that was taken in before."""
+        """Query a connection that sees everything that was taken in before."""
 
     async def answer(
         self,
@@ -128,7 +127,7 @@ class RunTables(Journal):
         return await self._read(ask)
 
     async def answers(self, run_id: str) -> dict[str, str]:
-        """What people have answered at the gates of a run, without its lines."""
+        """The answers of people at the gates of a run, without its lines."""
 
         def ask(db: sqlite3.Connection) -> dict[str, str]:
             run = self._find(db, run_id)
@@ -137,7 +136,7 @@ class RunTables(Journal):
         return await self._read(ask)
 
     async def thread_answers(self, thread: str, graph: str) -> dict[str, dict[str, str]]:
-        """The same for a thread, in one query."""
+        """The answers for all runs of a thread, in one query."""
 
         def ask(db: sqlite3.Connection) -> dict[str, dict[str, str]]:
             query = """select id, gate, value from runs join answers using (run)
@@ -158,7 +157,7 @@ class RunTables(Journal):
         *,
         thread: str | None = None,
     ) -> None:
-        """A new run that shares the lines of another: nothing is copied."""
+        """A new run that shares the lines of another run: nothing is copied."""
         given = tuple(lines)
 
         def add(db: sqlite3.Connection) -> None:
@@ -174,10 +173,10 @@ class RunTables(Journal):
     async def replace(
         self, runs: Sequence[StoredRun], claims: Sequence[Claim] = (), *, erase: bool = False
     ) -> None:
-        """Store runs in place of others. A run that others were forked from is replaced together
-        with them only. With `erase` the file is vacuumed, so that nothing of the old lines is left
-        in it or in its log: this takes as long as copying the file and as much room, and nothing
-        else can be written meanwhile."""
+        """Store runs in place of others. A run with forks can only be replaced together with them.
+        With `erase` the file is vacuumed, so that nothing of the old lines is left in the file or
+        in its log. This takes as long as copying the file, and as much space, and nothing else can
+        be written meanwhile."""
         given = tuple(runs)
         held = {claim.run_id: claim for claim in claims}
 
@@ -205,8 +204,8 @@ class RunTables(Journal):
         await self._ask(WriteJob(only, swap, then=then))
 
     async def delete(self, run_ids: Sequence[str]) -> int:
-        """Delete runs and return how many. A run that has forks stays, and so does one that a
-        process works on. The file keeps its size, and its room is used again."""
+        """Delete runs and return their number. A run with forks stays, and so does a run that a
+        process works on. The file keeps its size; its space is used again."""
         if isinstance(run_ids, str):  # its letters would be ids
             raise TypeError(f"delete({run_ids!r}): give the ids of runs as a list")
         given = set(run_ids)
@@ -214,7 +213,7 @@ class RunTables(Journal):
         def find(db: sqlite3.Connection) -> list[tuple[int, str]]:
             query = "select run, id from runs where id = ?"
             found = [row for run_id in given for row in db.execute(query, (run_id,))]
-            return sorted(found, reverse=True)  # a fork is newer than what it was forked from
+            return sorted(found, reverse=True)  # a fork is newer than its parent
 
         found = [run_id for _, run_id in await self._read(find)]
         count = 0
@@ -257,7 +256,7 @@ class RunTables(Journal):
 
     async def _read_run(self, run_id: str, *, with_files: bool = True) -> StoredRun:
         def ask(db: sqlite3.Connection) -> StoredRun:
-            db.execute("begin")  # others may write it: this is the run at one instant
+            db.execute("begin")  # other processes may write it: this is the run at one instant
             try:
                 return self._stored(db, run_id, with_files=with_files)
             finally:
@@ -325,7 +324,7 @@ class RunTables(Journal):
         """Some lines of a run; no other line is read."""
 
         def ask(db: sqlite3.Connection) -> RunLines:
-            db.execute("begin")  # others may write it: this is the run at one instant
+            db.execute("begin")  # other processes may write it: this is the run at one instant
             try:
                 row = db.execute(f"{INFO} where runs.id = ?", (run_id,)).fetchone()
                 if row is None:
@@ -355,13 +354,13 @@ class RunTables(Journal):
         return await self._read(ask)
 
     async def last_change(self) -> int:
-        """The greatest change of all runs, and of those that were deleted."""
+        """The greatest change of all runs, including deleted runs."""
         query = f"select {NEXT_CHANGE} - 1"
         return await self._read(lambda db: int(db.execute(query).fetchone()[0]))
 
     async def older(self, than: float, statuses: Sequence[RunStatus]) -> list[str]:
         wanted = f"status in ({marks(statuses)}) and {UPDATED} < ?"
-        # A thread is kept whole: of those with an old run, the ones in which no run is another.
+        # A thread is kept or deleted in full: delete threads in which all runs are old.
         kept = f"select thread from runs where thread is not null and not ({wanted})"
         query = f"""select id from runs where {wanted}
             and (thread is null or thread not in ({kept})) order by run"""
@@ -445,7 +444,7 @@ class RunTables(Journal):
         return tuple(lines)
 
     def _damaged(self, run_id: str, what: str, error: Exception) -> Exception:
-        """The error of something that cannot be read; errors of SQLite itself stay as they are."""
+        """The error for a part that cannot be read; errors of SQLite itself stay unchanged."""
         if getattr(error, "sqlite_errorcode", None) is not None:
             return error
         what = f"{what} cannot be read ({describe(error)})"
@@ -468,7 +467,7 @@ class RunTables(Journal):
         return key
 
     def _differs(self, db: sqlite3.Connection, run: StoredRun) -> bool:
-        """Whether a run holds something else than the one that it replaces."""
+        """Whether a run differs from the run that it replaces."""
         old = self._stored(db, run.info.run_id)
         return (old.lines, old.answers, old.info.error) != (run.lines, run.answers, run.info.error)
 
@@ -481,9 +480,9 @@ class RunTables(Journal):
         )
 
     def _vacuum(self, db: sqlite3.Connection, run_ids: Sequence[str]) -> None:
-        """Leave nothing in the file and its log but what can be read from the tables: pages have
+        """Leave only data in the file and its log that can be read from the tables: pages have
         copies of lines that were moved, and so has the log. The file notes that this is due, for
-        the next call where it fails. Outside of a transaction."""
+        the next call if it fails. Call it outside a transaction."""
         if not db.execute("select 1 from unclean limit 1").fetchone():
             return
         try:

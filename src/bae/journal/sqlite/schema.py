@@ -1,5 +1,5 @@
-"""The SQLite file of a journal: its tables, how it is opened without harm to other files, and what
-its errors mean."""
+"""The SQLite file of a journal: its tables, how it is opened without harm to other files, and the
+meaning of its errors."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from bae.journal.stored_runs import FORMAT
 from bae.private_files import make_private, switch_to_wal
 
 APPLICATION = 0x62616530
-"""What tells a journal from other SQLite files: "bae0", its `application_id`."""
+"""Tells a journal from other SQLite files: "bae0", its `application_id`."""
 PAGE = 8192
-"""Bytes a page: three lines with nodes of 2 KB fit one, two of them would waste one of 4096."""
+"""The bytes of a page: three lines with nodes of 2 KB fit; two would waste a page of 4096."""
 LOG_PAGES = {"full": 64, "normal": 1000}
-"""Pages of the write-ahead log after which a commit moves them into the file and starts over. A
-commit that waits for the disk takes 150 µs instead of 240 where the log need not grow."""
+"""After how many pages of the write-ahead log a commit moves them into the file and starts over. A
+commit that waits for the disk takes 150 µs instead of 240 if the log need not grow."""
 LOG_BYTES = 8 << 20
-"""How long the log may stay after it had to grow."""
+"""How large the log may stay after it had to grow."""
 LINES_OF_A_RUN = 1 << 32
-"""A line is found by run << 32 | n: the lines of a run are side by side, and a step writes one
+"""The id of a line is run << 32 | n: the lines of a run are side by side, and a step writes one
 page."""
 
 NEXT_CHANGE = """(select 1 + max(coalesce((select max(change) from runs), 0),
     coalesce((select max(last) from changes), 0)))"""
-"""A number greater than those of all entries, and of those that were deleted."""
+"""A number greater than the changes of all entries, including deleted entries."""
 CHANGED = f"change = {NEXT_CHANGE}"
-"""What each statement sets that changes the entry of a run."""
+"""The columns that each statement sets when it changes the entry of a run."""
 
 _BEFORE_FIRST = 1
-"""The `user_version` of files before the first version of the stored format, which has the next."""
+"""The `user_version` of files before version 1 of the stored format, which has the next number."""
 _HEADER = 100
 _NEARLY_NOTHING = 1 << 20
-"""With fewer free bytes on the disk than this, a write that failed means that the disk is full."""
+"""With fewer free bytes than this, a failed write means that the disk is full."""
 _TABLES = """
 create table runs (
     run integer primary key, id text not null unique, graph text not null, status text not null,
@@ -113,8 +113,7 @@ create index labels_by_run on labels (run);
 insert into labels {_LABELS}
 """,
 }
-"""By version of the stored format: the statements that make its tables those of the next version.
-"""
+"""By version of the stored format: the statements that upgrade its tables to the next version."""
 _OLDER = {
     2: """create temp view runs as select *, null as thread, '{}' as metadata, null as summary,
         run as change from main.runs""",
@@ -123,8 +122,8 @@ _OLDER = {
         create temp view answers as select *, '' as person from main.answers;
         create temp view labels as {_LABELS}""",
 }
-"""By version: what hides the difference where a file of this version, or an older one, is only
-read. Such a file is not changed."""
+"""By version: the views for a file of this version, or an older one, that is only read. Such a file
+is not changed."""
 
 
 def open_in_memory() -> sqlite3.Connection:
@@ -135,8 +134,8 @@ def open_in_memory() -> sqlite3.Connection:
 
 
 def open_to_write(path: str, busy_timeout: float, synchronous: str) -> sqlite3.Connection:
-    """A connection to the journal at `path`, which is created if there is none. A file that is
-    something else is refused and not changed."""
+    """A connection to the journal at `path`, which is created if there is none. A file of any other
+    kind is refused and not changed."""
     _check_size(path)
     if not os.path.lexists(path):
         make_private(path)
@@ -149,7 +148,7 @@ def open_to_write(path: str, busy_timeout: float, synchronous: str) -> sqlite3.C
             connection.execute(f"pragma page_size = {PAGE}")
         _use_log(connection, path, busy_timeout)
         connection.execute(f"pragma synchronous = {synchronous}")
-        connection.execute("pragma secure_delete = on")  # what was redacted is not left behind
+        connection.execute("pragma secure_delete = on")  # redacted data must not be left behind
         connection.execute(f"pragma wal_autocheckpoint = {LOG_PAGES[synchronous]}")
         connection.execute(f"pragma journal_size_limit = {LOG_BYTES}")
         if sys.platform == "darwin":  # where fsync leaves data in the cache of the disk
@@ -160,7 +159,7 @@ def open_to_write(path: str, busy_timeout: float, synchronous: str) -> sqlite3.C
 
 
 def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
-    """A connection to the journal at `path` that writes nothing; None where there is no journal
+    """A connection to the journal at `path` that writes nothing; None if there is no journal
     yet."""
     if not _check_size(path):
         return None
@@ -189,7 +188,7 @@ def open_to_read(path: str, busy_timeout: float) -> sqlite3.Connection | None:
 
 
 def _check_size(path: str) -> int:
-    """The size of the file. One that SQLite would wrongly take for an empty one is refused."""
+    """The size of the file. A file that SQLite would wrongly consider empty is refused."""
     size = _size(path)
     if not size and _size(path + "-wal"):
         what = "it is empty or gone, but the log beside it, -wal, is not"
@@ -218,9 +217,9 @@ def _connect(path: str, busy_timeout: float) -> sqlite3.Connection:
 
 
 def _version_of(connection: sqlite3.Connection, path: str) -> int:
-    """The version of the stored format that the file has; 0 for an empty file. One of another
-    program, or of a version that this bae does not read, is refused."""
-    # In one statement: another process may be creating the tables just now.
+    """The version of the stored format of the file; 0 for an empty file. A file of another program,
+    or of a version that this bae does not read, is refused."""
+    # In one statement, since another process may be creating the tables now.
     found: tuple[int, int, int] = connection.execute(_KIND_OF_FILE).fetchone()
     if not any(found):
         return 0
@@ -245,7 +244,7 @@ def _use_log(connection: sqlite3.Connection, path: str, busy_timeout: float) -> 
 
 
 def _upgrade(connection: sqlite3.Connection, path: str) -> None:
-    """Bring the tables to the version of today, from none or from an older one, all at once."""
+    """Upgrade the tables to the current version, from none or from an older version, at once."""
     if _version_of(connection, path) == FORMAT:
         return
     connection.execute("begin immediate")
@@ -338,7 +337,7 @@ _FAILURES = {
 
 
 class FileGone(sqlite3.Error):
-    """The file was taken away: what was written to it was not stored."""
+    """The file was taken away: data that was written to it was not stored."""
 
 
 def failure(
@@ -349,14 +348,14 @@ def failure(
     cause: BaseException | None = None,
     **words: object,
 ) -> JournalError:
-    """The error of that code about the journal `name`; `words` are what its message names."""
+    """The error with that code about the journal `name`; `words` are the values in its message."""
     message, fix = _FAILURES[code]
     message = message.format(name=name, run_id=run_id, **words)
     return JournalError(message, code=code, run_id=run_id, cause=cause, fix=fix)
 
 
 def as_journal_error(error: BaseException, path: str, run_id: str | None = None) -> JournalError:
-    """The error to raise for one of SQLite's."""
+    """The error to raise for an error of SQLite."""
     if isinstance(error, JournalError):
         return error
     result = _code_of(error)
@@ -374,7 +373,7 @@ def as_journal_error(error: BaseException, path: str, run_id: str | None = None)
     elif (
         result in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
         or "decode to UTF-8" in str(error)
-        or isinstance(error, UnicodeDecodeError)  # in what SQLite says about the tables
+        or isinstance(error, UnicodeDecodeError)  # in SQLite's data about the tables
     ):
         code = "bae-journal-damaged"
     return failure(code, path, run_id, cause=error, what="SQLite cannot read it")

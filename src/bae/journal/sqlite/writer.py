@@ -1,5 +1,4 @@
-"""How a journal is written and read: whatever is asked at the same time is stored in one
-transaction."""
+"""Writing and reading a journal: all requests at the same time are stored in one transaction."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from bae.journal.sqlite.schema import (
 )
 from bae.journal.stored_runs import Line
 
-# Adds nothing where another process has claimed the run since: its epoch is a new one then.
+# Adds nothing if another process has claimed the run since: the epoch is then a new one.
 _ADD_LINE = """insert into lines (id, kind, at, path, step, data, version)
     select ? + (run << 32), ?, ?, ?, ?, ?, ? from runs where run = ? and epoch = ?"""
 
@@ -37,8 +36,8 @@ _USE_FILE = """insert or ignore into file_uses (hash, run)
 
 @dataclass(slots=True, eq=False)
 class WriteJob:
-    """Lines to add under a claim, and what to `do` in the same transaction; `then` is called once
-    that is committed. `future` gets the value of `do`, or the error why nothing was stored."""
+    """Lines to add under a claim, and work to `do` in the same transaction. `then` is called once
+    that is committed. `future` gets the result of `do`, or the error why nothing was stored."""
 
     run_id: str | None = None
     do: Callable[[sqlite3.Connection], Any] | None = None
@@ -72,7 +71,7 @@ class SQLiteWriter:
         """Whether a claim holds files that are not stored yet."""
 
     def connect(self) -> sqlite3.Connection:
-        """The connection, which is made when it is first used and after some errors."""
+        """The connection, which is made on first use and after some errors."""
         if self._connection is None:
             if self.path is None:
                 self._connection = open_in_memory()
@@ -82,7 +81,7 @@ class SQLiteWriter:
         return self._connection
 
     def serve(self, batch: Sequence[WriteJob]) -> None:
-        """Store work in one transaction: afterwards each has an error, or is stored."""
+        """Store work in one transaction: afterwards each job has an error, or is stored."""
         for work in batch:
             if work.claim is not None:
                 try:
@@ -112,7 +111,7 @@ class SQLiteWriter:
                 lease.end(self._connection)
                 self._connection.execute("commit")
         except (sqlite3.Error, JournalError):
-            pass  # other processes must wait for the end of the lease then
+            pass  # other processes must then wait for the end of the lease
         self._disconnect()
         lease.drop_all("bae-journal-closed", self.name)
 
@@ -128,7 +127,7 @@ class SQLiteWriter:
         except Exception as error:
             self._roll_back()
             if len(left) > 1 and not is_busy(error) and not isinstance(error, FileGone):
-                for work in left:  # one of them is at fault: it shall not hurt the others
+                for work in left:  # one job is at fault, and must not hurt the others
                     self._store([work])
             else:
                 self._fail(left, error)
@@ -144,7 +143,7 @@ class SQLiteWriter:
             lease.maintain(db)
         if has_files:
             _add_files(db, claims)
-        # else a chain adds one line: the statement is its own transaction, 5 µs of 70 faster.
+        # A single line needs no `begin`: the statement is its own transaction, 5 µs of 70 faster.
         if rows and not add_lines(db, rows):
             self._roll_back()
             lease.drop_lost(db, claims)
@@ -157,7 +156,7 @@ class SQLiteWriter:
                     lease.confirm(db, work.claim)
                 work.value = work.do(db)
             except UnicodeError:
-                raise  # not a refusal: SQLite was given text that it cannot store
+                raise  # not a refusal: SQLite got text that it cannot store
             except (JournalError, ValueError) as refused:
                 work.error = refused
                 db.execute("rollback to work")
@@ -183,8 +182,8 @@ class SQLiteWriter:
                     work.error = error
 
     def _fail(self, batch: Sequence[WriteJob], why: Exception) -> None:
-        """Nothing was stored. The claims keep their lines for the next time, unless the file
-        itself is gone."""
+        """Called when nothing was stored. The claims keep their lines for the next time, unless the
+        file itself is gone."""
         self.lease.failed()
         if isinstance(why, FileGone):
             self.lease.drop_all("bae-journal-gone", self.name)
@@ -194,9 +193,9 @@ class SQLiteWriter:
             self._disconnect()  # it might keep failing after the cause is gone
 
     def _check_files(self, path: str) -> None:
-        """What was written to files that cannot be opened any more was not stored."""
-        # The log is not looked at with `stat`: on newer kernels the next write to a file whose
-        # times were asked for writes its inode too, and each commit takes 40 µs longer.
+        """Raise an error if the file was replaced: its data was then not stored."""
+        # Do not call `stat` on the log: on newer kernels, the next write to a file whose times were
+        # read also writes its inode, and each commit takes 40 µs longer.
         if _identity(path) != self._identity or not os.access(f"{path}-wal", os.F_OK):
             raise FileGone
 
@@ -214,8 +213,8 @@ class SQLiteWriter:
 
 
 class JournalReader:
-    """Answers questions beside the writer: with the write-ahead log neither waits for the other.
-    Where there is no file yet, it asks an empty journal."""
+    """Answers queries beside the writer: with the write-ahead log, neither waits for the other. If
+    there is no file yet, it queries an empty journal."""
 
     def __init__(self, path: str, busy_timeout: float) -> None:
         self.path = path
@@ -228,7 +227,7 @@ class JournalReader:
         return -1.0
 
     def serve(self, batch: Sequence[WriteJob]) -> None:
-        """Answer questions, one after the other."""
+        """Answer queries, one after the other."""
         for work in batch:
             assert work.do is not None
             assert work.future is not None
@@ -236,13 +235,13 @@ class JournalReader:
                 if not work.future.cancelled():
                     work.value = self._answer(work.do)
             except (sqlite3.Error, UnicodeDecodeError) as error:
-                self.close()  # the next question finds what is there then
+                self.close()  # the next query opens the file as it is then
                 work.error = as_journal_error(error, self.path, work.run_id)
             except Exception as error:
                 work.error = error
 
     def close(self) -> None:
-        """Close the file; the next question opens it again."""
+        """Close the file; the next query opens it again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -261,12 +260,12 @@ class JournalReader:
 
 
 def add_lines(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> bool:
-    """Add rows of (*line, *fence). False where a claim was lost: then roll back."""
+    """Add rows of (*line, *fence). False if a claim was lost: then roll back."""
     return db.executemany(_ADD_LINE, rows).rowcount == len(rows)
 
 
 def _add_files(db: sqlite3.Connection, claims: Iterable[SQLiteClaim]) -> None:
-    """Add the files of claims. Those of a claim that was lost are not added."""
+    """Add the files of claims. The files of a lost claim are not added."""
     for claim in claims:
         for hash, data in claim.files.items():
             db.execute(_ADD_FILE, (hash, data, *claim.fence))
@@ -274,7 +273,8 @@ def _add_files(db: sqlite3.Connection, claims: Iterable[SQLiteClaim]) -> None:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """What tells a file from another one that replaced it; None where there is none."""
+    """The identity of a file, which differs from that of a file that replaced it; None if there is
+    no file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -283,4 +283,4 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 class _ClaimLost(Exception):
-    """Some claim of the batch is no longer good."""
+    """Some claim of the batch is lost."""
