@@ -191,7 +191,7 @@ async def test_a_provider_that_is_not_there_is_named_by_its_default_address(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("OLLAMA_BASE_URL", "http://127.0.0.1:1/v1")
-    with pytest.raises(BaeLMError, match="The address is http://127.0.0.1:1/v1"):
+    with pytest.raises(BaeLMError, match=r"The address is http://127\.0\.0\.1:1/v1"):
         await run(Ask(), PydanticAIBackend("ollama:q", retries=0))
 
 
