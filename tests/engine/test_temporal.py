@@ -4,6 +4,7 @@ into the journal, unless a test is about that: the sweep comes once an hour."""
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -23,11 +24,13 @@ from temporalio.client import Client
 from bae import Gate, Graph, Node, RunFailed
 from bae.engine import TemporalEngine, Worker
 from bae.exceptions import BaeLMError
-from bae.journal import Journal, SQLiteJournal
+from bae.journal import Journal, PostgresJournal, SQLiteJournal
 from bounded import BOUND, error_from
 from engine import shop
 from engine.fleet import fleet_of
 from engine.temporal_server import TemporalServer, temporal_server
+from pages import ROOT, blocks
+from postgres_server import PostgresServer
 
 slow = pytest.mark.slow
 
@@ -170,8 +173,8 @@ async def test_a_delayed_run_begins_at_its_time_by_the_timer_of_temporal(
     async with working(messages, journal=journal, engine=engine):
         result = await messages.result("soon", journal=journal)
         assert result.result.at - begun >= 1
+        await until_open(engine, 1)
     assert (await journal.info("late")).status == "queued"
-    await until_open(engine, 1)
     await until_backoff(engine, "late", 3600)
 
 
@@ -331,3 +334,39 @@ async def test_the_workflow_of_a_cancelled_run_ends_when_it_is_looked_at(
     assert (await journal.info("h")).status == "cancelled"
     last = (await history_of(engine, "h")).events[-1]
     assert last.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED
+
+
+@slow
+async def test_the_schedule_of_the_docs_submits_a_run_once_a_day(
+    temporal: TemporalServer,
+    postgres: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for block in blocks(ROOT / "docs" / "production.md"):
+        if block.title.endswith(".py"):
+            (tmp_path / block.title).write_text(block.text)
+    url = postgres.new_database()
+    monkeypatch.setenv("BAE_JOURNAL", url)
+    monkeypatch.setenv("TEMPORAL_ADDRESS", temporal.address)
+    monkeypatch.syspath_prepend(tmp_path)
+    nightly: Any = importlib.import_module("nightly")
+    client = await Client.connect(temporal.address)
+    async with PostgresJournal(url) as journal:
+        await journal.upgrade()
+        await nightly.create_schedule(client)
+        serving = asyncio.create_task(nightly.main())
+        engine = TemporalEngine(temporal.address, sweep=3600)
+        async with working(nightly.graph, journal=journal, engine=engine):
+            for count in (1, 2):  # a night that comes twice
+                handle = client.get_schedule_handle("nightly")
+                await handle.trigger()
+                while (await handle.describe()).info.num_actions < count:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                while not await journal.runs():  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            (info,) = await journal.runs()
+            result = await nightly.graph.result(info.run_id, journal=journal)
+        serving.cancel()
+        await asyncio.wait((serving,))
+    assert result.result.lines == [f"report of {info.run_id.removeprefix('report-')}"]
