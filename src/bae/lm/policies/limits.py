@@ -96,7 +96,7 @@ class RateStatistics:
     waited: float
 
 
-class Reservation(NamedTuple):
+class RatePlace(NamedTuple):
     """What a `RateStore` says to a request: with a `wait` of 0 it may be sent, and is counted in
     the `bucket`; otherwise ask again in so many seconds."""
 
@@ -110,7 +110,7 @@ class RateStore(Protocol):
 
     async def reserve(
         self, name: str, per: float, requests: int | None, tokens: int | None, asked: int
-    ) -> Reservation:
+    ) -> RatePlace:
         """Count a request with `asked` tokens if no span of `per` seconds then holds more than so
         many `requests` and `tokens` of this name."""
         ...

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from bae.exceptions import BaeLMError, describe
 from bae.lm.extras import install_line
 from bae.lm.policies.cache_stores import PRUNE_EVERY
-from bae.lm.policies.limits import Reservation
+from bae.lm.policies.limits import RatePlace
 from bae.postgres.address import checked_address, without_password
 from bae.postgres.desk import Over, PostgresDesk
 from bae.postgres.driver import NO_TABLES, driver, may_work_again
@@ -102,12 +102,12 @@ class PostgresStore:
 
     async def reserve(
         self, name: str, per: float, requests: int | None, tokens: int | None, asked: int
-    ) -> Reservation:
+    ) -> RatePlace:
         """A place for a request with `asked` tokens among those of all processes, or how long to
         wait before the next try."""
         query = self._sql("select * from {s}.reserve_rate($1, $2, $3, $4, $5)")
         row = await self._do(lambda db: db.fetchrow(query, name, per, requests, tokens, asked))
-        return Reservation(row["bucket_now"], row["wait"])
+        return RatePlace(row["bucket_now"], row["wait"])
 
     def settle(self, name: str, per: float, bucket: int, requests: int, tokens: int) -> None:
         """Correct what was reserved by so much, soon."""
