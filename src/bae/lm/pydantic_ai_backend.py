@@ -216,6 +216,9 @@ class PydanticAIBackend(Backend):
                 failure.fix = _fix_for_server(
                     failure, self._base_url, has_schema=bool(prompt.schema)
                 )
+            elif isinstance(failure, BaeLMError) and failure.code == "bae-lm-unreachable":
+                # The name has no address, and the provider has a default, such as Ollama's.
+                failure.fix = f"{failure.fix}. The address is {self._about.base_url}"
             raise failure from error
         finally:
             responses_arrived.reset(token)
