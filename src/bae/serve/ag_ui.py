@@ -37,7 +37,7 @@ from bae.serve.ag_ui_input import (
     start_fields,
 )
 from bae.serve.ag_ui_stream import AgentStream, Follow
-from bae.serve.endpoints import ApiCall, Endpoint
+from bae.serve.endpoints import ApiCall, Endpoint, get_row
 from bae.serve.files import find_named_files
 from bae.serve.gates import AnswerBody, GatesQuery, list_gates, resume_answered, store_answer
 from bae.serve.graphs import starts_of
@@ -441,16 +441,12 @@ ENDPOINTS: Final = (
         run_agent,
         {200: "text/event-stream"},
         body=AgentRequest,
-        refusals=(400, 404, 409, 413, 415, 422, 429, 503),
         longest=LONGEST,
     ),
-    Endpoint(
-        "GET",
+    get_row(
         "/ag-ui/{graph}",
-        "read",
         "Show the capabilities of a graph as an AG-UI agent.",
         show_agent,
-        {200: "application/json"},
-        refusals=(404, 422),
+        "application/json",
     ),
 )

@@ -14,7 +14,7 @@ from bae.journal.provenance import Provenance
 from bae.journal.replay import repeat
 from bae.journal.report import report_run
 from bae.journal.stored_runs import StoredRun
-from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut, NoBody, Number
+from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut, NoBody, Number, get_row
 from bae.serve.problems import Refused
 from bae.serve.run_rows import preview_of
 from bae.serve.views import CUT, SHORT, FieldView, RunRow, field_of, row_of, size_of, take_page
@@ -134,7 +134,7 @@ def _view(node: ComparedNode, cut: int) -> NodePair:
 
 
 async def replay_run(call: ApiCall) -> ReplayView:
-    """Repeat a run with the recorded values: no LM, function or person is asked."""
+    """Repeat a run with the recorded values: no LLM, function or person is asked."""
     api, run_id = call.api, call.path["run"]
     stored = await api.read(call.user, run_id)
     graph = api.graph_of(stored.info)
@@ -159,15 +159,12 @@ async def replay_run(call: ApiCall) -> ReplayView:
 
 
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
+    get_row(
         "/compare",
-        "read",
         "Compare two runs: the nodes and fields that differ.",
         compare_runs,
-        {200: ComparisonView},
+        ComparisonView,
         CompareQuery,
-        refusals=(404, 409, 422),
     ),
     Endpoint(
         "POST",
@@ -177,6 +174,5 @@ ENDPOINTS: Final = (
         replay_run,
         {200: ReplayView},
         body=NoBody,
-        refusals=(400, 404, 409, 413, 415, 422, 503),
     ),
 )

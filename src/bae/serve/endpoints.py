@@ -91,6 +91,7 @@ class Endpoint:
     query: type[Form] = NoQuery
     body: type[BaseModel] | None = None
     refusals: tuple[int, ...] = ()
+    """Statuses of refusals besides those that follow from the other parts."""
     media: tuple[str, ...] = ()
     """Other content types that a client may accept in place of JSON."""
     or_verbs: tuple[Verb, ...] = ()
@@ -109,6 +110,28 @@ class Endpoint:
     def name(self) -> str:
         """The name of the operation."""
         return self.handler.__name__
+
+    @property
+    def all_refusals(self) -> list[int]:
+        """The statuses of refusals."""
+        statuses = {422, *self.refusals}
+        statuses |= {401, 403, 404, 409} if self.verb is not None else set()
+        has_body = self.body is not None or self.takes_bytes
+        statuses |= {400, 413, 415, 429, 503} if has_body else set()
+        return sorted(statuses)
+
+
+def get_row(
+    path: str,
+    about: str,
+    handler: Handle,
+    answer: type[BaseModel] | str,
+    query: type[Form] = NoQuery,
+    *,
+    media: tuple[str, ...] = (),
+) -> Endpoint:
+    """A row for a request that reads."""
+    return Endpoint("GET", path, "read", about, handler, {200: answer}, query, media=media)
 
 
 def raw_path(scope: Scope) -> str:

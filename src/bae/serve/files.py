@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from bae.files import HASH, MAX_BYTES, File, Image, file_of
-from bae.serve.endpoints import ApiCall, Endpoint, Form, read_bytes
+from bae.serve.endpoints import ApiCall, Endpoint, Form, get_row, read_bytes
 from bae.serve.problems import Refused
 
 KEPT_SECONDS: Final = 3600.0
@@ -187,17 +187,8 @@ ENDPOINTS: Final = (
         upload_file,
         {201: FileView},
         UploadQuery,
-        refusals=(413, 415, 422, 503),
         takes_bytes=True,
         or_verbs=("answer", "edit"),
     ),
-    Endpoint(
-        "GET",
-        "/files/{hash}",
-        "read",
-        "Get an image or a document of a run.",
-        show_file,
-        {200: "*/*"},
-        refusals=(404,),
-    ),
+    get_row("/files/{hash}", "Get an image or a document of a run.", show_file, "*/*"),
 )

@@ -19,7 +19,7 @@ from bae.journal.report import RunReport, report_run
 from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.markers import OpenGate
 from bae.plan import plan_of
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, Number
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, Number, get_row
 from bae.serve.files import find_named_files
 from bae.serve.problems import InputFault, Refused, refusal_of, wrong_input
 from bae.serve.runs import RunDetails, view_run
@@ -279,17 +279,13 @@ def _find_asked(call: ApiCall, info: RunInfo, gate: OpenGate) -> _Asked:
     return _Asked(answer, None if tool is None else tool.spec.schema)
 
 
-_WRITE: Final = (400, 404, 409, 413, 415, 422, 429, 503)
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
+    get_row(
         "/runs/{run}/gates",
-        "read",
         "List the questions of a run to people.",
         list_gates,
-        {200: GatePage},
+        GatePage,
         GatesQuery,
-        refusals=(404, 409, 422),
     ),
     Endpoint(
         "POST",
@@ -299,16 +295,12 @@ ENDPOINTS: Final = (
         answer_gate,
         {200: RunDetails},
         body=AnswerBody,
-        refusals=_WRITE,
     ),
-    Endpoint(
-        "GET",
+    get_row(
         "/runs/{run}/approvals",
-        "read",
         "List the approvals of all calls of a tool.",
         list_approvals,
-        {200: ApprovalPage},
-        refusals=(404, 409),
+        ApprovalPage,
     ),
     Endpoint(
         "POST",
@@ -318,6 +310,5 @@ ENDPOINTS: Final = (
         revoke_approval,
         {200: ApprovalPage},
         body=RevokeBody,
-        refusals=_WRITE,
     ),
 )

@@ -14,7 +14,7 @@ from bae.pictures.picture import Box
 from bae.plan import plan_of
 from bae.prompts.messages import Prompt
 from bae.serve.drawing import lay_out
-from bae.serve.endpoints import ApiCall, Endpoint
+from bae.serve.endpoints import ApiCall, Endpoint, get_row
 from bae.serve.problems import Refused
 from bae.serve.starts import Starts
 from bae.serve.views import (
@@ -169,32 +169,19 @@ def _view_row(starts: Starts) -> GraphRow:
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/graphs", "read", "List the graphs.", list_graphs, {200: GraphList}),
-    Endpoint(
-        "GET",
+    get_row("/graphs", "List the graphs.", list_graphs, GraphList),
+    get_row(
         "/graphs/{graph}",
-        "read",
         "Show a graph: nodes, edges, problems and schemas.",
         show_graph,
-        {200: GraphView},
-        refusals=(404,),
+        GraphView,
     ),
-    Endpoint(
-        "GET",
+    get_row(
         "/graphs/{graph}/prompts",
-        "read",
         "Show the prompts that a graph can send, with sample values.",
         list_prompts,
-        {200: PromptPage},
-        refusals=(404,),
+        PromptPage,
     ),
     Endpoint("GET", "/health", None, "Check that the server answers.", show_health, {200: Health}),
-    Endpoint(
-        "GET",
-        "/openapi.json",
-        "read",
-        "Describe this API.",
-        show_openapi,
-        {200: "application/json"},
-    ),
+    get_row("/openapi.json", "Describe this API.", show_openapi, "application/json"),
 )

@@ -12,7 +12,7 @@ from bae.exceptions import JournalError
 from bae.journal.gates import open_gates
 from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.serve import views
-from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut
+from bae.serve.endpoints import ApiCall, Form, ListCut, get_row
 from bae.serve.gates import view_gates
 from bae.serve.views import SHORT, GateView, InboxPage, size_of
 
@@ -92,14 +92,7 @@ def _read(stored: StoredRun, call: ApiCall) -> tuple[int, _Questions]:
 
 
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
-        "/inbox",
-        "read",
-        "List all open questions, the oldest first.",
-        show_inbox,
-        {200: InboxPage},
-        InboxQuery,
-        refusals=(422,),
+    get_row(
+        "/inbox", "List all open questions, the oldest first.", show_inbox, InboxPage, InboxQuery
     ),
 )

@@ -19,7 +19,6 @@ from bae.serve.starts import Starts
 
 _REF: Final = "#/components/schemas/{model}"
 _START: Final = "/graphs/{graph}/runs"
-_ALWAYS: Final = (401, 403)
 _PROBLEM: Final = {"$ref": "#/components/schemas/ProblemDetails"}
 
 
@@ -78,8 +77,7 @@ def _operation(each: Endpoint, schemas: Mapping[str, Any]) -> dict[str, Any]:
             response["content"] = {"application/json": {"schema": ref}}
             response["content"] |= {media: {"schema": {}} for media in each.media}
         responses[str(status)] = response
-    refusals = each.refusals if each.verb is None else (*_ALWAYS, *each.refusals)
-    for status in sorted({*refusals, 422}):
+    for status in each.all_refusals:
         content = {"application/problem+json": {"schema": _PROBLEM}}
         responses[str(status)] = {"description": "Refused", "content": content}
     operation: dict[str, Any] = {

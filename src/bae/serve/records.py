@@ -17,7 +17,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from bae.journal.feeds import FeedBatch, FeedItem, RunFeed, Subscriber, subscribe
 from bae.journal.stored_runs import Line, RunLines
-from bae.serve.endpoints import ApiCall, Endpoint, Form
+from bae.serve.endpoints import ApiCall, Form, get_row
 from bae.serve.problems import make_refusal, wrong_input
 from bae.serve.views import LinePage, LineView, dump, take_page
 from bae.tasks import gone
@@ -233,15 +233,12 @@ async def close_with_client(receive: Receive, lines: Subscriber[Any]) -> None:
 
 
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
+    get_row(
         "/runs/{run}/records",
-        "read",
         "List the records of a run, or follow them as server-sent events.",
         list_records,
-        {200: LinePage},
+        LinePage,
         RecordsQuery,
-        refusals=(404, 422),
         media=("text/event-stream", "application/x-ndjson"),
     ),
 )

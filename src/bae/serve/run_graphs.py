@@ -18,7 +18,7 @@ from bae.journal.stored_runs import Listed, StoredRun
 from bae.node import Node
 from bae.place import Place
 from bae.serve.drawing import lay_out
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
+from bae.serve.endpoints import ApiCall, CutAt, Form, get_row
 from bae.serve.graphs import problems_of
 from bae.serve.problems import Refused
 from bae.serve.starts import answer_schema
@@ -285,24 +285,18 @@ def _schema_of(cls: type[Node], name: str) -> Json | None:
 
 
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
+    get_row(
         "/runs/{run}/graph",
-        "read",
         "Show the graph of a run, with the path of the run.",
         show_run_graph,
-        {200: RunGraphView},
+        RunGraphView,
         PathQuery,
-        refusals=(404, 409, 422),
     ),
-    Endpoint(
-        "GET",
+    get_row(
         "/runs/{run}/steps/{step}/fork",
-        "read",
         "Show the fields that a fork at a node may change.",
         show_fork_form,
-        {200: ForkFormView},
+        ForkFormView,
         ForkFormQuery,
-        refusals=(404, 409, 422),
     ),
 )

@@ -14,7 +14,7 @@ from bae.exceptions import JournalError
 from bae.journal.store import Journal
 from bae.journal.stored_runs import Line, Listed, RunInfo
 from bae.records import RunForked
-from bae.serve.endpoints import ApiCall, Endpoint, Form
+from bae.serve.endpoints import ApiCall, Form, get_row
 from bae.serve.views import RunRow, row_of
 
 _PAGE: Final = 200
@@ -187,24 +187,6 @@ async def _has_text(q: str | None, info: RunInfo, previews: Previews) -> bool:
 
 
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
-        "/runs",
-        "read",
-        "List runs, the newest first.",
-        list_runs,
-        {200: RunPage},
-        ListQuery,
-        refusals=(404, 422),
-    ),
-    Endpoint(
-        "GET",
-        "/run-counts",
-        "read",
-        "Count runs by status and graph.",
-        count_runs,
-        {200: RunCounts},
-        CountQuery,
-        refusals=(422,),
-    ),
+    get_row("/runs", "List runs, the newest first.", list_runs, RunPage, ListQuery),
+    get_row("/run-counts", "Count runs by status and graph.", count_runs, RunCounts, CountQuery),
 )

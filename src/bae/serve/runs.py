@@ -23,7 +23,7 @@ from bae.node import Node
 from bae.prompts.values import seen_of
 from bae.records import RunStarted
 from bae.serve.access import STARTED_BY
-from bae.serve.endpoints import ApiCall, Endpoint, Form, NoBody, Number
+from bae.serve.endpoints import ApiCall, Endpoint, Form, NoBody, Number, get_row
 from bae.serve.failures import FailureNotes, FailureView, failure_of
 from bae.serve.files import find_named_files
 from bae.serve.graphs import starts_of
@@ -307,21 +307,10 @@ ENDPOINTS: Final = (
         start_run,
         {200: RunDetails, 201: RunDetails, 202: RunDetails},
         StartQuery,
-        StartBody,
-        (400, 404, 409, 413, 415, 422, 429, 503),
+        body=StartBody,
     ),
-    Endpoint(
-        "GET", "/runs/{run}", "read", "Show a run.", show_run, {200: RunDetails}, refusals=(404,)
-    ),
-    Endpoint(
-        "DELETE",
-        "/runs/{run}",
-        "admin",
-        "Delete a run.",
-        delete_run,
-        {204: ""},
-        refusals=(404, 409),
-    ),
+    get_row("/runs/{run}", "Show a run.", show_run, RunDetails),
+    Endpoint("DELETE", "/runs/{run}", "admin", "Delete a run.", delete_run, {204: ""}),
     Endpoint(
         "POST",
         "/runs/{run}/cancel",
@@ -330,7 +319,6 @@ ENDPOINTS: Final = (
         cancel_run,
         {202: RunDetails},
         body=NoBody,
-        refusals=(400, 404, 409, 413, 415, 422),
     ),
     Endpoint(
         "POST",
@@ -340,7 +328,6 @@ ENDPOINTS: Final = (
         resume_run,
         {202: RunDetails},
         body=ResumeBody,
-        refusals=(400, 404, 409, 413, 415, 422, 429, 503),
     ),
     Endpoint(
         "POST",
@@ -350,6 +337,5 @@ ENDPOINTS: Final = (
         fork_run,
         {200: RunDetails, 201: RunDetails},
         body=ForkBody,
-        refusals=(400, 404, 409, 413, 415, 422, 429, 503),
     ),
 )

@@ -62,7 +62,7 @@ async def listening(
             )
         )
         task = asyncio.create_task(server.serve(sockets=[listener]), name="server of an API")
-        task.add_done_callback(_tell_failure)
+        task.add_done_callback(_log_failure)
         try:
             yield f"http://{_netloc(host, listener.getsockname()[1])}"
         finally:
@@ -150,6 +150,6 @@ class _SocketConnection(WebSocketsSansIOProtocol):
         await super().send(message)
 
 
-def _tell_failure(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
         _log.error("the server ended", exc_info=error)

@@ -1,4 +1,4 @@
-"""Endpoints for the inside of a run: its nodes, the sources of values, the calls of LMs, and the
+"""Endpoints for the inside of a run: its nodes, the sources of values, the calls of LLMs, and the
 timeline."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bae.journal.questions import AskedQuestion, list_questions
 from bae.journal.report import NodeReport, RunReport, report_run, timeline
 from bae.journal.stored_runs import StoredRun
 from bae.journal.why import why
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut, Number
+from bae.serve.endpoints import ApiCall, CutAt, Form, ListCut, Number, get_row
 from bae.serve.problems import Refused
 from bae.serve.views import (
     CUT,
@@ -249,66 +249,29 @@ def _call_of(number: int, asked: AskedQuestion, cut: int | None) -> CallView:
     return view
 
 
-_RUN: Final = (404, 409, 422)
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
-        "/runs/{run}/steps",
-        "read",
-        "List the nodes of a run.",
-        list_steps,
-        {200: StepPage},
-        StepsQuery,
-        refusals=_RUN,
-    ),
-    Endpoint(
-        "GET",
-        "/runs/{run}/steps/{step}",
-        "read",
-        "Show a node.",
-        show_step,
-        {200: StepView},
-        StepQuery,
-        refusals=_RUN,
-    ),
-    Endpoint(
-        "GET",
+    get_row("/runs/{run}/steps", "List the nodes of a run.", list_steps, StepPage, StepsQuery),
+    get_row("/runs/{run}/steps/{step}", "Show a node.", show_step, StepView, StepQuery),
+    get_row(
         "/runs/{run}/steps/{step}/why",
-        "read",
         "Explain where the value of a field came from.",
         explain_field,
-        {200: Why},
+        Why,
         WhyQuery,
-        refusals=_RUN,
     ),
-    Endpoint(
-        "GET",
+    get_row(
         "/runs/{run}/timeline",
-        "read",
         "Show what ran when, and the critical path.",
         show_timeline,
-        {200: TimelineView},
+        TimelineView,
         TimelineQuery,
-        refusals=_RUN,
     ),
-    Endpoint(
-        "GET",
-        "/runs/{run}/calls",
-        "read",
-        "List the calls of LMs.",
-        list_calls,
-        {200: CallPage},
-        CallsQuery,
-        refusals=_RUN,
-    ),
-    Endpoint(
-        "GET",
+    get_row("/runs/{run}/calls", "List the calls of LLMs.", list_calls, CallPage, CallsQuery),
+    get_row(
         "/runs/{run}/calls/{call}",
-        "read",
-        "Show a call of an LM, with its prompts and answers.",
+        "Show a call of an LLM, with its prompts and answers.",
         show_call,
-        {200: CallView},
+        CallView,
         CallQuery,
-        refusals=_RUN,
     ),
 )

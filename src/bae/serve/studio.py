@@ -18,7 +18,7 @@ from bae.plan import plan_of
 from bae.serve.access import Verb, token_of
 from bae.serve.ag_ui_input import file_fields, message_field
 from bae.serve.api import API, HEADERS
-from bae.serve.endpoints import ApiCall, Endpoint, Form
+from bae.serve.endpoints import ApiCall, Endpoint, Form, get_row
 from bae.serve.problems import Refused, make_refusal
 from bae.serve.starts import Starts
 from bae.serve.studio_login import Logins
@@ -57,7 +57,7 @@ class ReadOnly(BaseModel):
 
 class StudioView(BaseModel):
     """The data that the page loads first. Runs of graphs that are not in `graphs` are read-only;
-    `serve_command` serves more graphs. `lm` names the LM of new runs, if there is one."""
+    `serve_command` serves more graphs. `lm` names the LLM of new runs, if there is one."""
 
     bae: str
     user: str
@@ -113,13 +113,11 @@ class Studio:
 
     def __post_init__(self) -> None:
         self.api.endpoints += (
-            Endpoint(
-                "GET",
+            get_row(
                 "/studio",
-                "read",
                 "Show what the studio serves, and the rights of the user.",
                 self.show_studio,
-                {200: StudioView},
+                StudioView,
             ),
             Endpoint(
                 "POST",
@@ -139,7 +137,6 @@ class Studio:
                 self.log_out,
                 {200: LogoutView},
                 body=LogoutBody,
-                refusals=(400, 413, 415),
             ),
         )
 

@@ -16,7 +16,7 @@ from bae.journal.provenance import MadeCall
 from bae.journal.report import NodeReport, report_run
 from bae.journal.stored_runs import Listed, RunInfo, StoredRun
 from bae.journal.stored_thread import ThreadTurn
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut, get_row
 from bae.serve.problems import Refused, unknown_run
 from bae.serve.views import (
     CUT,
@@ -301,43 +301,16 @@ async def _view_row(call: ApiCall, info: RunInfo, thread: str) -> ThreadRow:
 
 
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
-        "/threads",
-        "read",
-        "List threads, the newest first.",
-        list_threads,
-        {200: ThreadPage},
-        ThreadsQuery,
-        refusals=(404, 422),
+    get_row("/threads", "List threads, the newest first.", list_threads, ThreadPage, ThreadsQuery),
+    get_row(
+        "/threads/{thread}", "Show the turns of a thread.", show_thread, ThreadDetails, TurnsQuery
     ),
-    Endpoint(
-        "GET",
-        "/threads/{thread}",
-        "read",
-        "Show the turns of a thread.",
-        show_thread,
-        {200: ThreadDetails},
-        TurnsQuery,
-        refusals=(404, 409, 422),
-    ),
-    Endpoint(
-        "GET",
+    get_row(
         "/threads/{thread}/turns/{run}",
-        "read",
         "Show the details of a turn: its fields, tool calls and thoughts.",
         show_turn,
-        {200: TurnDetails},
+        TurnDetails,
         TurnQuery,
-        refusals=(404, 409, 422),
     ),
-    Endpoint(
-        "DELETE",
-        "/threads/{thread}",
-        "admin",
-        "Delete a thread.",
-        delete_thread,
-        {204: ""},
-        refusals=(404, 409),
-    ),
+    Endpoint("DELETE", "/threads/{thread}", "admin", "Delete a thread.", delete_thread, {204: ""}),
 )

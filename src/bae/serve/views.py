@@ -77,7 +77,7 @@ class RunRow(BaseModel):
 
 
 class UsageView(BaseModel):
-    """The usage of LM calls. A `cost` of null is unknown. Input tokens include cached tokens."""
+    """The usage of LLM calls. A `cost` of null is unknown. Input tokens include cached tokens."""
 
     calls: int
     attempts: int
@@ -213,7 +213,7 @@ class LinePage(BaseModel):
 
 
 class CallView(BaseModel):
-    """A question to an LM, with its answers, their verdicts and the rounds of tool calls. `asked`
+    """A question to an LLM, with its answers, their verdicts and the rounds of tool calls. `asked`
     is the text at the start of a conversation with tools; each answer has its own text."""
 
     number: int
@@ -230,7 +230,7 @@ class CallView(BaseModel):
 
 
 class CallPage(BaseModel):
-    """Questions to LMs in order, without their texts."""
+    """Questions to LLMs in order, without their texts."""
 
     calls: list[CallView]
     total: int
@@ -310,7 +310,7 @@ class BoxView(BaseModel):
 
 
 class ToolView(BaseModel):
-    """A tool that the LM may call before it fills a node."""
+    """A tool that the LLM may call before it fills a node."""
 
     node: str
     name: str
@@ -342,7 +342,7 @@ class ClassFieldView(BaseModel):
 
 class ClassView(BaseModel):
     """A node class of a graph. `ending` says whether runs "never", "may" or "always" end there,
-    `chosen_by` who chooses the next node ("lm", "code" or "certain"), and `lm` is the LM pinned
+    `chosen_by` who chooses the next node ("lm", "code" or "certain"), and `lm` is the LLM pinned
     to it."""
 
     node: str
@@ -376,7 +376,7 @@ class PromptMessage(BaseModel):
 
 
 class PromptView(BaseModel):
-    """A prompt that a graph can send, with sample values. The LM fills the node `target`, or
+    """A prompt that a graph can send, with sample values. The LLM fills the node `target`, or
     chooses among `options`. `by_body` marks a prompt of a body that is written in code. Without
     an `answer_schema` the answer is plain text."""
 
@@ -476,7 +476,7 @@ def size_of(values: Iterable[Value | None]) -> int:
 
 
 def usage_of(usage: Usage) -> UsageView:
-    """What LM calls used."""
+    """The usage of LLM calls."""
     return UsageView(**asdict(usage))
 
 
