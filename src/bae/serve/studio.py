@@ -177,7 +177,7 @@ class Studio:
 
     async def show_studio(self, call: ApiCall) -> StudioView:
         """What the page needs when it begins."""
-        reason = "no graph is served: the journal is shown as it is"
+        reason = "no graph is served"
         has_graphs = bool(self.api.starts)
         return StudioView(
             bae=__version__,
