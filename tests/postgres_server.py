@@ -85,6 +85,8 @@ class PostgresServer:
 
     def kill(self) -> None:
         """End it as a crash does."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)  # so that it starts no other process meanwhile
         self._signal(signal.SIGKILL, self._children())
 
     def stop(self) -> None:
@@ -110,6 +112,15 @@ class PostgresServer:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         self.process.wait(30)
+        while any(map(_is_alive, children)):  # it has memory that a new server must not find in use
+            pass
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return False
 
 
 def _alone(work: Coroutine[Any, Any, None]) -> None:

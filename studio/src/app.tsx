@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { lazy, type ReactNode, Suspense } from "react";
-import { Redirect, Route, Switch, useLocation } from "wouter";
+import { Link, Redirect, Route, Switch, useLocation } from "wouter";
 
 import { inboxQuery } from "./api/queries.ts";
 import { Login } from "./login.tsx";
@@ -47,7 +47,9 @@ export function App() {
                 </Route>
                 <Route path="/team/:team?/*?">{() => <TeamPage team={pathPart(1)} />}</Route>
                 <Route>
-                  <Empty mark="?" title="There is no such page" />
+                  <Empty isPage mark="?" title="There is no such page">
+                    <Link href="/runs">All runs</Link>
+                  </Empty>
                 </Route>
               </Switch>
             </Suspense>

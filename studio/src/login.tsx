@@ -35,7 +35,7 @@ export function Login({ children }: { children: ReactNode }) {
     return () => stop.abort();
   }, [given]);
   const wasOpen = useRef(false);
-  if (isAsking) return <div className="page">{<Loading />}</div>;
+  if (isAsking) return <div className="page"><Loading /></div>;
   if (token !== null) wasOpen.current = true;
   return (
     <>
@@ -48,10 +48,12 @@ export function Login({ children }: { children: ReactNode }) {
 
 function NoToken({ error }: { error: unknown }) {
   return (
-    <Empty mark="🔑" title="Open the link that the studio printed">
-      {error instanceof ApiProblem && <Problem error={error} />}
-      <p>A link logs in one browser, once. For a new link, press Enter in the terminal of the studio, or start it again.</p>
-      <Command text="bae studio" />
-    </Empty>
+    <main>
+      <Empty isPage mark="🔑" title="Open the link that the studio printed">
+        {error instanceof ApiProblem && <Problem error={error} />}
+        <p>A link logs in one browser, once. For a new link, press Enter in the terminal of the studio, or start it again.</p>
+        <Command text="bae studio" />
+      </Empty>
+    </main>
   );
 }

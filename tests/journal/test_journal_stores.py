@@ -102,13 +102,13 @@ class Hangs(MemoryJournal):
 BREAKS = {
     SecondOwner: "A run has one owner",
     TakesWhenAwaited: "Lines are taken in at the call",
-    LastAnswerCounts: "The first answer to a gate counts",
+    LastAnswerCounts: "The first answer to a gate is stored",
     OldestFirst: "`runs` lists the newest first",
     NumbersNothing: "The change number grows",
     DropsMetadata: "metadata: expected {'team': ['a', 1]}, got {}",
     ClaimsWhatIsQueued: "A run that is created without a claim is queued",
-    ForgetsNotes: "A line that was noted is stored",
-    ReplacesOneByOne: "`replace` stores several runs in place of others, all or none",
+    ForgetsNotes: "A line from `note` is stored",
+    ReplacesOneByOne: "`replace` replaces several runs, all or none",
 }
 
 

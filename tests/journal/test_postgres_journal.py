@@ -13,6 +13,7 @@ import pytest
 
 from bae import Graph, JournalError, Node
 from bae.journal import PostgresJournal
+from bae.journal.postgres.tables import VERSION
 from bae.testing import check_journal
 from journal_parts import ids, line, lines, new_run, numbers, refused
 from postgres_server import PostgresServer, Wire, new_schema
@@ -45,10 +46,35 @@ async def test_a_database_without_tables_is_refused_with_what_makes_them(postgre
     with refused("bae-journal-schema") as error:
         await journal.runs()
     assert "bae db upgrade" in str(error.value)
-    assert await journal.upgrade() == (0, 1)
+    assert await journal.upgrade() == (0, VERSION)
     assert await journal.runs() == []
-    assert await journal.upgrade() == (1, 1)
+    assert await journal.upgrade() == (VERSION, VERSION)
     await journal.close()
+
+
+async def test_tables_of_an_earlier_version_are_upgraded_with_the_runs_in_them(
+    postgres: PostgresServer,
+):
+    import asyncpg
+
+    journal = await opened(postgres)
+    await journal.create(new_run("r", lines(0, 2)), claim=False)
+    before = await journal.read("r")
+    connection = await asyncpg.connect(postgres.url)
+    for statement in (
+        "drop table {s}.rates",
+        "drop table {s}.cached_answers",
+        "update {s}.versions set version = 1",
+    ):
+        await connection.execute(statement.replace("{s}", journal.schema))
+    await connection.close()
+    await journal.close()
+    async with again(journal) as refusing:
+        with refused("bae-journal-schema") as error:
+            await refusing.read("r")
+        assert "version 1" in str(error.value)
+        assert await refusing.upgrade() == (1, VERSION)
+        assert await refusing.read("r") == before
 
 
 @pytest.mark.parametrize("url", ["sqlite:///x", "postgresql+psycopg://h/d", "postgresql://h:x/d"])
@@ -171,6 +197,7 @@ def test_a_program_that_never_closes_its_journal_loses_nothing(postgres: Postgre
     program = f"""
         import asyncio
         from bae.journal import PostgresJournal
+from bae.journal.postgres.tables import VERSION
         from journal_parts import line, lines, new_run
 
         async def main():

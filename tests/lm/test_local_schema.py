@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import UUID4, AnyUrl, BaseModel, Field, HttpUrl, TypeAdapter, create_model
 
 from bae import BaeLMError
-from bae.lm.local_schema import FORMS, LARGEST, LONGEST_LIST, LONGEST_TEXT, bounded
+from bae.lm.local_schema import FORMS, LARGEST, LONGEST_LIST, LONGEST_TEXT, bound_schema
 from bae.prompts.schemas import outline
 
 
@@ -74,8 +74,8 @@ def schema_of(annotation: Any) -> dict[str, Any]:
 
 
 def value_of(annotation: Any, **options: Any) -> Any:
-    """What the bounded schema says of a field of this type."""
-    made = bounded(schema_of(annotation), **options)
+    """What the bound_schema schema says of a field of this type."""
+    made = bound_schema(schema_of(annotation), **options)
     found = made["properties"]["value"]
     while "$ref" in found:
         found = made["$defs"][found["$ref"].rpartition("/")[2]]
@@ -152,7 +152,7 @@ MAPS = ("properties", "patternProperties", "$defs")
 @settings(max_examples=60)
 @given(types)
 def test_everything_in_a_bounded_schema_has_a_bound(annotation: Any):
-    for part in parts(bounded(schema_of(annotation))):
+    for part in parts(bound_schema(schema_of(annotation))):
         match part.get("type"):
             case "string" if "maxLength" not in part:
                 assert part["pattern"] in FORMS.values()
@@ -178,13 +178,13 @@ def test_everything_in_a_bounded_schema_has_a_bound(annotation: Any):
 @given(st.data(), types)
 def test_what_fits_a_bounded_schema_fits_the_type_it_came_from(data: Any, annotation: Any):
     model = create_model("Asked", value=(annotation, ...))
-    schema = bounded(model.model_json_schema(), longest_text=20, longest_list=2, deepest=2)
+    schema = bound_schema(model.model_json_schema(), longest_text=20, longest_list=2, deepest=2)
     answer = data.draw(values(schema, schema.get("$defs", {})))
     model.model_validate_json(json.dumps(answer, ensure_ascii=False))
 
 
 def values(schema: dict[str, Any], defs: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Values that a grammar made from a bounded schema lets through."""
+    """Values that a grammar made from a bound_schema schema lets through."""
     if "$ref" in schema:
         return values(defs[schema["$ref"].rpartition("/")[2]], defs)
     if "anyOf" in schema:
@@ -303,7 +303,7 @@ def test_a_bound_is_set_where_there_is_none_and_tighter_ones_of_the_schema_win()
 )
 def test_a_pattern_is_kept_where_a_grammar_can_express_it(pattern: str, is_kept: bool):
     properties = {"a": {"type": "string", "pattern": pattern}}
-    made = bounded({"type": "object", "properties": properties})["properties"]["a"]
+    made = bound_schema({"type": "object", "properties": properties})["properties"]["a"]
     assert made.get("pattern") == (pattern if is_kept else None)
     assert made["maxLength"] == LONGEST_TEXT
 
@@ -313,7 +313,7 @@ def test_a_pattern_is_kept_where_a_grammar_can_express_it(pattern: str, is_kept:
 
 @pytest.mark.parametrize("deepest", [1, 2, 4])
 def test_a_type_stands_in_itself_so_many_times(deepest: int):
-    schema = bounded(schema_of(Tree), deepest=deepest)
+    schema = bound_schema(schema_of(Tree), deepest=deepest)
     level, found = 0, schema["properties"]["value"]
     while found is not None:
         level += 1
@@ -324,7 +324,7 @@ def test_a_type_stands_in_itself_so_many_times(deepest: int):
 
 def test_a_type_that_always_needs_itself_has_no_answer():
     with pytest.raises(BaeLMError, match="of Asked: there is no value for value") as caught:
-        bounded(schema_of(Node))
+        bound_schema(schema_of(Node))
     assert caught.value.code == "bae-lm-schema-unbounded"
 
 
@@ -343,15 +343,15 @@ def test_a_type_that_always_needs_itself_has_no_answer():
 def test_a_field_that_nothing_fits_is_named_and_one_that_can_be_left_out_is(schema: Any):
     asked = {"type": "object", "properties": {"odd": schema, "even": {"type": "null"}}}
     with pytest.raises(BaeLMError, match="no value for odd"):
-        bounded({**asked, "required": ["odd"]})
-    assert list(bounded(asked)["properties"]) == ["even"]
+        bound_schema({**asked, "required": ["odd"]})
+    assert list(bound_schema(asked)["properties"]) == ["even"]
 
 
 @pytest.mark.parametrize("far", [10**17, -(10**17)])
 def test_numbers_far_out_have_many_values_too(far: int):
     key = "minimum" if far > 0 else "maximum"
     asked = {"type": "object", "properties": {"id": {"type": "integer", key: far}}}
-    found = bounded(asked)["properties"]["id"]
+    found = bound_schema(asked)["properties"]["id"]
     assert found[key] == far
     assert found["maximum"] - found["minimum"] == LARGEST
 
@@ -435,6 +435,6 @@ def test_of_very_many_values_the_first_are_shown():
 def test_an_answer_that_no_model_here_has_room_for_is_not_asked_for(huge: dict[str, Any]):
     schema = {"type": "object", "properties": {"huge": huge}, "required": ["huge"]}
     with pytest.raises(BaeLMError, match="there is no value for huge") as caught:
-        bounded(schema)
+        bound_schema(schema)
     assert caught.value.code == "bae-lm-schema-unbounded"
     assert "a size below 1,000,000" in str(caught.value)

@@ -187,6 +187,14 @@ async def test_a_server_that_is_not_there_is_named_by_its_address_without_its_pa
     assert "hunter2" not in str(caught.value)
 
 
+async def test_a_provider_that_is_not_there_is_named_by_its_default_address(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("OLLAMA_BASE_URL", "http://127.0.0.1:1/v1")
+    with pytest.raises(BaeLMError, match=r"The address is http://127\.0\.0\.1:1/v1"):
+        await run(Ask(), PydanticAIBackend("ollama:q", retries=0))
+
+
 async def test_a_password_in_an_address_is_not_stored_with_the_rounds_of_a_run(provider: Provider):
     url = provider.url.replace("http://", "http://ana:hunter2@")
     lm = PydanticAIBackend("openai:q", base_url=f"{url}/v1")

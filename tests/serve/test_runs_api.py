@@ -300,6 +300,7 @@ async def test_an_answer_says_what_fits_and_who_has_answered_what():
         problem = late.json()
         assert (late.status_code, problem["type"]) == (409, "bae-gate-answered")
         assert (problem["answered_by"], problem["answer"]["value"]) == ("ana", "5")
+        assert problem["fix"] == "GET /runs/R/gates?past=true shows the answer"
         [end] = [data async for kind, _, data in served.events("q") if kind == "end"]
         assert end["reason"] == "ended"
 

@@ -18,6 +18,7 @@ pytest.importorskip("playwright.async_api")
 
 from playwright.async_api import expect
 
+from axe_faults import axe_page, find_faults
 from bae.lm import LM
 from bae.serve import API
 from bae.team import PlannedTask, Project, Repository, ServedTeam, Store, Task, add_teams
@@ -305,3 +306,33 @@ async def test_hostile_titles_paths_and_lines_are_text_and_a_long_diff_stays_qui
         assert await lines.locator(".diff-row").count() < 200
         assert await page.locator("img[src=x]").count() == 0
         assert "owned" not in await page.title()
+
+
+@pytest.mark.slow
+async def test_axe_finds_no_serious_fault_on_the_pages_of_a_team(browser: Any, tmp_path: Path):
+    waiting = PlannedTask(key="docs", title="Write the docs", depends_on=("sub",), proof="none")
+    async with open_team(tmp_path, FIX_TASK, waiting) as team:
+        root, [fix, docs] = Path(team.project.root), team.tasks
+        git(root, "checkout", "--quiet", "-b", "other")
+        (root / "calc.sh").write_text(SUB)
+        git(root, "commit", "--quiet", "-am", "Subtract")
+        commit = git(root, "rev-parse", "HEAD")
+        git(root, "checkout", "--quiet", "main")
+        attempt = TaskAttempt(task_id=fix.id, number=1, outcome="failed", commit=commit)
+        await team.store.add_attempt(attempt)
+        await team.store.add_blocker(docs.id, "For whom?")
+        faults: list[str] = []
+        async with axe_page(browser) as page:
+            await team.studio.show(page, "/team/calc")
+            task = f"/team/calc/tasks/{fix.key}"
+            for path in (
+                *("/inbox", "/team/calc", "/team/calc?view=graph", "/team/calc?view=plan"),
+                *(task, f"{task}?tab=diff", f"{task}?tab=tests", f"{task}?tab=log"),
+                *(f"{task}?tab=reviews", "/team/calc/tasks/docs"),
+            ):
+                await page.goto(team.studio.url + path)
+                faults += await find_faults(page, path)
+            await page.goto(f"{team.studio.url}/team/calc?view=plan")
+            await page.get_by_role("button", name="Add a task").click()
+            faults += await find_faults(page, "a new task")
+        assert not faults, "\n".join(faults)

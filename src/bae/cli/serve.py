@@ -76,12 +76,12 @@ def serve(
     """
     need_server()
     from bae.serve import bearer, router
-    from bae.serve.access import LOOPBACK, checked_origin
+    from bae.serve.access import LOOPBACK, parse_origin
     from bae.serve.server import listening
 
     key = find_token(token)
     try:
-        origins = [checked_origin(each) for each in allow_origin or ()]
+        origins = [parse_origin(each) for each in allow_origin or ()]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--allow-origin'") from error
     graph = load_proved(module)

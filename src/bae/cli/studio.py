@@ -105,11 +105,11 @@ def studio(
     --team, plans can be made and approved, and the team can be started and steered.
     """
     need_server()
-    from bae.serve.access import checked_origin
+    from bae.serve.access import parse_origin
 
     key = find_token(token)
     try:
-        origins = [checked_origin(each) for each in allow_origin or ()]
+        origins = [parse_origin(each) for each in allow_origin or ()]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="'--allow-origin'") from error
     graphs, named = load_graphs(modules, journal, team)

@@ -61,9 +61,9 @@ else:
 group = typer.Typer(
     no_args_is_help=True,
     help="A team of agents that turns a goal into merged, tested code.\n\n"
-    "Set it up in a git repository with `init`, have a goal planned with `plan`, look at the tasks "
-    "and approve them with `tasks`, and let it work with `run`. Workers write in worktrees of "
-    "their own; what passes its tests is merged into the branch `bae/team`.",
+    "Set it up in a git repository with `init`, plan a goal with `plan`, review and approve the "
+    "tasks with `tasks`, and start the work with `run`. Each worker writes in its own worktree; "
+    "work that passes its tests is merged into the branch `bae/team`.",
     epilog=examples(
         "bae team init",
         "bae team plan 'A command line tool that counts words'",
@@ -94,61 +94,75 @@ def init(
         typer.Argument(
             metavar="DIR",
             show_default=False,
-            help="A directory of the project. Left out: this one. Where it is in no git "
-            "repository, one is made.",
+            help=(
+                "A directory of the project. Default: the current one. If it is in no git "
+                "repository, one is created."
+            ),
         ),
     ] = ".",
     test: Annotated[
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="The command that runs the tests: pytest, `node --test`, vitest, jest or `go "
-            "test`, or any program with --report. Left out: what the files of the project show.",
+            help=(
+                "The command that runs the tests: pytest, `node --test`, vitest, jest or `go "
+                "test`, or any program with --report. Default: detected from the files of the "
+                "project."
+            ),
         ),
     ] = None,
     report: Annotated[
         str | None,
         typer.Option(
             metavar="junit:PATH",
-            help="The JUnit file that the test command writes, where it is none of these programs; "
-            "a pattern such as `junit:reports/*.xml` for several.",
+            help=(
+                "The JUnit file that any other test command writes, or a pattern for several, such "
+                "as `junit:reports/*.xml`."
+            ),
         ),
     ] = None,
     folder: Annotated[
         str | None,
         typer.Option(
             metavar="PATH",
-            help="The folder of the repository that tests and setup run in, as `packages/api`. An "
-            "empty text: its root.",
+            help=(
+                "The folder of the repository that tests and setup run in, such as `packages/api`. "
+                "An empty text means the root."
+            ),
         ),
     ] = None,
     setup: Annotated[
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="A command that installs what tests need, as `npm ci`; `&&` joins several. It "
-            "runs with the network for your newest commit, and worktrees get a copy of the result. "
-            "Left out: what the files of the project show. An empty text: none.",
+            help=(
+                "A command that installs what tests need, such as `npm ci`; `&&` joins several. It "
+                "runs with the network for your newest commit, and worktrees get a copy of the "
+                "result. Default: detected from the files of the project. An empty text means no "
+                "setup."
+            ),
         ),
     ] = None,
     branch: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The team's branch: bae/team.")
+        str | None, typer.Option(metavar="NAME", help="The team's branch. Default: bae/team.")
     ] = None,
     update_checkout: UpdateCheckout = None,
     allow: Allow = None,
     allow_unsandboxed: AllowUnsandboxed = None,
     no_check: Annotated[
         bool,
-        typer.Option("--no-check", help="Do not run the tests now: `bae team run` does it first."),
+        typer.Option(
+            "--no-check", help="Do not run the tests now. `bae team run` runs them first."
+        ),
     ] = False,
     no_ask: NoAsk = False,
 ) -> None:
     """Set up a team for a project.
 
-    Languages, the test command and the setup command are read off the files; what cannot be known
-    is asked. The tests are run once, as the team will run them: where they cannot be run, the
-    likely cause and a command that corrects it are printed, and the exit code is 1. The state is
-    kept beside the repository, in `.NAME.team`. Run it again to change the settings.
+    Languages, the test command and the setup command are detected from the files; unclear points
+    are asked. The tests run once, as the team will run them. If they cannot run, the likely cause
+    and a command that fixes it are printed, and the exit code is 1. The state is kept beside the
+    repository, in `.NAME.team`. Run it again to change the settings.
     """
     settings: dict[str, Any] = {
         "update_checkout": update_checkout,
@@ -237,7 +251,8 @@ async def _init(
 
 
 async def _check_base(project: Project, repository: Repository, store: Store) -> None:
-    """Run the tests once on the commit that work would start from. Raises BaseError."""
+    """Run the tests once on the commit that work would start from. Raises BaseError if they cannot
+    run."""
     from bae.team.git import BRANCHES
     from bae.team.workbench import open_reports
     from bae.team.workspaces import ManifestError, WorkspaceError
@@ -259,7 +274,7 @@ async def _check_base(project: Project, repository: Repository, store: Store) ->
 
 
 async def _find_project(store: Store, root: Path) -> Project | None:
-    """The project of a repository, or the one that is no longer where it was."""
+    """The project of a repository, or the one whose repository was moved here."""
     import asyncio
 
     known = await store.projects()
@@ -269,7 +284,7 @@ async def _find_project(store: Store, root: Path) -> Project | None:
 
 
 async def _ask_test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
-    """The test command, as detected or as a person says."""
+    """The test command, as detected or as the person enters it."""
     from bae.team.test_runs import write_command
 
     if not detected.questions:
@@ -301,14 +316,16 @@ async def plan(
     ] = None,
     file: Annotated[
         str | None,
-        typer.Option("--file", "-f", metavar="FILE", help="A file with the goal; `-`: stdin."),
+        typer.Option("--file", "-f", metavar="FILE", help="A file with the goal; `-` reads stdin."),
     ] = None,
     answers: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Answers to the questions: a file with each question as a heading and its answer "
-            "below, as this command writes it.",
+            help=(
+                "A file with the answers: each question as a heading and its answer below, as this "
+                "command writes it."
+            ),
         ),
     ] = None,
     acceptance: Annotated[
@@ -321,7 +338,7 @@ async def plan(
     decide: Annotated[
         bool,
         typer.Option(
-            "--decide", help="Leave all questions to the LLM, which notes what it assumes."
+            "--decide", help="Leave all questions to the LLM, which notes its assumptions."
         ),
     ] = False,
     workers: Workers = None,
@@ -332,8 +349,8 @@ async def plan(
     """Plan a goal: requirements, and tasks to approve.
 
     The LLM reads the repository first, and asks only what it cannot decide. At a terminal you are
-    asked at once; else the questions are written into a file for `--answers`, and the exit code is
-    3. Nothing runs before you approve the tasks.
+    asked at once. Otherwise the questions are written into a file for `--answers`, and the exit
+    code is 3. Nothing runs before you approve the tasks.
     """
     from bae.observers import observing
     from bae.team.planning import format_questions, plan_tasks
@@ -419,7 +436,8 @@ def _make_answer(file: str | None, decide: bool, asks: bool) -> GateAnswerer | N
 async def requirements(
     team: Team,
     file: Annotated[
-        str | None, typer.Option("--file", "-f", metavar="FILE", help="Replace it by this file.")
+        str | None,
+        typer.Option("--file", "-f", metavar="FILE", help="Replace the document by this file."),
     ] = None,
 ) -> None:
     """Print or replace the requirements document.
@@ -435,7 +453,7 @@ async def requirements(
 
 @team_command(group, "bae team status", "bae team status --json")
 async def status(team: Team, as_json: AsJSON = False) -> None:
-    """Show the tasks, open questions and what was spent."""
+    """Show the tasks, open questions and spending."""
     import asyncio
     from dataclasses import asdict
 

@@ -48,27 +48,34 @@ UpdateCheckout = Annotated[
     bool | None,
     typer.Option(
         "--update-checkout/--no-update-checkout",
-        help="Whether your checkout is fast-forwarded to what is merged, where it is clean. Left "
-        "out: as set by `init`, which is not at all.",
+        help=(
+            "Fast-forward your checkout to each merge, if it is clean. Default: the setting of "
+            "`init`, at first no."
+        ),
     ),
 ]
 AllowUnsandboxed = Annotated[
     bool | None,
     typer.Option(
         "--allow-unsandboxed/--no-allow-unsandboxed",
-        help="Whether commands may run without a sandbox, with limits on time and memory alone, "
-        "where none works. Left out: as set by `init`, which is not at all.",
+        help=(
+            "If no sandbox works, run commands with limits on time and memory alone. Default: the "
+            "setting of `init`, at first no."
+        ),
     ),
 ]
 Allow = Annotated[
     str | None,
     typer.Option(
         metavar="GLOBS",
-        help="Files that run on your machine or instruct later workers, and that tasks may change "
-        "without asking you, as `package.json,.github/**`. An empty text: none.",
+        help=(
+            "Guarded files, which run on your machine or instruct later workers, that tasks may "
+            "change without asking you, such as `package.json,.github/**`. An empty text means "
+            "none."
+        ),
     ),
 ]
-OneTask = Annotated[str, typer.Argument(metavar="TASK", help="A task: its key, or its number.")]
+OneTask = Annotated[str, typer.Argument(metavar="TASK", help="The key or number of a task.")]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""Look at what a team has done, and take it: the change and the log of a task, the merge into a
-branch of the user's, the same as a patch, and branches that are not needed any more."""
+"""Commands that review a team's work and take it over: the change and the log of a task, the merge
+into a branch of the user, the patch, and the cleanup of merged branches."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ Into = Annotated[
     str | None,
     typer.Option(
         metavar="BRANCH",
-        help="The branch, which is made at your commit if there is none. Left out: the one that "
-        "you are on.",
+        help=(
+            "The branch to merge into. It is created at your commit if it is missing. Default: "
+            "your current branch."
+        ),
     ),
 ]
 
@@ -46,13 +48,13 @@ async def diff(
     team: Team,
     task: OneTask,
     stat: Annotated[
-        bool, typer.Option("--stat", help="Only the files, with how many lines changed.")
+        bool, typer.Option("--stat", help="Show only the files and the number of changed lines.")
     ] = False,
 ) -> None:
     """Show the change of a task, merged or not.
 
-    It is the commit that was merged, or else the task's branch against where it started. Colored at
-    a terminal, and as git writes it elsewhere.
+    It is the merged commit, otherwise the difference between the task's branch and its start. It is
+    colored at a terminal, and plain git output elsewhere.
     """
     from bae.team import diff_task
 
@@ -81,7 +83,7 @@ _STYLES: Final = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def _write(text: str) -> None:
-    """Write what git has written, byte for byte: it may be applied."""
+    """Write git's output byte for byte, so that it can be applied."""
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
     sys.stdout.buffer.flush()
@@ -94,7 +96,7 @@ async def log(
     team: Team,
     task: OneTask,
     full: Annotated[
-        bool, typer.Option("--full", help="With prompts, answers, results and outputs.")
+        bool, typer.Option("--full", help="Show prompts, answers, results and outputs.")
     ] = False,
     as_json: AsJSON = False,
 ) -> None:
@@ -183,9 +185,9 @@ _INDENT: Final = 10
 async def merge(team: Team, into: Into = None, as_json: AsJSON = False) -> None:
     """Merge the team's work into a branch of yours.
 
-    It is one merge commit, with you as its author: its message lists the tasks, the tests that
-    prove each, and what a reviewer has found. With conflicts, or changes of yours that are not
-    committed, nothing is changed, and the exit code is 1.
+    It is one merge commit, with you as its author. Its message lists the tasks, the tests that
+    prove each, and the findings of reviewers. With conflicts or uncommitted changes of yours,
+    nothing is changed, and the exit code is 1.
     """
     from bae.team import merge_work
 
@@ -211,18 +213,19 @@ async def merge(team: Team, into: Into = None, as_json: AsJSON = False) -> None:
 async def patch(
     team: Team,
     file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="Where it is written. Left out: stdout.")
+        str | None, typer.Argument(metavar="FILE", help="The file to write. Default: stdout.")
     ] = None,
     into: Annotated[
         str | None,
         typer.Option(
-            metavar="BRANCH", help="The branch it applies to. Left out: the one that you are on."
+            metavar="BRANCH",
+            help="The branch that the patch applies to. Default: your current branch.",
         ),
     ] = None,
 ) -> None:
     """Write the team's work as one patch, and merge nothing.
 
-    Its header lists the tasks, the tests that prove each, and what a reviewer has found. It applies
+    Its header lists the tasks, the tests that prove each, and the findings of reviewers. It applies
     to your branch, or to --into BRANCH.
     """
     from bae.cli.wording import count
@@ -250,14 +253,13 @@ def _write_file(path: str, text: str) -> None:
 async def clean(
     team: Team,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list what would be deleted.")
+        bool, typer.Option("--dry-run", help="Only list the branches that would be deleted.")
     ] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Delete the branches of tasks that are merged.
+    """Delete the branches of merged tasks.
 
-    Only those whose newest commit is in the team's branch, and that no worktree has. `bae team
-    diff` still shows the work.
+    A branch stays if it has newer commits or a worktree. `bae team diff` still shows the work.
     """
     from bae.cli.wording import count
     from bae.team import clean_branches

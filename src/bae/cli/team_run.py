@@ -1,4 +1,4 @@
-"""`bae team run`: a team works on its tasks, shown while it does."""
+"""`bae team run`: runs a team and shows its work."""
 
 from __future__ import annotations
 
@@ -73,32 +73,40 @@ async def run(
         str | None,
         typer.Option(
             metavar="LIMITS",
-            help="What the run may spend, as `cost=2.50` or `calls=200,tokens=1000000`: `calls` "
-            "of the language model, `tokens` in and out, `cost` in US dollars.",
+            help=(
+                "The limit of the run, such as `cost=2.50` or `calls=200,tokens=1000000`: `calls` "
+                "of the language model, `tokens` in and out, `cost` in US dollars."
+            ),
         ),
     ] = None,
     task_budget: Annotated[
         str | None,
         typer.Option(
             metavar="LIMITS",
-            help="What each task may spend, in the same form. Left out: `tokens=1000000`; with "
-            "claude-code `cost=5`, with codex `tokens=5000000`.",
+            help=(
+                "The limit of each task, in the same form. Default: `tokens=1000000`; with "
+                "claude-code `cost=5`, with codex `tokens=5000000`."
+            ),
         ),
     ] = None,
     worker: Annotated[
         Literal["auto", "loop", "oneshot", "claude-code", "codex"],
         typer.Option(
-            help="How workers work: `loop` is a conversation with tools, `oneshot` one answer that "
-            "has all edits; `auto` is a loop for models with tool calls. `claude-code` and `codex` "
-            "are programs that you have, which work in place of a model.",
+            help=(
+                "How workers work: `loop` is a conversation with tools, `oneshot` is one answer "
+                "with all edits, and `auto` is `loop` for models with tool calls. `claude-code` "
+                "and `codex` are programs on your machine that replace the model."
+            ),
         ),
     ] = "auto",
     allow_network: Annotated[
         bool,
         typer.Option(
             "--allow-network",
-            help="Let the program of --worker use this machine's network. Left out: at a terminal "
-            "it asks.",
+            help=(
+                "Let the program of --worker use this machine's network. Without it, bae asks at a "
+                "terminal."
+            ),
         ),
     ] = False,
     max_rounds: Annotated[
@@ -107,7 +115,7 @@ async def run(
             metavar="N",
             min=1,
             max=1000,
-            help="How many requests a worker's conversation has at most.",
+            help="The highest number of requests in a worker's conversation.",
         ),
     ] = 40,
     timeout: Annotated[
@@ -115,7 +123,7 @@ async def run(
         typer.Option(
             metavar="SECONDS",
             min=1,
-            help="How long the run may take.",
+            help="Seconds after which the run ends.",
         ),
     ] = None,
     task_timeout: Annotated[
@@ -123,7 +131,7 @@ async def run(
         typer.Option(
             metavar="SECONDS",
             min=1,
-            help="How long a task may make no progress.",
+            help="Seconds without progress after which a task fails.",
         ),
     ] = 300.0,
     retries: Annotated[
@@ -131,7 +139,8 @@ async def run(
         typer.Option(metavar="N", min=0, help="How often a failed task is tried again."),
     ] = 1,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would run in which order, and end.")
+        bool,
+        typer.Option("--dry-run", help="Show which tasks would run, in which order, and exit."),
     ] = False,
     require_sandbox: Annotated[
         bool,
@@ -139,39 +148,41 @@ async def run(
     ] = False,
     approve_tests: Annotated[
         bool,
-        typer.Option("--approve-tests", help="Ask you before acceptance tests are taken."),
+        typer.Option("--approve-tests", help="Ask you to approve acceptance tests."),
     ] = False,
     update_checkout: UpdateCheckout = None,
     allow_unsandboxed: AllowUnsandboxed = None,
     edit_format: Annotated[
         Literal["auto", "whole", "blocks"],
         typer.Option(
-            help="How the model is asked for edits: whole files, SEARCH/REPLACE blocks, or by the "
-            "length of each file.",
+            help=(
+                "The form of edits that the model is asked for: whole files, SEARCH/REPLACE "
+                "blocks, or by the length of each file."
+            ),
         ),
     ] = "auto",
     require_review: Annotated[
         bool,
         typer.Option(
             "--require-review",
-            help="Refuse work in which the reviewer finds something that blocks it.",
+            help="Refuse work with a blocking finding of the reviewer.",
         ),
     ] = False,
     no_review: Annotated[
-        bool, typer.Option("--no-review", help="Have no second model read the work.")
+        bool, typer.Option("--no-review", help="Do not have a second model read the work.")
     ] = False,
     reviewer: Annotated[
         str | None,
         typer.Option(
             metavar="LM",
-            help="The language model that reviews. Left out: the one of the workers.",
+            help="The language model that reviews. Default: the model of the workers.",
         ),
     ] = None,
     wait: Annotated[
         bool | None,
         typer.Option(
             "--wait/--no-wait",
-            help="Whether to wait for answers to questions. Left out: at a terminal it waits.",
+            help="Wait for answers to questions. Default: only at a terminal.",
         ),
     ] = None,
     serve: Annotated[
@@ -182,13 +193,13 @@ async def run(
 ) -> None:
     """Let the team work on the approved tasks.
 
-    It works until all are merged, or need you. Each task is started the moment the tasks it depends
-    on are merged. Its worker looks at the code, edits it in a worktree of its own, runs tests in a
-    sandbox, and submits. Work that tests prove is merged into the team's branch. Your own branch
+    It works until all tasks are merged, or need you. Each task starts the moment the tasks it
+    depends on are merged. Its worker looks at the code, edits it in its own worktree, runs tests in
+    a sandbox, and submits. Work that tests prove is merged into the team's branch. Your own branch
     and files stay as they are, unless you ask with --update-checkout.
 
-    The exit code is 0 where all tasks are completed, merged or skipped, 3 where one waits for an
-    answer, 4 where another run is in progress, and 1 else.
+    The exit code is 0 if all tasks are completed, merged or skipped, 3 if one waits for an answer,
+    4 if another run is in progress, and 1 otherwise.
     """
     options: dict[str, Any] = {
         "max_agents": max_agents,
@@ -253,7 +264,7 @@ async def run(
 async def _find_worker(
     name: Literal["auto", "loop", "oneshot", "claude-code", "codex"], *, allow_network: bool
 ) -> Literal["auto", "loop", "oneshot"] | CodingProgram:
-    """How workers work; a program, after a person has let it use the network."""
+    """How workers work. A coding program needs a person's permission to use the network."""
     if name != "claude-code" and name != "codex":
         return name
     from bae.team.known_programs import PROGRAMS
@@ -269,7 +280,7 @@ async def _find_worker(
 
 
 async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
-    """Report what is missing before anything is spent: all tasks, where some may run."""
+    """Report everything that is missing before anything is spent. Returns all tasks."""
     import asyncio
 
     from bae.team import sandbox
@@ -300,7 +311,7 @@ async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
 
 
 async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: bool) -> None:
-    """Print what a run has led to, where the board has not `shown` it, and set the exit code."""
+    """Print the outcome of a run, unless the board has `shown` it, and set the exit code."""
     from bae.cli.team_output import counts_text, spent_text
 
     blockers = await team.store.blockers(team.project.id, open_only=True)
@@ -379,7 +390,7 @@ async def _print_dry_run(team: Team, tasks: list[Task], max_agents: int, retries
 
 @asynccontextmanager
 async def _beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
-    """Something that goes on until the block ends. What it fails with is reported, and does not end
+    """Run work beside the block, until the block ends. Its failure is reported, and does not end
     the block."""
     import asyncio
 

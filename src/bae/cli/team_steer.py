@@ -1,4 +1,4 @@
-"""What people do while a team works, from any terminal: watch, answer questions, steer and stop."""
+"""Commands for any terminal while a team works: watch, answer questions, steer and stop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OneOrAll = Annotated[
     str | None,
     typer.Argument(
         metavar="TASK",
-        help="A task: its key, or its number. Left out: the whole run.",
+        help="The key or number of a task. Default: the whole run.",
     ),
 ]
 
@@ -48,14 +48,14 @@ async def watch(
         typer.Option(
             metavar="N",
             min=0,
-            help="Where there is no terminal: print the events after this number, too.",
+            help="Without a terminal, also print the events after this number.",
         ),
     ] = None,
 ) -> None:
     """Show the work live, until Ctrl-C.
 
-    Tasks, agents, questions and what happened last are shown. The work may be done by another
-    process. Where there is no terminal, each event and each step of an agent is a line.
+    It shows tasks, agents, questions and the latest events, also if another process does the work.
+    Without a terminal, each event and each step of an agent is a line.
     """
     from bae.cli.team_board import watch as show
 
@@ -67,7 +67,7 @@ async def serve(
     team: Team,
     port: Annotated[
         int,
-        typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes a free one."),
+        typer.Option(metavar="N", min=0, max=65535, help="The port; 0 picks a free one."),
     ] = 0,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="The address to listen on.")
@@ -76,7 +76,7 @@ async def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A name under which the server is reached, besides loopback names; several times.",
+            help="A host name of the server, besides loopback names. Repeat for several.",
         ),
     ] = None,
     token: Annotated[
@@ -84,16 +84,16 @@ async def serve(
         typer.Option(
             metavar="TEXT",
             envvar="BAE_TEAM_TOKEN",
-            help="What every request has to send. Left out: a new one, which is printed.",
+            help="The token that every request must send. Default: a new one, which is printed.",
         ),
     ] = None,
     as_json: AsJSON = False,
 ) -> None:
     """Serve the team over HTTP, until Ctrl-C.
 
-    The API shows the plan, the tasks, what was done and what is asked, takes answers and steers the
-    team. Its endpoints are in /openapi.json. Every request has a token, on this machine too. The
-    work is shown at a terminal by `bae team watch`.
+    The API shows the plan, the tasks, the work and the open questions, takes answers and steers the
+    team. Its endpoints are in /openapi.json. Every request needs a token, on this machine too. To
+    watch the work at a terminal, use `bae team watch`.
     """
     import asyncio
 
@@ -115,8 +115,10 @@ async def serve(
 @team_command(group, "bae team blockers", "bae team blockers --all", "bae team blockers --full")
 async def blockers(
     team: Team,
-    every: Annotated[bool, typer.Option("--all", help="Those with an answer, too.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="With the output below them.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Include answered questions.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Show the output below each question.")
+    ] = False,
     as_json: AsJSON = False,
 ) -> None:
     """List the questions that tasks wait for."""
@@ -141,18 +143,20 @@ async def answer(
         str | None,
         typer.Argument(
             metavar="QUESTION",
-            help="The number of the question, or its task. Left out: all that are open are asked "
-            "at the terminal.",
+            help=(
+                "The number of the question, or its task. Default: all open questions, asked at "
+                "the terminal."
+            ),
         ),
     ] = None,
     text: Annotated[
         str | None,
-        typer.Argument(metavar="ANSWER", help="The answer; `@FILE` for a file of it."),
+        typer.Argument(metavar="ANSWER", help="The answer; `@FILE` reads it from a file."),
     ] = None,
 ) -> None:
     """Answer a question, so that its task continues.
 
-    It continues at once where the team is running, and in the next run otherwise.
+    The task continues at once if the team is running, and in the next run otherwise.
     """
     keys = {task.id: task.key for task in await team.tasks()}
     found = await team.store.blockers(team.project.id, open_only=True)
@@ -182,10 +186,10 @@ async def add_note(
     task: OneTask,
     text: Annotated[
         str,
-        typer.Argument(metavar="TEXT", help="What to mind; `@FILE` for a file of it."),
+        typer.Argument(metavar="TEXT", help="The note; `@FILE` reads it from a file."),
     ],
 ) -> None:
-    """Steer a task: its worker reads the note before it asks its LLM again, and a coding program
+    """Send a note to the worker of a task. The LLM reads it before its next round, a coding program
     with its next turn."""
     asked = await _steer(team, "note", task, read_text(text))
     key = asked.task.key if asked and asked.task else task
@@ -200,7 +204,7 @@ async def stop(team: Team, task: OneOrAll = None) -> None:
 
 @team_command(group, "bae team kill", "bae team kill report")
 async def kill(team: Team, task: OneOrAll = None) -> None:
-    """End a task, or the run, now. Work that is not merged stays on its branch."""
+    """End a task, or the run, now. Unmerged work stays on its branch."""
     await _ask_for(team, "kill", task)
 
 
@@ -225,20 +229,20 @@ async def retry(
     task: Annotated[
         str | None,
         typer.Argument(
-            metavar="TASK", help="A task: its key, or its number. Left out: all that failed."
+            metavar="TASK", help="The key or number of a task. Default: all failed tasks."
         ),
     ] = None,
 ) -> None:
-    """Do a task again, or all that failed.
+    """Do a task again, or all failed tasks.
 
-    It may have failed, been cancelled or skipped, or be blocked.
+    A task can be retried if it failed, was cancelled or skipped, or is blocked.
     """
     await _ask_for(team, "retry", task)
 
 
 @team_command(group, "bae team skip report")
 async def skip(team: Team, task: OneTask) -> None:
-    """Do without a task: those that depend on it continue."""
+    """Do without a task. Tasks that depend on it continue."""
     await _ask_for(team, "skip", task)
 
 

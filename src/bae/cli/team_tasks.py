@@ -1,4 +1,4 @@
-"""`bae team tasks`: the plan in a person's hands: look, approve, add, edit, drop."""
+"""`bae team tasks`: list, show, approve, add, edit and drop the tasks of a plan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ group = typer.Typer(
         "bae team tasks approve",
     ),
 )
-_TASKS: Final = typer.Argument(metavar="TASK…", help="Tasks: their keys or numbers.")
+_TASKS: Final = typer.Argument(metavar="TASK…", help="The keys or numbers of tasks.")
 
 
 def _make_option(kind: Any, *names: str, help: str, **more: Any) -> Any:
@@ -56,7 +56,7 @@ _FIELDS: Final = {
         str | None,
         "--description",
         "-d",
-        help="What is to be done, as the worker reads it; `@FILE` for a file of it.",
+        help="What the worker has to do; `@FILE` reads it from a file.",
     ),
     "kind": _make_option(str | None, "--kind", help="The worker: backend, frontend, test or docs."),
     "criteria": _make_option(
@@ -64,53 +64,62 @@ _FIELDS: Final = {
         "--criterion",
         "-c",
         metavar="TEXT",
-        help="When it is done; may be given several times.",
+        help="A criterion that shows when it is done. Repeat for several.",
     ),
     "files": _make_option(
         list[str] | None,
         "--file",
         "-f",
         metavar="FILE",
-        help="A file that it likely changes, which exists; several times.",
+        help="An existing file that it is likely to change. Repeat for several.",
     ),
     "new_files": _make_option(
         list[str] | None,
         "--new-file",
         metavar="FILE",
-        help="A file that it creates; several times.",
+        help="A file that it creates. Repeat for several.",
     ),
     "tests": _make_option(
         list[str] | None,
         "--test",
         metavar="TEST",
-        help="A test, file or group of tests that has to pass then, as one that fails now; several "
-        "times. Others that fail already may still fail.",
+        help=(
+            "A test, file or group of tests that must pass afterwards. Repeat for several. Other "
+            "tests that fail already may still fail."
+        ),
     ),
     "depends_on": _make_option(
         list[str] | None,
         "--after",
         metavar="TASK",
-        help="A task that must be merged first; several times. An empty text: none.",
+        help="A task that must be merged first. Repeat for several. An empty text means none.",
     ),
     "priority": _make_option(int | None, "--priority", "-p", help="Higher ones are first."),
     "proof": _make_option(
         Literal["new-tests", "named-tests", "failing-tests", "none"] | None,
         "--proof",
-        help="What shows that it is done: new tests that fail without it (usual), the tests that "
-        "--test names, acceptance tests of its feature that fail, or nothing. Then it has to be "
-        "approved --without-tests.",
+        help=(
+            "The proof that it is done: new tests that fail without it (usual), the tests that "
+            "--test names, acceptance tests of its feature that fail, or none, which must be "
+            "approved --without-tests."
+        ),
     ),
     "feature": _make_option(
         str | None,
         "--feature",
         metavar="NAME",
-        help="The feature that it is a part of: its tasks reach the team's branch together.",
+        help=(
+            "The feature that it belongs to. The tasks of a feature reach the team's branch "
+            "together."
+        ),
     ),
     "may": _make_option(
         Literal["add-tests", "change-tests", "change-test-setup"] | None,
         "--may",
-        help="What it may do to tests that exist: add to them (usual), also change and remove "
-        "them, or also change how tests are run.",
+        help=(
+            "The changes to existing tests that it may make: add to them (usual), also change and "
+            "remove them, or also change how tests are run."
+        ),
     ),
     "edits_tests": _make_option(
         bool | None,
@@ -130,7 +139,7 @@ def tasks(context: typer.Context) -> None:
 
 @team_command(group, "bae team tasks list", "bae team tasks list --json", name="list")
 async def list_(team: Team, as_json: AsJSON = False) -> None:
-    """Draw the tasks as a graph: each below the task that it waits for."""
+    """Draw the tasks as a graph, each below a task that it depends on."""
     found = await team.tasks()
     if as_json:
         print_json(as_data(found))
@@ -140,7 +149,7 @@ async def list_(team: Team, as_json: AsJSON = False) -> None:
 
 @team_command(group, "bae team tasks show add-login")
 async def show(team: Team, task: OneTask, as_json: AsJSON = False) -> None:
-    """Show one task: what is planned, what was tried, reviewed, asked and answered."""
+    """Show one task with its plan, attempts, reviews, questions and answers."""
     found = await team.task(task)
     attempts = await team.store.attempts(found.id)
     asked = await team.store.blockers(team.project.id)
@@ -167,11 +176,11 @@ async def approve(
         bool,
         typer.Option(
             "--without-tests",
-            help="Approve the named tasks, which no test proves, to be merged without tests.",
+            help="Approve the named tasks to be merged without tests that prove them.",
         ),
     ] = False,
 ) -> None:
-    """Approve tasks, so that they may run: those that are named, or all.
+    """Approve the named tasks, or all tasks, so that they may run.
 
     A task without tests is approved only by its name, with --without-tests or at a terminal. It
     ends as merged, not as completed.
@@ -216,16 +225,16 @@ async def add(
     title: Annotated[str | None, typer.Argument(metavar="TITLE", help="One line.")] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", help="Its short name. Left out: from the title."),
+        typer.Option("--key", help="Its short name. Default: from the title."),
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="FILE", help="Tasks in a JSON file; `-`: stdin."),
+        typer.Option("--from", metavar="FILE", help="A JSON file of tasks; `-` reads stdin."),
     ] = None,
     **fields: Any,
 ) -> None:
-    """Add a task, or the tasks in a file. What you add yourself is approved, unless no test is to
-    prove it."""
+    """Add a task, or the tasks in a file. Tasks that you add are approved, unless their proof is
+    none."""
     from bae.team.steering import check_files
 
     if (title is None) == (source is None):
@@ -256,7 +265,7 @@ async def edit(
     key: Annotated[str | None, typer.Option("--key", help="A new key.")] = None,
     **fields: Any,
 ) -> None:
-    """Change a task that is neither in progress nor merged; what is not named stays."""
+    """Change a task that is neither in progress nor merged. Other fields stay."""
     from bae.team.models import headline
     from bae.team.steering import change_task, check_files
 
@@ -285,7 +294,7 @@ async def drop(team: Team, tasks: Annotated[list[str], _TASKS]) -> None:
 
 
 async def _read_fields(team: Team, **fields: Any) -> dict[str, Any]:
-    """What a command line sets of a task."""
+    """The fields of a task that a command line sets."""
     given = {name: value for name, value in fields.items() if value is not None}
     if "edits_tests" in given:
         level = "change-tests" if given.pop("edits_tests") else "add-tests"
@@ -298,7 +307,7 @@ async def _read_fields(team: Team, **fields: Any) -> dict[str, Any]:
 
 
 def print_brief(named: str, *, with_tools: bool, as_json: bool) -> None:
-    """Print the brief that the worker of a task gets first: `bae prompts --task`."""
+    """Print the first brief for the worker of a task: `bae prompts --task`."""
 
     async def write() -> None:
         from bae.team.worker import preview_brief
@@ -315,13 +324,13 @@ def print_brief(named: str, *, with_tools: bool, as_json: bool) -> None:
 
 
 def _note_untested(*tasks: PlannedTask) -> None:
-    """Point out tasks that a person has to approve by name."""
+    """Point out tasks that a person must approve by name."""
     if untested := [task.key for task in tasks if task.proof == "none"]:
         print_next(f"bae team tasks approve {' '.join(untested)} --without-tests")
 
 
 def _note_kinds(*kinds: str) -> None:
-    """Point out kinds that only workers of the user's own may have."""
+    """Point out kinds of tasks without a built-in worker."""
     from bae.team.planning import KINDS
 
     for kind in dict.fromkeys(each for each in kinds if each not in KINDS):
@@ -339,7 +348,7 @@ def _read_tasks(text: str, source: str) -> list[dict[str, Any]]:
 
 
 def _check_task(values: dict[str, Any]) -> PlannedTask:
-    """A task from what a person wrote; its key is made from its title where there is none."""
+    """A task from a person's input. Without a key, its key is made from its title."""
     from bae.team.steering import make_task
 
     if not values.get("key"):

@@ -1,5 +1,5 @@
-"""One case with one contender: its run, timed and recorded, and its score. An error of the run is
-the result of the case; an error that is not the fault of the case is raised."""
+"""One case with one contender: run it, record it and score it. An error of the run is the result of
+the case. An error that is not the case's fault is raised."""
 
 from __future__ import annotations
 
@@ -39,24 +39,25 @@ if TYPE_CHECKING:
     from bae.run import GateAnswerer
 
 Contending: TypeAlias = "LM | str | Callable[[], LM] | None"
-"""An LM, the name of one, a function that makes one for each run, or None for the default LM of
-runs."""
+"""An LM, the name of an LM, a function that makes an LM for each run, or None for the default
+LM."""
 
 
 def new_run_ids() -> Iterator[str]:
-    """The ids for the runs of one evaluation, which no other has."""
+    """Unique ids for the runs of one evaluation."""
     stamp = f"{strftime('%Y%m%d-%H%M%S', gmtime())}-{urandom(3).hex()}"
     return (f"eval-{stamp}-{number}" for number in count(1))
 
 
 def is_eval_run(run_id: str) -> bool:
-    """Whether a run belongs to an evaluation; one that a user named `eval-monday` does not."""
+    """Whether a run belongs to an evaluation. A user's own id such as `eval-monday` does not
+    count."""
     return re.fullmatch(r"eval-\d{8}-\d{6}-[0-9a-f]{6}-\d+", run_id) is not None
 
 
 @dataclass(slots=True)
 class CaseRun:
-    """One case with one contender: its result, which is "not run" at first, and its LM work."""
+    """One case with one contender: its result, which is at first "not run", and its LM work."""
 
     contender: str
     lm: Contending
@@ -81,10 +82,10 @@ class CaseRunner:
 
     async def run(self, job: CaseRun) -> None:
         """Run a case and score it. It stays "not run" if a budget around the evaluation is spent,
-        or if this is cancelled.
+        or if the task is cancelled.
 
-        Raises what is not the fault of the case: a run that cannot start, a journal that cannot be
-        written.
+        Raises errors that are not the case's fault, such as a run that cannot start or a journal
+        that cannot be written.
         """
         records: list[Record] = []
         began = perf_counter()
@@ -109,38 +110,38 @@ class CaseRunner:
             except TimeoutError:
                 unscored = f"the metric took longer than {self.timeout:g} s"
         result = replace(job.result, judging=Usage.total(used))
-        spent = [said for each in (error, *scored.errors) if (said := _spent_by(each))]
+        spent = [text for each in (error, *scored.errors) if (text := _spent_by(each))]
         if spent:
             job.result = replace(result, error=spent[0])
             return
         has_met = any(isinstance(record, ClassMet) for record in records)
         hides = has_met or Secrets.of(self.types.graph).any
         if scored.errors:
-            result = replace(result, scoring_error=_described(scored.errors[-1], hides))
+            result = replace(result, scoring_error=_describe_chain(scored.errors[-1], hides))
             unscored = f"it could not be scored: {result.scoring_error}"
         job.metric_error = next((e for e in scored.errors if e.code in _OF_METRICS), None)
         if job.metric_error is not None:
-            result = replace(result, metric_error=_described(job.metric_error, hides))
+            result = replace(result, metric_error=_describe_chain(job.metric_error, hides))
         result = replace(result, nodes=scored.nodes)
         if ended is not None:
             result = replace(result, end=node_as_json(self.types, ended.result))
         if error is not None:
-            why = _described(error, hides)
+            why = _describe_chain(error, hides)
             result = replace(result, outcome="failed", score=0.0, error=why)
-        elif scored.whole is None:
+        elif scored.total is None:
             result = replace(result, outcome="unscored", error=unscored)
         else:
-            score, why = scored.whole.value, scored.whole.why
+            score, why = scored.total.value, scored.total.why
             result = replace(result, outcome="ended", score=score, why=why, error="")
         job.result = result
 
     async def _run(
         self, job: CaseRun, records: list[Record]
     ) -> tuple[GraphResult[Any] | None, BaseException | None]:
-        """The result of the run, or the error that it failed with."""
+        """Run the case. Returns the result, or the error of a failed run."""
 
         def observe(run: ObservedRun, record: Record) -> None:
-            # A body may run graphs of its own, which are other runs.
+            # A body may run other graphs. Their runs are not recorded here.
             if run.run_id == job.run_id and record.stored:
                 records.append(record)
 
@@ -148,7 +149,7 @@ class CaseRunner:
         late = TimeoutError(f"the case took longer than {self.timeout:g} s")
         task = asyncio.current_task()
         assert task is not None
-        # The journal keeps a run that is out of time as failed, not as cancelled.
+        # The journal shall store a run that timed out as failed, not as cancelled.
         explained(task, lambda _: late if bound.expired() else None)
         try:
             with observing(observe, patience=inf):
@@ -163,18 +164,18 @@ class CaseRunner:
                         run_id=job.run_id,
                     )
         except JournalError as error:
-            if error.code != "bae-journal-field":  # about a value of the run
-                raise  # about the store: the next run cannot be kept either
-            return None, error
+            if error.code != "bae-journal-field":
+                raise  # an error of the store: the next run cannot be stored either
+            return None, error  # an error of a value in this run
         except asyncio.CancelledError as error:
             if cancellations():
                 raise
-            return None, error  # raised by the case's own code: a failure like any other
+            return None, error  # raised by the case's own code, like any other failure
         except Exception as error:
             if bound.expired():
                 return None, late
             if not records:
-                raise  # no run has started: it is not the case's fault
+                raise  # no run has started, so this is not the case's fault
             return None, error
         finally:
             explained(task, lambda _: None)
@@ -192,7 +193,7 @@ _OF_METRICS: Final = ("bae-metric-failed", "bae-metric-score")
 
 
 def _spent_by(error: BaseException | None) -> str:
-    """What the error of a budget around the evaluation says, if that is the error or its cause."""
+    """The message of a spent budget around the evaluation, if `error` or a cause is its error."""
     while error is not None:
         if isinstance(error, BudgetError) and error.budget in budgets_in_force():
             return error.message
@@ -206,14 +207,14 @@ def _lm_for_run(given: Contending) -> LM | str | None:
     return cast("LM | str | None", given)
 
 
-def _described(error: BaseException, hides: bool) -> str:
-    """An error in one line, with its causes. If the graph has secrets (`hides`), the messages of
-    causes are left out, since they may quote one."""
+def _describe_chain(error: BaseException, hides: bool) -> str:
+    """An error with its causes, in one line. If the graph has secrets (`hides`), the messages of
+    causes are left out, since they may quote a secret."""
     causes = [describe(error)]
     cause = error.cause if isinstance(error, BaeError) else None
     while cause is not None and len(causes) < _CAUSES:
         text = type(cause).__name__ if hides else describe(cause)
-        # What is wrong with the fields of an answer is in the error itself.
+        # The error itself already lists the invalid fields of an answer.
         if not isinstance(cause, ValidationError) or text.partition(": ")[2] not in causes[-1]:
             causes.append(text)
         cause = cause.cause if isinstance(cause, BaeError) else None
@@ -224,7 +225,7 @@ def _described(error: BaseException, hides: bool) -> str:
 
 
 def _gate_met(gates: Sequence[OpenGate]) -> GateError:
-    """The error of a case that waits for a person."""
+    """The error for a case whose run waits for a person."""
     questions = "; ".join(f"{gate.place}: {gate.question}" for gate in gates)
     return GateError(
         f"the run waits for a person: {questions} (give the case its answers, as "
@@ -235,15 +236,15 @@ def _gate_met(gates: Sequence[OpenGate]) -> GateError:
 
 
 async def _fail_parked(journal: Journal, run_id: str, error: GateError) -> None:
-    """Mark a run that waits as failed, so that it does not stay in the queue of gates."""
+    """Mark a waiting run as failed, so that no person is asked."""
 
-    async def failed() -> None:
+    async def fail() -> None:
         claim: Claim = await journal.claim(run_id)
         await journal.release(claim, "failed", (), (), describe(error))
 
     try:
         # A claim that is never released would keep the run from other processes.
-        await finish_despite_cancel(failed())
+        await finish_despite_cancel(fail())
     except JournalError as raised:
         if raised.code not in ("bae-run-owned", "bae-run-ended"):  # someone has answered it
             raise
@@ -253,48 +254,48 @@ async def _fail_parked(journal: Journal, run_id: str, error: GateError) -> None:
 
 
 def case_as_json(types: CaseTypes, case: Case) -> dict[str, Any]:
-    """What a case starts with and expects, without secrets: `input`, `expected`, `expected_type`,
-    `nodes` and `answers`, each if there is one."""
+    """The inputs and expectations of a case without secrets: `input`, and if given `expected`,
+    `expected_type`, `nodes` and `answers`."""
     if isinstance(case.inputs, Node):
-        found: dict[str, Any] = {"input": node_as_json(types, case.inputs)["fields"]}
+        data: dict[str, Any] = {"input": node_as_json(types, case.inputs)["fields"]}
     else:
-        found = {"input": _shown(types, case.inputs, [types.graph.start])}
+        data = {"input": _fields_as_json(types, case.inputs, [types.graph.start])}
     if case.expected is not None:
         end = types.expected_end(case)
         ends = types.graph.terminal_nodes if end is None else (end,)
-        found["expected"] = _shown(types, case.expected, ends)
+        data["expected"] = _fields_as_json(types, case.expected, ends)
     if case.expected_type:
-        found["expected_type"] = case.expected_type
+        data["expected_type"] = case.expected_type
     if case.nodes:
-        found["nodes"] = {
-            name: _shown(types, fields, [cls] if (cls := types.by_name.get(name)) else ())
+        data["nodes"] = {
+            name: _fields_as_json(types, fields, [cls] if (cls := types.by_name.get(name)) else ())
             for name, fields in case.nodes.items()
         }
     if case.answers:
-        found["answers"] = {
+        data["answers"] = {
             place: as_json(value)
             for place, value in case.answers.items()
             if types.gates[place][1] not in secret_fields(types.gates[place][0])
         }
-    return found
+    return data
 
 
 def node_as_json(types: CaseTypes, node: Node) -> dict[str, Any]:
-    """A node as `{"type": …, "fields": {…}}`; `withheld` names the secret fields that are left
-    out, if there are any."""
+    """A node as `{"type": …, "fields": {…}}`. Secret fields are left out, and `withheld` names
+    them."""
     cls = type(node)
     codec = node_codec(cls)
-    held = {name: value for name, value in node.__dict__.items() if name not in codec.live}
-    fields = {name: as_json(value) for name, value in held.items() if name not in codec.secret}
-    found: dict[str, Any] = {"type": types.names.get(cls, cls.__name__), "fields": fields}
-    withheld = [name for name in held if name in codec.secret]
-    return {**found, "withheld": withheld} if withheld else found
+    stored = {name: value for name, value in node.__dict__.items() if name not in codec.live}
+    fields = {name: as_json(value) for name, value in stored.items() if name not in codec.secret}
+    data: dict[str, Any] = {"type": types.names.get(cls, cls.__name__), "fields": fields}
+    withheld = [name for name in stored if name in codec.secret]
+    return {**data, "withheld": withheld} if withheld else data
 
 
-def _shown(
+def _fields_as_json(
     types: CaseTypes, given: Mapping[str, Any], classes: Iterable[type[Node]]
 ) -> dict[str, Any]:
-    """Fields as JSON, without those that are a secret of one of the classes."""
+    """Fields as JSON, without fields that are secret in one of the classes."""
     hidden = {
         name
         for cls in classes

@@ -1,5 +1,5 @@
-"""Whether cases fit the types of a graph: the start node, the expected fields and classes, and the
-answers to gates, all checked before anything runs."""
+"""Checks that cases fit the types of a graph: the start node, the expected fields and classes, and
+the answers to gates. Everything is checked before anything runs."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ Checked: TypeAlias = "tuple[str, Case | None, list[str]]"
 
 
 def every_node(graph: Graph[Any, Any]) -> tuple[type[Node], ...]:
-    """The node classes of a graph and of the graphs inside it, behind a `Dep` or a `Map`: each
-    once, the start first, those inside after those around them."""
+    """The node classes of a graph and of the graphs inside it (behind a `Dep` or a `Map`), without
+    duplicates. The start is first, and inner classes follow outer classes."""
     return tuple(dict.fromkeys(cls for each in graph.graphs for cls in each.plans))
 
 
 class CaseTypes:
-    """The types of a graph, as its cases have to fit them."""
+    """The types of a graph that its cases must fit."""
 
     def __init__(self, graph: Graph[Any, Any]) -> None:
         self.graph = graph
         self.names = _names_for(every_node(graph))
-        """The name of each class in cases and tables: a second class of one name is `Reply 2`."""
+        """The name of each class in cases and tables. A second class of the same name is
+        `Reply 2`."""
         self.by_name = {name: cls for cls, name in self.names.items()}
         self._ends = tuple(graph.terminal_nodes)
         self.gates = {
@@ -51,11 +52,12 @@ class CaseTypes:
             for field in plan_of(cls, strict=True).fields.values()
             if field.asks_person and field.fills == "source"
         }
-        """The gates of the graph and of graphs in it, by their name in cases: `Refund.approved`."""
+        """The gates of the graph and of inner graphs, by their name in cases: `Refund.approved`."""
 
     def check(self, cases: Iterable[Checked], what: str) -> list[Case]:
-        """The cases, if all of them fit; otherwise all problems are raised, under `what`."""
-        found: list[Case] = []
+        """Return the cases if all of them fit. Otherwise raise all problems; `what` begins the
+        message."""
+        fitting: list[Case] = []
         problems: list[str] = []
         labels: dict[str, str] = {}
         for label, case, known in cases:
@@ -66,21 +68,21 @@ class CaseTypes:
                     other = "another case" if label == case.name else labels[case.name]
                     wrong.append(f"name: {other} is called {case.name!r} too")
                 labels.setdefault(case.name, label)
-                found.append(case)
+                fitting.append(case)
             problems.extend(f"{label}: {each}" for each in wrong)
             if len(problems) > MOST_PROBLEMS:
                 break
         if problems:
             raise invalid_cases(what, problems)
-        return found
+        return fitting
 
     def fields_of(self, given: Any) -> Any:
-        """The fields that an `input` gives, which may be the value of the only field."""
+        """The fields of an `input`, which may also be the value of the only field."""
         only = _only_field(self.graph.start)
         if only is None or isinstance(given, Node):
             return given
         if isinstance(given, Mapping):
-            # An object that names no field may be the value of the only one.
+            # An object that names no field may be the value of the only field.
             known = _fields_by_name(self.graph.start)
             if not given or any(name in known for name in cast(Mapping[str, Any], given)):
                 return cast(Any, given)
@@ -89,31 +91,31 @@ class CaseTypes:
         return {only: cast(Any, given)}
 
     def start(self, inputs: Mapping[str, Any] | Node) -> Node:
-        """The start node of a run, a new one for each run, since bodies may change it. Raises what
-        its validators raise."""
+        """Make a start node for a run. Each run gets its own, since bodies may change it. Raises
+        the errors of its validators."""
         if isinstance(inputs, Node):
-            return _copied(inputs)
+            return _copy_value(inputs)
         cls = self.graph.start
-        fields = self.by_field(cls, {name: _copied(value) for name, value in inputs.items()})
+        fields = self.by_field(cls, {name: _copy_value(value) for name, value in inputs.items()})
         if cls.__init__ is Node.__init__ and is_json(fields):
             known = frozenset(name for name in fields if name in cls.__pydantic_fields__)
             return from_answer(cls, fields, known)
         return cls(**fields)
 
     def with_files(self, inputs: Any, folder: Path) -> Any:
-        """Inputs with the files that they name in a folder: `@photo.png`, for a field that holds an
-        image or a document. Raises `OSError` or `ValueError` for a path that leads elsewhere, and a
-        file that cannot be read."""
+        """Read the files that inputs name, such as `@photo.png` for an image or document field.
+        Raises `OSError` or `ValueError` for a path outside the folder, and for a file that cannot
+        be read."""
         if isinstance(inputs, Node) or not isinstance(inputs, Mapping):
             return inputs
         start, root = self.graph.start, folder.resolve()
         names = _fields_by_name(start)
 
         def read(path: str) -> File:
-            found = (root / path).resolve()
-            if not found.is_relative_to(root):
+            full = (root / path).resolve()
+            if not full.is_relative_to(root):
                 raise ValueError(f"{path} is not in the folder of the cases")
-            return file_of(read_file(found, MAX_BYTES), found.name)
+            return file_of(read_file(full, MAX_BYTES), full.name)
 
         def with_file(name: str, value: Any) -> Any:
             field = names.get(name, "")
@@ -124,18 +126,18 @@ class CaseTypes:
         return {name: with_file(name, value) for name, value in given.items()}
 
     def by_field(self, cls: type[Node], given: Mapping[str, Any]) -> dict[str, Any]:
-        """Values by the names of fields, where some are given by an alias."""
+        """Values by the names of their fields. `given` may use aliases."""
         known = _fields_by_name(cls)
         return {known.get(name, name): value for name, value in given.items()}
 
     def expectation(self, cls: type[Node], expected: Mapping[str, Any]) -> dict[str, Any]:
-        """Expected values as the fields of a class read them. Raises what its validators raise."""
+        """Validate expected values as fields of a class. Raises the errors of its validators."""
         fields = self.by_field(cls, expected)
         return validated(cls, fields, frozenset(fields) if is_json(fields) else None)
 
     def expected_end(self, case: Case) -> type[Node] | None:
-        """The class that a case expects its run to end at: the one it names, or the only one with
-        the fields it expects; None where that could be several, or any."""
+        """The class at which a case expects its run to end: the named class, or the only class with
+        the expected fields. None if several classes fit, or if the case expects no end."""
         if case.expected_type:
             return self.by_name.get(case.expected_type)
         if case.expected is None or case.metric is not None:
@@ -146,7 +148,7 @@ class CaseTypes:
         return fits[0] if len(fits) == 1 else None
 
     def answerer(self, case: Case, otherwise: GateAnswerer | None) -> GateAnswerer | None:
-        """What answers the gates in a run of a case: the case, and then `otherwise`."""
+        """A function that answers the gates of a run from the case, then from `otherwise`."""
         if not case.answers:
             return otherwise
         places = {met: place for place, met in self.gates.items()}
@@ -163,23 +165,23 @@ class CaseTypes:
         return answer
 
     def problems(self, case: Case) -> list[str]:
-        """What does not fit, as `input.age: Input should be …`; empty if everything fits."""
-        found = self._start_problems(case.inputs)
-        if case.metric is None:  # otherwise what is expected is for the metric to know
-            found += self._end_problems(case)
+        """The problems of a case, such as `input.age: Input should be …`. Empty if it fits."""
+        problems = self._start_problems(case.inputs)
+        if case.metric is None:  # a metric may expect anything
+            problems += self._end_problems(case)
         for name, fields in case.nodes.items():
             if name in self.by_name:
-                found += self._field_problems(f"nodes.{name}", self.by_name[name], fields)
+                problems += self._field_problems(f"nodes.{name}", self.by_name[name], fields)
             else:
-                found.append(f"nodes: {name!r} is no such node, {suggest(name, self.by_name)}")
+                problems.append(f"nodes: {name!r} is no such node, {suggest(name, self.by_name)}")
         for place, value in case.answers.items():
             if place in self.gates:
                 cls, name = self.gates[place]
-                found += self._field_problems(f"answers.{cls.__name__}", cls, {name: value})
+                problems += self._field_problems(f"answers.{cls.__name__}", cls, {name: value})
             else:
                 hint = suggest(place, self.gates)
-                found.append(f"answers.{place}: there is no such gate, {hint}")
-        return found
+                problems.append(f"answers.{place}: there is no such gate, {hint}")
+        return problems
 
     def _start_problems(self, inputs: object) -> list[str]:
         start = self.graph.start
@@ -210,7 +212,7 @@ class CaseTypes:
             for name in case.expected
             if name not in known and len(among) > 1
         ]
-        # With several ends it is enough to fit one of them; otherwise the nearest is reported.
+        # With several ends, one must fit. Otherwise report the problems of the nearest.
         fits = (self._field_problems("expected", end, case.expected) for end in among)
         return unknown or min(fits, key=len)
 
@@ -227,7 +229,7 @@ class CaseTypes:
 
 
 def _faults(place: str, cls: type[Node], check: Callable[[], object]) -> list[str]:
-    """What validators of a class find wrong."""
+    """The errors of a class's validators."""
     try:
         check()
     except ValidationError as error:
@@ -238,33 +240,33 @@ def _faults(place: str, cls: type[Node], check: Callable[[], object]) -> list[st
 
 
 def _names_for(nodes: Sequence[type[Node]]) -> dict[type[Node], str]:
-    found: dict[type[Node], str] = {}
+    names: dict[type[Node], str] = {}
     for cls in nodes:
-        number = 1 + sum(other.__name__ == cls.__name__ for other in found)
-        found[cls] = cls.__name__ if number == 1 else f"{cls.__name__} {number}"
-    return found
+        number = 1 + sum(other.__name__ == cls.__name__ for other in names)
+        names[cls] = cls.__name__ if number == 1 else f"{cls.__name__} {number}"
+    return names
 
 
-def _copied(value: Any) -> Any:
-    """A copy that shares nothing; the value itself where it cannot be copied, as a client."""
+def _copy_value(value: Any) -> Any:
+    """A deep copy, or the value itself if it cannot be copied, such as a client."""
     try:
         return deepcopy(value)
-    except Exception:  # whatever a value raises that cannot be copied
+    except Exception:  # a value that cannot be copied may raise anything
         return value.model_copy() if isinstance(value, Node) else value
 
 
 def _fields_by_name(cls: type[Node]) -> dict[str, str]:
-    """The fields, by their names and by their aliases."""
-    found: dict[str, str] = {}
+    """The names of the fields, by their names and by their aliases."""
+    by_alias: dict[str, str] = {}
     for name, info in cls.__pydantic_fields__.items():
         for alias in (info.validation_alias, info.alias):
             if isinstance(alias, str):
-                found[alias] = name
-    return {**found, **{name: name for name in cls.__pydantic_fields__}}
+                by_alias[alias] = name
+    return {**by_alias, **{name: name for name in cls.__pydantic_fields__}}
 
 
 def _only_field(cls: type[Node]) -> str | None:
-    """The one field to give, where there is only one."""
+    """The only field that an input must give, or None."""
     plain = plan_of(cls, strict=True).plain
     required = [field for field in plain if field.required]
     chosen = required if len(required) == 1 else plain

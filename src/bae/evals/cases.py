@@ -1,4 +1,4 @@
-"""The cases that a graph is evaluated on: what a run starts with, and what is expected of it."""
+"""Cases for evaluations: the inputs of a run, and the expected result."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class CaseMetric(Protocol):
-    """How good a run is, from 0 to 1: a function, async or not, of the case and the result. Return
-    a `Score` to say why, too."""
+    """A function, async or not, that takes a case and its result and returns a score from 0 to 1,
+    or a `Score` with a reason."""
 
     def __call__(
         self, case: Case, result: GraphResult[Any], /
@@ -34,19 +34,18 @@ class CaseMetric(Protocol):
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
 class Case:
-    """One case: a run that starts with `inputs`, and what is expected of it.
+    """One case of an evaluation.
 
-    - `inputs`: the fields of the start node, as JSON or Python values, or the node itself.
-    - `name`: its name in tables, different from that of every other case; by default `case 3`, by
-      its position.
-    - `expected`: fields of the node that the run should end at, by name or alias. Fields that you
-      leave out may have any value.
-    - `expected_type`: the name of the node class that the run should end at. By default the class
-      that has the `expected` fields, if only one has.
-    - `nodes`: expected fields of nodes on the way, by the name of their class, `{}` if it is enough
-      that the run reaches it. Of several nodes of a class the last one counts.
-    - `metadata`: anything else for your metric.
-    - `metric`: how this case is scored, if the evaluation has no metric.
+    - `inputs`: the fields of the start node as JSON or Python values, or the node itself.
+    - `name`: a unique name for tables. The default is its position, such as `case 3`.
+    - `expected`: fields of the node at which the run should end, by name or alias. Other fields may
+      have any value.
+    - `expected_type`: the name of the node class at which the run should end. The default is the
+      only class that has the `expected` fields.
+    - `nodes`: expected fields of nodes on the way, by the name of their class. `{}` expects only
+      that the run reaches the class. If the run has several nodes of a class, the last counts.
+    - `metadata`: any data for your metric.
+    - `metric`: scores this case if the evaluation has no metric.
     - `answers`: the answers to the gates of the run, by class and field:
       `{"Refund.approved": True}`.
     """
@@ -65,14 +64,14 @@ def load_cases(path: str | Path, graph: Graph[Any, Any], *, own_metric: bool = F
     """Read the cases for a graph from a file.
 
     A `.jsonl` file has one JSON object per line: `{"input": {"message": "hi"}, "expected": {"mood":
-    "calm"}}`, with `name`, `expected_type`, `nodes`, `metadata` and `answers` if you like; see
-    `Case`. For an image or a document, `@photo.png` names a file in the folder of the cases, or in
-    one below. If the start node has one field to give, `input` may be its value alone. A `.json` or
-    `.yaml` file is a dataset of pydantic-evals; with `own_metric=True` its evaluators are left out,
-    for cases that you score with a metric of your own.
+    "calm"}}`. The keys `name`, `expected_type`, `nodes`, `metadata` and `answers` are optional; see
+    `Case`. For an image or a document, `@photo.png` names a file in the folder of the cases or
+    below it. If the start node needs only one field, `input` may be its value alone. A `.json` or
+    `.yaml` file is a dataset of pydantic-evals. With `own_metric=True` its evaluators are ignored,
+    so that you can score the cases with your own metric.
 
-    Every case is checked against the graph's types before anything runs. All problems are raised
-    together, with line and field, as a `BaeError` (`bae-cases-invalid`).
+    Every case is checked against the graph's types. All problems are raised together as one
+    `BaeError` (`bae-cases-invalid`), with line and field.
     """
     from bae.evals.case_types import CaseTypes
 
@@ -83,25 +82,25 @@ def load_cases(path: str | Path, graph: Graph[Any, Any], *, own_metric: bool = F
         return load_dataset(file, graph, own_metric=own_metric)
     types = CaseTypes(graph)
     try:
-        found = types.check(_lines(file, types), f"{file} has cases that {graph.name} cannot run")
+        cases = types.check(_lines(file, types), f"{file} has cases that {graph.name} cannot run")
     except OSError as error:
         raise invalid_cases(
             f"the cases in {file} cannot be read",
             cause=error,
             fix="check the path and its permissions; a .jsonl file has one JSON object in a line",
         ) from error
-    if not found:
+    if not cases:
         raise invalid_cases(
             f"there is no case in {file}",
             fix='write one JSON object in a line, as {"input": {…}, "expected": {…}}',
         )
-    return found
+    return cases
 
 
 DATASETS: Final = (".json", ".yaml", ".yml")
 """The suffixes of files that are datasets of pydantic-evals."""
 MOST_PROBLEMS: Final = 20
-"""How many problems one error lists."""
+"""The most problems that one error lists."""
 
 
 def invalid_cases(
@@ -120,7 +119,7 @@ def invalid_cases(
 
 
 def suggest(name: str, among: Iterable[str]) -> str:
-    """A hint for a name that is not among these: the nearest one, or else all."""
+    """A hint for an unknown name: the most similar known name, or all of them."""
     names = [*among]
     near = get_close_matches(name, names, n=1)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none'}"
@@ -133,10 +132,10 @@ def _lines(file: Path, types: CaseTypes) -> Iterator[Checked]:
     with open_file(file) as opened:
         for number, line in enumerate(read_lines(opened), 1):
             if line.strip(b" \t\r\n\xef\xbb\xbf"):
-                yield (f"line {number}", *_read(number, line, types, file.parent))
+                yield (f"line {number}", *_read_case(number, line, types, file.parent))
 
 
-def _read(
+def _read_case(
     number: int, line: bytes, types: CaseTypes, folder: Path
 ) -> tuple[Case | None, list[str]]:
     try:

@@ -1,5 +1,5 @@
-"""Datasets of pydantic-evals as cases of bae: inputs and expected outputs by the fields of the
-graph's nodes, and evaluators as the metric of each case."""
+"""Datasets of pydantic-evals as cases: their inputs and expected outputs become fields of the
+graph's nodes, and their evaluators become the metric of each case."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ if TYPE_CHECKING:
 
 
 def cases_of(dataset: Any, graph: Graph[Any, Any], *, own_metric: bool = False) -> list[Case]:
-    """The cases of a `pydantic_evals.Dataset`, for a graph.
+    """Convert a `pydantic_evals.Dataset` to cases for a graph.
 
-    Inputs are a mapping of the start node's fields, the start node itself, another model with such
-    fields, or the value of its only field. An expected output is the same for the node that the run
-    ends at. The evaluators of the dataset and of each case score the case if the evaluation has no
-    metric: assertions as 0 or 1, scores as they are, which must be from 0 to 1, and the mean of
-    all; labels are left out.
+    The inputs of a case may be a mapping of the start node's fields, the start node, another model
+    with these fields, or the value of the only field. An expected output has the same forms, for
+    the node at which the run ends.
 
-    If an evaluator returns nothing for a case, as `EqualsExpected` for one that expects nothing,
-    the others count; if none returns anything, the case is scored as one without evaluators.
+    If the evaluation has no metric, the evaluators of the dataset and of the case score it.
+    Assertions count 0 or 1, scores must be from 0 to 1, labels are ignored, and the score of the
+    case is the mean. An evaluator that returns nothing does not count, such as `EqualsExpected` in
+    a case that expects nothing. If no evaluator returns a score, the case is scored by its expected
+    fields.
 
-    An evaluator gets the node that the run ended at as `ctx.output`, and the expected one as such a
-    node too, where the dataset has only some of its fields; but plain values where the dataset
-    expects plain values. Evaluators that need spans, or a report, are refused by name. With
-    `own_metric=True`, for a metric of your own, evaluators are ignored.
+    An evaluator gets the last node of the run as `ctx.output`, and the expected output as such a
+    node too, even if the dataset has only some of its fields. If the dataset expects plain values,
+    it gets plain values. Evaluators that need spans or a report are refused. With
+    `own_metric=True`, evaluators are ignored, for a metric of your own.
     """
     return _cases(dataset, graph, "the dataset", own_metric)
 
@@ -57,11 +58,11 @@ def load_dataset(
     *,
     own_metric: bool = False,
 ) -> list[Case]:
-    """The cases in a YAML or JSON file that `Dataset.to_file` of pydantic-evals wrote. Give the
-    classes of the `evaluators` that the file names and pydantic-evals does not have; or
-    `own_metric=True` if you score with a metric of your own, which needs none of them."""
-    found = need("pydantic_evals", extra="evals", by=f"reading {Path(path).name}")
-    of_any = found.Dataset[Any, Any, Any]
+    """Read cases from a YAML or JSON file that `Dataset.to_file` of pydantic-evals wrote. Pass the
+    classes of custom `evaluators` that the file names. Pass `own_metric=True` to ignore evaluators,
+    for a metric of your own."""
+    package = need("pydantic_evals", extra="evals", by=f"reading {Path(path).name}")
+    of_any = package.Dataset[Any, Any, Any]
     try:
         content = _read_content(Path(path))
         if own_metric:
@@ -78,7 +79,7 @@ def load_dataset(
             fix="read it with load_dataset(path, graph, evaluators=[…]); or with own_metric=True, "
             "and score the cases with a metric of yours",
         ) from error
-    except Exception as error:  # of YAML, of JSON, of its shape
+    except Exception as error:  # invalid YAML or JSON, or another shape
         raise invalid_cases(
             f"{path} is no dataset of pydantic-evals",
             cause=error,
@@ -103,7 +104,7 @@ def _cases(
         )
     types = CaseTypes(graph)
     reader = _Reader(dataset, types, folder)
-    # Evaluators get what is expected as a node, so that is checked before they become the metric.
+    # Evaluators get the expected output as a node, so check it before they become the metric.
     what = f"{where} has cases that {graph.name} cannot run"
     cases = types.check(reader.cases(dataset), what)
     if not cases:
@@ -115,15 +116,15 @@ def _cases(
 
 
 class _Reader:
-    """The cases of a dataset, as cases for a graph."""
+    """Converts the cases of a dataset to cases for a graph."""
 
     def __init__(self, dataset: Any, types: CaseTypes, folder: Path | None) -> None:
         self._types, self._folder = types, folder
         ends = types.graph.terminal_nodes
         plain = plan_of(ends[0], strict=True).plain if len(ends) == 1 else ()
         self._only = plain[0].name if len(plain) == 1 else None
-        """The field that an expected plain value is the value of."""
-        # A task returns one shape: where one case expects a plain value, all evaluators get one.
+        """The field to which an expected plain value belongs."""
+        # A task returns one shape: if one case expects a plain value, all evaluators get one.
         self._plain = any(self._is_plain(case.expected_output) for case in dataset.cases)
 
     def cases(self, dataset: Any) -> Iterator[Checked]:
@@ -168,24 +169,24 @@ class _Reader:
         return replace(case, metric=_Evaluators(evaluators, each, plain, self._types))
 
     def _is_plain(self, expected: Any) -> bool:
-        """Whether an expected output is the value of a field, and not the fields by name."""
+        """Whether an expected output is the value of a field instead of fields by name."""
         if expected is None or isinstance(expected, Node):
             return False
         if not isinstance(expected, Mapping | BaseModel):
             return True
         if self._only is None or self._only in _by_name(expected):
             return False
-        try:  # an object may be the value of the field, or misspell the name of the field
+        try:  # an object may be the value of the field, or may misspell the field's name
             self._types.expectation(self._types.graph.terminal_nodes[0], {self._only: expected})
-        except Exception:  # validators are the node's own code
+        except Exception:  # the node's own validators may raise anything
             return False
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class _Evaluators:
-    """The evaluators of one case, as its metric. `plain` names the field of the end that they get
-    as the output, if they expect a plain value."""
+    """The evaluators of one case as its metric. If they expect a plain value, `plain` names the
+    field of the last node that they get."""
 
     evaluators: Sequence[Any]
     written: Any
@@ -194,7 +195,7 @@ class _Evaluators:
 
     async def __call__(self, case: Case, result: GraphResult[Any]) -> Score:
         context = self._context(case, result)
-        found: list[float] = []
+        scores: list[float] = []
         reasons: list[str] = []
         silent = False
         for evaluator in self.evaluators:
@@ -212,16 +213,16 @@ class _Evaluators:
                 if isinstance(value, str):
                     continue
                 score = read_score(value, where=f"{what} {name}")
-                found.append(score.value)
+                scores.append(score.value)
                 if score.value < 1:
                     reasons.append(f"{name}: {reason or f'{score.value:.2g}'}")
-        if found:
-            return Score(fmean(found), "; ".join(reasons))
+        if scores:
+            return Score(fmean(scores), "; ".join(reasons))
         if silent:
             expects = replace(case, metric=None)
             scored = await Scoring(self.types).score(expects, result, measure(result.journal))
-            assert scored.whole is not None
-            return scored.whole
+            assert scored.total is not None
+            return scored.total
         raise BaeError(
             f"the case {case.name!r}: its evaluators gave labels alone, and no score",
             code="bae-metric-score",
@@ -260,7 +261,7 @@ class _Evaluators:
         )
 
     def _expected_node(self, case: Case, end: Node) -> Any:
-        """What is expected as a node, equal to the one that the run ended at if that is right."""
+        """The expected output as a node. It equals the last node of the run if that is right."""
         expected = self.written.expected_output
         if expected is None or isinstance(expected, Node) or case.expected is None:
             return expected
@@ -269,7 +270,7 @@ class _Evaluators:
             return expected
         try:
             return end.model_copy(update=self.types.expectation(type(end), fields))
-        except Exception:  # another end is meant, with fields of the same names
+        except Exception:  # the case expects another class with the same field names
             return expected
 
 
@@ -282,11 +283,11 @@ _OF_SPANS: Final = (
     "MaxToolCalls",
     "MaxModelRequests",
 )
-"""Evaluators of pydantic-evals that fail every case without spans."""
+"""Evaluators of pydantic-evals that need spans."""
 
 
 def _unusable_evaluators(dataset: Any) -> Iterator[str]:
-    """The evaluators of a dataset that bae has nothing for, each with the reason."""
+    """The evaluators of a dataset that bae does not support, each with the reason."""
     for each in getattr(dataset, "report_evaluators", ()):
         yield f"{type(each).__name__}: it looks at a report of pydantic-evals, and there is none"
     named = [("", each) for each in dataset.evaluators]
@@ -299,7 +300,7 @@ def _unusable_evaluators(dataset: Any) -> Iterator[str]:
 
 
 def _read_content(path: Path) -> dict[str, Any]:
-    """What the file of a dataset holds."""
+    """Read the file of a dataset."""
     text = read_text(path)
     if path.suffix.lower() == ".json":
         return json.loads(text)
@@ -307,21 +308,21 @@ def _read_content(path: Path) -> dict[str, Any]:
 
 
 _MOST_REPEATED: Final = 1_000_000
-"""Values and characters that the aliases of a YAML file may add to it."""
+"""The most values and characters that the aliases of a YAML file may add."""
 _ENDLESS: Final = 1 << 60
 _LONGEST_NUMBER: Final = 4300
-"""Characters, as many as Python takes itself: those of a number like 1:59:59 take time that grows
-with the square of it."""
+"""The most characters of a number, the limit of Python itself. The time to parse a number like
+1:59:59 grows with the square of its length."""
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def _read_yaml(text: str, yaml: Any) -> Any:
-    """What a YAML file holds. A few lines of aliases that name each other can stand for more values
-    than fit into memory, so that they are counted before the values are made."""
+    """Parse a YAML text. A few lines of nested aliases can stand for more values than fit into
+    memory, so they are counted before the values are made."""
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()
-        if root is not None and _repeated(root) > _MOST_REPEATED:
+        if root is not None and _count_repeated(root) > _MOST_REPEATED:
             raise ValueError(
                 f"its aliases (*name) repeat more than {_MOST_REPEATED:,} values and characters: "
                 "write fewer of them, or use a .jsonl file"
@@ -331,15 +332,15 @@ def _read_yaml(text: str, yaml: Any) -> Any:
         loader.dispose()
 
 
-def _repeated(root: Any) -> int:
-    """How many values and characters of a YAML document are there because of aliases."""
-    sizes: dict[int, int] = {}  # with what is inside
+def _count_repeated(root: Any) -> int:
+    """How many values and characters of a YAML document come from aliases."""
+    sizes: dict[int, int] = {}  # including nested nodes
     written = 0
 
     def size(node: Any) -> int:
         nonlocal written
         if id(node) not in sizes:
-            sizes[id(node)] = _ENDLESS  # of a node inside itself
+            sizes[id(node)] = _ENDLESS  # for a node inside itself
             kind, value = node.id, node.value  # a text, a list, or a list of keys and values
             own = 1 + (len(value) if kind == "scalar" else 0)
             if own > _LONGEST_NUMBER and node.tag in _NUMBERS:
@@ -359,7 +360,7 @@ def _drop_evaluators(content: dict[str, Any]) -> None:
 
 
 def _by_name(value: Any) -> Any:
-    """The fields of a model that is no node, by name; everything else as it is."""
+    """The fields of a model by name. Nodes and other values are returned unchanged."""
     if isinstance(value, BaseModel) and not isinstance(value, Node):
         return dict(value)
     return value

@@ -1,5 +1,5 @@
-"""Running a graph over cases with one LM or several: bounded workers share a list of jobs until all
-are done or the evaluation is stopped."""
+"""`evaluate`: run a graph over cases with one or more LMs. A limited number of workers share the
+runs until all are done or the evaluation is stopped."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from bae.run import GateAnswerer
 
 Progressing = Callable[[int, int, str, CaseResult], object]
-"""Called after each case: how many are done, of how many, the contender, and the result."""
+"""Called after each case with the number of cases done, their total, the contender and the
+result."""
 
 _log = logging.getLogger("bae.evals")
 
@@ -63,40 +64,37 @@ async def evaluate(
     answer: GateAnswerer | None = None,
     stop: asyncio.Event | None = None,
 ) -> Evaluation:
-    """Run a graph over cases with each of the `lms`, and report score, validity, cost and latency
-    of each: in total, per node class, and each against the first.
+    """Run a graph over cases with each of the `lms`. The report has score, validity, cost and
+    latency of each LM, in total and per node class, and its difference from the first LM.
 
-    - `cases`: from `load_cases`, or your own. They are checked against the graph before one runs.
-    - `lms`: the contenders by their names in tables: LMs, or names of LMs; None is the default LM
-      of runs. A script, `"scripted:FILE.json"`, starts from its beginning for each run, and a
-      function in place of an LM is called to make one for each run. A node class with an LM of its
-      own keeps that.
-    - `metric`: `(case, result) -> score` from 0 to 1, or a `Score` that says why; async or not.
-      Without one, a case's own `metric` counts; or else the mean of all that it expects, of the
-      end and of each class under `nodes`, by their fields: see `fields_metric`. A node that was not
-      reached counts 0, and a case that expects nothing scores 1 for ending.
-    - `node_metrics`: `(expected node, given node) -> score` by node class, for nodes that a case
-      expects fields of, the end included; others are scored by their expected fields. They are
-      part of that mean.
-    - `journal`: where the runs are kept, as `eval-…`, so that you can look at a failing case.
-    - `concurrency` bounds how many cases run at once, over all contenders. Cases start in order,
-      each with all contenders, so that a stopped evaluation can still compare them.
+    - `cases`: from `load_cases`, or your own. All are checked against the graph before any runs.
+    - `lms`: the contenders by their names in tables. Each is an LM, the name of an LM, a function
+      that makes an LM for each run, or None for the default LM. A script, `"scripted:FILE.json"`,
+      starts from its beginning in each run. A node class with its own LM keeps it.
+    - `metric`: a function `(case, result) -> score` from 0 to 1, or a `Score` with a reason; async
+      or not. Without it, the case's own `metric` counts. Without that, the score is the mean over
+      all expected nodes: the end, and each class in `nodes`, compared by `fields_metric`. A node
+      that the run did not reach counts 0. A case that expects nothing scores 1 if its run ends.
+    - `node_metrics`: functions `(expected node, given node) -> score` by node class. They replace
+      `fields_metric` for the expected nodes of that class, including the end.
+    - `journal`: stores the runs as `eval-…`, so that you can look at a failing case.
+    - `concurrency`: how many cases may run at once, over all contenders. Cases start in order, each
+      with all contenders, so that a stopped evaluation can still compare them.
     - `max_iters`, `answer`: as for `graph.arun`. Every run gets a copy of `dep_cache`.
-    - `timeout`: the seconds that a case may take, and its metric as many. This is wall time: the
-      time that cases wait for their turn at an LM counts, which `concurrency=1` avoids.
-    - `budget`: for all of it, the LM calls of metrics included. When it is spent no further case
-      starts, and cases that were not run to their end are marked and not scored.
-    - `progress` is called after each case.
-    - `stop`: set it to end early. Cases in progress are cancelled and marked as not run.
+    - `timeout`: the seconds that a case may take, and again for its metric. Waiting for an LM that
+      other cases use counts too; `concurrency=1` avoids that.
+    - `budget`: for the whole evaluation, including LM calls of metrics. When it is spent, no
+      further case starts, and unfinished cases are marked and not scored.
+    - `progress`: called after each case.
+    - `stop`: set it to stop early. Cases in progress are cancelled and marked as not run.
 
-    A case that fails, by an error, by its time or at a gate, scores 0 and keeps its run id. A run
-    that waits at a gate is marked as failed in its journal, so that no person is asked.
+    A case that fails, because of an error, its timeout or a gate, scores 0 and keeps its run id. A
+    run that waits at a gate is marked as failed in the journal, so that no person is asked.
 
-    If a metric raises, or a judge cannot be asked, the case has no score: see
-    `Evaluation.complete` and `metric_errors`. So that a mistake in a metric costs little, the first
-    case runs alone; if the metric raises for every contender, the evaluation ends with that error
-    (`bae-metric-failed`, `bae-metric-score`). All arguments are checked before anything runs, and
-    the LM of a `Judge` too.
+    If a metric raises or a judge cannot be asked, the case has no score: see `Evaluation.complete`
+    and `metric_errors`. The first case runs alone, so that a mistake in a metric costs little: if
+    the metric raises for every contender, the evaluation ends with that error (`bae-metric-failed`,
+    `bae-metric-score`). All arguments, and the LM of a `Judge`, are checked before anything runs.
     """
     _check_lms(lms)
     if concurrency < 1 or not timeout > 0:
@@ -106,7 +104,7 @@ async def evaluate(
         )
     graph.prove()
     types = CaseTypes(graph)
-    checked = types.check(_labelled(cases), f"there are cases that {graph.name} cannot run")
+    checked = types.check(_label_cases(cases), f"there are cases that {graph.name} cannot run")
     if not checked:
         raise invalid_cases("there are no cases", fix="give one or more: Case({…}, expected={…})")
     check_metrics(graph, metric, node_metrics)
@@ -114,7 +112,7 @@ async def evaluate(
     for each in (*(node_metrics or {}).values(), *own):
         if isinstance(each, Judge):
             each.ready()
-    ready = {name: _ready(lm) for name, lm in lms.items()}
+    ready = {name: _prepare_lm(lm) for name, lm in lms.items()}
     run_ids = new_run_ids()
     runs = [
         CaseRun(name, lm, case, next(run_ids), CaseResult(case, "", outcome=NOT_RUN, asked=asked))
@@ -128,14 +126,14 @@ async def evaluate(
     with budget or nullcontext():
         await evaluating.run(len(lms) if scoring.asks(checked[0]) else 0, stop)
 
-    def found() -> Evaluation:
+    def make_evaluation() -> Evaluation:
         by_name = {name: [run for run in runs if run.contender == name] for name in lms}
         contenders = contenders_of(by_name, types.names)
         differences = differences_of(contenders)
         file = str(getattr(journal, "path", ""))
         return Evaluation(graph.name, contenders, differences, file, evaluating.stopped)
 
-    return await in_thread(found)
+    return await in_thread(make_evaluation)
 
 
 class _Ended(Exception):
@@ -161,7 +159,7 @@ class _Evaluating:
         """Why not all cases were run."""
 
     async def run(self, first: int, stop: asyncio.Event | None) -> None:
-        """Run all, those of the `first` case alone at first; or those until the evaluation is
+        """Run all cases, first the runs of the `first` case alone, until the evaluation is
         stopped."""
 
         async def work() -> None:
@@ -211,12 +209,12 @@ class _Evaluating:
             return
         try:
             progress(self._over, len(self._runs), run.contender, run.result)
-        except Exception:  # a display of the caller's cannot break an evaluation
+        except Exception:  # the caller's display must not break the evaluation
             self._progress = None
             _log.warning("progress=%r raised, and is not called again", progress, exc_info=True)
 
 
-def _labelled(cases: Iterable[Case]) -> Iterator[Checked]:
+def _label_cases(cases: Iterable[Case]) -> Iterator[Checked]:
     if isinstance(cast(object, cases), str):
         raise TypeError(f"evaluate(graph, {cases!r}, …): load cases with load_cases(file, graph)")
     for number, given in enumerate(cases, 1):
@@ -227,9 +225,9 @@ def _labelled(cases: Iterable[Case]) -> Iterator[Checked]:
         yield str(case.name), case, []
 
 
-def _ready(lm: Contending) -> Contending:
-    """An LM for runs. A name becomes an LM now, so that a missing one is reported once; a script
-    stays a name, since it starts from its beginning for each run."""
+def _prepare_lm(lm: Contending) -> Contending:
+    """Make the LM of a name now, so that a missing LM is reported once. A script stays a name,
+    since it starts from its beginning in each run."""
     if not isinstance(lm, str):
         return lm
     made = cached_lm(lm)
@@ -255,8 +253,8 @@ def _check_lms(lms: object) -> None:
 
 
 def check_metrics(graph: Graph[Any, Any], metric: object, node_metrics: object) -> None:
-    """Raise `TypeError` unless a metric of cases, and the metrics of nodes by class, can be called
-    as an evaluation of the graph calls them."""
+    """Raise `TypeError` unless an evaluation of the graph can call the metric of cases and the
+    metrics of nodes."""
     if isinstance(metric, Judge) or metric is fields_metric:
         raise TypeError(
             "it compares two nodes, and the metric of an evaluation gets a case and the result of "
@@ -277,7 +275,7 @@ def check_node_metrics(graph: Graph[Any, Any], metrics: object) -> None:
     nodes = every_node(graph)
     for cls, each in cast("Mapping[Any, Any]", metrics).items():
         if cls not in nodes:
-            # With modules: a file may be imported twice, under two names.
+            # With module names, since a file may be imported twice under two names.
             known = ", ".join(f"{node.__module__}.{node.__qualname__}" for node in nodes)
             raise TypeError(
                 f"there is a metric for {cls!r}, and the nodes of the graph are {known}"
@@ -290,13 +288,13 @@ def check_node_metrics(graph: Graph[Any, Any], metrics: object) -> None:
 
 
 def takes_arguments(function: object, count: int) -> bool:
-    """Whether something is a function that can be called with so many arguments."""
+    """Whether `function` can be called with `count` arguments."""
     if not callable(function) or isinstance(function, type):
         return False
     try:
         inspect.signature(function).bind(*[None] * count)
     except TypeError:
         return False
-    except ValueError:  # its parameters are not known
+    except ValueError:  # its parameters are unknown
         pass
     return True

@@ -1,5 +1,5 @@
-"""Confidence intervals for a mean of scores, and for the mean difference of two sets of scores over
-the same cases."""
+"""Confidence intervals for the mean of scores, and for the mean difference between two sets of
+scores over the same cases."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from statistics import NormalDist
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean of `n` scores, and the bounds that hold the true mean at this level.
-
-    Printed, it is `0.82 [0.70, 0.90]`.
-    """
+    """The mean of `n` scores and its confidence interval. Printed as `0.82 [0.70, 0.90]`."""
 
     mean: float
     low: float
@@ -27,7 +24,7 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether zero is outside: for a difference, whether it is beyond chance."""
+        """Whether 0 is outside the interval. For a difference: whether it is significant."""
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
@@ -35,18 +32,18 @@ class Interval:
 
 
 def interval(scores: Sequence[float], *, level: float = 0.95) -> Interval | None:
-    """The mean of scores from 0 to 1 with its interval; None without scores.
+    """The mean of scores from 0 to 1 with its confidence interval, or None without scores.
 
-    Scores of 0 and 1 alone have Wilson's interval. Others have a bootstrap interval: the scores,
-    and one more that is the worst possible, get uniformly random weights, and the lower bound is
-    the 2.5th percentile (at level 0.95) of the weighted mean; for the upper bound the extra score
-    is the best possible. The extra score accounts for cases that were not seen: ten scores of
-    nearly 1 still leave room for a mean of 0.69.
+    If all scores are 0 or 1, it is Wilson's interval. Otherwise it is a bootstrap interval. For the
+    lower bound, one worst possible score is added, and the scores get uniformly random weights; the
+    bound is the 2.5th percentile (at level 0.95) of the weighted mean. For the upper bound, one
+    best possible score is added. The added score stands for unseen cases: ten scores of nearly 1
+    still leave room for a mean of 0.69.
 
-    Cases must be independent of each other. The random weights have a fixed seed, so the same
-    scores have the same interval, in any order.
+    The cases must be independent. The random weights have a fixed seed, so the same scores give the
+    same interval, in any order.
     """
-    values = _checked("interval(scores)", scores)
+    values = _check_scores("interval(scores)", scores)
     _check_level(level)
     if not values:
         return None
@@ -58,15 +55,15 @@ def interval(scores: Sequence[float], *, level: float = 0.95) -> Interval | None
 def paired_difference(
     before: Sequence[float], after: Sequence[float], *, level: float = 0.95
 ) -> Interval | None:
-    """How much better `after` is on average, both scored on the same cases in the same order; None
-    without scores.
+    """The mean gain of `after` over `before` with its confidence interval, or None without scores.
+    Both must have scores for the same cases in the same order.
 
-    Scores of 0 and 1 alone have Newcombe's interval for pairs (his method 10, from Wilson's).
-    Differences of other scores have the bootstrap of `interval`, with -1 or 1 as the extra one. So
-    about forty pairs are needed to be sure of a gain of 0.1, however uniform the gain is: a total
-    loss in one case of eleven would cancel it, and may not have been seen yet.
+    If all scores are 0 or 1, it is Newcombe's interval for pairs (method 10, from Wilson's).
+    Otherwise it is the bootstrap of `interval` over the differences, with -1 or 1 as the added
+    score. So a gain of 0.1 needs about forty pairs to be significant, even if it is uniform: a
+    total loss in one of eleven cases would cancel it, and that case may be unseen.
     """
-    first, second = _checked("before", before), _checked("after", after)
+    first, second = _check_scores("before", before), _check_scores("after", after)
     _check_level(level)
     if len(first) != len(second):
         raise ValueError(
@@ -84,7 +81,7 @@ def paired_difference(
     return _within(math.fsum(differences) / n, low, high, n, level, -1.0)
 
 
-def _checked(name: str, scores: Sequence[float]) -> list[float]:
+def _check_scores(name: str, scores: Sequence[float]) -> list[float]:
     for score in scores:
         if not 0 <= score <= 1:
             raise ValueError(f"{name}: {score!r} is no score from 0 to 1")
@@ -101,7 +98,8 @@ def _binary(values: Sequence[float]) -> bool:
 
 
 def _within(mean: float, low: float, high: float, n: int, level: float, least: float) -> Interval:
-    """The interval inside what is possible, and around the mean whatever rounding did."""
+    """The interval clipped to possible scores, and extended to contain the mean despite
+    rounding."""
     mean = min(1.0, max(least, mean))
     low, high = min(mean, max(least, low)), max(mean, min(1.0, high))
     return Interval(mean, low, high, n, level)
@@ -112,7 +110,7 @@ def _wilson(share: float, n: int, level: float) -> tuple[float, float]:
     middle = share + z * z / (2 * n)
     reach = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     whole = 1 + z * z / n
-    # At the ends one bound is exact, and is not left to rounding.
+    # At the ends one bound is exact, so do not round it.
     low = 0.0 if share == 0 else (middle - reach) / whole
     high = 1.0 if share == 1 else (middle + reach) / whole
     return low, high
@@ -153,11 +151,11 @@ def _bootstrap(values: list[float], least: float, level: float) -> tuple[float, 
 
 @lru_cache(maxsize=4)
 def _weights(n: int) -> list[tuple[float, list[float]]]:
-    """Random weights that sum to 1: that of the unseen value, and those of `n` values."""
+    """Sets of random weights that sum to 1: the weight of the unseen value, and of `n` values."""
     chance = random.Random(n)
-    found: list[tuple[float, list[float]]] = []
+    samples: list[tuple[float, list[float]]] = []
     for _ in range(max(400, min(1000, 200_000 // n))):
         drawn = [chance.expovariate(1.0) for _ in range(n + 1)]
-        whole = sum(drawn)
-        found.append((drawn[-1] / whole, [each / whole for each in drawn[:-1]]))
-    return found
+        total = sum(drawn)
+        samples.append((drawn[-1] / total, [each / total for each in drawn[:-1]]))
+    return samples

@@ -1,4 +1,4 @@
-"""A judge: an LM as a metric, for fields such as free text that cannot simply be compared."""
+"""`Judge`: an LM as a metric, for fields such as free text that cannot simply be compared."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUBRIC: Final = (
     "The given answer should mean the same as the expected one; other words for it are fine."
 )
 LONGEST_REASON: Final = 600
-"""How many characters a reason may have. Longer ones are cut."""
+"""The most characters of a reason. Longer reasons are cut."""
 NO_VERDICT: Final = "the judge gave no verdict"
 NOT_JUDGED: Final = "the judge's LM refused some answers"
 
@@ -48,7 +48,7 @@ def _cut(reason: object) -> object:
 
 
 class Judged(Node):
-    """What a judge compares."""
+    """The question to a judge."""
 
     rubric: str
     expected: dict[str, Any] | str
@@ -58,12 +58,12 @@ class Judged(Node):
 
 
 class Verdict(Node):
-    """What a judge answers. The reason comes before the grade, so that the model thinks first. The
-    grade is one of five words: small models can be held to words, and the numbers that they give
-    are mostly 0.8."""
+    """The answer of a judge. The reason comes before the grade, so that the model thinks first. The
+    grade is one of five words, since small models handle words better: their numbers are mostly
+    0.8."""
 
-    # A model that can be held to the bound stops there; the reason of one that cannot is cut, so
-    # that its grade is not lost.
+    # A grammar can enforce the bound. Other models may exceed it, so their reason is cut, which
+    # keeps the grade valid.
     reason: Annotated[
         str,
         Field(description="what is right and what is wrong, in short", max_length=LONGEST_REASON),
@@ -75,17 +75,17 @@ class Verdict(Node):
 
 
 class Judge:
-    """An LM that scores a filled node against the expected one.
+    """A metric that has an LM compare a given node with the expected node.
 
-    Give it as the metric of an optimization, for all filled fields, or for some node types as
-    `{Summary: Judge("anthropic", "…")}`. `lm` is any LM of bae, its name, or a `dspy.LM`. The
-    `rubric` says what a good answer is, what matters and what does not. The judge sees the rubric
-    and the fields that an LM fills, expected and given, each cut to `longest` characters. Answers
-    that score `threshold` or more are good enough to learn from.
+    Pass it as the metric of an optimization, for all classes or for some, as in
+    `{Summary: Judge("anthropic", "…")}`. `lm` is an LM, its name, or a `dspy.LM`. The `rubric`
+    describes a good answer: what matters and what does not. The judge sees the rubric and the
+    fields that an LM fills, expected and given, each node cut to `longest` characters. Answers that
+    score `threshold` or more are good enough to learn from.
 
-    Called by itself it raises `bae-judge-failed` where the LM gives no verdict; the case of an
-    evaluation has no score then. In an optimization or a comparison the answer counts 0, with a
-    note; so does one that the LM refuses to judge, unless it refuses five in a row.
+    If the LM gives no verdict, a call raises `bae-judge-failed`, and the case of an evaluation has
+    no score. In an optimization or a comparison, the answer counts 0 and a note says so. The same
+    holds if the LM refuses to judge an answer, but five refusals in a row raise the error.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Judge:
             raise ValueError(f"Judge(threshold={threshold!r}): give a score from 0 to 1")
         if not longest >= 1:
             raise ValueError(f"Judge(longest={longest!r}): give 1 or more")
-        self.lm: LM | str = _checked(lm)
+        self.lm: LM | str = _check_lm(lm)
         self.rubric = rubric.strip() or RUBRIC
         self.threshold = threshold
         self.longest = longest
@@ -110,35 +110,33 @@ class Judge:
         self._refusals = Refusals()
 
     def ready(self) -> None:
-        """Make sure that the judge's LM is there, before anything is paid for. Raises `BaeLMError`
-        for a name that no LM has, or one that cannot be made here. Nothing is asked."""
-        _ = self._asked
+        """Check that the judge's LM can be made, before anything is paid for. Raises `BaeLMError`
+        otherwise. Asks nothing."""
+        _ = self._made_lm
 
     def asking(self, lm: LM, note: Callable[[str], None]) -> Judge:
-        """The same judge asking through another LM, for an optimization: an answer without a
-        verdict counts 0, and `note` gets a note of it."""
+        """A copy for an optimization that asks `lm`. An answer without a verdict counts 0, and
+        `note` is called with a message."""
         made = copy(self)
         made.lm, made._note, made._refusals = lm, note, Refusals()
         return made
 
     async def __call__(self, expected: Node, given: Node) -> Score:
-        """Have the LM compare two nodes of one class. Fields that are equal need no LM."""
+        """Have the LM compare two nodes of the same class. Equal fields need no LM call."""
         names = asked_fields(type(expected))
         if type(expected) is type(given) and all(
             getattr(expected, name) == getattr(given, name) for name in names
         ):
             return Score(1.0)
-        judged = Judged(
-            rubric=self.rubric, expected=self._shown(expected), given=self._shown(given)
-        )
-        lm = self._asked
+        judged = Judged(rubric=self.rubric, expected=self._show(expected), given=self._show(given))
+        lm = self._made_lm
         try:
             filling = lm.fill(Verdict, {}, INSTRUCTION, source=judged)
             verdict = await awaitable(filling, lm, "fill")
         except FillError as error:
             if self._note is None:
                 fix = "give the judge an LM that can give structured answers, or a shorter rubric"
-                raise _failed(given, error, fix) from error
+                raise _no_verdict_error(given, error, fix) from error
             self._refusals.reset()
             self._note(f"{NO_VERDICT} on some answers, which count 0")
             return Score(0.0, NO_VERDICT)
@@ -149,8 +147,9 @@ class Judge:
             return Score(0.0, NO_VERDICT)
         except BaeError:
             raise
-        except Exception as error:  # an LM may be a user's code
-            raise _failed(given, error, "fix the LM of the judge, which raised this") from error
+        except Exception as error:  # the user's own LM may raise anything
+            fix = "fix the LM of the judge, which raised this"
+            raise _no_verdict_error(given, error, fix) from error
         self._refusals.reset()
         return Score(GRADES[verdict.grade], verdict.reason)
 
@@ -158,32 +157,32 @@ class Judge:
         return f"Judge({self.lm!r}, {self.rubric!r})"
 
     @property
-    def _asked(self) -> LM:
-        lm = _checked(self.lm)
+    def _made_lm(self) -> LM:
+        lm = _check_lm(self.lm)
         return cached_lm(lm) if isinstance(lm, str) else lm
 
-    def _shown(self, node: Node) -> dict[str, Any] | str:
-        """The fields that an LM fills, as it would see them; text where they are too long."""
+    def _show(self, node: Node) -> dict[str, Any] | str:
+        """The fields that an LM fills, as a prompt shows them. A cut text if they are too long."""
         seen = seen_of(node)
         shown: dict[str, Any] = {type(node).__name__: seen}
-        if isinstance(seen, dict):  # unless the node has a serializer of its own
-            held = cast("dict[str, Any]", seen)
+        if isinstance(seen, dict):  # unless the node has its own serializer
+            values = cast("dict[str, Any]", seen)
             hidden = secret_fields(type(node))
             names = [name for name in asked_fields(type(node)) if name not in hidden]
-            shown = {name: held[name] for name in names if name in held}
+            shown = {name: values[name] for name in names if name in values}
         text = json.dumps(shown, ensure_ascii=False)
         return shown if len(text) <= self.longest else f"{text[: self.longest]} … (cut off here)"
 
 
 class Refusals:
-    """Questions that an LM refused. One that is too long says nothing about the next, but an LM
-    that refuses five others in a row has failed."""
+    """Counts questions that an LM refused. A question that is too long says nothing about the next,
+    but an LM that refuses five others in a row has failed."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
 
     def is_about_the_question(self, error: BaeLMError) -> bool:
-        """Whether the LM refused this question alone, and may well take another."""
+        """Whether the LM refused only this question and may accept another."""
         if error.code == "bae-lm-context-exceeded":
             return True
         if error.code != "bae-lm-request-refused":
@@ -194,7 +193,7 @@ class Refusals:
         return self._in_a_row < _MOST_REFUSED
 
     def reset(self) -> None:
-        """Start counting again, since the LM took a question."""
+        """Start counting again after the LM has accepted a question."""
         self._in_a_row = 0
 
 
@@ -204,17 +203,17 @@ _TOO_LONG: Final = re.compile(
     r"|exceeds? .{0,40}(tokens|length|limit)",
     re.IGNORECASE,
 )
-"""How providers say that a prompt is too long: there is no status of its own for it."""
+"""Matches providers' messages for a prompt that is too long. There is no separate status for it."""
 
 
-def _checked(lm: Any) -> LM | str:
-    """What a judge can ask; raises for anything else."""
+def _check_lm(lm: Any) -> LM | str:
+    """Return an LM that a judge can ask, or its name. Raises for anything else."""
     if isinstance(lm, str):
         unknown = name_error(lm)
         if unknown is not None:
             raise unknown
         return lm
-    # Whoever gives an LM of DSPy has imported DSPy.
+    # A caller who passes a DSPy LM has imported DSPy.
     dspy: Any = sys.modules.get("dspy")
     if dspy is not None and isinstance(lm, dspy.BaseLM):
         from bae.lm.dspy_backend import DSPyBackend
@@ -225,6 +224,6 @@ def _checked(lm: Any) -> LM | str:
     return lm
 
 
-def _failed(given: Node, error: Exception, fix: str) -> BaeError:
+def _no_verdict_error(given: Node, error: Exception, fix: str) -> BaeError:
     message = f"{NO_VERDICT} on a {type(given).__name__}"
     return BaeError(message, code="bae-judge-failed", cause=error, fix=fix)

@@ -1,5 +1,5 @@
-"""Metrics and their scores: `Score`, the comparison of fields that bae does by itself, and the call
-of a metric that a user wrote."""
+"""Metrics and scores: `Score`, the built-in comparison of fields, and the call of a user's
+metric."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ N = TypeVar("N", bound=Node)
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How good an answer is, from 0 to 1, and why. Return one from a metric to say what was wrong:
-    an optimizer that writes instructions reads it, and tables show it."""
+    """How good an answer is, from 0 to 1, and why. Return it from a metric to say what was wrong.
+    Tables show the reason, and an optimizer that writes instructions reads it."""
 
     value: float
     why: str = ""
 
 
 NodeMetric = Callable[[N, N], float | bool | Score | Awaitable[float | bool | Score]]
-"""How good the fields of a node are: a function, async or not, of the expected node and the given
-one."""
+"""A function, async or not, that takes the expected and the given node and returns a score."""
 
 
 def fields_metric(
     expected: Node | Mapping[str, Any],
     given: Node | Mapping[str, Any],
 ) -> Score:
-    """How alike the expected and the given fields are: the mean over the fields, each from 0 to 1.
+    """Compare expected and given fields. The score is the mean over the fields, each from 0 to 1,
+    and its reason says which fields differ.
 
-    Of a node, the fields that an LM fills are compared; of a mapping, those that it has; of a DSPy
-    example, those that are not its inputs. Text counts by token F1: the words in common, without
-    regard to case and punctuation. A `Literal`, an enum and everything that is
-    neither text nor made of parts is right or wrong. Lists count by their items in order, over the
-    length of the longer; sets by their items; models and mappings by their fields. Where one side
-    is a node, the values of a mapping are read as its class reads them. The score says which fields
-    differ.
+    The fields are those that an LM fills for a node, all fields for a mapping, and the outputs for
+    a DSPy example. If one side is a node, its class validates the values of a mapping.
+
+    - Text scores by token F1: the share of common words, ignoring case and punctuation.
+    - Lists score by their items in order, divided by the longer length. Sets score by their items,
+      models and mappings by their fields.
+    - A `Literal`, an enum and any other value scores 0 or 1.
     """
     expected, given = _holder(expected, "expected"), _holder(given, "given")
     if isinstance(expected, Node) and isinstance(given, Node) and type(expected) is not type(given):
@@ -62,26 +62,26 @@ def fields_metric(
         return Score(0.0, difference)
     cls = next((type(each) for each in (expected, given) if isinstance(each, Node)), None)
     hidden = () if cls is None else secret_fields(cls)
-    found: list[float] = []
+    scores: list[float] = []
     different: list[str] = []
     for name in asked_fields(type(expected)) if isinstance(expected, Node) else expected:
         wanted, got = _field(expected, name, cls), _field(given, name, cls)
         known = cls.__pydantic_fields__.get(name) if cls is not None else None
-        found.append(_likeness(wanted, got, Any if known is None else known.annotation))
-        if found[-1] < 1:
+        scores.append(_likeness(wanted, got, Any if known is None else known.annotation))
+        if scores[-1] < 1:
             difference = f": {short(got)}, where {short(wanted)} was expected"
             different.append(f"{name} differs" if name in hidden else f"{name}{difference}")
-    return Score(_mean(found), "; ".join(different[:_MOST_REASONS]))
+    return Score(_mean(scores), "; ".join(different[:_MOST_REASONS]))
 
 
 def node_transition_metric(example: Any, prediction: Any, trace: Any = None) -> float | bool:
     """Whether a prediction continues at the same node as the example.
 
-    Give it what DSPy gives a metric: an example and a prediction with `next_node_type` or `choice`.
-    A name, a node, a node class and None, for the end of a run, work as well. A prediction whose
-    `choice` is None, which is what DSPy makes of an answer that it could not read, is wrong; to
-    stop, it says "None". It returns 1.0 or 0.0, or a bool when DSPy gives it a `trace`, which it
-    does to bootstrap demonstrations.
+    Use it as a DSPy metric for examples and predictions with `next_node_type` or `choice`. Both
+    arguments may also be a name, a node, a node class, or None for the end of a run. A prediction
+    with the `choice` "None" ends the run. A `choice` of None is wrong: DSPy uses it for an answer
+    that it could not read. Returns 1.0 or 0.0, or a bool if DSPy passes a `trace` to bootstrap
+    demonstrations.
     """
     expected, given = _next_node(example), _next_node(prediction, read=True)
     if expected is None:
@@ -94,19 +94,19 @@ def node_transition_metric(example: Any, prediction: Any, trace: Any = None) -> 
 
 
 async def call_metric(metric: Callable[..., Any], *given: Any, where: str, fix: str = "") -> Score:
-    """Call a metric, sync or async, and read what it returns as a score; see `call_scorer`."""
+    """Call a metric, sync or async, and read its score. See `call_scorer`."""
     what = f"{where}: the metric {_name(metric)}"
     fix = fix or "fix the metric; it may return 0 for what it cannot judge"
     return read_score(await call_scorer(metric, *given, what=what, fix=fix), where=what)
 
 
 async def call_scorer(scorer: Callable[..., Any], *given: Any, what: str, fix: str) -> Any:
-    """What a user's function returns, which may be async; a sync one runs in a worker thread.
+    """Call a user's function and return its result. A function that is not async runs in a thread.
 
-    An exception becomes a `BaeError` (`bae-metric-failed`) that says `what` raised; an error of
-    bae, such as a spent budget or a failed LM call, stays itself.
+    An exception becomes a `BaeError` (`bae-metric-failed`) that names `what` raised it. An error of
+    bae, such as a spent budget or a failed LM call, is raised unchanged.
     """
-    called = getattr(scorer, "__call__", None)  # noqa: B004  its code is meant
+    called = getattr(scorer, "__call__", None)  # noqa: B004  to see whether it is async
     try:
         if iscoroutinefunction(scorer) or iscoroutinefunction(called):
             return await scorer(*given)
@@ -121,16 +121,17 @@ async def call_scorer(scorer: Callable[..., Any], *given: Any, what: str, fix: s
 
 
 def read_score(returned: Any, *, where: str) -> Score:
-    """A score from what a metric returned: a number from 0 to 1 or a bool, of Python or of numpy, a
-    `Score`, or what has a `score` and perhaps a `feedback`, as DSPy's predictions and mappings."""
+    """Convert the result of a metric to a score. It may be a number from 0 to 1 or a bool, of
+    Python or numpy, a `Score`, or an object or mapping with `score` and an optional `feedback`,
+    such as DSPy's predictions."""
     why: Any = ""
     value: Any = returned
     if isinstance(returned, Score):
         value, why = returned.value, returned.why
     elif isinstance(value, Mapping):
-        held = cast(Mapping[str, Any], value)
-        value, why = held.get("score"), held.get("feedback", "")
-    elif not _is_number(returned) or hasattr(returned, "score"):  # a Prediction is a number, too
+        data = cast(Mapping[str, Any], value)
+        value, why = data.get("score"), data.get("feedback", "")
+    elif not _is_number(returned) or hasattr(returned, "score"):  # a Prediction is a number too
         value, why = getattr(returned, "score", None), getattr(returned, "feedback", "")
     try:
         number = float(value) if _is_number(value) else None
@@ -150,16 +151,16 @@ def read_score(returned: Any, *, where: str) -> Score:
 
 
 def short(value: object, longest: int = 120) -> str:
-    """The repr of a value, cut where it is long."""
+    """The repr of a value, cut if it is long."""
     try:
         text = repr(value)
-    except Exception:  # the repr of a user's object
+    except Exception:  # the repr of a user's object may raise anything
         text = f"a {type(value).__name__}"
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def is_json(value: object) -> bool:
-    """Whether a value is as JSON has it, and no other Python object."""
+    """Whether a value consists of JSON types only."""
     if type(value) is dict:
         given = cast(dict[Any, Any], value)
         return all(type(k) is str and is_json(v) for k, v in given.items())
@@ -171,13 +172,13 @@ def is_json(value: object) -> bool:
 _LONGEST_REASON: Final = 2000
 _MOST_REASONS: Final = 12
 _MOST_PAIRS: Final = 10_000
-"""How many pairs of items are compared to align two lists; longer lists are compared by place."""
+"""The most pairs of items to compare to align two lists. Longer lists are compared by position."""
 _ROUNDING: Final = 1e-6
-"""How far beyond its ends a score may be: a mean of ones is not always one."""
+"""How far a score may be outside 0 to 1. The mean of ones is not always exactly one."""
 _TOKEN: Final = re.compile(
     r"[-+]?\d+(?:[.,]\d+)*|[\u3040-\u30ff\u3400-\u9fff]|[^\W\d\u3040-\u9fff]\w*"
 )
-"""A number, a character of Chinese or Japanese, which have no spaces, or a word."""
+"""Matches a number, a Chinese or Japanese character (these scripts have no spaces), or a word."""
 
 
 def _is_number(value: object) -> bool:
@@ -205,7 +206,7 @@ def _likeness(expected: object, given: object, declared: Any = Any) -> float:
     parts, others = _parts(expected), _parts(given)
     if parts is not None and others is not None:
         if not isinstance(expected, Mapping | type(given)) and not isinstance(given, Mapping):
-            return 0.0  # two models of different classes are different things
+            return 0.0  # models of different classes are never equal
         return _mean([*_by_name(parts, others, declared)])
     inside = next(iter(typing.get_args(declared)), Any)
     one: Any = expected
@@ -213,7 +214,7 @@ def _likeness(expected: object, given: object, declared: Any = Any) -> float:
     if all(isinstance(each, Set) for each in (one, other)):
         return 2 * len(one & other) / (len(one) + len(other)) if one or other else 1.0
     if _is_list(one) and _is_list(other):
-        return _aligned(list(one), list(other), inside)
+        return _align_score(list(one), list(other), inside)
     return float(_equal(one, other))
 
 
@@ -227,13 +228,13 @@ def _token_f1(expected: str, given: str) -> float:
         Counter(_TOKEN.findall(unicodedata.normalize("NFKC", text).casefold()))
         for text in (expected, given)
     )
-    if not one and not other:  # of punctuation alone
+    if not one and not other:  # both consist of punctuation
         return float(expected.strip() == given.strip())
     return 2 * (one & other).total() / (one.total() + other.total())
 
 
 def _parts(value: object) -> dict[str, tuple[Any, Any]] | None:
-    """The values in a model or a mapping by name, each with its declared type; None for others."""
+    """The values of a model or a mapping by name, each with its declared type. None for others."""
     if isinstance(value, BaseModel):
         declared = type(value).__pydantic_fields__
         return {
@@ -248,7 +249,7 @@ def _parts(value: object) -> dict[str, tuple[Any, Any]] | None:
 def _by_name(
     one: dict[str, tuple[Any, Any]], other: dict[str, tuple[Any, Any]], declared: Any
 ) -> Iterator[float]:
-    inside = (*typing.get_args(declared), Any, Any)[1]  # of a mapping
+    inside = (*typing.get_args(declared), Any, Any)[1]  # the value type of a mapping
     for name in one.keys() | other.keys():
         expected, kind = one.get(name, (None, Any))
         given, other_kind = other.get(name, (None, Any))
@@ -260,13 +261,13 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
 
 
-def _aligned(one: list[Any], other: list[Any], declared: Any) -> float:
-    """The most that the items of two lists can be alike, paired in order, over the longer list."""
+def _align_score(one: list[Any], other: list[Any], declared: Any) -> float:
+    """The best sum of likenesses of items paired in order, divided by the longer length."""
     longest = max(len(one), len(other))
     if len(one) * len(other) > _MOST_PAIRS:
         pairs = zip(one, other, strict=False)
         return math.fsum(_likeness(x, y, declared) for x, y in pairs) / longest
-    best = [0.0] * (len(other) + 1)  # by how many items of the other list are used
+    best = [0.0] * (len(other) + 1)  # the best score using the first k items of `other`
     for item in one:
         row = [0.0]
         for place, each in enumerate(other):
@@ -278,12 +279,12 @@ def _aligned(one: list[Any], other: list[Any], declared: Any) -> float:
 
 def _equal(one: object, other: object) -> bool:
     if isinstance(one, bool) != isinstance(other, bool):
-        return False  # to Python, True is 1
+        return False  # in Python, True equals 1
     try:
         if isinstance(one, float) and isinstance(other, int | float):
             return one == other or math.isclose(one, other)
         return one is other or bool(one == other)
-    except Exception:  # comparing is code of the values' own
+    except Exception:  # the values' own comparison may raise anything
         return False
 
 
@@ -291,14 +292,14 @@ def _equal(one: object, other: object) -> bool:
 
 
 def _holder(fields: Any, name: str) -> Node | Mapping[str, Any]:
-    """What has the fields: a node, a mapping, or the outputs of a DSPy example or prediction."""
+    """The fields as a node or a mapping. For a DSPy example or prediction, its outputs."""
     if isinstance(fields, Node | Mapping):
         return cast("Node | Mapping[str, Any]", fields)
     if not hasattr(fields, "toDict"):
         raise TypeError(f"fields_metric({name}={short(fields)}): give a node or a mapping")
     try:
         asked = fields.labels()
-    except (ValueError, AttributeError):  # no inputs are declared: a prediction
+    except (ValueError, AttributeError):  # a prediction, which declares no inputs
         asked = fields
     return {each: value for each, value in asked.items() if each != "bae"}
 
@@ -316,13 +317,13 @@ def _field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | None) 
         return info.get_default(call_default_factory=True)
     try:
         return validated(cls, {name: value}, frozenset({name}) if is_json(value) else None)[name]
-    except Exception:  # a value that does not fit is compared as it is
+    except Exception:  # compare an invalid value unchanged
         return value
 
 
 def _next_node(given: Any, read: bool = False) -> str | None:
-    """The name of the next node, or None if there is none in what is given. None itself is the end
-    of a run, unless it was `read` by DSPy from an answer."""
+    """The name of the next node, or None if `given` has none. A None in `given` means the end of a
+    run, unless DSPy has `read` it from an answer."""
     if given is None or given is NoneType:
         return "None"
     if isinstance(given, str):
@@ -331,10 +332,10 @@ def _next_node(given: Any, read: bool = False) -> str | None:
         return (given if isinstance(given, type) else type(given)).__name__
     for name in ("next_node_type", "choice"):
         try:
-            held = name in given
-            value = given[name] if held else None
-        except TypeError:  # it holds nothing by name
-            held, value = hasattr(given, name), getattr(given, name, None)
-        if held and not (read and value is None):
+            has_name = name in given
+            value = given[name] if has_name else None
+        except TypeError:  # no mapping
+            has_name, value = hasattr(given, name), getattr(given, name, None)
+        if has_name and not (read and value is None):
             return _next_node(value)
     return None

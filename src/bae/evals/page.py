@@ -1,5 +1,5 @@
-"""An evaluation as a page of Markdown, and its numbers in a few characters, for any table. Rounding
-never makes a number look better than it is."""
+"""An evaluation as a Markdown page, and short formats for its numbers. Rounding never makes a
+number look better than it is."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ if TYPE_CHECKING:
     from bae.usage import Usage
 
 MOST: Final = 50
-"""How many cases of a contender that went wrong a page lists."""
+"""The most failing cases of a contender that a page lists."""
 _LONGEST: Final = 300
 
 _COLUMNS: Final = ("cases", "scored", "score", "valid", "calls", "tokens", "cost", "p50", "p95")
 
 
-def to_markdown(found: Evaluation) -> str:
-    """Tables for people."""
-    every = found.contenders
+def to_markdown(evaluation: Evaluation) -> str:
+    """The evaluation as a Markdown page."""
+    every = evaluation.contenders
     cases = len(every[0].cases) if every else 0
-    parts = [f"# {_text(found.graph)}: {_many(cases, 'case')}\n"]
-    if found.stopped:
+    parts = [f"# {_text(evaluation.graph)}: {_many(cases, 'case')}\n"]
+    if evaluation.stopped:
         parts.append(
-            f"Not all cases were run: {_text(found.stopped)}. Those that were not are in no number"
-            " below but what they had used.\n"
+            f"Not all cases were run: {_text(evaluation.stopped)}. Of the others, only the usage is"
+            " counted below.\n"
         )
     parts.append(_rows({each.name: each.total for each in every}))
     parts += [f"{_text(each.name)}: {note}.\n" for each in every if (note := _note(each))]
-    if found.differences:
+    if evaluation.differences:
         parts.append("## Differences\n")
-        rows = [_difference(each) for each in found.differences]
+        rows = [_difference(each) for each in evaluation.differences]
         parts.append(_table(("", "score", "beyond chance"), ("---", "---:", "---"), rows))
     for index, row in enumerate(every[0].nodes if every else ()):
         parts.append(f"## {_text(row.node)}\n")
         parts.append(_rows({each.name: each.nodes[index] for each in every}))
     for each in every:
-        parts += _failing(each, found.journal)
+        parts += _failing(each, evaluation.journal)
     return "\n".join(parts)
 
 
@@ -55,7 +55,7 @@ def _rows(by_name: Mapping[str, Row]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    """The numbers of a row, as a table shows them."""
+    """The cells of a row in a table."""
     asked = bool(row.calls or row.judged)
     timed = asked if row.node else bool(row.cases)
     return [
@@ -96,7 +96,7 @@ def _difference(each: Difference) -> list[str]:
 
 
 def _failing(contender: Contender, journal: str) -> Iterator[str]:
-    """Those that failed, then those without a score, then the others, the worst first."""
+    """The failed cases, then the unscored cases, then the imperfect cases, the worst first."""
     listed = [*contender.failed, *contender.unscored, *contender.imperfect]
     if not listed:
         return
@@ -135,8 +135,8 @@ def _table(head: Sequence[str], rule: Sequence[str], rows: Iterable[Sequence[str
 
 
 def _text(text: str) -> str:
-    """A text that Markdown takes as plain text, in one line, and that any file can hold: a model
-    can bring in lone surrogates."""
+    """Escape a text for Markdown, on one line, and escape lone surrogates, which a model may write
+    and a file cannot store."""
     text = text[: 4 * _LONGEST].encode("utf-8", "backslashreplace").decode()
     line = " ".join(_UNSEEN.sub(" ", text).split())
     short = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
@@ -154,7 +154,7 @@ def _many(count: int, unit: str) -> str:
 
 
 def format_score(value: float) -> str:
-    """A score: `0.82`. Less than 1 is never rounded up to it, nor more than 0 down."""
+    """A score: `0.82`. A score below 1 is never shown as 1, and a score above 0 never as 0."""
     for digits in (2, 3, 4):
         text = f"{value:.{digits}f}"
         if (value >= 1 or float(text) < 1) and (value <= 0 or float(text) > 0):
@@ -162,22 +162,22 @@ def format_score(value: float) -> str:
     return "0.9999" if value > 0.5 else "0.0001"
 
 
-def format_interval(found: Interval | None) -> str:
+def format_interval(score: Interval | None) -> str:
     """A score with its interval: `0.82 [0.70, 0.90]`."""
-    if found is None:
+    if score is None:
         return "-"
-    return f"{format_score(found.mean)} [{found.low:.2f}, {found.high:.2f}]"
+    return f"{format_score(score.mean)} [{score.low:.2f}, {score.high:.2f}]"
 
 
-def format_difference(found: Interval | None) -> str:
+def format_difference(gain: Interval | None) -> str:
     """A difference with its interval: `+0.19 [+0.05, +0.33]`."""
-    if found is None:
+    if gain is None:
         return "-"
-    return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+    return f"{gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
 
 
 def format_share(part: float | None) -> str:
-    """A part of all: `97 %`. Less than all is never rounded up to it."""
+    """A share: `97 %`. A share below 1 is never shown as 100 %."""
     if part is None:
         return "-"
     percent = round(100 * part)
@@ -193,7 +193,7 @@ def format_count(number: int) -> str:
 
 
 def format_cost(cost: float | None) -> str:
-    """Money; `?` if it is unknown."""
+    """A cost: `$0.0042`, or `?` if it is unknown."""
     if cost is None:
         return "?"
     if not cost:
@@ -212,7 +212,7 @@ def format_tools(row: Row) -> str:
 
 
 def format_judging(used: Usage) -> str:
-    """What judging used: `judged with 6 LM calls · 1,234 tokens · $0.02`."""
+    """The usage of judges: `judged with 6 LM calls · 1,234 tokens · $0.02`."""
     calls, tokens = _many(used.calls, "LM call"), _many(used.tokens, "token")
     cost = "cost unknown" if used.cost is None else format_cost(used.cost)
     return f"judged with {calls} · {tokens} · {cost}"

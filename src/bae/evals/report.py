@@ -1,5 +1,5 @@
-"""What an evaluation found: rows of numbers for each contender, the cases behind them, and the
-differences between contenders; as data, JSON and CSV."""
+"""The report of an evaluation: rows of numbers for each contender, the cases behind them, and the
+differences between contenders, as data, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -25,29 +25,30 @@ if TYPE_CHECKING:
 FORMAT: Final = "bae-evaluation-1"
 
 CaseOutcome = Literal["ended", "failed", "unscored", "not run"]
-"""How a case ended: its run ended and was scored; it failed, which scores 0; it ended, and its
-metric failed; or it was not run to its end, since the evaluation was stopped."""
+"""How a case ended. "ended": its run ended and was scored. "failed": its run failed, which scores
+0. "unscored": its run ended, but its metric failed. "not run": the evaluation was stopped
+before."""
 NOT_RUN: Final = "not run"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The numbers of one node class, or of all, for one contender.
+    """The numbers of one node class, or the total, for one contender.
 
-    - `node`: the name of the class; empty in the row of the total.
-    - `cases`: how many cases were run to an end, or reached a node of the class.
-    - `score`: the mean score with its interval, over `score.n` cases; None if nothing was scored. A
-      node is scored by the fields that cases expect of it; by the LM's choice of a successor, which
-      should be one that the case names under `nodes`, or else one that can lead to the expected
-      end; and by the mean of both if both are known.
-    - `validity`: the share of valid answers among those `judged`; None without any. An answer that
-      chooses and fills at once counts for the choosing node, and so does its usage.
-    - `calls`, `input_tokens`, `output_tokens`, `cached_tokens`, `cost`: what LM calls used; a cost
-      of None is unknown.
-    - `seconds_mean`, `seconds_p50`, `seconds_p95`: of the total, how long a case took; of a node
-      class, the LM work for one node: its fill, and the choice from it.
-    - `rounds`, `tool_calls`, `tool_errors`: the rounds of conversations with tools, the calls in
-      them, and how many of the calls ended with an error.
+    - `node`: the name of the class. Empty for the total.
+    - `cases`: how many cases ended or failed; for a class, how many reached it.
+    - `score`: the mean score with its interval, over `score.n` cases. None if nothing was scored. A
+      node class is scored by its expected fields and by the LM's choice of a successor; if both are
+      known, the score is their mean. A choice is right if the case names that class in `nodes`, or
+      otherwise if it can lead to the expected end.
+    - `validity`: the share of valid answers among the `judged` answers, or None without answers. An
+      answer that chooses and fills in one call counts for the choosing node, and so does its usage.
+    - `calls`, `input_tokens`, `output_tokens`, `cached_tokens`, `cost`: the usage of LM calls. A
+      cost of None is unknown.
+    - `seconds_mean`, `seconds_p50`, `seconds_p95`: the time of a case; for a class, the time of the
+      LM work for one node: its fill, and the choice of its successor.
+    - `rounds`, `tool_calls`, `tool_errors`: the rounds with tools, their calls, and how many calls
+      ended with an error.
     """
 
     node: str
@@ -69,23 +70,22 @@ class Row:
 
     @property
     def tokens(self) -> int:
-        """Those in and those out."""
+        """Input and output tokens."""
         return self.input_tokens + self.output_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """One case with one contender: how it came out, and its `run_id` to look it up by.
+    """The result of one case with one contender. Look at its run with its `run_id`.
 
-    - `score` is None if there is none, and `error` says why; `why` is the reason of the metric, or
-      what was missed of all that the case expects.
-    - `usage` is what the run used, `judging` what its metric did; `tool_calls` is how many tools
-      its LMs called.
-    - `nodes` has the scores of nodes by the names of their classes.
-    - `asked` is what the case begins with and expects, as JSON, and `end` the node that the run
-      ended at, `{"type": …, "fields": {…}}`; None where it did not. Secrets are left out of both.
-    - `metric_error` is what a metric failed with, where one did; `scoring_error` is why the case
-      could not be scored.
+    - `score`: None if the case has no score; then `error` says why. `why` is the metric's reason,
+      or the expectations that were missed.
+    - `usage`: the usage of the run. `judging`: the usage of its metric. `tool_calls`: how many tool
+      calls its LMs made.
+    - `nodes`: the scores of nodes by the names of their classes.
+    - `asked`: the inputs and expectations of the case, as JSON. `end`: the last node of the run,
+      `{"type": …, "fields": {…}}`, or None. Both are without secrets.
+    - `metric_error`: the error of a metric. `scoring_error`: why the case could not be scored.
     """
 
     case: Case
@@ -106,13 +106,13 @@ class CaseResult:
 
     @property
     def failed(self) -> bool:
-        """Whether the run failed: by an error, by its time, or at an unanswered gate."""
+        """Whether the run failed because of an error, its timeout or an unanswered gate."""
         return self.outcome == "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One LM over all cases: its total, its rows by node class, and each case in order."""
+    """The results of one LM: its total, a row for each node class, and all cases in order."""
 
     name: str
     total: Row
@@ -126,12 +126,12 @@ class Contender:
 
     @property
     def not_run(self) -> list[CaseResult]:
-        """The cases that were not run, or not to their end, as the evaluation was stopped."""
+        """The cases that did not run to their end because the evaluation was stopped."""
         return [result for result in self.cases if result.outcome == NOT_RUN]
 
     @property
     def unscored(self) -> list[CaseResult]:
-        """The cases that ended and that could not be scored."""
+        """The cases that ended but could not be scored."""
         return [result for result in self.cases if result.outcome == "unscored"]
 
     @property
@@ -143,14 +143,14 @@ class Contender:
 
     @property
     def judging(self) -> Usage:
-        """What scoring the cases used, where an LM judges them; it is in no row."""
+        """The usage of judges. No row contains it."""
         return Usage.total(result.judging for result in self.cases)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """By how much `contender` scores better than `against`, over the cases that both were scored
-    on; None where there are none."""
+    """How much better `contender` scores than `against`, over the cases that both have a score for.
+    The interval is None if there are no such cases."""
 
     contender: str
     against: str
@@ -158,17 +158,17 @@ class Difference:
 
     @property
     def certain(self) -> bool:
-        """Whether there is a difference beyond chance: its interval excludes 0."""
+        """Whether the difference is significant: its interval excludes 0."""
         return self.interval is not None and self.interval.excludes_zero
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What `evaluate` returns: the contenders in the order they were given, and what each further
-    one differs by from the first. Write it with `to_markdown`, `to_json` or `to_csv`.
+    """The result of `evaluate`: the contenders in their given order, and the difference of each
+    further contender from the first. Export it with `to_markdown`, `to_json` or `to_csv`.
 
-    `journal` is the file with the runs, where there is one, and `stopped` says why not all cases
-    were run, where that is so. Ask `complete` before you rely on a score.
+    `journal` is the file with the runs, or empty. `stopped` says why not all cases were run, or is
+    empty. Check `complete` before you rely on a score.
     """
 
     graph: str
@@ -179,13 +179,13 @@ class Evaluation:
 
     @property
     def complete(self) -> bool:
-        """Whether every case was run and scored. Else the scores are of some cases alone, and
-        those that are missing may well be the worse ones."""
+        """Whether every case was run and scored. If not, the scores cover only some cases, and the
+        missing cases may be worse."""
         return not any(each.unscored or each.not_run for each in self.contenders)
 
     @property
     def metric_errors(self) -> int:
-        """How often a metric failed: a mistake in it, or a score that is none."""
+        """How often a metric failed: it raised, or returned no score."""
         return sum(bool(r.metric_error) for each in self.contenders for r in each.cases)
 
     def to_json(self) -> dict[str, Any]:
@@ -210,7 +210,7 @@ class Evaluation:
             }
             for each in self.differences
         ]
-        found = {
+        data = {
             "format": FORMAT,
             "graph": self.graph,
             "journal": self.journal,
@@ -220,19 +220,19 @@ class Evaluation:
             "contenders": contenders,
             "differences": differences,
         }
-        return _writable(as_json(found))
+        return _writable(as_json(data))
 
     def to_markdown(self) -> str:
-        """Tables for people: the totals, one for each node class, the differences, and the cases
-        that failed or scored less than 1, with the expected and the actual result, and the command
-        that shows their run."""
+        """The evaluation as a Markdown page: tables of the totals, of each node class and of the
+        differences, then the cases that failed or scored less than 1, each with the expected and
+        the actual result and the command that shows its run."""
         from bae.evals.page import to_markdown
 
         return to_markdown(self)
 
     def to_csv(self) -> str:
-        """One flat table: a line for each contender and node class, the total under the node "",
-        numbers unrounded and unknown ones empty."""
+        """One table with a line for each contender and node class. The total has the node "".
+        Numbers are not rounded, and unknown numbers are empty."""
         out = io.StringIO()
         writer = csv.DictWriter(out, _COLUMNS, restval="", lineterminator="\n")
         writer.writeheader()
@@ -243,7 +243,7 @@ class Evaluation:
 
 
 def as_json(value: Any) -> Any:
-    """A value as JSON; what has no form in it becomes text."""
+    """A value as JSON. Parts without a JSON form become text."""
     try:
         return to_jsonable_python(
             value, fallback=str, bytes_mode="base64", inf_nan_mode="strings", by_alias=False
@@ -253,12 +253,12 @@ def as_json(value: Any) -> Any:
 
 
 def _writable(value: Any) -> Any:
-    """What any file can hold: lone surrogates, which a model can bring in, become escapes."""
+    """Escape lone surrogates, which a model may write and a file cannot store."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        held = cast("dict[str, Any]", value)
-        return {_writable(name): _writable(each) for name, each in held.items()}
+        items = cast("dict[str, Any]", value).items()
+        return {_writable(name): _writable(each) for name, each in items}
     return [*map(_writable, cast("list[Any]", value))] if isinstance(value, list) else value
 
 
@@ -280,15 +280,15 @@ def _counts(contender: Contender) -> dict[str, int]:
 
 
 def _flat(contender: str, row: Row) -> dict[str, Any]:
-    # A name must not look like a formula to a spreadsheet.
+    # A spreadsheet must not read a name as a formula.
     formula = contender[:1] in ("=", "+", "-", "@", "\t", "\r")
-    found: dict[str, Any] = {"contender": f"'{contender}" if formula else contender, "scored": 0}
-    found |= {each.name: getattr(row, each.name) for each in fields(row)}
-    score = found.pop("score")
+    line: dict[str, Any] = {"contender": f"'{contender}" if formula else contender, "scored": 0}
+    line |= {each.name: getattr(row, each.name) for each in fields(row)}
+    score = line.pop("score")
     if score is not None:
-        found |= {"score": score.mean, "score_low": score.low, "score_high": score.high}
-        found["scored"] = score.n
-    return found
+        line |= {"score": score.mean, "score_low": score.low, "score_high": score.high}
+        line["scored"] = score.n
+    return line
 
 
 def _case_data(result: CaseResult) -> dict[str, Any]:
@@ -308,8 +308,8 @@ def _case_data(result: CaseResult) -> dict[str, Any]:
 def contenders_of(
     runs: Mapping[str, Sequence[CaseRun]], names: Mapping[type[Node], str]
 ) -> list[Contender]:
-    """The contenders by name, each with rows for the same node classes, in the order of `names`:
-    those with LM work or a score in any."""
+    """Make the contenders. All have rows for the same node classes, in the order of `names`: the
+    classes with LM work or a score for any contender."""
     rows = {
         contender: [_node_row(cls, node, cases) for cls, node in names.items()]
         for contender, cases in runs.items()
@@ -328,8 +328,8 @@ def contenders_of(
 
 
 def differences_of(contenders: Sequence[Contender]) -> list[Difference]:
-    """Each further contender against the first, over the cases that both have a score for."""
-    found: list[Difference] = []
+    """Compare each further contender with the first, over the cases that both have a score for."""
+    differences: list[Difference] = []
     for other in contenders[1:]:
         first = contenders[0]
         pairs = [
@@ -337,9 +337,9 @@ def differences_of(contenders: Sequence[Contender]) -> list[Difference]:
             for before, after in zip(first.cases, other.cases, strict=True)
             if before.score is not None and after.score is not None
         ]
-        apart = paired_difference([b for b, _ in pairs], [a for _, a in pairs])
-        found.append(Difference(other.name, first.name, apart))
-    return found
+        gain = paired_difference([b for b, _ in pairs], [a for _, a in pairs])
+        differences.append(Difference(other.name, first.name, gain))
+    return differences
 
 
 def _total(runs: Sequence[CaseRun]) -> Row:
@@ -388,7 +388,7 @@ def _row(
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which that share of the others is, interpolated between neighbors."""
+    """The percentile for a share, interpolated between neighbors."""
     if not ordered:
         return 0.0
     place = share * (len(ordered) - 1)

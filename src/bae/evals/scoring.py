@@ -1,5 +1,5 @@
-"""What a run was like: the LM work for each of its node classes, and its score, by the metric that
-was given or else by all that its case expects."""
+"""The measures and scores of a run: the LM work for each node class, and the score from the metric
+or from the expectations of the case."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class NodeMeasure:
-    """The LM work for the nodes of one class in one run: their fills, the choices from them, what
-    their bodies and dependencies asked by themselves, and the tools that were called for it."""
+    """The LM work for the nodes of one class in one run: their fills, the choices of their
+    successors, questions from their bodies and dependencies, and tool calls."""
 
     usage: Usage = field(default_factory=Usage)
     judged: int = 0
     valid: int = 0
     seconds: dict[Place, float] = field(default_factory=dict["Place", float])
-    """The time of the LM work for each node that had some."""
+    """The time of the LM work for each node."""
     last: Node | None = None
-    """The last complete node of the class; of the items of a map, that of the last one."""
+    """The last complete node of the class. In a map, the node of the last item."""
     rounds: int = 0
     """The rounds of conversations with tools."""
     tool_calls: int = 0
     tool_errors: int = 0
-    """The tool calls that the LM read an error of."""
+    """The tool calls whose result was an error."""
     chose: list[type[Node] | type[None] | None] = field(
         default_factory=list["type[Node] | type[None] | None"]
     )
-    """What the LM chose from the nodes of the class, in the run itself and not in graphs inside;
-    None where it was asked and made no valid choice."""
+    """The successors that the LM chose for nodes of the class, without inner graphs. None for a
+    question without a valid choice."""
 
 
 Measures: TypeAlias = "dict[type[Node], NodeMeasure]"
-"""The LM work of one run by node class, in the order in which the classes were met."""
+"""The LM work of one run by node class, in the order in which the run reached the classes."""
 
 
 def measure(records: Iterable[Record]) -> Measures:
-    """What the records of a run say, taken in their order.
+    """Measure the LM work of a run from its records.
 
-    An answer that chooses and fills at once counts for the choosing node, valid or not: an invalid
-    one may not say which node it fills. A question that was cut off has the usage of its answers so
-    far.
+    An answer that chooses and fills in one call counts for the choosing node, since an invalid
+    answer may not say which node it fills. A question that was cut off has the usage of its answers
+    so far.
     """
     measured: Measures = {}
     history = History(records)
@@ -84,8 +84,8 @@ def measure(records: Iterable[Record]) -> Measures:
 
 
 def _in_order(graph: GraphRun) -> Iterator[Step]:
-    """The steps of a graph and of those inside it; items of a map in their order, since which of
-    them ended last is chance."""
+    """The steps of a graph and of its inner graphs. Items of a map come in their order, since the
+    order in which they ended is random."""
     for step in graph.trace:
         yield step
         for source in step.sources.values():
@@ -102,8 +102,8 @@ def _count(node: NodeMeasure, step: Step, question: LMQuestion) -> None:
     node.usage += question.paid
     node.judged += len(question.answers)
     node.valid += sum(answer.attempt.verdict == "valid" for answer in question.answers)
-    # The time of a failed question says nothing about the node; where one answer chose and filled,
-    # the choice has the time.
+    # The time of a failed question does not count. If one answer chose and filled, its time counts
+    # for the choice.
     by_choice = question is step.fill and step.filled_by is not question
     if question.state == "done" and not by_choice:
         by_runner = question.asker.kind in ("fill", "choice")
@@ -116,16 +116,16 @@ _NOT_REACHED: Final = Score(0.0, "the run did not reach it")
 
 @dataclass(slots=True)
 class Scored:
-    """The score of a run, None if there is none; those of its nodes by the names of their classes;
-    and the errors of metrics."""
+    """The score of a run, or None; the scores of its nodes by the names of their classes; and the
+    errors of metrics."""
 
-    whole: Score | None = None
+    total: Score | None = None
     nodes: dict[str, Score] = field(default_factory=dict[str, Score])
     errors: list[BaeError] = field(default_factory=list[BaeError])
 
-    async def known(self, score: Awaitable[Score]) -> Score | None:
-        """The score that a metric gives; None where it fails, and the rest is scored all the
-        same."""
+    async def collect(self, score: Awaitable[Score]) -> Score | None:
+        """Wait for the score of a metric. If it fails, store the error and return None, so that the
+        rest is still scored."""
         try:
             return await score
         except BaeError as error:
@@ -152,46 +152,45 @@ class Scoring:
         }
 
     def asks(self, case: Case) -> bool:
-        """Whether a user's metric scores a case, which may fail."""
+        """Whether a user's metric, which may fail, scores a case."""
         return bool(self._metric or case.metric or self._by_node)
 
     async def score(self, case: Case, result: GraphResult[Any] | None, nodes: Measures) -> Scored:
-        """Score a run, which has no `result` if it failed.
+        """Score a run. A failed run has no `result`.
 
-        Without a metric the score is the mean of all that the case expects, of the end and of nodes
-        on the way. A node that the run did not reach scores 0, and a case that expects nothing
-        scores 1 for ending.
+        Without a metric, the score is the mean over all nodes that the case expects. A node that
+        the run did not reach scores 0. A case that expects nothing scores 1 if its run ended.
         """
-        found = Scored()
+        scored = Scored()
         for name, expected in case.nodes.items():
             cls = self._types.by_name.get(name)
             last = nodes[cls].last if cls in nodes else None
             score: Score | None = _NOT_REACHED
             if last is not None:
-                score = await found.known(self._score_node(case, last, expected))
+                score = await scored.collect(self._score_node(case, last, expected))
             if score is not None:
-                found.nodes[name] = score
+                scored.nodes[name] = score
         metric = self._metric or case.metric
         end: Score | None = _NOT_REACHED
         if result is not None and metric is not None:
             where = f"the case {case.name!r}"
-            found.whole = await found.known(call_metric(metric, case, result, where=where))
+            scored.total = await scored.collect(call_metric(metric, case, result, where=where))
         elif result is not None:
-            end = await found.known(self._score_end(case, result.result))
-            if end is not None and not found.errors:
-                found.whole = self._mean(case, result.result, end, found.nodes)
+            end = await scored.collect(self._score_end(case, result.result))
+            if end is not None and not scored.errors:
+                scored.total = self._mean(case, result.result, end, scored.nodes)
         expected_end = None
-        if self._metric is None or case.expected_type:  # a metric knows what else is expected
+        if self._metric is None or case.expected_type:  # with a metric, `expected` may be anything
             expected_end = self._types.expected_end(case)
         if metric is None and case.expected is not None and expected_end and end is not None:
-            found.nodes.setdefault(self._types.names[expected_end], end)
+            scored.nodes.setdefault(self._types.names[expected_end], end)
         for name, choice in self._score_choices(case, expected_end, nodes):
-            found.nodes[name] = _both(found.nodes[name], choice) if name in found.nodes else choice
-        return found
+            fields = scored.nodes.get(name)
+            scored.nodes[name] = choice if fields is None else _both(fields, choice)
+        return scored
 
     async def _score_end(self, case: Case, end: Node) -> Score:
-        """How good the last node of a run is by what the case expects of it; 1 if that is
-        nothing."""
+        """Score the last node of a run by the expectations of the case. 1 without expectations."""
         if case.expected_type and type(end) is not self._types.by_name.get(case.expected_type):
             name = self._types.names[type(end)]
             return Score(0.0, f"ended at {name}, not at {case.expected_type}")
@@ -204,20 +203,22 @@ class Scoring:
         name = self._types.names[cls]
         fields = self._types.by_field(cls, expected)
         absent = [each for each in fields if each not in cls.__pydantic_fields__]
-        if absent:  # another end is meant
+        if absent:  # the case expects another class
             return Score(0.0, f"{name} has no {', '.join(absent)}")
         metric = self._by_node.get(cls)
         if metric is None:
             return await in_thread(fields_metric, fields, node)  # long texts take time
-        # Fields that nothing is expected of count as right.
+        # Fields without an expectation count as right.
         try:
-            whole = node.model_copy(update=self._types.expectation(cls, fields))
-        except Exception:  # another end is meant, with fields of the same names
+            expected_node = node.model_copy(update=self._types.expectation(cls, fields))
+        except Exception:  # the case expects another class with the same field names
             return Score(0.0, f"{name} cannot be as expected")
-        return await call_metric(metric, whole, node, where=f"{name} in the case {case.name!r}")
+        return await call_metric(
+            metric, expected_node, node, where=f"{name} in the case {case.name!r}"
+        )
 
     def _mean(self, case: Case, end: Node, score: Score, nodes: Mapping[str, Score]) -> Score:
-        """The mean of all that a case expects, with what was missed."""
+        """The mean over all nodes that a case expects, with the missed expectations."""
         if not nodes:
             return score
         parts = list(nodes.values())
@@ -231,18 +232,18 @@ class Scoring:
     def _score_choices(
         self, case: Case, end: type[Node] | None, nodes: Measures
     ) -> Iterator[tuple[str, Score]]:
-        """How good the choices were from each class that the run reached.
+        """Score the choices of successors, by class.
 
-        If the case names some of the successors, one of these is right; in a run that meets the
-        class several times, once is enough. Otherwise the last choice is right if it can lead to
-        the expected end. If all successors can, or none, the choice has no score.
+        If the case names some of the successors, a choice of one of them is right; if the run
+        reaches the class several times, one right choice is enough. Otherwise the last choice is
+        right if it can lead to the expected end. If all or no successors can, there is no score.
         """
         named = [self._types.by_name.get(name) for name in case.nodes]
         for cls, offered in self._offered.items():
             counting = chose = nodes[cls].chose if cls in nodes else []
             if not chose:
                 continue
-            # A class that is named for its own fields need not be chosen once more.
+            # A class that is named for its own fields need not be chosen again.
             right = [each for each in offered if each in named and each is not cls]
             if not right or len(right) == len(offered):
                 right, counting = self._leading_to(end, cls), chose[-1:]

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
     from bae.lm.policies.fallback import Fallback
     from bae.lm.policies.learned import LearnedPrompt, NodePrompts, PromptExample, WithPrompts
-    from bae.lm.policies.limits import Concurrency, RateLimit
+    from bae.lm.policies.limits import Concurrency, RateLimit, RateStore
     from bae.lm.policies.policy import Budgeted, Policy, Retry, Timeout
+    from bae.lm.policies.postgres_store import PostgresStore
     from bae.lm.prices import cost_of
     from bae.lm.pydantic_ai_backend import PydanticAIBackend
     from bae.lm.registry import (
@@ -79,11 +80,13 @@ __all__ = [
     "OptimizedLM",
     "PerLoop",
     "Policy",
+    "PostgresStore",
     "Prompt",
     "PromptExample",
     "PydanticAIBackend",
     "Question",
     "RateLimit",
+    "RateStore",
     "Restart",
     "ResultPart",
     "Retry",
@@ -129,8 +132,9 @@ __getattr__, __dir__ = export_lazily(
         "policies.cache_stores": "CacheStore MemoryCache SQLiteCache",
         "policies.fallback": "Fallback",
         "policies.learned": "LearnedPrompt NodePrompts PromptExample WithPrompts",
-        "policies.limits": "Concurrency RateLimit",
+        "policies.limits": "Concurrency RateLimit RateStore",
         "policies.policy": "Budgeted Policy Retry Timeout",
+        "policies.postgres_store": "PostgresStore",
         "prices": "cost_of",
         "pydantic_ai_backend": "PydanticAIBackend",
         "registry": (

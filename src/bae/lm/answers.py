@@ -188,12 +188,12 @@ def attempt(number: int, prompt: Prompt, answer: Answer, wrong: Wrong | None = N
         filled = tuple(name for name, cls in named if cls in question.fillable)
     asked = (prompt if question.turns is None else prompt.without_turns()).flat()
     thinking = answer.thinking and readable(answer.thinking, 0)
-    more: dict[str, Any] = {"filled": filled, "thinking": thinking}
+    rest = answer.usage, asked, "", filled, thinking
     if wrong is None:
-        return Attempt(number, text, "valid", (), answer.usage, asked, **more)
+        return Attempt(number, text, "valid", (), *rest)
     is_cut = wrong.verdict == "invalid" and answer.stop == "cut-off"
     verdict = "cut-off" if is_cut else wrong.verdict
-    return Attempt(number, text, verdict, wrong.errors, answer.usage, asked, **more)
+    return Attempt(number, text, verdict, wrong.errors, *rest)
 
 
 def correction(tried: Attempt, wanted: Sequence[str], form: str = _JSON) -> Correction:

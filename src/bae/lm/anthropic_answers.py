@@ -1,4 +1,4 @@
-"""A message of Claude as it comes in, streamed or whole: its text, its tool calls and its usage."""
+"""A message from Claude, streamed or complete: its text, its tool calls and its usage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COUNTED: Final = (
 
 @dataclass(slots=True)
 class _BlockInProgress:
-    """A block of content as it comes in: as it began, and the pieces of its text or input."""
+    """A block of content while it arrives: its start, and the pieces of its text or input."""
 
     block: ContentBlock
     pieces: list[str] = field(default_factory=list[str])
@@ -47,16 +47,16 @@ class _BlockInProgress:
 
     @property
     def input(self) -> dict[str, Any] | str:
-        """The input of a call; its text where it is no JSON object."""
-        # A tool that is given nothing at all is streamed as no text.
+        """The input of a call, or its text if that is no JSON object."""
+        # A call without arguments is streamed as an empty text.
         try:
             given: Any = json.loads(self.text or "{}")
         except (ValueError, RecursionError):
             return self.text
         return cast("dict[str, Any]", given) if isinstance(given, dict) else self.text
 
-    def whole(self) -> ContentBlock:
-        """The block as the API takes it back."""
+    def to_content(self) -> ContentBlock:
+        """The complete block, as the API accepts it in a later request."""
         if self.is_call:
             return {**self.block, "input": as_input(self.input)}
         if self.kind in _TEXT_OF:
@@ -66,34 +66,34 @@ class _BlockInProgress:
 
 @dataclass(slots=True)
 class ClaudeMessage:
-    """A message of Claude as it comes in. `answer_tool` is the tool that takes the answer, where
-    there is one: the other calls are for the caller to run.
+    """A message from Claude while it arrives. The input of the `answer_tool`, if there is one, is
+    the answer; the caller runs the other tool calls.
 
-    A message that the provider has paused is continued in the next one, as part of this."""
+    If the provider pauses a message, its continuation becomes part of this message."""
 
     model: str
     asked: str
-    """The model as it was asked for."""
+    """The name of the model in the request."""
     secrets: tuple[str, ...] = ()
     answer_tool: str | None = None
     blocks: list[_BlockInProgress] = field(default_factory=list[_BlockInProgress])
     reason: str | None = None
-    explained: str = ""
+    explanation: str = ""
     container: dict[str, str] | None = None
-    """Where the provider has run code, and until when files there are kept."""
+    """The container in which the provider has run code, and when its files expire."""
     began: bool = False
     ended: bool = False
     pauses: int = 0
     _counts: dict[str, int] = field(default_factory=dict[str, int])
     _before: Usage | None = None
-    """What the messages that were paused have used."""
+    """The usage of the paused messages."""
     _first: int = 0
-    """The place of the first block of the message in progress."""
-    _told: bool = False
-    """Whether text was told that may be no part of the answer."""
+    """The index of the first block of the message in progress."""
+    _sent_text: bool = False
+    """Whether observers got text that may not be part of the answer."""
 
     def take(self, event: RawMessageStreamEvent) -> None:
-        """Take a piece of a stream."""
+        """Add an event of a stream."""
         match event.type:
             case "message_start":
                 self.model = read_name(event.message.model) or self.model
@@ -110,8 +110,8 @@ class ClaudeMessage:
             case _:
                 pass
 
-    def take_whole(self, message: Any) -> None:
-        """Take a message that was not streamed."""
+    def take_message(self, message: Any) -> None:
+        """Add a complete message that was not streamed."""
         if message.content is None:
             raise ValueError("a message without content")
         self.model = read_name(message.model) or self.model
@@ -123,49 +123,54 @@ class ClaudeMessage:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the provider wants the message back to continue it."""
+        """Whether the provider has paused and waits for the message to continue it."""
         return self.ended and self.reason == "pause_turn"
 
     def content(self) -> list[ContentBlock]:
-        """The message as the API takes it back. A text without any letter it refuses."""
-        return [each.whole() for each in self.blocks if each.kind != "text" or each.text.strip()]
+        """The message as the API accepts it in a later request. The API refuses a blank text."""
+        return [
+            block.to_content()
+            for block in self.blocks
+            if block.kind != "text" or block.text.strip()
+        ]
 
     def resume(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The request that continues a message that was paused, where `request` began it."""
-        said = {"role": "assistant", "content": self.content()}
+        """The request that continues a paused message; `request` is the original request."""
+        paused = {"role": "assistant", "content": self.content()}
         used = self._used_now()
         self._before = used if self._before is None else self._before + used
         self._counts, self.began, self.ended = {}, False, False
         self._first, self.pauses = len(self.blocks), self.pauses + 1
-        again = {**request, "messages": [*request["messages"], said]}
-        return again if self.container is None else {**again, "container": self.container["id"]}
+        more = {**request, "messages": [*request["messages"], paused]}
+        return more if self.container is None else {**more, "container": self.container["id"]}
 
     def used(self) -> Usage | None:
-        """What a message that broke off has used, as far as is known; None where nothing is."""
+        """The usage of an incomplete message, as far as it is known. None if it is unknown."""
         known = self._counts or self._before is not None
         return replace(self._usage(), cost=None) if known else None
 
     def answer(self, *, echoes: bool) -> Answer:
-        """The answer of a message that has ended, with what the API wants back if it `echoes`."""
+        """The answer of a complete message. With `echoes`, it includes the echo for the API."""
         usage, text = self._usage(), self._text()
         if self.reason in ("max_tokens", "model_context_window_exceeded"):
-            return Answer(self._given() or text, usage, "cut-off")
+            return Answer(self._tool_answer() or text, usage, "cut-off")
         if self.reason == "refusal":
-            return Answer(text or self.explained, usage, "refused")
+            return Answer(text or self.explanation, usage, "refused")
         if not echoes:
-            return Answer(text if (given := self._given()) is None else given, usage)
+            return Answer(text if (given := self._tool_answer()) is None else given, usage)
         calls = tuple(
             CallPart(str(each.block["id"]), str(each.block["name"]), each.input)
             for each in self.blocks
             if each.kind == "tool_use" and not self._is_answer(each)
         )
-        given = None if calls else self._given()
+        given = None if calls else self._tool_answer()
         if given is None:
             given = self._text(calls=bool(calls))
         return Answer(given, usage, calls=calls, ran=self._ran(), echo=self._echo())
 
     def _text(self, *, calls: bool = True) -> str:
-        """The text of the message. Of an answer, it is what follows the provider's own tools."""
+        """The text of the message. Without `calls`, only the text after the provider's own
+        tools."""
         texts: list[str] = []
         for each in self.blocks:
             if each.kind == "text":
@@ -177,10 +182,10 @@ class ClaudeMessage:
     def _is_answer(self, block: _BlockInProgress) -> bool:
         return block.kind == "tool_use" and block.block["name"] == self.answer_tool
 
-    def _given(self) -> str | None:
-        """What the answer tool was given first; None where it was not called."""
-        found = next(filter(self._is_answer, self.blocks), None)
-        return None if found is None else found.text or "{}"
+    def _tool_answer(self) -> str | None:
+        """The input of the first call of the answer tool, or None if it was not called."""
+        block = next(filter(self._is_answer, self.blocks), None)
+        return None if block is None else block.text or "{}"
 
     def _ran(self) -> tuple[tuple[CallPart, ResultPart], ...]:
         """The calls that the provider has run, with their results."""
@@ -199,8 +204,8 @@ class ClaudeMessage:
         )
 
     def _echo(self) -> dict[str, Any] | None:
-        """The message as the API wants it back; None where nothing of it is an answer or a call,
-        which it refuses."""
+        """The message as the API needs it back, or None if it has neither an answer nor a call: the
+        API refuses such a message."""
         content = self.content()
         if not any(each["type"] in ("text", "tool_use") for each in content):
             return None
@@ -211,26 +216,27 @@ class ClaudeMessage:
         return as_echo({**echo, "answers": answers} if answers else echo)
 
     def _begin(self, block: Any, *, streams: bool = False) -> None:
-        begun = _BlockInProgress(block.model_dump(exclude_unset=True, warnings=False))
-        self.blocks.append(begun)
-        if self._told and begun.kind not in _TEXT_OF:
-            # The answer is what follows the provider's own tools, or the input of its tool.
-            self._told = False
+        started = _BlockInProgress(block.model_dump(exclude_unset=True, warnings=False))
+        self.blocks.append(started)
+        if self._sent_text and started.kind not in _TEXT_OF:
+            # The answer is the text after the provider's own tools, or the input of the answer
+            # tool.
+            self._sent_text = False
             tell(Discard())
-        if begun.is_call:
-            given = begun.block.pop("input", None)
-            self._piece(begun, json.dumps(given) if given or not streams else "")
-        elif begun.kind in _TEXT_OF:
-            self._piece(begun, str(begun.block.get(_TEXT_OF[begun.kind]) or ""))
+        if started.is_call:
+            given = started.block.pop("input", None)
+            self._add_piece(started, json.dumps(given) if given or not streams else "")
+        elif started.kind in _TEXT_OF:
+            self._add_piece(started, str(started.block.get(_TEXT_OF[started.kind]) or ""))
 
     def _add(self, to: _BlockInProgress, delta: Any) -> None:
         match delta.type:
             case "text_delta":
-                self._piece(to, delta.text)
+                self._add_piece(to, delta.text)
             case "input_json_delta":
-                self._piece(to, delta.partial_json)
+                self._add_piece(to, delta.partial_json)
             case "thinking_delta":
-                self._piece(to, delta.thinking)
+                self._add_piece(to, delta.thinking)
             case "signature_delta":
                 to.block["signature"] = delta.signature
             case "citations_delta":
@@ -239,30 +245,31 @@ class ClaudeMessage:
             case _:
                 pass
 
-    def _piece(self, to: _BlockInProgress, piece: str) -> None:
+    def _add_piece(self, to: _BlockInProgress, piece: str) -> None:
         if piece:
             to.pieces.append(piece)
-            # Of calls, the arguments are no part of the answer.
+            # The arguments of other calls are not part of the answer.
             if to.kind == "text" or self._is_answer(to):
-                self._told = self._told or to.kind == "text"
+                self._sent_text = self._sent_text or to.kind == "text"
                 tell(mask(piece, self.secrets))
             elif to.kind == "thinking":
                 tell(Thought(mask(piece, self.secrets)))
 
-    def _stop(self, said: Any) -> None:
-        self.reason = said.stop_reason
-        details = getattr(said, "stop_details", None)
-        self.explained = (details.explanation if details is not None else None) or ""
-        used = getattr(said, "container", None)
-        if used is not None:
-            self.container = {"id": str(used.id), "expires_at": used.expires_at.isoformat()}
+    def _stop(self, end: Any) -> None:
+        self.reason = end.stop_reason
+        details = getattr(end, "stop_details", None)
+        self.explanation = (details.explanation if details is not None else None) or ""
+        container = getattr(end, "container", None)
+        if container is not None:
+            expiry = container.expires_at.isoformat()
+            self.container = {"id": str(container.id), "expires_at": expiry}
 
     def _count(self, usage: Any) -> None:
-        """Take the token counts so far; those at the end of a stream are of the whole."""
+        """Store the token counts so far. The counts at the end of a stream are totals."""
         for name in _COUNTED:
-            found = getattr(usage, name, None)
-            if found is not None:
-                self._counts[name] = read_count(found)
+            count = getattr(usage, name, None)
+            if count is not None:
+                self._counts[name] = read_count(count)
 
     def _usage(self) -> Usage:
         used = self._used_now()
@@ -282,8 +289,7 @@ class ClaudeMessage:
 
 
 def _result_of(id: str, name: str, content: Any) -> ResultPart:
-    """The result of a tool that the provider has run, as text. What only the API can read is left
-    out of it."""
+    """The result of a tool that the provider has run, as text without the encrypted parts."""
     kind: Any = cast("dict[str, Any]", content).get("type") if isinstance(content, dict) else ""
     is_error = str(kind).endswith("_error")
     text = json.dumps(_readable(content), ensure_ascii=False)
@@ -294,8 +300,8 @@ def _readable(value: Any) -> Any:
     if isinstance(value, list):
         return [_readable(each) for each in cast("list[Any]", value)]
     if isinstance(value, dict):
-        found = cast("dict[str, Any]", value).items()
+        items = cast("dict[str, Any]", value).items()
         return {
-            k: _readable(v) for k, v in found if not k.startswith("encrypted") and v is not None
+            k: _readable(v) for k, v in items if not k.startswith("encrypted") and v is not None
         }
     return value

@@ -1,5 +1,5 @@
-"""Claude over Anthropic's own SDK: one request, streamed or whole, with the schema in the channel
-for structured output where Claude can enforce it, and as a tool elsewhere."""
+"""Claude through Anthropic's SDK: one request, streamed or not. The schema goes into the channel
+for structured output if Claude can enforce it, otherwise into a tool."""
 
 from __future__ import annotations
 
@@ -48,28 +48,29 @@ MODEL = "claude-sonnet-5-5"
 
 
 class AnthropicBackend(Backend):
-    """Claude, asked through the package `anthropic`. Have `ANTHROPIC_API_KEY` set, or give a key.
+    """Claude, asked through the package `anthropic`. Set `ANTHROPIC_API_KEY`, or pass `api_key`.
 
-    - `max_tokens`: the longest answer, with the thinking that goes before it.
-    - `temperature`: leave it out for models that take none, as the newer ones do.
-    - `effort`: how much the model thinks and writes, as "low"; left out, the model decides.
-    - `stream`: whether to read the answer as it is written. Observers of the run see the pieces,
-      and a long answer is not taken for a stalled one.
-    - `cache`: whether to have the constant part of the prompt cached by the provider, and all of a
-      conversation with tools.
-    - `timeout`: seconds for a whole call; `idle_timeout` for the time between two pieces of a
-      streamed answer, and `connect_timeout` for the connection.
-    - `channel`: how the schema is sent. "schema" is the channel for structured output, "tool" the
-      input of a tool that the model is to use; "auto" takes the first where Claude can enforce the
-      schema (`bae.lm.provider_schemas.unfit` says why not). Give "tool" for models without it.
-    - `headers`: sent with every request. `extra`: put into the body of every request, as
+    - `max_tokens`: the longest answer, including the thinking before it.
+    - `temperature`: leave it out for newer models, which do not accept it.
+    - `effort`: how much the model thinks and writes, such as "low". By default the model decides.
+    - `stream`: whether to read the answer while it is written. Observers of the run see the pieces,
+      and `idle_timeout` notices a stalled answer early.
+    - `cache`: whether the provider caches the constant part of the prompt and conversations with
+      tools.
+    - `timeout`: seconds for the whole call. `idle_timeout`: seconds between two pieces of a
+      streamed answer. `connect_timeout`: seconds for the connection.
+    - `channel`: how the schema is sent. "schema" is the channel for structured output. "tool" sends
+      it as the input of a tool that the model must call; use it for models without structured
+      output. "auto" is "schema" if Claude can enforce the schema (`bae.lm.provider_schemas.unfit`
+      says why not), otherwise "tool".
+    - `headers`: sent with every request. `extra`: added to the body of every request, for example
       `{"thinking": {"type": "adaptive"}}`.
-    - `max_bytes`: the largest response that is read, after decompression.
-    - `http_client`: an `httpx2.AsyncClient` of yours. It stays open, and serves one event loop.
-      What it reads is not bounded, and whether it follows redirects is up to you.
+    - `max_bytes`: the largest response to read, after decompression.
+    - `http_client`: your own `httpx2.AsyncClient`, for one event loop. bae does not close it, does
+      not bound its responses, and does not change how it follows redirects.
 
-    Tools are native, and the schema goes beside them. `Native("web_search")`, `"web_fetch"` and
-    `"code_execution"` are Anthropic's own; their options are those of the API.
+    Tools are native, and the schema is sent next to them. `Native("web_search")`, `"web_fetch"` and
+    `"code_execution"` are Anthropic's own tools, with the options of the API.
     """
 
     calls_tools = True
@@ -102,7 +103,7 @@ class AnthropicBackend(Backend):
         super().__init__(attempts=attempts, retries=retries, one_call=one_call)
         check_positive(self, timeout=timeout, idle_timeout=idle_timeout, max_tokens=max_tokens)
         check_positive(self, connect_timeout=connect_timeout, max_bytes=max_bytes)
-        # Imported, and prices read, here, where waiting for it does no harm.
+        # Import packages and read prices now, so that the first request does not wait for that.
         for module in ("anthropic", "anthropic.resources.messages", "httpx2"):
             need(module, extra="anthropic", by="AnthropicBackend")
         cost_of(model, Usage(), "anthropic")
@@ -129,37 +130,37 @@ class AnthropicBackend(Backend):
         self._http_client = http_client
         self._clients = PerLoop(self._connect, self._disconnect)
         if http_client is None:
-            _ = self._unconnected  # a missing key is found now, not in the middle of a run
+            _ = self._offline_client  # reports a missing key now, not in the middle of a run
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Everything but keys that changes answers: limits, channel, address and extra content."""
+        """The settings that change answers, without keys."""
         return {
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
             "channel": self.channel,
-            "base_url": remove_passwords(str(self._unconnected.base_url)),
+            "base_url": remove_passwords(str(self._offline_client.base_url)),
             "headers": _shown_headers(self._headers),
             "extra": without_secrets(self.extra),
         }
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The key, and the headers that are secrets."""
-        client = self._unconnected
+        """The key and the secret headers."""
+        client = self._offline_client
         return tuple(filter(None, (client.api_key, client.auth_token, *self._hidden)))
 
     def least_cost(self, usage: Usage) -> float | None:
-        """What a request with this usage costs, by Anthropic's prices."""
+        """The cost of a request with this usage, by Anthropic's prices."""
         return cost_of(self.model, usage, "anthropic")
 
     async def aclose(self) -> None:
-        """Close the connections of the running loop; the next question opens new ones."""
+        """Close the connections of the running event loop. The next question opens new ones."""
         await self._clients.aclose()
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Send one request to Claude, and more where Claude pauses in the middle of its message, as
-        it may while it runs tools of its own."""
+        """Send one request to Claude, and another each time Claude pauses in the middle of its
+        message, which may happen while it runs its own tools."""
         client = await self._clients.get()
         request, answer_tool = self._request(prompt)
         reply = ClaudeMessage(self.model, self.model, self.secrets, answer_tool)
@@ -169,7 +170,7 @@ class AnthropicBackend(Backend):
                 await self._exchange(client, request, reply)
                 while reply.is_paused:
                     if reply.pauses >= _MOST_PAUSES:
-                        raise self._paused()
+                        raise self._paused_too_often()
                     await self._exchange(client, reply.resume(request), reply)
             return reply.answer(echoes=bool(prompt.tools))
         except Exception as error:
@@ -196,7 +197,7 @@ class AnthropicBackend(Backend):
         else:
             message = cast(Any, await client.messages.create(**request))
             reply.began = True
-            reply.take_whole(message)
+            reply.take_message(message)
         if not reply.ended:
             raise EOFError("the stream ended before the answer did")
 
@@ -204,7 +205,7 @@ class AnthropicBackend(Backend):
     def _who(self) -> str:
         return f"AnthropicBackend({self.model!r})"
 
-    def _paused(self) -> BaeLMError:
+    def _paused_too_often(self) -> BaeLMError:
         return BaeLMError(
             f"{self._who} paused {_MOST_PAUSES} times in one answer, and was not continued",
             code="bae-lm-output-too-long",
@@ -218,23 +219,23 @@ class AnthropicBackend(Backend):
             return timeout_error(self._who, self.timeout, error)
         if isinstance(error, CredentialsError):
             return _no_key(self._who, error)
-        found = error_for(self._who, error, self._idle)
-        if found is not error or isinstance(error, BaeLMError):
-            return found
-        # No JSON, or without the promised content; before that, it may be a wrong argument.
+        failure = error_for(self._who, error, self._idle)
+        if failure is not error or isinstance(error, BaeLMError):
+            return failure
+        # Once a response began, the response is malformed. Earlier it may be a wrong argument.
         if reply.began or isinstance(error, ValueError | AttributeError | RecursionError):
             return malformed_error(self._who, error)
         return error
 
     @property
     def _idle(self) -> float:
-        """Seconds between two pieces; an answer that is not streamed comes in one."""
+        """Seconds between two pieces. An answer that is not streamed is one piece."""
         return self.idle_timeout if self.stream else self.timeout
 
     @cached_property
-    def _unconnected(self) -> AsyncAnthropic:
-        """A client that is never connected. It finds the base URL and the key, which may also come
-        from the environment or a profile."""
+    def _offline_client(self) -> AsyncAnthropic:
+        """A client that never connects. It reads the base URL and the key, which may come from the
+        environment or a profile."""
         import httpx2
 
         nowhere = httpx2.AsyncClient(transport=httpx2.AsyncBaseTransport(), trust_env=False)
@@ -249,7 +250,7 @@ class AnthropicBackend(Backend):
                 api_key=self._api_key,
                 base_url=self._base_url,
                 timeout=httpx2.Timeout(self._idle, connect=self.connect_timeout),
-                max_retries=0,  # the layer above asks again, and counts it
+                max_retries=0,  # bae retries itself and counts the tries
                 default_headers=self._headers,
                 http_client=http_client,
             )
@@ -266,8 +267,8 @@ class AnthropicBackend(Backend):
 
         if self._http_client is not None:
             return self._client(self._http_client)
-        # One of the SDK's own would start a task to close itself where it is dropped unused, and
-        # follow redirects to other hosts with the prompt.
+        # The SDK's own client would start a task to close itself when it is dropped unused, and
+        # would send the prompt to other hosts after a redirect.
         made = DefaultAsyncHttpxClient(follow_redirects=False)
         bound_responses(made, self._who, self.max_bytes)
         return self._client(made)
@@ -277,11 +278,10 @@ class AnthropicBackend(Backend):
             await client.close()
 
     def _request(self, prompt: Prompt) -> tuple[dict[str, Any], str | None]:
-        """The request, and the name of the tool that takes the answer where the channel for
-        structured output does not take its schema."""
+        """The request, and the name of the answer tool if the schema goes into a tool."""
         body = dict(self.extra)
         if self.temperature is not None:
-            body["temperature"] = self.temperature  # not among the SDK's own arguments any more
+            body["temperature"] = self.temperature  # the SDK no longer has this argument
         configured = cast(dict[str, Any], body.pop("output_config", {}))
         request: dict[str, Any] = {
             "model": self.model,
@@ -292,18 +292,18 @@ class AnthropicBackend(Backend):
         if prompt.system:
             request["system"] = [{"type": "text", "text": prompt.system, **cached}]
         if _thinks_manually(body) and has_unsigned_calls(request["messages"]):
-            # The model of a `Fallback` that has made these calls has not thought as this one would.
+            # Another model of a `Fallback` made these calls, without Claude's thinking.
             body["thinking"] = {"type": "disabled"}
         tools = tool_params(prompt.tools)
         if prompt.tools:
-            request |= cached  # the API marks the end of the conversation, which grows
+            request |= cached  # the API caches up to the end of the growing conversation
             if not prompt.may_call:
                 request["tool_choice"] = {"type": "none"}
             container = container_in(prompt)
             if container is not None:
                 request["container"] = container
         answer_tool = None
-        schema = None if prompt.schema is None else self._fitting(prompt.schema)
+        schema = None if prompt.schema is None else self._schema_for_channel(prompt.schema)
         if schema is not None:
             configured = {**configured, "format": {"type": "json_schema", "schema": schema}}
         elif prompt.schema is not None:
@@ -328,12 +328,12 @@ class AnthropicBackend(Backend):
             request["extra_body"] = body
         return request, answer_tool
 
-    def _fitting(self, schema: Mapping[str, Any]) -> Schema | None:
-        """The schema for the channel for structured output, or None where a tool takes it."""
+    def _schema_for_channel(self, schema: Mapping[str, Any]) -> Schema | None:
+        """The schema for structured output, or None if the schema goes into a tool."""
         if self.channel == "tool":
             return None
         try:
-            return _fitted(json.dumps(schema), forced=self.channel == "schema")
+            return _convert_schema(json.dumps(schema), forced=self.channel == "schema")
         except Exception as error:
             raise BaeLMError(
                 f"{self._who}: the channel for structured output does not take the schema: "
@@ -345,20 +345,21 @@ class AnthropicBackend(Backend):
             ) from error
 
     def _takes_force(self) -> bool:
-        """Whether the model can be forced to use a tool: some never can, none while thinking. Those
-        are asked to, and one that answers in text instead is asked again."""
+        """Whether the model can be forced to use a tool. Some models never can, and none can while
+        thinking. Such a model is only asked to use the tool; if it answers in text, it is asked
+        again."""
         thinking = cast(dict[str, Any], self.extra.get("thinking") or {}).get("type", "disabled")
         return thinking == "disabled" and not self.model.startswith(_UNFORCED)
 
 
 @lru_cache(maxsize=256)
-def _fitted(schema: str, *, forced: bool) -> Schema | None:
-    found = json.loads(schema)
-    return for_claude(found) if forced or unfit(found) is None else None
+def _convert_schema(schema: str, *, forced: bool) -> Schema | None:
+    data = json.loads(schema)
+    return for_claude(data) if forced or unfit(data) is None else None
 
 
 def _thinks_manually(body: Mapping[str, Any]) -> bool:
-    """Whether each message with calls has to begin with thinking."""
+    """Whether the API requires thinking at the start of each message with calls."""
     return cast("dict[str, Any]", body.get("thinking") or {}).get("type") == "enabled"
 
 
@@ -373,7 +374,7 @@ def _no_key(who: str, cause: BaseException | None) -> BaeLMError:
 
 
 def _shown_headers(given: Mapping[str, str]) -> dict[str, str | None]:
-    """The headers of every request; of secret ones only the name."""
+    """The headers of every request. A secret header has no value."""
     sent = {name.lower(): value for name, value in given.items()}
     return {n: None if is_secret_name(n, sent[n]) else sent[n] for n in sorted(sent)}
 
@@ -381,4 +382,4 @@ def _shown_headers(given: Mapping[str, str]) -> dict[str, str | None]:
 _FREE: dict[str, str] = {"type": "auto"}
 _UNFORCED = ("claude-fable-5-", "claude-mythos-5-", "claude-opus-5-5", "claude-sonnet-5-5")
 _MOST_PAUSES = 20
-"""How often a message is continued that the provider has paused."""
+"""How often a message that the provider has paused is continued."""

@@ -1,4 +1,5 @@
-"""A conversation as the API of Claude takes it, with tools, tool calls and their results."""
+"""Conversion of a conversation, with tools, tool calls and results, into the format of Claude's
+API."""
 
 from __future__ import annotations
 
@@ -20,18 +21,18 @@ NATIVE_TOOLS: Final[Mapping[str, str]] = {
     "web_fetch": "web_fetch_20250910",
     "code_execution": "code_execution_20250825",
 }
-"""The tools that Anthropic runs, each in the version that all models with such tools take. A newer
-one is an option: `Native("web_search", type="web_search_20260318")`."""
+"""The tools that Anthropic runs, each in the version that all such models accept. For a newer
+version write `Native("web_search", type="web_search_20260318")`."""
 
 CACHED: Final[ContentBlock] = {"type": "ephemeral"}
 LOOKED_BACK: Final = 18
-"""Blocks that the API looks back for a cached prefix, with some to spare: it says 20."""
+"""How many blocks back the API looks for a cached prefix. It says 20; this leaves a margin."""
 _NOT_TAKEN: Final = "This answer was not taken. Read what follows."
 
 
 def tool_params(specs: Sequence[ToolSpec]) -> list[ContentBlock]:
-    """The tools as the API takes them. They are not strict: the limits on strict schemas are for
-    all tools of a request together, and the arguments are validated anyway."""
+    """The tools in the format of the API. They are not strict: the limits on strict schemas hold
+    for all tools of a request together, and bae validates the arguments anyway."""
     params: list[ContentBlock] = []
     for spec in specs:
         if spec.native is not None:
@@ -44,15 +45,16 @@ def tool_params(specs: Sequence[ToolSpec]) -> list[ContentBlock]:
 
 
 def message_params(prompt: Prompt, model: str, *, cache: bool) -> list[ContentBlock]:
-    """The conversation as the API takes it. Messages of this model go back as they came."""
+    """The conversation in the format of the API. Messages from this model are sent back
+    unchanged."""
     messages: list[ContentBlock] = []
     ids: dict[str, str] = {}
     untaken: list[str] = []
     for message in prompt.conversation:
         if message.role == "assistant":
-            content, untaken = _said(message, model, ids)
+            content, untaken = _assistant_content(message, model, ids)
         else:
-            content, untaken = _told(message, ids, untaken), []
+            content, untaken = _user_content(message, ids, untaken), []
         messages.append({"role": message.role, "content": content})
     if cache:
         _mark_cached(prompt, messages)
@@ -60,8 +62,8 @@ def message_params(prompt: Prompt, model: str, *, cache: bool) -> list[ContentBl
 
 
 def has_unsigned_calls(messages: Sequence[ContentBlock]) -> bool:
-    """Whether a message of the model has tool calls, and no thinking before them: the API refuses
-    it while thinking is enabled."""
+    """Whether a message of the model has tool calls without thinking before them. The API refuses
+    that while thinking is enabled."""
     for message in messages:
         content: str | list[ContentBlock] = message["content"]
         if message["role"] == "assistant" and not isinstance(content, str):
@@ -72,31 +74,32 @@ def has_unsigned_calls(messages: Sequence[ContentBlock]) -> bool:
 
 
 def container_in(prompt: Prompt) -> str | None:
-    """Where the provider has run code in this conversation, so that it finds its files again."""
+    """The container in which the provider has run code in this conversation, so that it finds its
+    files again. None if there is none, or if it has expired."""
     for message in reversed(prompt.conversation):
         echo: Any = message.echo
-        used: Any = cast("ContentBlock", echo).get("container") if isinstance(echo, dict) else None
-        if used:
-            is_open = datetime.fromisoformat(used["expires_at"]) > datetime.now(UTC)
-            return str(used["id"]) if is_open else None
+        last: Any = cast("ContentBlock", echo).get("container") if isinstance(echo, dict) else None
+        if last:
+            is_open = datetime.fromisoformat(last["expires_at"]) > datetime.now(UTC)
+            return str(last["id"]) if is_open else None
     return None
 
 
-def _said(
+def _assistant_content(
     message: Message, model: str, ids: dict[str, str]
 ) -> tuple[str | list[ContentBlock], list[str]]:
-    """A message of the model, and its calls of the answer tool. `ids` gets the ids of its other
-    calls as the provider knows them."""
+    """A message of the model, and the ids of its calls of the answer tool. Adds the provider's ids
+    of its other calls to `ids`."""
     calls = [part for part in message.parts if isinstance(part, CallPart)]
     echo = message.echo
     if isinstance(echo, dict):
-        kept = cast("dict[str, Any]", echo)
-        content: list[ContentBlock] = kept.get("content", [])
-        answers: list[str] = kept.get("answers", [])
-        used = [str(each["id"]) for each in content if each["type"] == "tool_use"]
-        used = [id for id in used if id not in answers]
-        if kept.get("model") == model and len(used) == len(calls):
-            ids.update(zip((call.id for call in calls), used, strict=True))
+        stored = cast("dict[str, Any]", echo)
+        content: list[ContentBlock] = stored.get("content", [])
+        answers: list[str] = stored.get("answers", [])
+        call_ids = [str(each["id"]) for each in content if each["type"] == "tool_use"]
+        call_ids = [id for id in call_ids if id not in answers]
+        if stored.get("model") == model and len(call_ids) == len(calls):
+            ids.update(zip((call.id for call in calls), call_ids, strict=True))
             return content, answers
     if not calls:
         return message.text, []
@@ -110,10 +113,10 @@ def _said(
     return blocks, []
 
 
-def _told(
+def _user_content(
     message: Message, ids: Mapping[str, str], untaken: Sequence[str]
 ) -> str | list[ContentBlock]:
-    """A message to the model: results come before files, and files before text."""
+    """A message to the model: results first, then files, then text."""
     if untaken or any(part.kind in ("result", "file") for part in message.parts):
         return _blocks(message, ids, untaken)
     return message.text
@@ -145,7 +148,7 @@ def _blocks(message: Message, ids: Mapping[str, str], untaken: Sequence[str]) ->
 
 
 def file_blocks(parts: Sequence[FilePart]) -> list[ContentBlock]:
-    """Files as the API takes them, each after its label where there are several."""
+    """Files in the format of the API. If there are several, each follows its label."""
     blocks: list[ContentBlock] = []
     for part in parts:
         if len(parts) > 1:
@@ -168,16 +171,16 @@ def _file_block(file: Attached) -> ContentBlock:
 
 
 def as_input(arguments: Mapping[str, Any] | str) -> dict[str, Any]:
-    """The input of a call, which has to be an object."""
+    """The input of a call. The API accepts only objects."""
     return {"invalid_json": arguments} if isinstance(arguments, str) else dict(arguments)
 
 
 def _mark_cached(prompt: Prompt, messages: list[ContentBlock]) -> None:
-    """Mark where the prompt is cached up to, besides its system text. With tools, the API marks the
-    end by itself; what it marked there before is out of its sight after a round of many calls."""
+    """Mark how far the prompt is cached, besides its system text. With tools, the API marks the end
+    itself, but after a round of many calls it no longer finds its last mark."""
     shown = sum(message.kind in ("example", "turn") for message in prompt.conversation)
     if shown:
-        _mark(messages[shown - 1])  # up to here, the prompts that follow are the same
+        _mark(messages[shown - 1])  # later prompts begin with the same messages
     added = 0
     for at in range(len(messages) - 1, -1, -1):
         if prompt.tools and messages[at]["role"] == "user" and added:

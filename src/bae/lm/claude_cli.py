@@ -1,4 +1,4 @@
-"""Claude through its command-line program, with the user's login there: one run of `claude` for one
+"""Claude through its command-line program and the user's login: one run of `claude` for each
 question."""
 
 from __future__ import annotations
@@ -31,22 +31,21 @@ from bae.usage import Thought, Usage, read_amount, read_count, tell, text_is_fol
 
 
 class ClaudeCLIBackend(Backend):
-    """Claude, asked through the program `claude`, version 2.1 or later. Run it once and log in, or
-    set `ANTHROPIC_API_KEY`.
+    """Claude, asked through the program `claude`, version 2.1 or later. Run `claude` once and log
+    in, or set `ANTHROPIC_API_KEY`.
 
-    The program runs without tools, MCP servers, settings, memory and session files, in an empty
-    directory, and sends one request; more only where the model says nothing, or is cut off before
-    its answer. It adds today's date to the prompt and, where you are logged in with one, the e-mail
-    address of the account. Where the run is observed, the program prints the answer as it is
-    written. It reads no settings files: what is set up in them alone, such as
-    `apiKeyHelper`, has to be given by `env`.
+    The program runs in an empty directory, without tools, MCP servers, settings, memory and session
+    files. It sends one request, or more if the model says nothing or is cut off before its answer.
+    It adds today's date to the prompt, and the e-mail address of your account if you are logged in
+    with one. If the run is observed, the program prints the answer while it is written. Since it
+    reads no settings files, pass settings such as `apiKeyHelper` by `env`.
 
-    - `model`: a name, or the alias of the newest: "sonnet", "opus", "haiku".
-    - `timeout`: seconds for a whole call, the start of the program included.
-    - `executable`: the program, looked up on the `PATH`, or the path to it.
-    - `effort`: how much the model thinks and writes, as "low"; left out, the program decides.
-    - `env`: more environment variables for the program.
-    - `max_output`: bytes that the program may print.
+    - `model`: a name, or an alias for the newest model: "sonnet", "opus", "haiku".
+    - `timeout`: seconds for the whole call, including the start of the program.
+    - `executable`: the name of the program on the `PATH`, or its path.
+    - `effort`: how much the model thinks and writes, such as "low". By default the program decides.
+    - `env`: further environment variables for the program.
+    - `max_output`: how many bytes the program may print.
     """
 
     takes_files = frozenset({"image", "document"})
@@ -77,18 +76,18 @@ class ClaudeCLIBackend(Backend):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The given environment variables, without keys, tokens and passwords."""
+        """The `env` of this backend, without keys, tokens and passwords."""
         return without_secrets(dict(sorted(self._env.items())))
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The keys that the program finds in its environment."""
+        """The keys in the environment of the program."""
         of_claude = {n: v for n, v in os.environ.items() if n.startswith(("ANTHROPIC", "CLAUDE"))}
         return tuple(secrets_in({**of_claude, **self._env}))
 
     def least_cost(self, usage: Usage) -> float | None:
-        """What a request with this usage costs by Anthropic's prices. For an alias that is not
-        known before, but the program reports it afterwards."""
+        """The cost of a request with this usage, by Anthropic's prices. The price of an alias is
+        unknown before the request; the program reports its cost afterwards."""
         return cost_of(self.model, usage, "anthropic") or 0.0
 
     async def answer(self, prompt: Prompt) -> Answer:
@@ -96,13 +95,13 @@ class ClaudeCLIBackend(Backend):
         arguments = self._arguments(prompt)
         flat = prompt.flat()
         if flat.startswith("/"):
-            flat = f"\n{flat}"  # or it would be taken for a command to the program
+            flat = f"\n{flat}"  # so that the program does not read it as a command
         text = flat.encode(errors="replace")
         if files := prompt.files if in_use() else ():
-            text, arguments = _line_of(flat, files), [*arguments, *WITH_FILES]
+            text, arguments = _message_line(flat, files), [*arguments, *WITH_FILES]
         streams = bool(files) or text_is_followed.get()
         try:
-            # On the loop: making and removing a directory is faster than having a thread do it.
+            # Not in a thread: starting a thread takes longer than making a directory.
             with TemporaryDirectory(prefix="bae_claude_", ignore_cleanup_errors=True) as empty:
                 ended = await self._run(arguments, text, empty, streams=streams)
         except OSError as error:
@@ -128,10 +127,10 @@ class ClaudeCLIBackend(Backend):
             )
         messages = _messages(ended, self._who)
         if not streams:
-            for thought in _thoughts_in(messages):
+            for thought in _read_thoughts(messages):
                 tell(Thought(mask(thought, self.secrets)))
         in_text = prompt.schema is None
-        return _answer_in(ended, messages, self._who, self.model, in_text=in_text)
+        return _read_answer(ended, messages, self._who, self.model, in_text=in_text)
 
     @property
     def _who(self) -> str:
@@ -141,8 +140,8 @@ class ClaudeCLIBackend(Backend):
         self, arguments: list[str], text: bytes, empty: str, *, streams: bool
     ) -> EndedProgram:
         printed = PrintedEvents(self.secrets) if streams else None
-        kept = {name: value for name, value in os.environ.items() if name not in _OF_A_SESSION}
-        env = {**kept, **_SWITCHES, "PWD": empty, "CLAUDE_CODE_TMPDIR": empty, **self._env}
+        inherited = {name: v for name, v in os.environ.items() if name not in _OF_A_SESSION}
+        env = {**inherited, **_SWITCHES, "PWD": empty, "CLAUDE_CODE_TMPDIR": empty, **self._env}
         ended = await run_program(
             [self._program(env), *arguments, *(WHOLE if printed is None else STREAMED)],
             given=text,
@@ -155,22 +154,23 @@ class ClaudeCLIBackend(Backend):
         return ended if printed is None else replace(ended, out=printed.messages())
 
     def _arguments(self, prompt: Prompt) -> list[str]:
-        held = prompt.schema
-        schema = [] if held is None else ["--json-schema", _program_schema(json.dumps(held))]
-        # No argument can hold a zero byte, nor what is no text.
+        schema: list[str] = []
+        if prompt.schema is not None:
+            schema = ["--json-schema", _program_schema(json.dumps(prompt.schema))]
+        # An argument cannot contain a zero byte or invalid text.
         system = prompt.system.replace("\0", "").encode(errors="replace").decode()
         return [
             *("--print", "--model", self.model, "--system-prompt", system, *schema),
-            # One request: the layer above asks again, and counts it.
+            # One request: bae asks again itself and counts the tries.
             *("--max-turns", "1"),
             *("--tools", "", "--strict-mcp-config", "--setting-sources", ""),
             *("--disable-slash-commands", "--no-session-persistence"),
         ]
 
     def _program(self, env: Mapping[str, str]) -> str:
-        found = shutil.which(self.executable, path=env.get("PATH"))
-        if found is not None:
-            return str(Path(found).absolute())  # it is started in another directory
+        path = shutil.which(self.executable, path=env.get("PATH"))
+        if path is not None:
+            return str(Path(path).absolute())  # it starts in another directory
         raise BaeLMError(
             f"{self._who}: there is no program {self.executable!r} that can be run",
             code="bae-lm-program-missing",
@@ -180,8 +180,8 @@ class ClaudeCLIBackend(Backend):
         )
 
 
-def _line_of(text: str, files: Sequence[FilePart]) -> bytes:
-    """A question with files, as the program reads it."""
+def _message_line(text: str, files: Sequence[FilePart]) -> bytes:
+    """A question with files, as a line for the program's stdin."""
     sendable = text.encode(errors="replace").decode()
     content = [*file_blocks(files), {"type": "text", "text": sendable}]
     line = {"type": "user", "message": {"role": "user", "content": content}}
@@ -196,19 +196,19 @@ def _program_schema(schema: str) -> str:
 _BUSY = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _FIXES = {
     **dict.fromkeys(_BUSY, "if too many run at once, wrap the LM in bae.lm.Concurrency(…)"),
-    # The prompt goes by stdin, but the schema and the system part are arguments.
+    # The prompt goes to stdin, but the schema and the system part are arguments.
     errno.E2BIG: "ask for less at once: split the node in two",
 }
 _SWITCHES = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    # Requests that it would send by itself, besides the one.
+    # Without these, the program would send more requests than one.
     "CLAUDE_CODE_MAX_RETRIES": "0",
     "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",
     "CLAUDE_CODE_DISABLE_REFUSAL_FALLBACK": "1",
     "DISABLE_COMPACT": "1",
-    # Without this, "@/etc/passwd" anywhere in a prompt has it read the file and send it.
+    # Without this, "@/etc/passwd" in a prompt would make the program read and send the file.
     "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
-    # Instructions of the user and the project, in whatever directory it runs.
+    # Without these, instructions of the user and of the project would join the prompt.
     "CLAUDE_CODE_SAFE_MODE": "1",
     "CLAUDE_CODE_DISABLE_CLAUDE_MDS": "1",
     "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
@@ -225,7 +225,8 @@ _OF_A_SESSION = frozenset(
         "OLDPWD",
     }
 )
-"""Set where bae itself runs inside a session of the program, which does not concern this one."""
+"""Variables that are set if bae itself runs inside a session of `claude`. They are not passed
+on."""
 
 
 # --- reading the output -----------------------------------------------------------------------
@@ -233,53 +234,55 @@ _OF_A_SESSION = frozenset(
 CLIMessage = dict[str, Any]
 
 
-def _answer_in(
+def _read_answer(
     ended: EndedProgram, messages: list[CLIMessage], who: str, model: str, *, in_text: bool
 ) -> Answer:
-    """The answer that the program printed, with `in_text` one that is plain text.
+    """The answer that the program printed. `in_text` means plain text instead of JSON.
 
-    An answer that does not fit the schema is one too: the program reports it as an error, because
-    it may not ask again.
+    The program reports an answer that does not fit the schema as an error, since it may not ask
+    again. Here it is an answer, and bae asks again.
     """
     result = messages[-1]
-    failed = result.get("is_error") is not False  # it can be set although the subtype is "success"
+    failed = result.get("is_error") is not False  # may be true although the subtype is "success"
     usage = usage_in(result, model)
-    texts, given = _said_by_model(messages)
+    texts, outputs = _model_output(messages)
     if not failed and "structured_output" in result:
-        given.append(result["structured_output"])
-    found = (message.get("error") for message in reversed(messages))
-    kind = next((each for each in found if isinstance(each, str)), "")
-    said = ("" if in_text else "\n").join(texts)
+        outputs.append(result["structured_output"])
+    errors = (message.get("error") for message in reversed(messages))
+    kind = next((each for each in errors if isinstance(each, str)), "")
+    text = ("" if in_text else "\n").join(texts)
     if result.get("stop_reason") == "refusal":
-        return Answer(said or _reason(result), usage, "refused")
+        return Answer(text or _reason(result), usage, "refused")
     if result.get("stop_reason") == "max_tokens" or (failed and kind == "max_output_tokens"):
-        return _given(given[-1], usage, "cut-off") if given else Answer(said, usage, "cut-off")
-    # Its own limit of one request, and its own check against the schema, end it in an error.
+        if outputs:
+            return _structured_answer(outputs[-1], usage, "cut-off")
+        return Answer(text, usage, "cut-off")
+    # The limit of one request and the program's check of the schema also end in an error.
     if failed and result.get("subtype") not in _OWN_LIMITS:
         error = _failure(who, result, kind, ended)
         error.usage = usage if usage.cost else None
         raise error
-    if given:
-        return _given(given[-1], usage)
+    if outputs:
+        return _structured_answer(outputs[-1], usage)
     if in_text or any(TOOL in _list(each.get("tools")) for each in messages):
-        return Answer(said, usage)
+        return Answer(text, usage)
     raise BaeLMError(
         f"{who}: the program did not hold the model to the schema, and there is no structured "
         f"answer; it says {_reason(result)!r}{_stderr(ended)}",
         code="bae-lm-schema-ignored",
         usage=usage,
         fix="the program must be of version 2.1 or later (claude --version); it ignores a schema "
-        "that it does not understand: look for what is unusual in that of the node",
+        "that it does not understand: look for unusual parts in the schema of the node",
     )
 
 
 def _messages(ended: EndedProgram, who: str) -> list[CLIMessage]:
-    """The printed messages, up to the result; without --verbose that is all there is."""
+    """The printed messages up to the result. Without --verbose there is only the result."""
     wrong: ValueError | None = None
     messages: list[CLIMessage] = []
     try:
-        found: Any = from_json(ended.out)
-        messages = [_dict(each) for each in _list(found) or [found]]
+        output: Any = from_json(ended.out)
+        messages = [_dict(each) for each in _list(output) or [output]]
     except ValueError as error:
         wrong = error
     while messages and messages[-1].get("type") != "result":
@@ -303,38 +306,38 @@ def _messages(ended: EndedProgram, who: str) -> list[CLIMessage]:
     raise BaeLMError(
         f"{who}: the program {how}{without}: {besides}",
         code="bae-lm-program-failed",
-        retryable=ended.status < 0,  # a signal comes from outside, as when memory is short
+        retryable=ended.status < 0,  # a signal comes from outside, for example if memory is short
         fix="see what it says; its version must be 2.1 or later (claude --version)",
     ) from wrong
 
 
-def _said_by_model(messages: list[CLIMessage]) -> tuple[list[str], list[Any]]:
-    """The model's texts, and what it gave as its structured answer."""
+def _model_output(messages: list[CLIMessage]) -> tuple[list[str], list[Any]]:
+    """The model's texts and its structured answers."""
     texts: list[str] = []
-    given: list[Any] = []
-    for found in messages:
-        message = _dict(found.get("message"))
-        # Where the model failed, the program prints its own words as the model's.
-        if found.get("type") != "assistant" or message.get("model") == "<synthetic>":
+    outputs: list[Any] = []
+    for event in messages:
+        message = _dict(event.get("message"))
+        # If the model failed, the program prints its own words as words of the model.
+        if event.get("type") != "assistant" or message.get("model") == "<synthetic>":
             continue
         for block in map(_dict, _list(message.get("content"))):
             if block.get("type") == "text":
                 texts.append(str(block.get("text", "")))
             elif block.get("type") == "tool_use" and block.get("name") == TOOL:
-                given.append(block.get("input"))
-    return texts, given
+                outputs.append(block.get("input"))
+    return texts, outputs
 
 
-def _thoughts_in(messages: list[CLIMessage]) -> Iterator[str]:
-    """What the model has thought."""
-    for found in messages:
-        for block in map(_dict, _list(_dict(found.get("message")).get("content"))):
+def _read_thoughts(messages: list[CLIMessage]) -> Iterator[str]:
+    """The thoughts of the model."""
+    for event in messages:
+        for block in map(_dict, _list(_dict(event.get("message")).get("content"))):
             if block.get("type") == "thinking" and isinstance(block.get("thinking"), str):
                 yield block["thinking"]
 
 
-def _given(value: Any, usage: Usage, stop: Literal["end", "cut-off"] = "end") -> Answer:
-    """A structured answer. One that was not JSON the program hands on as a text."""
+def _structured_answer(value: Any, usage: Usage, stop: Literal["end", "cut-off"] = "end") -> Answer:
+    """A structured answer. The program passes on an answer that is not JSON as a text."""
     raw = _dict(_dict(value).get("__unparsedToolInput")).get("raw")
     if isinstance(raw, str):
         return Answer(raw, usage, stop)
@@ -342,10 +345,9 @@ def _given(value: Any, usage: Usage, stop: Literal["end", "cut-off"] = "end") ->
 
 
 def usage_in(result: CLIMessage, model: str) -> Usage:
-    """What a message of the program says that was used. The name `model` is for messages without
-    one."""
+    """The usage in a message of the program. `model` is the name to use if the message has none."""
     models = _dict(result.get("modelUsage"))
-    # By model, because the sum beside it leaves out a request that was not streamed.
+    # Sum over the models: the total next to them leaves out requests that were not streamed.
     fresh, written, read, out = (
         sum(read_count(_dict(counts).get(by_model)) for counts in models.values())
         or read_count(_dict(result.get("usage")).get(in_all))
@@ -362,7 +364,7 @@ def usage_in(result: CLIMessage, model: str) -> Usage:
 
 
 def _failure(who: str, result: CLIMessage, kind: str, ended: EndedProgram) -> BaeLMError:
-    """The error of a request that failed; `kind` is the program's word for it."""
+    """The error for a failed request. `kind` is the program's word for it."""
     reason = _reason(result)
     reason = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
     status = result.get("api_error_status") or _STATUS.get(kind)
@@ -378,15 +380,15 @@ def _failure(who: str, result: CLIMessage, kind: str, ended: EndedProgram) -> Ba
 
 
 def _reason(result: CLIMessage) -> str:
-    """What the program itself says of how it went."""
-    found = result.get("result")
-    if isinstance(found, str) and found:
-        return found
+    """The program's own message about the result."""
+    message = result.get("result")
+    if isinstance(message, str) and message:
+        return message
     return "; ".join(map(str, _list(result.get("errors")))) or "no reason is given"
 
 
 def _stderr(ended: EndedProgram) -> str:
-    """The end of what a program printed on stderr, as the end of a message."""
+    """The end of the program's stderr, to append to an error message."""
     text = ended.err.decode(errors="replace").strip()
     return f"; stderr ends: {text[-_SHOWN:]}" if text else ""
 
@@ -400,7 +402,7 @@ def _list(value: Any) -> list[Any]:
 
 
 _SHOWN = 500
-"""Characters of the program's own message, and of stderr, in an error."""
+"""How many characters of the program's message, and of stderr, an error shows."""
 
 _COUNTED = (
     ("inputTokens", "input_tokens"),
@@ -410,7 +412,7 @@ _COUNTED = (
 )
 _OWN_LIMITS = ("error_max_turns", "error_max_structured_output_retries")
 _STATUS = {"rate_limit": 429, "model_not_found": 404, "invalid_request": 400}
-"""HTTP statuses for the program's kinds of failure, where it does not report the status."""
+"""HTTP statuses for kinds of failure for which the program does not report the status."""
 
 _MAY_NOT = (
     "bae-lm-unauthorized",

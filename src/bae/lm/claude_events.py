@@ -1,4 +1,4 @@
-"""What the program `claude` prints while the model writes an answer, told as it is printed."""
+"""Events that the program `claude` prints while the model writes an answer."""
 
 from __future__ import annotations
 
@@ -11,27 +11,25 @@ from bae.lm.http import mask
 from bae.usage import Discard, Thought, tell
 
 WHOLE: Final = "--output-format", "json", "--verbose"
-"""Arguments with which the program prints the whole exchange at the end, a wrong answer
-included."""
+"""Arguments to print the whole exchange at the end, including an invalid answer."""
 STREAMED: Final = "--output-format", "stream-json", "--include-partial-messages", "--verbose"
-"""Arguments with which it prints a line for each message, and each event while one is written."""
+"""Arguments to print a line for each message, and for each event while a message is written."""
 WITH_FILES: Final = "--input-format", "stream-json"
-"""Arguments with which it takes a message with images and documents. It then prints as `STREAMED`
-has it."""
+"""Arguments to read a message with images and documents. They require the `STREAMED` output."""
 TOOL: Final = "StructuredOutput"
-"""The tool by which the program has the model answer to the schema."""
+"""The tool through which the model gives an answer that fits the schema."""
 
 _EVENT: Final = "stream_event"
 
 
 class PrintedEvents:
-    """Takes what the program prints, in pieces of any size, and tells the text of the answer and
-    what the model thinks."""
+    """Parses the output of the program, in pieces of any size, and passes the text of the answer
+    and the thoughts of the model on to observers."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = (*secrets,)
         self._here = contextvars.copy_context()
-        """Where the question is asked: what is printed arrives elsewhere."""
+        """The context of the question. Output arrives in another context."""
         self._rest = bytearray()
         self._lines: list[bytes] = []
         self._kind = ""
@@ -39,7 +37,7 @@ class PrintedEvents:
         self._has_text = False
 
     def take(self, printed: bytes) -> None:
-        """Take a piece of what is printed."""
+        """Take a piece of output."""
         at = len(self._rest)
         self._rest += printed
         while (end := self._rest.find(b"\n", at)) >= 0:
@@ -49,8 +47,8 @@ class PrintedEvents:
             self._take_line(line)
 
     def messages(self) -> bytes:
-        """The messages as the program prints them without events, a list; or whatever else it has
-        printed."""
+        """The messages as a JSON list, the form that the program prints without events. Other
+        output is returned unchanged."""
         lines = [*self._lines, bytes(self._rest)] if self._rest.strip() else self._lines
         if all(line.startswith(b"{") for line in lines):
             return b"[" + b",".join(lines) + b"]" if lines else b""
@@ -59,11 +57,11 @@ class PrintedEvents:
     def _take_line(self, line: bytes) -> None:
         if b'"stream_event"' in line[:100]:
             try:
-                found: Any = json.loads(line)
+                data: Any = json.loads(line)
             except ValueError:
-                found = None
-            if isinstance(found, dict) and cast("dict[str, Any]", found).get("type") == _EVENT:
-                self._here.run(self._take_event, _dict(cast("dict[str, Any]", found).get("event")))
+                data = None
+            if isinstance(data, dict) and cast("dict[str, Any]", data).get("type") == _EVENT:
+                self._here.run(self._take_event, _dict(cast("dict[str, Any]", data).get("event")))
                 return
         if line.strip():
             self._lines.append(line)

@@ -1,4 +1,4 @@
-"""Any model DSPy supports, asked through a `dspy.LM`."""
+"""Models that DSPy supports, asked through a `dspy.LM`."""
 
 from __future__ import annotations
 
@@ -25,20 +25,19 @@ from bae.usage import Usage, read_count, read_name
 
 
 class DSPyBackend(Backend):
-    """A model asked through DSPy: a `dspy.LM`, or the name of one (`"openai/gpt-5-mini"`), or None
-    for that of `dspy.settings`.
+    """A model asked through DSPy: a `dspy.LM`, the name of a model (`"openai/gpt-5-mini"`), or None
+    for the LM of `dspy.settings`.
 
-    - `max_retries`: how many more times a wrong answer is asked for again, and how many more times
-      a request that failed is sent. `attempts` and `retries` say one of them otherwise. An LM that
-      is given and sends failed requests again by itself (`num_retries`) is left to it, and bae
-      does not on top of that.
-    - `timeout`: seconds for a whole call.
-    - `options`: for a model by name, what `dspy.LM` takes besides, such as `api_base`, `api_key`,
-      `temperature` and `max_tokens`. dspy's cache and retries are off, unless `cache=` and
-      `num_retries=` are among them, and it keeps no history of the calls. An LM that is given
-      keeps its own settings.
+    - `max_retries`: how often an invalid answer is asked for again, and how often a failed request
+      is sent again. `attempts` and `retries` set these numbers separately. If you pass a `dspy.LM`
+      with `num_retries`, dspy sends failed requests again, and bae does not.
+    - `timeout`: seconds for the whole call.
+    - `options`: further arguments of `dspy.LM` for a model by name, such as `api_base`, `api_key`,
+      `temperature` and `max_tokens`. dspy's cache and retries are off unless you pass `cache=` and
+      `num_retries=`, and no history of the calls is kept. A `dspy.LM` that you pass keeps its own
+      settings.
 
-    DSPy opens at most 100 connections for an LM and event loop; more calls than that wait.
+    DSPy opens at most 100 connections for each LM and event loop. Further calls wait.
     """
 
     answers_unions = False
@@ -73,7 +72,7 @@ class DSPyBackend(Backend):
                 "set them on the LM that you give"
             )
         if lm is not None and not isinstance(lm, dspy.BaseLM):
-            # bae 3.0 had max_retries in its place.
+            # In bae 3.0 the first argument was max_retries.
             retried = f"; for retries write max_retries={lm}" if isinstance(lm, int) else ""
             raise TypeError(
                 f"{type(self).__name__}(lm={lm!r}): give a dspy.LM, the name of a model, or None"
@@ -98,28 +97,28 @@ class DSPyBackend(Backend):
 
     @property
     def file_limits(self) -> FileLimits:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
-        """The limits of the model's provider, which the name of the model begins with."""
+        """The limits of the provider, which is the first part of the model's name."""
         return limits_of(self.model.partition("/")[0])
 
     @property
     def lm(self) -> Any:
-        """The LM that is asked: the one that was given or made, or that of `dspy.settings`."""
-        found = self._found_lm()
-        if found is None:
+        """The `dspy.LM` to ask: the given LM, or the LM of `dspy.settings`."""
+        lm = self._current_lm()
+        if lm is None:
             raise BaeLMError(
                 f"{type(self).__name__} has no LM, and dspy has none either",
                 code="bae-lm-missing",
                 sent=False,
                 fix=f"give {type(self).__name__}(lm=…) one, or call dspy.configure(lm=…)",
             )
-        return found
+        return lm
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the LM is set to, but for its keys and other secrets."""
+        """The settings of the LM, without keys and other secrets."""
         from bae.lm.dspy_request import options_of
 
-        lm = self._found_lm()
+        lm = self._current_lm()
         if lm is None:
             return {}
         where = {name: lm.kwargs.get(name) for name in ("api_base", "base_url")}
@@ -128,8 +127,8 @@ class DSPyBackend(Backend):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The key and other secrets that the LM is set to, or finds in the environment."""
-        lm = self._found_lm()
+        """The key and other secrets in the settings of the LM or in the environment."""
+        lm = self._current_lm()
         if lm is None:
             return ()
         of_provider = f"{lm.model.partition('/')[0].upper()}_API_KEY"
@@ -137,15 +136,15 @@ class DSPyBackend(Backend):
         return tuple(secrets_in({**key, **lm.kwargs}))
 
     def least_cost(self, usage: Usage) -> float | None:
-        """What a request with this usage costs at least, by the list of prices."""
-        lm = self._found_lm()
+        """The lowest cost of a request with this usage, by the list of prices."""
+        lm = self._current_lm()
         return None if lm is None else cost_of(lm.model, usage)
 
     async def aclose(self) -> None:
-        """Close the connections of the running loop.
+        """Close the connections in the running event loop.
 
-        An LM that was given may have other users, and is yours to close. So may the connections
-        of LiteLLM, through which dspy asks some providers: they are closed when the loop ends.
+        An LM that you passed may have other users, so you close it yourself. The connections of
+        LiteLLM, through which dspy asks some providers, are closed when the loop ends.
         """
         if self._made:
             await self._lm.aclose()
@@ -161,7 +160,7 @@ class DSPyBackend(Backend):
         who = f"{type(self).__name__}({lm.model!r})"
         await _LITELLM.get()
         await self._loops.get()
-        # An LM that was made here is not known elsewhere: nothing reads its history.
+        # No other code can read the history of an LM that was made here.
         quiet = self._made or dspy.settings.disable_history
         try:
             async with asyncio.timeout(self.timeout):
@@ -180,12 +179,12 @@ class DSPyBackend(Backend):
         usage = _usage(response, used, cache=bool(getattr(lm, "cache", False)))
         return Answer(text, usage, stop, sent=usage.calls > 0)
 
-    def _found_lm(self) -> Any:
+    def _current_lm(self) -> Any:
         return load_dspy(type(self).__name__).settings.lm if self._lm is None else self._lm
 
 
 async def _leave(lm: Any, _: None) -> None:
-    """Close what an LM that was made here holds open in the running loop."""
+    """Close the connections in the running loop of an LM that was made here."""
     if lm is not None:
         await lm.aclose()
 
@@ -193,7 +192,7 @@ async def _leave(lm: Any, _: None) -> None:
 def _usage(response: Any, used: Mapping[str, Mapping[str, Any]], *, cache: bool) -> Usage:
     models = (read_name(response.model),)
     if not used:
-        # dspy counts nothing for an answer from its cache; that is as it was, counts and all.
+        # dspy tracks no usage for an answer from its cache. A cached response has its old counts.
         cached = cache and response.usage.input_tokens is not None
         return Usage(calls=0 if cached else 1, cost=0.0 if cached else None, models=models)
     total = Usage(calls=1, models=models)
@@ -210,23 +209,23 @@ def _usage(response: Any, used: Mapping[str, Mapping[str, Any]], *, cache: bool)
 
 
 def _prepare(lm: Any) -> None:
-    """Have prices read, and LiteLLM imported where it is needed: off the loop, since the one takes
-    a tenth of a second and the other seconds."""
+    """Read prices and, if needed, import LiteLLM. Call this in a thread: reading prices takes a
+    tenth of a second, and the import takes seconds."""
     from bae.lm.dspy_request import needs_litellm
 
     cost_of(lm.model, Usage())
     if needs_litellm(lm):
         with suppress(ImportError):
             import_module("litellm")
-    with suppress(Exception):  # the request itself shows what is wrong
-        lm.supports_response_schema  # noqa: B018  dspy asks LiteLLM, where it is to ask through it
+    with suppress(Exception):  # the request itself reports errors
+        lm.supports_response_schema  # noqa: B018  may import LiteLLM
 
 
 async def _close_litellm(_: None) -> None:
-    """Close the connections that LiteLLM, where it was used, holds in the running loop.
+    """Close LiteLLM's connections in the running loop.
 
-    It keeps its clients for the whole process, by the loop they belong to, and has no way of its
-    own to close those of one loop.
+    LiteLLM keeps its clients for the whole process, by their event loop, and has no function to
+    close the clients of one loop.
     """
     if "litellm.caching.llm_caching_handler" not in sys.modules:
         return
@@ -237,12 +236,12 @@ async def _close_litellm(_: None) -> None:
         client = clients[key]
         cache.delete_cache(key)
         close = getattr(client, "close", None) or getattr(client, "aclose", None)
-        with suppress(Exception):  # it is no concern of a run that has ended
+        with suppress(Exception):  # must not fail a run that has ended
             closing = close() if close is not None else None
             if isawaitable(closing):
                 await closing
 
 
 _LITELLM = PerLoop[None](lambda: None, _close_litellm)
-"""What LiteLLM holds open in a loop. All of a loop's backends share it, so it is closed when the
-loop ends, and not when one of them does: `get` it before LiteLLM may be used."""
+"""LiteLLM's connections in an event loop. All backends of the loop share them, so they are closed
+when the loop ends. Call `get` before LiteLLM may be used."""

@@ -1,5 +1,5 @@
-"""One request to an LM of DSPy's, with the schema of the answer in the provider's channel for
-structured output, or in words; what its response says, and what its errors mean."""
+"""One request to a `dspy.LM`, with the schema in the provider's channel for structured output or in
+words, and the translation of its responses and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bae.files import Document, File, FileUrl, Image
 from bae.lm import http
 from bae.lm.extras import is_there, load_dspy
 from bae.lm.http import connection_error, malformed_error
-from bae.lm.provider_schemas import closed, for_claude, is_strict, unfit
+from bae.lm.provider_schemas import close_objects, for_claude, is_strict, unfit
 from bae.prompts.messages import Prompt
 from bae.prompts.values import text_of_json
 
@@ -26,15 +26,15 @@ _dspy = load_dspy("DSPyBackend")
 
 
 async def send(lm: Any, prompt: Prompt, config: Mapping[str, Any]) -> Any:
-    """DSPy's response to a prompt. `config` is for this request alone, beside what the LM is set
-    to. A model without a channel for schemas is told in words."""
+    """Send a prompt and return DSPy's response. `config` adds settings for this request. A model
+    without a channel for schemas gets the schema in words."""
     try:
         return await _send_prompt(lm, prompt, config)
     except _dspy.LMUnsupportedFeatureError as error:
-        refused = _without_documents(lm, prompt, error)
-        if refused is None:
+        failure = _no_documents_error(lm, prompt, error)
+        if failure is None:
             raise
-        raise refused from error
+        raise failure from error
 
 
 async def _send_prompt(lm: Any, prompt: Prompt, config: Mapping[str, Any]) -> Any:
@@ -48,14 +48,14 @@ async def _send_prompt(lm: Any, prompt: Prompt, config: Mapping[str, Any]) -> An
         return await _send(lm, in_words, asked, config, {})
 
 
-def _without_documents(lm: Any, prompt: Prompt, error: Exception) -> BaeLMError | None:
-    """The error of an API that takes no documents; None where the prompt has none."""
-    sent = [part.file for part in prompt.files if isinstance(part.file, Document)]
-    named = next((file for file in sent if file.media_type != "text/plain"), None)
-    if named is None:
+def _no_documents_error(lm: Any, prompt: Prompt, error: Exception) -> BaeLMError | None:
+    """The error for an API that takes no documents, or None if the prompt has no document."""
+    documents = [part.file for part in prompt.files if isinstance(part.file, Document)]
+    refused = next((file for file in documents if file.media_type != "text/plain"), None)
+    if refused is None:
         return None
     return BaeLMError(
-        f"DSPyBackend({lm.model!r}) takes no documents by this API: {named.about}",
+        f"DSPyBackend({lm.model!r}) takes no documents by this API: {refused.about}",
         code="bae-lm-files",
         sent=False,
         cause=error,
@@ -65,7 +65,7 @@ def _without_documents(lm: Any, prompt: Prompt, error: Exception) -> BaeLMError 
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """A message in the form of chat completions, with its files before its text."""
+    """A message in the format of chat completions, with its files before its text."""
     if not message.files:
         return {"role": message.role, "content": message.text}
     content: list[dict[str, Any]] = []
@@ -114,23 +114,23 @@ async def _send(
 
 
 async def _send_messages(lm: Any, messages: list[dict[str, Any]], options: dict[str, Any]) -> Any:
-    """Ask by messages, for settings that no request carries: credentials of a cloud, options of a
-    server, whatever LiteLLM knows. What is answered besides the text, such as why it ended, is only
-    in the history, so a copy of the LM keeps one. What an LM of the user's own notes on itself is
-    lost with the copy, so this is for LMs that cannot be asked otherwise."""
+    """Ask by messages, for settings that a request object cannot carry, such as cloud credentials
+    and options of LiteLLM. Only the history has the full response, such as why it ended, so a copy
+    of the LM records one. Attributes that the user's own LM class sets are lost with the copy, so
+    this is the last resort."""
     copy = lm.copy()
-    for name in ("n", "num_generations"):  # one answer is asked for
+    for name in ("n", "num_generations"):  # ask for one answer
         copy.kwargs.pop(name, None)
         options.pop(name, None)
-    kept: list[dict[str, Any]] = []
-    copy.update_history = kept.append
+    history: list[dict[str, Any]] = []
+    copy.update_history = history.append
     adapters: Any = import_module("dspy.adapters.base")
     with adapters.adapter_message_call(copy, messages), _dspy.context(disable_history=False):
         await copy.acall(messages=messages, **options)
     if not _dspy.settings.disable_history:
-        for entry in kept:
+        for entry in history:
             lm.update_history(entry)
-    raw: Any = kept[0]["response"]
+    raw: Any = history[0]["response"]
     if isinstance(raw, _dspy.lm15.Response):
         return raw
     boundary: Any = import_module("dspy.clients.lm15_boundary")
@@ -142,7 +142,7 @@ async def _send_messages(lm: Any, messages: list[dict[str, Any]], options: dict[
 
 
 def _request(body: Mapping[str, Any]) -> Any:
-    """A request of DSPy's own engine, or None where it cannot carry a setting."""
+    """A request for DSPy's own engine, or None if the engine cannot carry a setting."""
     try:
         return _dspy.lm15.request_from_openai_chat(dict(body))
     except _dspy.lm15.UnsupportedFeatureError:
@@ -150,7 +150,7 @@ def _request(body: Mapping[str, Any]) -> Any:
 
 
 def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of an LM's settings that are part of a request."""
+    """The settings of an LM that are part of a request."""
     return {k: v for k, v in settings.items() if k not in _NOT_SENT and v is not None}
 
 
@@ -159,42 +159,42 @@ def needs_litellm(lm: Any) -> bool:
     asked = [{"role": "user", "content": "any"}]
     try:
         return _request({**options_of(lm.kwargs), "model": "any", "messages": asked}) is None
-    except (TypeError, ValueError):  # the question itself will show what is wrong
+    except (TypeError, ValueError):  # the request itself reports the error
         return False
 
 
 def read_response(response: Any) -> tuple[str, Literal["end", "cut-off", "refused"]]:
-    """What a response says, without thoughts, and why it ended."""
-    said: list[str] = []
+    """The text of a response, without thoughts, and why it ended."""
+    texts: list[str] = []
     refusal: list[str] = []
     for part in response.message.parts:
         if part.type == "text":
-            said.append(part.text)
-        elif part.type == "data":  # JSON that was parsed on the way
-            said.append(text_of_json(part.value))
+            texts.append(part.text)
+        elif part.type == "data":  # JSON that dspy has parsed
+            texts.append(text_of_json(part.value))
         elif part.type == "tool_call":
-            said = [text_of_json(part.input)]
+            texts = [text_of_json(part.input)]
             break
         elif part.type == "refusal":
             refusal.append(part.text)
     match response.provider_data:
-        # LiteLLM puts it where dspy does not look.
+        # LiteLLM puts the refusal in a place that dspy does not read.
         case {"choices": [{"message": {"provider_specific_fields": {"refusal": str(text)}}}]}:
             refusal = refusal or [text]
         case _:
             pass
     if refusal or response.finish_reason == "content_filter":
-        return "\n".join(refusal) or "".join(said), "refused"
-    return "".join(said), "cut-off" if response.finish_reason == "length" else "end"
+        return "\n".join(refusal) or "".join(texts), "refused"
+    return "".join(texts), "cut-off" if response.finish_reason == "length" else "end"
 
 
 def _channel(model: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a request, in OpenAI's words, that holds the answer to a schema. A schema that
-    Claude's structured output refuses goes by a tool, which Claude is made to use."""
+    """The part of a request, in OpenAI's format, that enforces a schema. If Claude's structured
+    output refuses the schema, it is sent as a tool that Claude must use."""
     name = re.sub(r"[^a-zA-Z0-9_-]", "_", str(schema.get("title", "Answer")))[:64]
     sent: dict[str, Any] = {"name": name}
     if not model.startswith("anthropic/"):
-        sent["schema"] = closed(schema)
+        sent["schema"] = close_objects(schema)
         if is_strict(sent["schema"]):
             sent["strict"] = True
     elif is_there("anthropic") and unfit(schema) is None:
@@ -210,8 +210,8 @@ def _channel(model: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def error_for(who: str, error: Exception) -> BaeLMError:
-    """The error to raise in place of one that DSPy raised. DSPy has one family of errors, whichever
-    of its engines the request went through."""
+    """The error to raise instead of an error from DSPy. DSPy raises the same classes for all its
+    engines."""
     match error:
         case _dspy.LMNotConfiguredError():
             return _not_sent(
@@ -244,13 +244,13 @@ def error_for(who: str, error: Exception) -> BaeLMError:
         raised: Any = error
         raised.message = str(raised.message).partition(_ADVICE)[0]
         raised.headers = _headers(error)
-    # What an LM of the user's own has raised is the cause of an error of DSPy's.
+    # An error from the user's own LM class is the cause of DSPy's error.
     for each in (error, error.__cause__):
-        found = http.error_for(who, each, None) if isinstance(each, Exception) else None
-        if isinstance(found, BaeLMError):
+        failure = http.error_for(who, each, None) if isinstance(each, Exception) else None
+        if isinstance(failure, BaeLMError):
             if isinstance(error, _dspy.LMBillingError):
-                found.retryable = False  # some report it with the status of a rate limit
-            return found
+                failure.retryable = False  # some providers send the status of a rate limit
+            return failure
     return BaeLMError(
         f"{who} could not ask the model",
         cause=error,
@@ -263,17 +263,17 @@ def _not_sent(message: str, code: str, error: Exception, fix: str) -> BaeLMError
 
 
 def _is_made_up(error: Exception) -> bool:
-    """Whether the status is LiteLLM's, which has one where there was no answer too."""
+    """Whether LiteLLM made the status up because there was no response."""
     asked = any(type(cause).__module__.startswith("litellm.") for cause in _causes(error))
     return asked and not _headers(error)
 
 
 def _headers(error: Exception) -> dict[str, str]:
-    """Those of the answer, which an error of LiteLLM has, somewhere underneath."""
+    """The headers of the response, from the LiteLLM error among the causes."""
     for cause in _causes(error):
-        found: Any = getattr(cause, "litellm_response_headers", None)
-        if found is not None:
-            return {str(name).lower(): str(value) for name, value in dict(found).items()}
+        headers: Any = getattr(cause, "litellm_response_headers", None)
+        if headers is not None:
+            return {str(name).lower(): str(value) for name, value in dict(headers).items()}
     return {}
 
 
@@ -285,7 +285,7 @@ def _causes(error: Exception) -> Iterator[BaseException]:
 
 
 _ADVICE = "\n\n"
-"""What follows in a message of DSPy's is advice, and not on bae."""
+"""The separator before the advice in DSPy's messages, which does not apply to bae."""
 
 _NOT_SENT = frozenset(
     {
@@ -294,4 +294,4 @@ _NOT_SENT = frozenset(
         *("organization", "project", "prompt_cache", "rollout_id", "timeout"),
     }
 )
-"""Settings of an LM that are for the connection, or for dspy, and no part of a request."""
+"""Settings for the connection or for dspy, which are not part of a request."""

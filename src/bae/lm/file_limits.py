@@ -1,5 +1,5 @@
-"""Which files a request may have: the kinds that a model takes, and how many, how large and how
-wide they may be. Checked for a whole request before anything is sent."""
+"""Limits on the files of a request: the kinds that a model takes, their number, their size and the
+pixels of images. They are checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """What a provider takes in one request. Sizes are those of base64, which has a third more bytes
-    than the file.
+    """The files that a provider accepts in one request. Sizes are in base64, which has a third more
+    bytes than the file.
 
-    - `total`: bytes of all files and texts. `image`: bytes of one image.
-    - `images`: how many images.
-    - `side`: pixels of the longer side of an image; `side_of_many` if there are more than `many`.
+    - `total`: the bytes of all files and texts. `image`: the bytes of one image.
+    - `images`: the number of images.
+    - `side`: the pixels of the longer side of an image. If there are more than `many` images,
+      `side_of_many` applies instead.
     """
 
     total: int = 50 * 1024 * 1024
@@ -35,7 +36,7 @@ class FileLimits:
 
 
 DEFAULT_LIMITS: Final = FileLimits()
-"""For a provider whose limits are not known."""
+"""The limits for a provider whose limits are unknown."""
 CLAUDE_LIMITS: Final = FileLimits(
     total=32 * 1024 * 1024,
     image=5 * 1024 * 1024,
@@ -43,14 +44,14 @@ CLAUDE_LIMITS: Final = FileLimits(
     side=8_000,
     side_of_many=2_000,
 )
-"""Of Anthropic's API. Models with a window of 200,000 tokens take 100 images."""
+"""The limits of Anthropic's API. Models with a window of 200,000 tokens take 100 images."""
 _SMALL_WINDOW: Final = 200_000
 _IMAGES_OF_SMALL: Final = 100
 OPENAI_LIMITS: Final = FileLimits(images=500)
 
 
 def claude_limits(window: int | None) -> FileLimits:
-    """The limits of a model of Anthropic's with this window."""
+    """The limits of an Anthropic model with this context window."""
     if window is None or window > _SMALL_WINDOW:
         return CLAUDE_LIMITS
     return FileLimits(
@@ -63,7 +64,7 @@ def claude_limits(window: int | None) -> FileLimits:
 
 
 def limits_of(provider: str, window: int | None = None) -> FileLimits:
-    """The limits of a provider, by the name that PydanticAI and LiteLLM have for it."""
+    """The limits of a provider, by its name in PydanticAI and LiteLLM."""
     match provider:
         case "anthropic":
             return claude_limits(window)
@@ -74,8 +75,8 @@ def limits_of(provider: str, window: int | None = None) -> FileLimits:
 
 
 def check_files(backend: Backend, prompt: Prompt, parts: Sequence[FilePart]) -> None:
-    """Raise where a model does not take the files of a prompt, or its provider would refuse the
-    request for them."""
+    """Raise if a model does not take the files of a prompt, or if its provider would refuse
+    them."""
     for part in parts:
         if part.file.kind not in backend.takes_files:
             raise not_taken(backend, part.file, part.label)
@@ -93,7 +94,7 @@ def check_files(backend: Backend, prompt: Prompt, parts: Sequence[FilePart]) -> 
 
 
 def not_taken(backend: object, file: Attached, label: str = "") -> BaeLMError:
-    """The error of a model that does not take a file."""
+    """The error for a model that does not take a file."""
     named = f" ({label or 'the file'}: {file.about})"
     return BaeLMError(
         f"{backend!r} takes no {file.kind}s{named}",
@@ -108,7 +109,7 @@ _SHOWN: Final = 5
 
 
 def _excesses(limits: FileLimits, prompt: Prompt, parts: Sequence[FilePart]) -> Iterator[str]:
-    """What is more than a provider takes."""
+    """The limits of a provider that the files exceed."""
     files = [part.file for part in parts if isinstance(part.file, File)]
     total = sum(_sent_size(file) for file in files)
     texts = len(prompt.system) + sum(len(message.text) for message in prompt.conversation)
@@ -144,7 +145,7 @@ def _sent_size(file: File) -> int:
 
 
 def estimated_tokens(file: Attached) -> int:
-    """About how many tokens a file has for a model."""
+    """An estimate of the tokens of a file."""
     if isinstance(file, Image):
         width, height = file.pixels
         return max(85, min(_TOKENS_OF_IMAGE, width * height // _PIXELS_PER_TOKEN))
@@ -159,4 +160,4 @@ _TOKENS_OF_IMAGE: Final = 1_600
 _PIXELS_PER_TOKEN: Final = 750
 _TOKENS_OF_PAGE: Final = 2_000
 _PAGE: Final = 100_000
-"""Bytes of a page in a PDF, about."""
+"""The approximate bytes of a page in a PDF."""

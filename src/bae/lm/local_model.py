@@ -1,5 +1,5 @@
-"""Models that are loaded once and shared by all runs of a process. A model has slots; calls queue
-for one, and a cancelled call gives its slot back before the cancellation is raised."""
+"""Models that are loaded once and shared by all runs of a process. Calls queue for the slots of a
+model. A cancelled call returns its slot before the cancellation is raised."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
-from bae.lm.local_engine import ENGINE, Heard, Loading, LocalCall, load
+from bae.lm.local_engine import ENGINE, GeneratedText, Loading, LocalCall, load
 from bae.lm.policies.limits import Slots
 from bae.threads import in_thread
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A model at this moment: its slots, the calls in them, and those that wait for one."""
+    """The slots of a model, and how many calls run and wait."""
 
     slots: int
     running: int
@@ -31,8 +31,8 @@ class Statistics:
 
 
 class LocalModel:
-    """A model and its slots. Get one with `hold`; it is loaded at the first call, and unloaded when
-    `close` was called and no call uses it."""
+    """A model and its slots. Get it with `hold`. It is loaded at the first call, and unloaded after
+    `close` when no call uses it."""
 
     def __init__(self, loading: Loading) -> None:
         self.loading = loading
@@ -45,46 +45,46 @@ class LocalModel:
         self._server: Any = None
         self._ended = False
 
-    async def answer(self, call: LocalCall) -> Heard:
-        """Wait for a slot, and in it for the answer.
+    async def answer(self, call: LocalCall) -> GeneratedText:
+        """Wait for a slot, then for the answer.
 
-        A call that is cancelled in the queue leaves it; in a slot, generation is stopped first,
-        which takes one token, or one batch of the prompt.
+        A cancelled call leaves the queue. In a slot, it stops the generation first, which takes
+        one token, or one batch of the prompt.
         """
         await self.load()
         async with self._slots:
-            answer = Future[Heard]()
-            # A daemon, because `end` stops it: the interpreter is not to wait for it.
+            answer = Future[GeneratedText]()
+            # A daemon thread: the interpreter must not wait for it, since `end` stops it.
             threading.Thread(target=self._serve, args=(call, answer), daemon=True).start()
-            heard = asyncio.wrap_future(answer)
+            waiter = asyncio.wrap_future(answer)
             cancelled: asyncio.CancelledError | None = None
-            while not heard.done():
+            while not waiter.done():
                 try:
-                    await asyncio.wait([heard])
+                    await asyncio.wait([waiter])
                 except asyncio.CancelledError as error:
                     call.stopped = True
                     cancelled = error
             if cancelled is not None:
-                heard.exception()  # retrieved, so that asyncio does not report it
+                waiter.exception()  # retrieved, so that asyncio does not report it
                 raise cancelled
-            return heard.result()
+            return waiter.result()
 
     async def load(self) -> None:
-        """Load the model, where it is not loaded yet."""
+        """Load the model if it is not loaded yet."""
         if self._server is None:
             await in_thread(self._load)
 
     def statistics(self) -> Statistics:
-        """The slots, and the calls in them and in the queue."""
+        """Counts of slots, running calls and waiting calls."""
         slots = self._slots
         return Statistics(slots.limit, slots.taken, slots.waiting, self._server is not None)
 
     def close(self) -> None:
-        """Unload the model, when the calls in progress are done: they hold it."""
+        """Unload the model once the calls in progress are done: they refer to it."""
         self._server = None
 
     def end(self) -> None:
-        """Stop all calls, where nothing waits for them any more, and unload the model."""
+        """Stop all calls at the end of the process, and unload the model."""
         with self._lock:
             self._ended = True
             running = dict(self._running)
@@ -94,27 +94,27 @@ class LocalModel:
         self._server = None
 
     def abandon(self) -> None:
-        """Never take the server down, in a child process whose parent it belongs to: its threads
-        were not copied by the fork, and would be waited for without end."""
+        """Never end the server in a forked child: the server belongs to the parent. The fork did
+        not copy the server's threads, so ending it would wait for them forever."""
         if self._server is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
 
-    def _serve(self, call: LocalCall, answer: Future[Heard]) -> None:
+    def _serve(self, call: LocalCall, answer: Future[GeneratedText]) -> None:
         with self._lock:
             if self._ended:
                 return
             self._running[call] = threading.current_thread()
-        heard, failure = None, None
+        generated, failure = None, None
         try:
-            heard = call.run(self._load(), self._known_grammars)
+            generated = call.run(self._load(), self._known_grammars)
         except BaseException as error:
             failure = error
         with self._lock:
             del self._running[call]
             if self._ended:
                 return
-        if heard is not None:
-            answer.set_result(heard)
+        if generated is not None:
+            answer.set_result(generated)
         else:
             answer.set_exception(failure)
 
@@ -131,7 +131,7 @@ class LocalModel:
 
 
 def hold(loading: Loading, holder: object) -> LocalModel:
-    """The one model of this process that is loaded this way, with `holder` as one of its users."""
+    """The model of this process for `loading`. Adds `holder` to its users."""
     with _registry:
         model = _models.get(loading)
         if model is None:
@@ -141,7 +141,8 @@ def hold(loading: Loading, holder: object) -> LocalModel:
 
 
 def release(loading: Loading, holder: object) -> LocalModel | None:
-    """The model that has to be closed, where `holder` was its last user."""
+    """Remove a user of a model. Returns the model if it was the last user, for the caller to
+    close."""
     with _registry:
         model = _models.get(loading)
         if model is None or holder not in model.holders:
@@ -151,7 +152,7 @@ def release(loading: Loading, holder: object) -> LocalModel | None:
 
 
 def _end_all() -> None:
-    """Threads that are in the engine when the interpreter ends would crash the process."""
+    """End all models. A thread inside the engine would crash the process at its end."""
     with _registry:
         models = list(_models.values())
         _models.clear()
@@ -160,7 +161,7 @@ def _end_all() -> None:
 
 
 def _begin_as_child() -> None:
-    """A forked child has none of the threads, and loads models of its own."""
+    """Reset a forked child: it has none of the parent's threads, and loads its own models."""
     global _registry, _inherited
     _registry = threading.Lock()
     for model in _models.values():
@@ -168,7 +169,7 @@ def _begin_as_child() -> None:
     _models.clear()
     if not _inherited and ENGINE in sys.modules:
         _inherited = True
-        # End without the cleanup of C++, which would wait for threads of the parent too.
+        # Exit without the cleanup of C++, which would wait for threads of the parent too.
         program = ctypes.CDLL(None)
         with suppress(AttributeError):  # not every system has it
             program.on_exit(program._exit, None)

@@ -1,5 +1,5 @@
-"""Schemas for the local model in which everything is bounded, so that an answer always ends. What a
-grammar cannot enforce is left to validation."""
+"""Schemas for the local model in which everything is bounded, so that an answer always ends.
+Validation checks the constraints that a grammar cannot express."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ from bae.prompts.schemas import (
 )
 
 LONGEST_TEXT: Final = 200
-"""Characters of a text, unless the schema has a tighter bound, or asks for more."""
+"""The longest text in characters, unless the schema has a tighter bound or requires more."""
 
 LONGEST_LIST: Final = 5
-"""Items of a list or a dict, in the same way."""
+"""The most items of a list or a dict, unless the schema has a tighter bound or requires more."""
 
 DEEPEST: Final = 3
 """How often a type may be nested in itself."""
 
 LONGEST_KEY: Final = 40
-"""Characters of a key of a dict."""
+"""The longest key of a dict in characters."""
 
 MOST_REQUIRED: Final = 1_000_000
-"""The characters, items or keys that a schema may require: no model inside a process has room for
-more, and it would write until its context is full."""
+"""The most characters, items or keys that a schema may require. A local model has no room for more,
+and would write until its context is full."""
 
 LARGEST: Final = 10**15 - 1
-"""The largest number that is asked for; a float still tells whole numbers apart there."""
+"""The largest number to ask for. A float still represents whole numbers exactly up to there."""
 
 
-def bounded(
+def bound_schema(
     schema: Mapping[str, Any],
     *,
     longest_text: int = LONGEST_TEXT,
     longest_list: int = LONGEST_LIST,
     deepest: int = DEEPEST,
 ) -> Schema:
-    """The schema with a bound on everything in it.
+    """Add a bound to everything in a schema.
 
     Every text gets a `maxLength` or a pattern, every list a `maxItems`, every dict a
-    `maxProperties`, and every number a least and a greatest value; objects are closed, and a
-    recursive type is nested `deepest` times. A list inside a list has half as many items, as their
-    numbers multiply. Tighter bounds of the schema win, and so do the least sizes it asks for.
-    Raises `BaeLMError` where no bounded answer exists.
+    `maxProperties`, and every number a minimum and a maximum. Objects are closed, and a recursive
+    type is nested at most `deepest` times. A list inside a list has half as many items, since the
+    sizes multiply. Tighter bounds of the schema win, and so do its minimum sizes. Raises
+    `BaeLMError` if no bounded answer exists.
     """
     made = _Pass(definitions_of(schema), longest_text, deepest)
     root, top = made.definitions[""], _Nesting("", 0, longest_list)
-    found = made.one(root, top)
-    if found is None:
+    result = made.bound(root, top)
+    if result is None:
         properties = as_schema(root.get("properties"))
-        bad = [name for name, each in properties.items() if made.one(each, top) is None]
+        bad = [name for name, each in properties.items() if made.bound(each, top) is None]
         raise BaeLMError(
             f"no answer of bounded length fits the schema of {schema.get('title', 'the answer')}"
             + (f": there is no value for {', '.join(bad)}" if bad else ""),
@@ -68,12 +68,12 @@ def bounded(
             fix="let a recursive type end, with a None or an empty list, and check that every "
             f"least size or value is below its greatest, and a size below {MOST_REQUIRED:,}",
         )
-    return {**found, "$defs": made.named} if made.named else found
+    return {**result, "$defs": made.named} if made.named else result
 
 
 class _Nesting(NamedTuple):
-    """Where a part of a schema is: the recursive type that it is in, how often that was entered,
-    and how many items a list has there."""
+    """The position of a part of a schema: the recursive type around it, how deep that is nested,
+    and how many items a list may have."""
 
     inside: str
     depth: int
@@ -82,7 +82,7 @@ class _Nesting(NamedTuple):
 
 @dataclass
 class _Pass:
-    """The pass over one schema. Methods return None where no value fits."""
+    """The pass over one schema. Methods return None if no value fits."""
 
     definitions: dict[str, Schema]
     longest_text: int
@@ -93,14 +93,14 @@ class _Pass:
     def __post_init__(self) -> None:
         self.reachable = reachable(self.definitions)
 
-    def one(self, given: Any, at: _Nesting) -> Schema | None:
+    def bound(self, given: Any, at: _Nesting) -> Schema | None:
         if given is False:
             return None
         schema = as_schema(given)
         for part in schema.get("allOf", ()):
             schema = {**as_schema(part), **schema}
         if "$ref" in schema:
-            return self.referred(schema, at)
+            return self.reference(schema, at)
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if values is not None:
             return {"enum": list(values)} if values else None
@@ -121,7 +121,7 @@ class _Pass:
             case _:
                 return self.any_of([{"type": each} for each in _PLAIN], at)
 
-    def referred(self, schema: Schema, at: _Nesting) -> Schema | None:
+    def reference(self, schema: Schema, at: _Nesting) -> Schema | None:
         name = name_in(schema["$ref"])
         below = self.reachable.get(name, set[str]())
         if name not in below:
@@ -134,27 +134,27 @@ class _Pass:
             return None
         own = {key: value for key, value in schema.items() if key not in _BESIDE_A_REFERENCE}
         if own:
-            return self.one({**self.definitions.get(name, {}), **own}, at)
+            return self.bound({**self.definitions.get(name, {}), **own}, at)
         key = name, at.depth, at.items
         if key not in self.done:
-            found = self.one(self.definitions.get(name), at)
-            if found is not None:
+            result = self.bound(self.definitions.get(name), at)
+            if result is not None:
                 label = f"d{len(self.named)}"
-                self.named[label] = found
-                found = {"$ref": f"#/$defs/{label}"}
-            self.done[key] = found
+                self.named[label] = result
+                result = {"$ref": f"#/$defs/{label}"}
+            self.done[key] = result
         return self.done[key]
 
     def any_of(self, options: list[Schema], at: _Nesting) -> Schema | None:
         if any(each.get("type") in ("number", "integer") for each in options):
-            # A number that may also be a text, such as a Decimal: a text that cannot be kept to
-            # the form of a number is better left out.
+            # A number that may also be a text, such as a Decimal. If a grammar cannot restrict
+            # the text to numbers, leave the text out.
             options = [each for each in options if "pattern" not in each or _pattern(each)]
         made: list[Schema] = []
         for each in options:
-            found = self.one(each, at)
-            if found is not None and found not in made:
-                made.append(found)
+            option = self.bound(each, at)
+            if option is not None and option not in made:
+                made.append(option)
         return {"anyOf": made} if len(made) > 1 else next(iter(made), None)
 
     def text(self, schema: Schema) -> Schema | None:
@@ -169,21 +169,21 @@ class _Pass:
         longest = self.longest_text
         if pattern := _pattern(schema):
             made["pattern"] = pattern
-            longest = max(longest, LONGEST_TEXT)  # it may need more than texts have otherwise
+            longest = max(longest, LONGEST_TEXT)  # a pattern may need more characters
         return {**made, "maxLength": int(min(most, max(longest, least)))}
 
     def array(self, schema: Schema, at: _Nesting) -> Schema | None:
         least = int(schema.get("minItems", 0))
         inside = at._replace(items=max(1, at.items // 2))
-        first = [self.one(each, inside) for each in schema.get("prefixItems", ())]
-        rest = self.one(schema.get("items", {}), inside)
+        first = [self.bound(each, inside) for each in schema.get("prefixItems", ())]
+        rest = self.bound(schema.get("items", {}), inside)
         most = len(first) if rest is None else max(at.items, least, len(first))
         most = int(min(schema.get("maxItems", math.inf), most))
         if least > min(most, MOST_REQUIRED) or None in first[:most]:
             return None
         made: Schema = {"type": "array", "minItems": least, "maxItems": most}
         if most == 0:
-            return {**made, "items": {"type": "null"}}  # the engine wants some
+            return {**made, "items": {"type": "null"}}  # the engine requires items
         made["items"] = rest if rest and most > len(first) else False
         return {**made, "prefixItems": first[:most]} if first else made
 
@@ -191,14 +191,14 @@ class _Pass:
         if "properties" not in schema and schema.get("additionalProperties") is not False:
             return self.dictionary(schema, at)
         required = schema.get("required", ())
-        found: dict[str, Schema] = {}
+        properties: dict[str, Schema] = {}
         for name, each in schema.get("properties", {}).items():
-            value = self.one(each, at)
+            value = self.bound(each, at)
             if value is not None:
-                found[name] = value
+                properties[name] = value
             elif name in required:
                 return None
-        return _closed(found, [name for name in required if name in found])
+        return _closed_object(properties, [name for name in required if name in properties])
 
     def dictionary(self, schema: Schema, at: _Nesting) -> Schema | None:
         least = int(schema.get("minProperties", 0))
@@ -213,16 +213,16 @@ class _Pass:
         values = schema.get("additionalProperties", {})
         for pattern, each in as_schema(schema.get("patternProperties")).items():
             keys, values = {"pattern": pattern}, each
-        value = self.one(values, at._replace(items=max(1, at.items // 2)))
+        value = self.bound(values, at._replace(items=max(1, at.items // 2)))
         names = [keys["const"]] if "const" in keys else keys.get("enum")
         if value is not None and names is not None:
             texts = list(dict.fromkeys(name for name in names if isinstance(name, str)))
             fits = least <= len(texts)
-            return _closed(dict.fromkeys(texts, value), texts[:least]) if fits else None
+            return _closed_object(dict.fromkeys(texts, value), texts[:least]) if fits else None
         if value is None or most == 0:
-            return _closed({}, []) if least == 0 else None
+            return _closed_object({}, []) if least == 0 else None
         return {
-            **_closed({}, []),
+            **_closed_object({}, []),
             "patternProperties": {_key_pattern(keys): value},
             "minProperties": least,
             "maxProperties": most,
@@ -244,7 +244,7 @@ def _number(schema: Schema, kind: str) -> Schema | None:
         low = math.ceil(low) if least == "minimum" else math.floor(low) + 1
         high = math.floor(high) if most == "maximum" else math.ceil(high) - 1
         least, most = "minimum", "maximum"
-        step = step if step == int(step or 0) else None  # others are left to validation
+        step = step if step == int(step or 0) else None  # validation checks other steps
         if -(-low // (step or 1)) * (step or 1) > high:
             return None
     elif low > high or (low == high and (least, most) != ("minimum", "maximum")):
@@ -252,14 +252,14 @@ def _number(schema: Schema, kind: str) -> Schema | None:
     elif low == high:
         return {"enum": [low]}
     elif step is None:
-        # As many digits as tell a thousand values apart; engines take no finer steps than these.
+        # Enough digits for a thousand different values. Engines accept no finer steps.
         places = max(4, 3 - math.floor(math.log10(high - low)))
         step = 10.0**-places if places <= 9 else None
     made: Schema = {"type": kind, least: low, most: high}
     return made if step is None else {**made, "multipleOf": step}
 
 
-def _closed(properties: Mapping[str, Schema], required: list[str]) -> Schema:
+def _closed_object(properties: Mapping[str, Schema], required: list[str]) -> Schema:
     return {
         "type": "object",
         "properties": dict(properties),
@@ -272,13 +272,13 @@ def _closed(properties: Mapping[str, Schema], required: list[str]) -> Schema:
 
 
 def _pattern(schema: Schema) -> str:
-    """The pattern of a text or a key, where a grammar can express it."""
+    """The pattern of a text or a key, if a grammar can express it."""
     pattern = schema.get("pattern", "")
     return "" if _BEYOND_GRAMMARS.search(pattern) else pattern
 
 
 def _key_pattern(schema: Schema) -> str:
-    """The pattern of a key: a grammar has no other way to bound one."""
+    """The pattern of a key. A grammar can bound the length of a key only by its pattern."""
     pattern = _pattern(schema) or FORMS.get(schema.get("format", ""), "")
     if pattern.startswith("^") and pattern.endswith("$") and not _ENDLESS.search(pattern):
         return pattern
@@ -307,8 +307,8 @@ FORMS: Final = {
     "email": rf"^[a-z0-9]{{1,12}}([._-][a-z0-9]{{1,12}})?@{_HOST}$",
     "uri": rf"^https?://{_HOST}(/[a-z0-9-]{{1,12}}){{0,2}}$",
 }
-"""By the word of JSON schemas. A grammar gets a pattern and not the word, because engines know few
-of those words and read some more loosely than pydantic; none of these texts is long."""
+"""Patterns for the `format` keywords of JSON Schema. A grammar gets the pattern, since engines know
+few formats and are less strict than pydantic. All of these texts are short."""
 
 _BEYOND_GRAMMARS: Final = re.compile(
     r"\(\?(=|!|<=|<!|>|\(|P=|P>|R|&)"  # lookaround, atomic groups, conditions, references

@@ -15,11 +15,11 @@ from bae.lm.extras import load_dspy
 from bae.lm.policies.learned import LearnedPrompt, PromptExample, check_texts, with_prompt
 from bae.lm.signatures import (
     answer_class,
+    answered_outputs,
     check_outputs,
+    has_instruction,
     known_inputs,
     model_name,
-    said_outputs,
-    says,
 )
 from bae.node import Node
 from bae.plan import plan_of
@@ -148,7 +148,7 @@ class _Predictor:
         (inner,) = predictor.predictors()
         signature = inner.signature
         examples = tuple(
-            PromptExample(known_inputs(signature, demo), said_outputs(signature, demo))
+            PromptExample(known_inputs(signature, demo), answered_outputs(signature, demo))
             for demo in map(dict, inner.demos)
         )
         learned = LearnedPrompt(signature.instructions, examples)
@@ -177,6 +177,6 @@ class _Predictor:
 
 def _is_fresh(predictor: Any, instruction: str) -> bool:
     """Whether no optimizer has changed the predictor."""
-    return says(predictor.signature, instruction) and not (
+    return has_instruction(predictor.signature, instruction) and not (
         predictor.demos or predictor.config or predictor.lm
     )

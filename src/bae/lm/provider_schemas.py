@@ -1,5 +1,5 @@
-"""JSON schemas in the form each provider accepts: Claude's structured output, OpenAI's strict mode,
-and the program `claude`. What a provider cannot enforce goes into descriptions."""
+"""JSON schemas for Claude's structured output, OpenAI's strict mode and the program `claude`.
+Constraints that a provider cannot enforce go into descriptions."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
     from bae.prompts.messages import Prompt
 
 MOST_OPTIONAL = 24
-"""Optional properties in one schema that Claude's structured output takes."""
+"""The most optional properties in a schema for Claude's structured output."""
 
 MOST_UNIONS = 16
-"""Properties with alternatives in one schema that it takes."""
+"""The most properties with alternatives in a schema for Claude's structured output."""
 
 
 def unfit(schema: Mapping[str, Any]) -> str | None:
-    """Why Claude's structured output cannot enforce this schema, or None where it can.
+    """Why Claude's structured output cannot enforce this schema, or None if it can.
 
-    Claude compiles the schema to a grammar. It takes no schema that
+    Claude compiles the schema to a grammar. It refuses a schema that
 
     - refers to itself;
     - has an object whose keys are not all named (`dict[str, int]`, `extra="allow"`);
     - has a value of any type, or a tuple;
-    - has more than `MOST_OPTIONAL` properties that may be left out, or more than `MOST_UNIONS`
-      with alternatives.
+    - has more than `MOST_OPTIONAL` optional properties, or more than `MOST_UNIONS` properties with
+      alternatives.
     """
     if is_recursive(schema):
         return "it refers to itself"
-    found = list(parts(schema))
-    if fault := next(filter(None, map(_fault, found)), None):
+    subschemas = list(parts(schema))
+    if fault := next(filter(None, map(_fault, subschemas)), None):
         return fault
     optional = unions = 0
-    for each in found:
+    for each in subschemas:
         properties: Mapping[str, Any] = each.get("properties", {})
         required = set(each.get("required", ()))
         optional += sum(name not in required for name in properties)
@@ -50,23 +50,23 @@ def unfit(schema: Mapping[str, Any]) -> str | None:
 
 
 def for_claude(schema: Mapping[str, Any]) -> Schema:
-    """The schema as Claude's structured output takes it: limits that a grammar cannot express are
-    in the descriptions. The answer is validated against all of them anyway."""
+    """The schema for Claude's structured output. Constraints that a grammar cannot express go into
+    the descriptions; bae validates the answer against them."""
     from anthropic import transform_schema
 
     return transform_schema(with_descriptions(schema))
 
 
 def with_descriptions(schema: Mapping[str, Any]) -> Schema:
-    """The schema with references replaced by their definitions where a description is beside the
-    reference: there Anthropic's SDK drops the description."""
+    """Replace each reference that has a description by its definition, since Anthropic's SDK drops
+    a description next to a reference."""
     definitions: Mapping[str, Any] = schema.get("$defs", {})
 
     def change(given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
         made = changed(cast(Schema, given), change)
-        made.pop("discriminator", None)  # the constants of the alternatives tell them apart
+        made.pop("discriminator", None)  # constants in the alternatives distinguish them
         if "$ref" in made and len(made) > 1:
             named = definitions.get(str(made["$ref"]).removeprefix("#/$defs/"))
             if named is not None:
@@ -78,7 +78,7 @@ def with_descriptions(schema: Mapping[str, Any]) -> Schema:
 
 
 def answer_tool_name(prompt: Prompt) -> str:
-    """A name for the tool that takes the answer: the schema's name, unless another tool has it."""
+    """The name of the answer tool: the name of the schema, made different from other tools."""
     name = prompt.name
     while any(name == tool.name for tool in prompt.tools):
         name = f"final_{name}"
@@ -86,51 +86,51 @@ def answer_tool_name(prompt: Prompt) -> str:
 
 
 def is_untyped(schema: Mapping[str, Any]) -> bool:
-    """Whether some value in it may be of any type."""
+    """Whether the schema has a value that may be of any type."""
     return any(_is_any(part) for part in parts(schema))
 
 
-def closed(schema: Any) -> Any:
-    """The schema with every object closed: local models then have no keys to make up."""
+def close_objects(schema: Any) -> Any:
+    """Forbid additional properties in every object, so that a local model cannot invent keys."""
     if not isinstance(schema, Mapping):
         return schema
-    made = changed(cast(Schema, schema), closed)
+    made = changed(cast(Schema, schema), close_objects)
     if made.get("type") == "object" and "properties" in made:
         made.setdefault("additionalProperties", False)
     return made
 
 
 def is_strict(schema: Any) -> bool:
-    """Whether OpenAI takes the schema as strict: every property required, every object closed, and
-    only plain keywords."""
+    """Whether OpenAI accepts the schema as strict: every property is required, every object is
+    closed, and all keywords are plain."""
     if not isinstance(schema, dict):
         return False
-    found = cast(Schema, schema)
-    if not found.keys() <= _STRICT or _KINDS.isdisjoint(found):
+    given = cast(Schema, schema)
+    if not given.keys() <= _STRICT or _KINDS.isdisjoint(given):
         return False
-    if found.get("type") == "object":
-        properties = found.get("properties")
-        if properties is None or found.get("additionalProperties") is not False:
+    if given.get("type") == "object":
+        properties = given.get("properties")
+        if properties is None or given.get("additionalProperties") is not False:
             return False
-        if list(properties) != found.get("required", []):
+        if list(properties) != given.get("required", []):
             return False
-    return all(is_strict(each) for each in inner(found))
+    return all(is_strict(each) for each in inner(given))
 
 
 def for_claude_program(schema: Any) -> Any:
-    """The schema in keywords that JSON schema drafts 7 and 2020-12 share. It allows what the given
-    one allows, or more; the rest is in the descriptions.
+    """The schema in the keywords that JSON Schema drafts 7 and 2020-12 share. It allows at least as
+    much as the given schema; the remaining constraints go into the descriptions.
 
-    The program ignores the whole schema, without an error, because of one keyword that it does not
-    know, such as a `format` or a regular expression of Python's.
+    If the program does not know one keyword, such as a `format` or a Python regular expression, it
+    silently ignores the whole schema.
     """
     if not isinstance(schema, dict):
         return schema
     given = cast(Schema, schema)
     simple = changed(given, for_claude_program)
     made = {k: v for k, v in simple.items() if k in _SHARED and v not in (inf, -inf)}
-    # The drafts share no way to say what each place of a list, or each kind of key, holds: any of
-    # them may hold any.
+    # The drafts share no keyword for the type of each position in a list, or of each kind of key.
+    # Here every position and key may have any of the types.
     for kinds, others in (
         ([*simple.get("prefixItems", ())], "items"),
         ([*simple.get("patternProperties", {}).values()], "additionalProperties"),
@@ -186,6 +186,6 @@ _SHARED = _STRICT | {
     *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties"),
     *("maxProperties", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
-# Where a schema comes from says nothing about its values, and the constants of the alternatives
-# show which of them a value is.
+# Identifiers and comments say nothing about values. Constants in the alternatives of a union show
+# which alternative a value is, so a discriminator is not needed.
 _IGNORED = frozenset({"$schema", "$id", "$anchor", "$comment", "discriminator"})

@@ -1,5 +1,5 @@
-"""Any model that PydanticAI supports: one request a question, the schema in the provider's channel
-for structured output. PydanticAI's own retries are off: bae judges the answers itself."""
+"""Models of PydanticAI: one request for each question, with the schema in the provider's channel
+for structured output. PydanticAI's own retries are off, since bae validates the answers itself."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from bae.lm.pydantic_ai_messages import (
     usage_of,
 )
 from bae.lm.pydantic_ai_models import make_model, read_settings
-from bae.lm.pydantic_ai_stream import TAGS, Tags, ToldParts, tell_thoughts, without_tags
+from bae.lm.pydantic_ai_stream import TAGS, StreamedParts, Tags, tell_thoughts, without_tags
 from bae.lm.responses import MAX_BYTES, bound_responses, responses_arrived
 from bae.usage import Usage, text_is_followed
 
@@ -51,30 +51,31 @@ Output = Literal["auto", "native", "tool", "prompted"]
 
 
 class PydanticAIBackend(Backend):
-    """A model of PydanticAI: by its name, as "openai:gpt-5-mini", or one you have made. Without
-    one it is that name, made on first use.
+    """A model of PydanticAI: its name, such as "openai:gpt-5-mini", or a model object. The default
+    is "openai:gpt-5-mini".
 
-    Make one to reach a server of your own:
+    Pass a model object to use your own client or server:
     `OpenAIChatModel("qwen", provider=OpenAIProvider(base_url="http://localhost:8000/v1"))`. Then
-    the client in it is yours: give each event loop that runs at the same time its own backend, and
-    make it with `max_retries=0`, or it is copied for every call.
+    give each event loop that runs at the same time its own backend, and make the client with
+    `max_retries=0`, since otherwise PydanticAI copies the client for every call.
 
     - `base_url`: the address of the provider. With "openai:MODEL" or "openai-chat:MODEL" it is a
-      compatible server, which is asked by chat completions, without the key for OpenAI.
-    - `api_key`: its key, where it is not in the environment variable that PydanticAI reads.
-    - `model_settings`: what PydanticAI takes as such, as `{"temperature": 0, "max_tokens": 500}`.
-    - `timeout`: seconds for a whole call.
-    - `max_bytes`: the largest response that is read, after decompression, where PydanticAI has made
-      the client. One of yours is not bounded.
-    - `output`: how the schema is sent: "native" is the provider's channel for structured output,
-      "tool" the arguments of a tool, "prompted" the prompt. "auto" is the first of them that the
-      model has; Claude gets as a tool what its channel does not take.
-    - `stream`: whether to read the answer as it is written. By default, where the run is observed
+      compatible server: bae uses chat completions, and does not send your key for OpenAI.
+    - `api_key`: the key, if it is not in the environment variable that PydanticAI reads.
+    - `model_settings`: PydanticAI's model settings, such as `{"temperature": 0, "max_tokens":
+      500}`.
+    - `timeout`: seconds for the whole call.
+    - `max_bytes`: the largest response to read, after decompression. Responses to your own client
+      are not bounded.
+    - `output`: how the schema is sent. "native" is the provider's channel for structured output,
+      "tool" the arguments of a tool, "prompted" a text in the prompt. "auto" is the first of these
+      that the model supports, and "tool" if Claude's channel cannot enforce the schema.
+    - `stream`: whether to read the answer while it is written. By default, if the run is observed
       and PydanticAI can stream the model.
 
-    Tools are native where the model's profile says that it calls tools, and the schema goes beside
-    them where the model takes both. `Native("web_search")`, `"web_fetch"` and `"code_execution"`
-    are those of PydanticAI, with its options, where the model's profile has them.
+    Tools are native if the model's profile says that it calls tools. The schema is sent next to
+    them if the model accepts both. `Native("web_search")`, `"web_fetch"` and `"code_execution"` are
+    PydanticAI's tools with PydanticAI's options, if the model's profile has them.
     """
 
     def __init__(
@@ -118,50 +119,49 @@ class PydanticAIBackend(Backend):
         self._bounded: WeakSet[Any] = WeakSet()
         self._unused: list[Model] = []
         self._streams: bool | None = None
-        """Whether the model streams; None as long as that is not known."""
+        """Whether the model streams. None until that is known."""
         self.model = self._given if isinstance(self._given, str) else self._given.model_name
         if model is not None:
-            # Made here, where waiting for the imports does no harm and a wrong name is seen at
-            # once.
+            # Make the model now: imports need not delay a request, and a wrong name is reported
+            # at once.
             self.least_cost(Usage())
         self._models = PerLoop(lambda: _InLoop(self._next(), self._bound), _InLoop.leave)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The model settings but for secrets and those on time, how the schema is sent, and to
-        where."""
+        """The model settings that change answers, without secrets, and `output` and the address."""
         given = {n: v for n, v in self.model_settings.items() if n not in _NO_MATTER}
-        said = to_jsonable_python(without_secrets(given))
-        return {"model_settings": said, "output": self.output, "base_url": self._about.base_url}
+        shown = to_jsonable_python(without_secrets(given))
+        return {"model_settings": shown, "output": self.output, "base_url": self._about.base_url}
 
     def set_options(self, options: Mapping[str, str], shown: str, known: Sequence[str]) -> None:
-        """Set model settings from the options in the name of an LM: `shown` is that name in errors,
-        and `known` are the options that are no model settings."""
-        self.model_settings |= read_settings(self._next_kept(), options, shown, known)
+        """Set model settings from the options in the name of an LM. `shown` is that name for
+        errors, and `known` are the options that are not model settings."""
+        self.model_settings |= read_settings(self._peek_model(), options, shown, known)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The keys of the model, and of the settings."""
+        """The keys of the model and of the settings."""
         return self._about.secrets
 
     @property
     def calls_tools(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
-        """Whether the model has tool calls, by its profile."""
+        """Whether the model's profile says that it calls tools."""
         return self._about.calls_tools
 
     @property
     def native_tools(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
-        """The tools that the model's provider runs, by its profile."""
+        """The tools that the provider runs, according to the model's profile."""
         return self._about.native_tools
 
     @property
     def context_window(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
-        """How many tokens a request may have, by the model's profile."""
+        """How many tokens a request may have, according to the model's profile."""
         return self._about.window
 
     @property
     def takes_files(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride] - read only
-        """The kinds of files that the model's profile does not say it refuses."""
+        """The kinds of files that the model's profile does not exclude."""
         return self._about.files
 
     @property
@@ -170,11 +170,11 @@ class PydanticAIBackend(Backend):
         return limits_of(self._about.provider, self._about.window)
 
     def least_cost(self, usage: Usage) -> float | None:
-        """What a request with this usage costs, by the prices of the model's provider."""
+        """The cost of a request with this usage, by the prices of the model's provider."""
         return cost_of(self._about.name, usage, self._about.provider)
 
     async def aclose(self) -> None:
-        """Close the connections of the running loop that PydanticAI opened; the next question
+        """Close the connections that PydanticAI opened in the running event loop. The next question
         opens new ones."""
         await self._models.aclose()
 
@@ -182,7 +182,7 @@ class PydanticAIBackend(Backend):
         """Send one request to the model."""
         model = await (await self._models.get()).enter()
         answer_tool = answer_tool_name(prompt)
-        # Which of several models answers next is not known: none gets the message of another.
+        # With several models it is unknown which answers next, so no message is echoed.
         echoed = None if self._about.is_several else f"{self._about.provider}:{self._about.name}"
         messages = conversation(prompt, echoed or "", answer_tool)
         token = responses_arrived.set([])
@@ -195,7 +195,7 @@ class PydanticAIBackend(Backend):
                 settings["anthropic_thinking"] = {"type": "disabled"}
             asked = partial(self._request, model, answer_tool, prompt, parameters, settings)
             response, before = await asked(messages)
-            for _ in range(_MOST_PAUSES):  # as long as it runs tools of its own
+            for _ in range(_MOST_PAUSES):  # while the provider runs its own tools
                 if response.state != "suspended":
                     break
                 before += usage_of(response)
@@ -216,6 +216,9 @@ class PydanticAIBackend(Backend):
                 failure.fix = _fix_for_server(
                     failure, self._base_url, has_schema=bool(prompt.schema)
                 )
+            elif isinstance(failure, BaeLMError) and failure.code == "bae-lm-unreachable":
+                # The name has no address, and the provider has a default, such as Ollama's.
+                failure.fix = f"{failure.fix}. The address is {self._about.base_url}"
             raise failure from error
         finally:
             responses_arrived.reset(token)
@@ -229,9 +232,9 @@ class PydanticAIBackend(Backend):
         settings: Any,
         messages: Sequence[ModelMessage],
     ) -> tuple[ModelResponse, Usage]:
-        """The response of a model, whose parts are told as they arrive where somebody follows them,
-        and what was used before that. A model that is not known to stream is asked again without,
-        where that may be why it refuses: to be followed makes no run fail."""
+        """Request a response, and stream its parts to observers. Returns the response and the usage
+        of an earlier refused try: if a model may have refused the request because of streaming, it
+        is asked again without, so that an observer cannot make a run fail."""
         from pydantic_ai.direct import model_request, model_request_stream
 
         options: dict[str, Any] = {"model_settings": settings}
@@ -242,15 +245,15 @@ class PydanticAIBackend(Backend):
             tell_thoughts(response, self.secrets)
             return response, Usage()
         tags = _tags_of(model)
-        told = ToldParts(answer_tool, self.secrets, has_tools=bool(prompt.tools), tags=tags)
+        parts = StreamedParts(answer_tool, self.secrets, has_tools=bool(prompt.tools), tags=tags)
         try:
             async with model_request_stream(model, messages, **options) as stream:
                 async for event in stream:
-                    told.take(event)
+                    parts.take(event)
                 response = stream.get()
         except Exception as error:
             is_known = self.stream or self._streams
-            if is_known or not told.is_empty or not _may_be_for_streaming(error):
+            if is_known or not parts.is_empty or not _may_be_for_streaming(error):
                 raise
             response = await model_request(model, messages, **options)
             tell_thoughts(response, self.secrets)
@@ -261,7 +264,7 @@ class PydanticAIBackend(Backend):
 
     @cached_property
     def _about(self) -> _About:
-        """What the first model says of itself, which is made for this."""
+        """The facts about the first model, which is made for this and used later."""
         made = self._make()
         self._unused.append(made)
         secrets = (*_keys_in(made), *secrets_in(self.model_settings))
@@ -295,11 +298,11 @@ class PydanticAIBackend(Backend):
         made = make_model(self._given, self._base_url, self._api_key)
         client: Any = getattr(made, "client", None)
         if hasattr(client, "max_retries"):
-            client.max_retries = 0  # as below, and without a copy of the client for each call
+            client.max_retries = 0  # see `_settings_for`; here the client need not be copied
         return made
 
-    def _next_kept(self) -> Model:
-        """The model that is entered next, for a look at it."""
+    def _peek_model(self) -> Model:
+        """The model that is used next, without taking it."""
         if not self._unused:
             self._unused.append(self._make())
         return self._unused[-1]
@@ -321,14 +324,14 @@ class PydanticAIBackend(Backend):
         settings: dict[str, Any] = {"request_timeout": self.timeout}
         client: Any = getattr(model, "client", None)
         if getattr(client, "max_retries", None) != 0 and _takes_max_retries(model):
-            settings["max_retries"] = 0  # asking again is for the layer above, which counts it
+            settings["max_retries"] = 0  # bae retries itself and counts the tries
         settings |= self.model_settings
         if prompt.tools and not prompt.may_call:
             settings["tool_choice"] = "none"  # the tools stay declared
         return settings
 
     def _parameters(self, model: Model, prompt: Prompt, answer_tool: str) -> Any:
-        """The schema, for each way to send it: PydanticAI drops those that it does not take."""
+        """The schema, prepared for each way to send it. PydanticAI picks the way."""
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.output import OutputObjectDefinition
         from pydantic_ai.tools import ToolDefinition
@@ -338,12 +341,12 @@ class PydanticAIBackend(Backend):
             return ModelRequestParameters(output_mode="text", **tools)
         try:
             profile = cast(Mapping[str, Any], model.profile)
-        except NotImplementedError:  # several models behind one have no profile in common
+        except NotImplementedError:  # a model that wraps several has no common profile
             profile = None
         claude = bool(profile and profile.get("anthropic_enforces_strict_schema_limits"))
         schema = dict(prompt.schema)
         output = self.output
-        # Where there are several models behind one, each takes what it has.
+        # With "auto", each of several models uses the way that it supports.
         if output == "auto" and profile is not None:
             output = "tool" if profile.get("supports_tools", True) else "prompted"
             native = profile.get("supports_json_schema_output", False)
@@ -353,7 +356,7 @@ class PydanticAIBackend(Backend):
                 output = "native"
         if claude and output == "native":
             schema = with_descriptions(schema)
-        # Whether a provider can be strict about the schema is found out from it, but for one thing.
+        # PydanticAI finds out whether the schema can be strict, except for untyped values.
         strict = False if is_untyped(schema) else None
         tool = ToolDefinition(
             name=answer_tool,
@@ -377,7 +380,7 @@ class _About(NamedTuple):
     base_url: str | None
     secrets: tuple[str, ...]
     is_several: bool
-    """Whether there are several models behind it."""
+    """Whether it wraps several models."""
     calls_tools: bool
     native_tools: frozenset[str]
     window: int | None
@@ -385,7 +388,7 @@ class _About(NamedTuple):
 
 
 def _can_stream(model: Model) -> bool:
-    """Whether PydanticAI can stream the answer of a model, and of those behind it."""
+    """Whether PydanticAI can stream the answers of a model and of the models that it wraps."""
     unable: Any = import_module("pydantic_ai.models").Model.request_stream
 
     def streams(each: Any) -> bool:
@@ -396,8 +399,8 @@ def _can_stream(model: Model) -> bool:
 
 
 def _may_be_for_streaming(error: Exception) -> bool:
-    """Whether a request may have failed because the answer was to be streamed: the server refuses
-    the request, as for a model that an account may not stream, or does not send a stream."""
+    """Whether a request may have failed because it asked for a stream. For example, the account may
+    not stream this model, or the server sends no stream."""
     from pydantic_ai import exceptions as raised
 
     if isinstance(error, raised.ModelHTTPError):
@@ -407,16 +410,15 @@ def _may_be_for_streaming(error: Exception) -> bool:
 
 
 def _tags_of(model: Model) -> Tags:
-    """The tags between which a model writes what it thinks."""
+    """The tags around the thoughts of a model."""
     try:
         return cast("Mapping[str, Any]", model.profile).get("thinking_tags", TAGS)
-    except NotImplementedError:  # several models behind one
+    except NotImplementedError:  # it wraps several models
         return TAGS
 
 
 def _profiles(model: Model) -> Iterator[Mapping[str, Any]]:
-    """What is known of the models that may answer. Several models behind one have none in
-    common."""
+    """The profiles of all models that may answer. A model that wraps several has no own profile."""
     inner = cast("Sequence[Model]", getattr(model, "models", ()))
     if inner:
         for each in inner:
@@ -446,7 +448,7 @@ def _natives(prompt: Prompt) -> list[Any]:
 
 
 def _thinks_manually(model: Model, settings: Mapping[str, Any]) -> bool:
-    """Whether it is Claude, and each message with calls has to begin with thinking."""
+    """Whether the model is Claude and requires thinking at the start of each message with calls."""
     if model.system != "anthropic":
         return False
     thinking = settings.get("anthropic_thinking")
@@ -457,12 +459,12 @@ def _thinks_manually(model: Model, settings: Mapping[str, Any]) -> bool:
 
 
 def _takes_max_retries(model: Model) -> bool:
-    """Whether it has this setting; one that has not would warn."""
+    """Whether the model has the setting `max_retries`. Otherwise it would warn."""
     return all("max_retries" not in each.unsupported_settings for each in _every_model(model))
 
 
 def _every_model(model: Any) -> Iterator[Any]:
-    """A model, and those that it wraps."""
+    """A model and the models that it wraps."""
     yield model
     for inner in (*getattr(model, "models", ()), getattr(model, "wrapped", None)):
         if inner is not None:
@@ -481,14 +483,14 @@ def _keys_in(model: Model) -> Iterator[str]:
 def _address(model: Model) -> str | None:
     try:
         return model.base_url
-    except (AttributeError, RuntimeError):  # some have none to tell
+    except (AttributeError, RuntimeError):  # some models have no address
         return None
 
 
 class _InLoop:
-    """A model in one event loop. When it is entered, PydanticAI replaces a client that was closed
-    with another loop; leaving it closes the client that its provider has made, and none of the
-    user's."""
+    """A model in one event loop. On `enter`, PydanticAI replaces a client that was closed with
+    another loop. `leave` closes the client if the provider made it, but not a client of the
+    user."""
 
     def __init__(self, model: Model, bound: Callable[[Model], None]) -> None:
         self.model = model
@@ -511,8 +513,8 @@ class _InLoop:
 
 
 def _error_for(who: str, error: Exception, timeout: float) -> Exception:
-    """The error to raise in place of one PydanticAI raised; what is no failure of the call stays
-    as it is."""
+    """The error to raise instead of an error from PydanticAI. Errors that are not about the call
+    are returned unchanged."""
     from pydantic_ai import exceptions as raised
 
     match error:
@@ -527,15 +529,16 @@ def _error_for(who: str, error: Exception, timeout: float) -> Exception:
                 fix="check output=… and model_settings=…, and what the model can do",
             )
         case _:
-            found = error_for(who, error, timeout)
-            # No money left is reported as too many requests, and waiting does not help.
-            if isinstance(found, BaeLMError) and isinstance(error, raised.ModelQuotaExceededError):
-                found.retryable = False
-            return found
+            failure = error_for(who, error, timeout)
+            # A used-up quota is reported as too many requests, but waiting does not help.
+            is_quota = isinstance(error, raised.ModelQuotaExceededError)
+            if isinstance(failure, BaeLMError) and is_quota:
+                failure.retryable = False
+            return failure
 
 
 def _fix_for_server(error: BaeLMError, base_url: str, *, has_schema: bool) -> str | None:
-    """What to do about an error of a server at an address of the caller's."""
+    """The fix for an error of a server whose address the caller gave."""
     if error.status == 404 and urlsplit(base_url).path in ("", "/"):
         shown = remove_passwords(base_url).rstrip("/")
         return f"{error.fix}: most addresses end in /v1, as {shown}/v1"
@@ -545,11 +548,11 @@ def _fix_for_server(error: BaeLMError, base_url: str, *, has_schema: bool) -> st
 
 
 _NOT_STREAMED = frozenset({400, 405, 406, 415, 422, 501})
-"""HTTP statuses of servers that do not stream, or do not know an option of a stream."""
+"""HTTP statuses from servers that do not stream, or that do not know an option of streams."""
 _ONE_REFUSED = Usage(calls=1)
 _MOST_PAUSES = 20
-"""How often a message is continued that the provider has paused."""
+"""How often a message that the provider has paused is continued."""
 _NATIVES = frozenset({"web_search", "web_fetch", "code_execution"})
-"""The tools of providers that need no more than options."""
+"""The provider tools that need only options."""
 _NO_MATTER = frozenset({"timeout", "request_timeout", "max_retries"})
-"""Model settings that change nothing about an answer."""
+"""Model settings that do not change answers."""

@@ -1,5 +1,5 @@
-"""Messages of PydanticAI's models: a conversation as PydanticAI takes it, with tool calls and their
-results, and the answer in a message that came back."""
+"""Conversion between bae's conversations and PydanticAI's messages, with tool calls and results,
+and the answer in a response."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ if TYPE_CHECKING:
     from bae.files import Attached
 
 _TYPES_OF_URLS = {"image": "image/png", "document": "application/pdf"}
-"""The type of what is at an address that does not say: PydanticAI asks for one."""
+"""The media type to assume for a URL without a known suffix. PydanticAI requires a type."""
 _NOT_TAKEN = "This answer was not taken. Read what follows."
 
 
 def conversation(prompt: Prompt, echoed: str, answer_tool: str) -> list[ModelMessage]:
-    """The conversation as PydanticAI takes it. Messages with the echo `echoed` go back as they
-    came."""
+    """The conversation in the format of PydanticAI. Messages with the echo `echoed` are sent back
+    unchanged."""
     messages: list[ModelMessage] = []
     ids: dict[str, str] = {}
     untaken: list[str] = []
     for message in prompt.conversation:
         if message.role == "assistant":
-            said, untaken = _said(message, echoed, ids)
-            messages.append(said)
+            response, untaken = _model_response(message, echoed, ids)
+            messages.append(response)
         else:
-            messages.append(_told(message, prompt.system, ids, untaken, answer_tool))
+            messages.append(_model_request(message, prompt.system, ids, untaken, answer_tool))
             untaken = []
     return messages
 
 
 def has_unsigned_calls(messages: Sequence[ModelMessage]) -> bool:
-    """Whether a message of the model has tool calls, and no thinking before them: Claude refuses it
-    while thinking is enabled."""
+    """Whether a message of the model has tool calls without thinking before them. Claude refuses
+    that while thinking is enabled."""
     from pydantic_ai.messages import ModelResponse
 
-    said = [each.parts for each in messages if isinstance(each, ModelResponse)]
-    kinds = [[part.part_kind for part in parts] for parts in said]
+    responses = [each.parts for each in messages if isinstance(each, ModelResponse)]
+    kinds = [[part.part_kind for part in parts] for parts in responses]
     return any("tool-call" in each and each[0] != "thinking" for each in kinds)
 
 
 def tool_definitions(prompt: Prompt) -> list[ToolDefinition]:
-    """The tools that bae runs. They are not strict: the arguments are validated anyway, and
-    providers bound how many strict schemas a request has."""
+    """The tools that bae runs. They are not strict: bae validates the arguments anyway, and
+    providers limit the number of strict schemas in a request."""
     from pydantic_ai.tools import ToolDefinition
 
     return [
@@ -72,25 +72,27 @@ def tool_definitions(prompt: Prompt) -> list[ToolDefinition]:
     ]
 
 
-def _said(message: Message, echoed: str, ids: dict[str, str]) -> tuple[ModelResponse, list[str]]:
-    """A message of the model, and its calls of the answer tool. `ids` gets the ids of its other
-    calls as the provider knows them."""
+def _model_response(
+    message: Message, echoed: str, ids: dict[str, str]
+) -> tuple[ModelResponse, list[str]]:
+    """A message of the model, and the ids of its calls of the answer tool. Adds the provider's ids
+    of its other calls to `ids`."""
     from pydantic_ai.messages import ModelResponse, ToolCallPart
-    from pydantic_ai.messages import TextPart as SaidText
+    from pydantic_ai.messages import TextPart as ModelText
 
     calls = [part for part in message.parts if isinstance(part, CallPart)]
     given: Any = message.echo
     echo = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    response = _echoed(echo) if echo.get("model") == echoed else None
+    response = _load_echo(echo) if echo.get("model") == echoed else None
     if response is not None:
         answers: list[str] = echo.get("answers", [])
-        used = [p.tool_call_id for p in response.parts if isinstance(p, ToolCallPart)]
-        used = [id for id in used if id not in answers]
-        if len(used) == len(calls):
-            ids.update(zip((call.id for call in calls), used, strict=True))
+        call_ids = [p.tool_call_id for p in response.parts if isinstance(p, ToolCallPart)]
+        call_ids = [id for id in call_ids if id not in answers]
+        if len(call_ids) == len(calls):
+            ids.update(zip((call.id for call in calls), call_ids, strict=True))
             return response, answers
     if not calls:
-        return ModelResponse([SaidText(message.text)]), []
+        return ModelResponse([ModelText(message.text)]), []
     parts: list[Any] = []
     for part in message.parts:
         if isinstance(part, CallPart):
@@ -98,26 +100,26 @@ def _said(message: Message, echoed: str, ids: dict[str, str]) -> tuple[ModelResp
             args = {"invalid_json": given} if isinstance(given, str) else dict(given)
             parts.append(ToolCallPart(part.name, args, part.id))
         elif part.text.strip():
-            parts.append(SaidText(part.text))
+            parts.append(ModelText(part.text))
     return ModelResponse(parts), []
 
 
-def _echoed(echo: dict[str, Any]) -> ModelResponse | None:
-    """The message of an echo; None where it is of a version of PydanticAI that has other messages:
-    then it is sent from its text and its calls."""
+def _load_echo(echo: dict[str, Any]) -> ModelResponse | None:
+    """The message of an echo. None if another version of PydanticAI wrote it in another format;
+    then the message is sent from its text and its calls."""
     from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse
 
     try:
-        (found,) = ModelMessagesTypeAdapter.validate_python([echo.get("message")])
+        (loaded,) = ModelMessagesTypeAdapter.validate_python([echo.get("message")])
     except ValidationError:
         return None
-    return found if isinstance(found, ModelResponse) else None
+    return loaded if isinstance(loaded, ModelResponse) else None
 
 
-def _told(
+def _model_request(
     message: Message, system: str, ids: Mapping[str, str], untaken: Sequence[str], answer_tool: str
 ) -> ModelRequest:
-    """A message to the model: results come before any text."""
+    """A message to the model: results first, then text."""
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 
     parts: list[Any] = [
@@ -141,7 +143,7 @@ def _told(
 
 
 def _contents(parts: Sequence[FilePart]) -> list[Any]:
-    """Files as PydanticAI takes them, each after its label where there are several."""
+    """Files in the format of PydanticAI. If there are several, each follows its label."""
     contents: list[Any] = []
     for part in parts:
         if len(parts) > 1:
@@ -160,7 +162,7 @@ def _content(file: Attached) -> Any:
         made = kind(url=file.url)
         try:
             _ = made.media_type
-        except ValueError:  # the address does not end as files of a type do
+        except ValueError:  # the URL has no suffix of a known type
             made = kind(url=file.url, media_type=_TYPES_OF_URLS[file.kind])
         made.force_download = cast(Any, _NeverHere(file))
         return made
@@ -170,9 +172,9 @@ def _content(file: Attached) -> Any:
 
 
 class _NeverHere:
-    """Whether PydanticAI is to fetch an address: it is not. PydanticAI would do that in this
-    process for models whose API takes no addresses, and asks before whether a local network may be
-    reached."""
+    """A value for `force_download` that forbids PydanticAI to fetch a URL in this process, which it
+    would do for models whose API accepts no URLs. PydanticAI compares the value first, which raises
+    the error here."""
 
     def __init__(self, file: FileUrl) -> None:
         self._file = file
@@ -200,12 +202,12 @@ class _NeverHere:
 def answer_in(
     response: ModelResponse, who: str, answer_tool: str, echoed: str | None, *, has_tools: bool
 ) -> Answer:
-    """The answer in a message: with the calls of tools that bae runs, where the request `has_tools`
-    of that kind, and with the message itself where its echo is to be `echoed`."""
-    from pydantic_ai.messages import TextPart as SaidText
+    """The answer in a response. If the request `has_tools`, the answer includes the calls of tools
+    that bae runs. With `echoed`, it includes an echo of the message under that name."""
+    from pydantic_ai.messages import TextPart as ModelText
     from pydantic_ai.messages import ToolCallPart
 
-    text = "".join(part.content for part in response.parts if isinstance(part, SaidText))
+    text = "".join(part.content for part in response.parts if isinstance(part, ModelText))
     called = [part for part in response.parts if isinstance(part, ToolCallPart)]
     answers = [part for part in called if part.tool_name == answer_tool or not has_tools]
     given = _as_text(answers[0].args) if answers else text
@@ -239,19 +241,19 @@ def answer_in(
     elif ran and not answers:
         given = _last_text(response)
     echo = None
-    is_whole = not any(isinstance(call.arguments, str) for call in calls)
-    if echoed is not None and is_whole and (called or text.strip()):
+    are_objects = not any(isinstance(call.arguments, str) for call in calls)
+    if echoed is not None and are_objects and (called or text.strip()):
         echo = _echo(response, echoed, [part.tool_call_id for part in answers])
     return Answer(given, usage, calls=calls, ran=ran, echo=echo)
 
 
 def _as_text(given: Any) -> str:
-    """The arguments as the model wrote them, where that is known."""
+    """The arguments as JSON text, in the words of the model if they are known."""
     return given if isinstance(given, str) and given else json.dumps(given or {})
 
 
 def _arguments(part: BaseToolCallPart[Any]) -> dict[str, Any] | str:
-    """The arguments of a call; their text where it is no JSON object."""
+    """The arguments of a call, or their text if that is no JSON object."""
     given: Any = part.args or {}
     if isinstance(given, str):
         try:
@@ -263,13 +265,13 @@ def _arguments(part: BaseToolCallPart[Any]) -> dict[str, Any] | str:
 
 
 def _last_text(response: ModelResponse) -> str:
-    """The text after the tools that the provider has run itself."""
+    """The text after the last tool that the provider has run."""
     from pydantic_ai.messages import NativeToolReturnPart
-    from pydantic_ai.messages import TextPart as SaidText
+    from pydantic_ai.messages import TextPart as ModelText
 
     texts: list[str] = []
     for part in response.parts:
-        if isinstance(part, SaidText):
+        if isinstance(part, ModelText):
             texts.append(part.content)
         elif isinstance(part, NativeToolReturnPart):
             texts.clear()
@@ -286,15 +288,15 @@ def _ran(response: ModelResponse) -> tuple[tuple[CallPart, ResultPart], ...]:
     made: list[tuple[CallPart, ResultPart]] = []
     for part in response.parts:
         if isinstance(part, NativeToolCallPart) and part.tool_call_id in results:
-            id, name, found = part.tool_call_id, part.tool_name, results[part.tool_call_id]
-            result = ResultPart(id, name, found.model_response_str(), found.outcome != "success")
+            id, name, end = part.tool_call_id, part.tool_name, results[part.tool_call_id]
+            result = ResultPart(id, name, end.model_response_str(), end.outcome != "success")
             made.append((CallPart(id, name, _arguments(part)), result))
     return tuple(made)
 
 
 def _echo(response: ModelResponse, echoed: str, answers: list[str]) -> Any:
-    """The message as JSON, to be stored: without files, which come back as other objects than they
-    were, and without a password in the address of the provider."""
+    """The message as JSON to store. It leaves out files, which PydanticAI reads back as other
+    objects, and a password in the address of the provider."""
     from pydantic_ai.messages import FilePart, ModelMessagesTypeAdapter
     from pydantic_ai.usage import RequestUsage
 
@@ -307,7 +309,7 @@ def _echo(response: ModelResponse, echoed: str, answers: list[str]) -> Any:
 
 
 def usage_of(response: ModelResponse) -> Usage:
-    """What a request used, with its cost where that is known."""
+    """The usage of a request, with its cost if it is known."""
     used = response.usage
     model = read_name(response.model_name)
     usage = Usage(

@@ -1,5 +1,5 @@
-"""Models of PydanticAI from their names: made for the address of a server, with the errors for what
-is missing, and their settings from the options in a name."""
+"""Models of PydanticAI from the name of an LM: its provider, address, key and options. Errors say
+which package, key or option is missing or wrong."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def make_model(name: str, base_url: str | None = None, api_key: str | None = None) -> Model:
-    """Make a model from its name, `openai:gpt-5-mini`. With a `base_url`, `openai:` and
-    `openai-chat:` are a server with OpenAI's chat completions. Raises `BaeLMError` with what is
-    missing."""
+    """Make a model from its name, such as `openai:gpt-5-mini`. With a `base_url`, `openai:` and
+    `openai-chat:` mean a server with OpenAI's chat completions. If something is missing, the
+    `BaeLMError` says what."""
     from pydantic_ai.exceptions import UserError
     from pydantic_ai.models import infer_model
 
@@ -42,7 +42,7 @@ def make_model(name: str, base_url: str | None = None, api_key: str | None = Non
         raise _package_missing(name, kind, error) from error
     except Exception as error:
         unset = unset_variables(kind, has_address=has_address) if kind else []
-        # For a variable that is set and empty, the client of a provider raises an error of its own.
+        # If a variable is set but empty, the client of the provider raises its own kind of error.
         if not (unset or isinstance(error, UserError)):
             raise
         if not _is_known(provider):
@@ -66,19 +66,19 @@ def make_model(name: str, base_url: str | None = None, api_key: str | None = Non
 def read_settings(
     model: Model, options: Mapping[str, str], shown: str, known: Sequence[str]
 ) -> dict[str, Any]:
-    """The settings of a model from options: by the names of its class of settings, and `effort`,
-    which each provider has by a name of its own. `shown` is the name of the LM in errors, and
-    `known` are the options that are no settings."""
+    """Read the settings of a model from options. Options have the names of the model's settings;
+    `effort` stands for the provider's own setting. `shown` is the name of the LM for errors, and
+    `known` are the options that are not settings."""
     types = _settings_types(model)
     effort = next((each for each in types if each.endswith("_effort")), "thinking")
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for option, text in options.items():
         setting = effort if option == "effort" else option
         if setting not in types:
             raise unknown_option(shown, option, [*known, "effort", *types])
         try:
             hint = _type_of(types, setting)
-        except NameError as error:  # a name that is imported for type checkers only
+        except NameError as error:  # a name that only type checkers import
             raise unwritable_option(shown, option, error) from error
         value = read_value(shown, option, hint, text)
         if setting == "thinking" and value and not model.profile.get("supports_thinking"):
@@ -89,33 +89,33 @@ def read_settings(
                 sent=False,
                 fix=f"leave out {option}",
             )
-        if setting in found:
+        if setting in settings:
             raise BaeLMError(
                 f"{shown} has both effort and {setting}, which are the same",
                 code="bae-lm-option",
                 sent=False,
                 fix="write one of them",
             )
-        found[setting] = value
-    return found
+        settings[setting] = value
+    return settings
 
 
 def _settings_types(model: Model) -> dict[str, Any]:
-    """The settings of a model's class, with their types as they are written there. The class of
-    settings is beside that of the model, or of one that it inherits from."""
+    """The settings of a model's class, with their annotations. The module that defines the class of
+    the model, or a base class, defines the class of settings too."""
     for cls in type(model).__mro__:
         beside = vars(sys.modules[cls.__module__])
         named = beside.get(f"{cls.__name__}Settings")
-        found = [named] if named is not None else [*_settings_classes(beside, cls.__module__)]
-        if len(found) == 1:
-            written = found[0].__annotations__
+        classes = [named] if named is not None else [*_settings_classes(beside, cls.__module__)]
+        if len(classes) == 1:
+            written = classes[0].__annotations__
             return {name: written[name] for name in written if name not in _OF_BAE}
     raise AssertionError  # the base class of all models has settings
 
 
 def _type_of(types: Mapping[str, Any], setting: str) -> Any:
-    """The type of one setting. Raises NameError where it cannot be found at run time, as is the
-    case for some settings of AWS."""
+    """The type of one setting. Raises NameError if the type is not available at run time, such as
+    for some settings of AWS."""
     holder = type("Setting", (), {"__annotations__": {setting: types[setting]}})
     return get_type_hints(holder)[setting]
 
@@ -128,8 +128,9 @@ def _settings_classes(beside: Mapping[str, Any], module: str) -> Iterator[Any]:
 
 
 def _compatible_model(model: str, base_url: str, api_key: str | None) -> Model:
-    """A model on a server with OpenAI's chat completions. Most such servers have no Responses API.
-    Its label is its address, so that what one server wants back is sent to no other."""
+    """A model on a server with OpenAI's chat completions, since most such servers have no Responses
+    API. The provider's name is the address, so that the echo of one server is never sent to
+    another."""
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.profiles.openai import OpenAIModelProfile
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
@@ -138,7 +139,7 @@ def _compatible_model(model: str, base_url: str, api_key: str | None) -> Model:
         urlsplit(remove_passwords(base_url)).netloc,
         base_url=base_url,
         api_key=api_key,
-        # Servers hold any model to a schema by masking tokens: it does not see the schema.
+        # Servers enforce a schema by masking tokens, so the model must read the schema itself.
         profile=OpenAIModelProfile(
             supports_json_schema_output=True,
             native_output_requires_schema_in_instructions=True,
@@ -148,7 +149,7 @@ def _compatible_model(model: str, base_url: str, api_key: str | None) -> Model:
 
 
 def _make_provider(name: str, *, base_url: str | None, api_key: str | None) -> Provider[Any]:
-    """A provider with an address or a key of the caller's."""
+    """A provider with the caller's address or key."""
     from pydantic_ai.providers import infer_provider_class
 
     given = {"api_base" if name == "litellm" else "base_url": base_url, "api_key": api_key}
@@ -168,12 +169,12 @@ def _make_provider(name: str, *, base_url: str | None, api_key: str | None) -> P
 def _package_missing(name: str, kind: LMKind | None, error: ImportError) -> BaeLMError:
     missing = missing_packages(kind) if kind else []
     if missing:
-        said = " and ".join(each.what for each in missing)
+        reason = " and ".join(each.what for each in missing)
         fix = "; ".join(each.get for each in missing)
-    else:  # a package is there, and too old, or it is one of a provider that is not in the table
-        said, fix = str(error), install_line("pydantic-ai")
+    else:  # a package is too old, or belongs to a provider that is not in the table
+        reason, fix = str(error), install_line("pydantic-ai")
     return BaeLMError(
-        f"{_who(name)} cannot be made: {said}",
+        f"{_who(name)} cannot be made: {reason}",
         code="bae-lm-extra-missing",
         sent=False,
         cause=error,
@@ -213,5 +214,4 @@ def _who(name: str) -> str:
 _OF_BAE: Final = frozenset(
     {"timeout", "request_timeout", "max_retries", "tool_choice", "extra_headers"}
 )
-"""Settings that a name does not have: bae sets them, or has an argument for them, or they may hold
-keys."""
+"""Settings that a name must not contain: bae sets them itself, or they may hold keys."""

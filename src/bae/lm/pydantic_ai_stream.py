@@ -1,5 +1,5 @@
-"""What PydanticAI streams of an answer, told as it arrives: the text of the answer, and what the
-model thinks. Some servers send that as text, between tags."""
+"""Streamed answers of PydanticAI's models: the text and the thoughts are passed to observers as
+they arrive. Some servers send thoughts as text between tags."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 Tags = tuple[str, str]
 
 TAGS: Final[Tags] = ("<think>", "</think>")
-"""Where a model says what it thinks at the beginning of its text."""
+"""The tags around thoughts at the beginning of a text."""
 
 
-class ToldParts:
-    """Tells the parts of one response. The arguments of `answer_tool` are the answer; with
-    `has_tools`, those of other tools are none of it. `tags` are those of the model."""
+class StreamedParts:
+    """Passes the parts of one response to observers. The arguments of `answer_tool` are the answer;
+    with `has_tools`, the arguments of other tools are not. `tags` are the model's tags."""
 
     def __init__(
         self, answer_tool: str, secrets: Iterable[str], *, has_tools: bool, tags: Tags = TAGS
@@ -29,14 +29,14 @@ class ToldParts:
         self._answer_tool, self._secrets, self._has_tools = answer_tool, (*secrets,), has_tools
         self._tags = tags
         self._kinds: dict[int, str] = {}
-        """The parts by their index: calls of one message may arrive at the same time."""
+        """The kinds of parts by their index. Calls of one message may arrive interleaved."""
         self._has_text = self._has_thoughts = False
         self._text = _TaggedText(tags)
         self.is_empty = True
-        """Whether nothing was streamed at all."""
+        """Whether nothing was streamed yet."""
 
     def begin(self) -> None:
-        """A response begins: of a message that was paused, it is the next part."""
+        """Start the next response of a message that was paused."""
         self._kinds.clear()
         self._text = _TaggedText(self._tags)
 
@@ -66,7 +66,7 @@ class ToldParts:
             tell(Discard())
         if kind == "thinking":
             if self._has_thoughts:
-                self._think("\n\n")  # of a summary, the next part
+                self._think("\n\n")  # the next part of a summary
             if _may_be_tagged(part):
                 kind = "text"
                 self._text.open()
@@ -103,7 +103,7 @@ class ToldParts:
 
 
 def tell_thoughts(response: ModelResponse, secrets: Iterable[str]) -> None:
-    """Tell what the model has thought, of a message that was not streamed."""
+    """Pass the thoughts of a response that was not streamed to observers."""
     from pydantic_ai.messages import ThinkingPart
 
     thoughts = [p.content for p in response.parts if isinstance(p, ThinkingPart) and p.content]
@@ -112,26 +112,26 @@ def tell_thoughts(response: ModelResponse, secrets: Iterable[str]) -> None:
 
 
 class _TaggedText:
-    """The text of a message, in pieces: what is between the tags at its beginning is thinking."""
+    """The text of a message, in pieces. The text between tags at its beginning is thinking."""
 
     def __init__(self, tags: Tags) -> None:
         self._open, self._close = tags
         self._state = "before"
         self._held = ""
-        """The end of what has arrived, which may be a part of a tag."""
+        """The end of the text so far, which may be the beginning of a tag."""
 
     def open(self) -> None:
-        """Thinking begins: PydanticAI has seen the tag, in a piece of its own."""
+        """Begin thinking: PydanticAI has seen the tag in its own piece."""
         if self._state == "before":
             self._state, self._held = "inside", ""
 
     def close(self) -> None:
-        """Thinking ends: PydanticAI has seen the tag."""
+        """End thinking: PydanticAI has seen the tag."""
         if self._state == "inside":
             self._state, self._held = "after", ""
 
     def take(self, piece: str) -> Iterator[tuple[bool, str]]:
-        """Take a piece. Yields what is thinking, and what is not."""
+        """Take a piece. Yields texts, each with whether it is thinking."""
         text, self._held = self._held + piece, ""
         if self._state == "before":
             begin = text.lstrip()
@@ -161,8 +161,9 @@ def _cut_off(text: str, tag: str) -> str:
 
 
 def without_tags(parts: Sequence[ModelResponsePart], tags: Tags) -> list[ModelResponsePart]:
-    """The parts of a message that was streamed, with the thinking apart from the text, as where it
-    was not streamed. In a stream, PydanticAI knows a tag only where that is a piece of its own."""
+    """The parts of a streamed message with thinking separated from text. PydanticAI does that
+    itself for messages that are not streamed; in a stream it recognizes a tag only as its own
+    piece."""
     from pydantic_ai.messages import TextPart, ThinkingPart
 
     for at, part in enumerate(parts):
@@ -175,13 +176,13 @@ def without_tags(parts: Sequence[ModelResponsePart], tags: Tags) -> list[ModelRe
             text = part.content
         thought, tag, rest = text.partition(tags[1])
         if tag:
-            said = [TextPart(rest)] if rest else []
-            return [*parts[:at], ThinkingPart(thought), *said, *parts[at + 1 :]]
+            text_parts = [TextPart(rest)] if rest else []
+            return [*parts[:at], ThinkingPart(thought), *text_parts, *parts[at + 1 :]]
         break
     return [*parts]
 
 
 def _may_be_tagged(part: Any) -> bool:
-    """Whether a part of thinking comes from tags: what providers send as thinking has an id or a
-    signature of theirs."""
+    """Whether a thinking part may come from tags. Thinking that a provider sends as such has an id
+    or a signature."""
     return part.id in (None, "content") and not part.signature

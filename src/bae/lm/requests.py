@@ -25,6 +25,7 @@ from bae.lm.policies.budget import Reservation, asked_under, budgets_in_force, s
 from bae.prompts.questions import answer_form
 from bae.usage import (
     Asking,
+    Meter,
     Restart,
     Thought,
     Usage,
@@ -134,7 +135,7 @@ async def ask(backend: Backend, prompt: Prompt) -> Answer:
     if text_is_followed.get():
         tell(Asking(partial(answer_form, prompt)))
     thoughts: list[str] = []
-    count, listener = meter_in_force.get() or (_ignore, None)
+    count, listener = meter_in_force.get() or _NO_METER
     meter = meter_in_force.set((count, partial(_collect_thought, thoughts, listener)))
     try:
         answer = await (send_again() if scope_in_force.get() is None else in_time(send_again))
@@ -170,19 +171,22 @@ def _ignore(_: object) -> None:
     pass
 
 
+_NO_METER: Final[Meter] = (_ignore, None)
+
+
 async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -> Answer:
     """Call a backend's `answer` once and charge the active budgets. Each budget is checked before
     anything is sent. With `asks_others` the backend may ask further backends, which are charged
     separately; the usage reported during the call is then its usage."""
     if in_use() and (files := prompt.files):
         check_files(backend, prompt, files)
-    scope, reservation = scope_in_force.get(), None
+    scope, around, reservation = scope_in_force.get(), asked_under.get(), None
     if scope is not None:
-        around = asked_under.get()
         if around is not None:
             around.settle(None)
         reservation = Reservation(scope.budgets, backend, prompt)
-    token = asked_under.set(reservation if asks_others else None)
+    under = reservation if asks_others else None
+    token = None if under is around else asked_under.set(under)
     reported: list[Usage] = []
     since = perf_counter()
     named = (backend.model,) if backend.model else ()
@@ -215,7 +219,8 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
             reservation.settle(used)
         raise
     finally:
-        asked_under.reset(token)
+        if token is not None:
+            asked_under.reset(token)
     used = sound(Usage.total(reported) if reported else answer.usage)
     used = replace(
         used,

@@ -1,5 +1,5 @@
 """Node classes as DSPy signatures: fields with a source become inputs, fields that a model fills
-become outputs, and the instruction is that of the class."""
+become outputs, and the signature has the instruction of the class."""
 
 from __future__ import annotations
 
@@ -22,64 +22,63 @@ from bae.prompts.values import asked_fields, in_order
 from bae.secrets import MASK
 
 SOURCE = "source"
-"""The input that holds the node the run comes from."""
+"""The input with the previous node of the run."""
 
 
 def node_to_signature(node_cls: type[Node], is_start: bool = False) -> Any:
     """The `dspy.Signature` of a node class.
 
-    Fields with a source (`Dep`, `Recall`, `Map`, `Gate`) are inputs. Plain fields are outputs, or
-    inputs on the start node, where the caller gives them. Tool calls are neither. Types,
+    Fields with a source (`Dep`, `Recall`, `Map`, `Gate`) are inputs. Plain fields are outputs; on
+    the start node they are inputs, since the caller passes them. Tool calls are neither. Types,
     constraints, defaults and `Field(description=…)` are kept. The instruction comes from the
-    `NodeConfig`, or is the class name: docstrings are for people. A field with a name that dspy
-    needs for itself (`instructions`, `config`, `lm`, …) has an underscore after it in the
-    signature; the model sees its own name.
+    `NodeConfig`; the default is the class name, since docstrings are for people. If dspy reserves
+    the name of a field (`instructions`, `config`, `lm`, …), the signature appends an underscore to
+    it, and the model sees the original name.
     """
     plan = plan_of(node_cls, strict=True)
     fields = plan.fields
     made: dict[str, tuple[Any, FieldInfo]] = {}
     for name, each in fields.items():
-        if each.fills == "calls":  # made in the conversation, and no part of the answer
+        if each.fills == "calls":  # tool calls are not part of the answer
             continue
-        field = _kept(each.info, is_start or each.fills == "source")
+        field = _dspy_field(each.info, is_start or each.fills == "source")
         if not each.info.repr and name not in plan.revealed:
             _extra(field)[_HIDDEN] = True
-        if _is_taken(name):
+        if _is_reserved(name):
             _extra(field)[_NAME] = name
-            name = _free(name, fields)
-        made[name] = _kept_type(each.info), field
+            name = _free_name(name, fields)
+        made[name] = _dspy_type(each.info), field
     return _signature(made, plan.instruction, node_cls.__name__)
 
 
-def says(signature: Any, instruction: str) -> bool:
-    """Whether a signature has an instruction, which dspy keeps with other indentation."""
+def has_instruction(signature: Any, instruction: str) -> bool:
+    """Whether a signature has this instruction. dspy may change the indentation."""
     return signature.instructions.split() == instruction.split()
 
 
 def with_source(signature: Any) -> Any:
-    """The signature with one more input, the first: the node the run comes from, as a mapping from
-    the name of its class to its fields. It is called `source`, with an underscore after it where
-    there is such a field."""
-    name = _free(SOURCE, signature.fields) if SOURCE in signature.fields else SOURCE
-    field = _marked(load_dspy("with_source").InputField(desc="the step before this one"))
+    """Add a first input: the previous node of the run, as a mapping from the name of its class to
+    its fields. The input is named `source`, or `source_` if there is such a field."""
+    name = _free_name(SOURCE, signature.fields) if SOURCE in signature.fields else SOURCE
+    field = _mark_known(load_dspy("with_source").InputField(desc="the step before this one"))
     return _signature({name: (dict[str, Any], field), **signature.fields}, signature.instructions)
 
 
 @lru_cache(maxsize=1024)
 def choice_signature(names: tuple[str, ...]) -> Any:
-    """The signature of a choice among names, from what is known; without names, of any answer."""
+    """The signature of a choice among names from the known values. Without names, of any answer."""
     dspy = load_dspy("choice_signature")
-    known = _marked(dspy.InputField(desc="what is known"))
+    known = _mark_known(dspy.InputField(desc="what is known"))
     choice = dspy.OutputField(desc="what comes next")
     kind: Any = Literal[names] if names else Any
     fields = {"known": (dict[str, Any], known), "choice": (kind, choice)}
     return _signature(fields, "Choice", "Choice")
 
 
-# Optimizers make a new signature for every change, and do not use old ones again.
+# Optimizers make a new signature for every change, so the cache must be bounded.
 @lru_cache(maxsize=1024)
 def answer_class(signature: Any) -> type[Node]:
-    """The outputs of a signature as a class, by the names a model knows them by."""
+    """The outputs of a signature as a class, with the names that a model sees."""
     fields: dict[str, Any] = {}
     for name, info in signature.output_fields.items():
         reasons = info.annotation is load_dspy("answer_class").Reasoning
@@ -91,7 +90,7 @@ def answer_class(signature: Any) -> type[Node]:
             "discriminator": info.discriminator,
         }
         extra = _extra(info)
-        if extra["desc"] != f"${{{name}}}":  # what dspy puts where nothing is said
+        if extra["desc"] != f"${{{name}}}":  # dspy's default description
             about["description"] = extra["desc"]
         about["json_schema_extra"] = {k: v for k, v in extra.items() if k not in _OWN} or None
         typed = Annotated[(kind, *info.metadata)] if info.metadata else kind
@@ -101,8 +100,8 @@ def answer_class(signature: Any) -> type[Node]:
 
 
 def known_inputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of a signature among `values` as the JSON of a prompt; one that JSON cannot
-    express is not for the model."""
+    """The inputs of a signature among `values`, as the JSON of a prompt. A value that JSON cannot
+    express is left out."""
     known: dict[str, Any] = {}
     context: dict[str, Any] = {}
     for name, field in signature.input_fields.items():
@@ -121,8 +120,8 @@ def known_inputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     return {**known, "context": context} if context else known
 
 
-def said_outputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The outputs of a signature among `values` as the JSON of a model, by the names it knows."""
+def answered_outputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The outputs of a signature among `values`, as JSON with the names that a model sees."""
     return {
         model_name(name, field): to_jsonable_python(values[name], by_alias=False)
         for name, field in signature.output_fields.items()
@@ -131,7 +130,7 @@ def said_outputs(signature: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_outputs(cls: type[Node], signature: Any) -> None:
-    """Raise ValueError where a signature lacks a field that a model fills."""
+    """Raise ValueError if a signature lacks a field that a model fills."""
     outputs = {model_name(name, field) for name, field in signature.output_fields.items()}
     missing = [name for name in asked_fields(cls) if name not in outputs]
     if missing:
@@ -143,13 +142,13 @@ def check_outputs(cls: type[Node], signature: Any) -> None:
 
 
 def model_name(name: str, field: FieldInfo) -> str:
-    """The name a model knows a field of a signature by: that of the node's field."""
+    """The name that a model sees for a field of a signature: the name of the node's field."""
     return _extra(field).get(_NAME, name)
 
 
 def is_known(field: FieldInfo) -> bool:
-    """Whether an input holds not one value but several by their names, which stand beside the
-    context and not in it."""
+    """Whether an input holds several named values, which are shown next to the context, not inside
+    it."""
     return bool(_extra(field).get(_KNOWN))
 
 
@@ -171,18 +170,18 @@ _OWN = frozenset(
         _NAME,
     }
 )
-"""What dspy, and bae for it, note in a field's `json_schema_extra`."""
+"""The keys that dspy and bae set in a field's `json_schema_extra`."""
 
 
 def _signature(fields: Mapping[str, Any], instruction: str, name: str = "StringSignature") -> Any:
     return load_dspy("node_to_signature").Signature(dict(fields), instruction, name)
 
 
-def _kept_type(info: FieldInfo) -> Any:
-    """The type of a field with its constraints and validators, and without its source."""
+def _dspy_type(info: FieldInfo) -> Any:
+    """The type of a field with its constraints and validators, but without its source."""
     annotation: Any = info.annotation
-    while not isinstance(annotation, _TAKEN):
-        # dspy takes no alias of a type and no new type, so what they stand for goes in.
+    while not isinstance(annotation, _ACCEPTED_TYPES):
+        # dspy accepts no type alias and no NewType, so resolve them.
         for attribute in ("__value__", "__supertype__", "__bound__"):
             if getattr(annotation, attribute, None) is not None:
                 annotation = getattr(annotation, attribute)
@@ -190,19 +189,19 @@ def _kept_type(info: FieldInfo) -> Any:
         else:
             annotation = Any
     metadata = [each for each in info.metadata if not isinstance(each, Marker)]
-    kept: Any = Annotated[(annotation, *metadata)] if metadata else annotation
+    typed: Any = Annotated[(annotation, *metadata)] if metadata else annotation
     try:
-        TypeAdapter(kept)
-    except PydanticSchemaGenerationError:  # a client, say: dspy's models take no such types
-        return _an_instance(annotation) if isinstance(annotation, type) else Any
-    return kept
+        TypeAdapter(typed)
+    except PydanticSchemaGenerationError:  # such as a client, which pydantic cannot validate
+        return _instance_type(annotation) if isinstance(annotation, type) else Any
+    return typed
 
 
-def _an_instance(cls: Any) -> Any:
+def _instance_type(cls: Any) -> Any:
     return InstanceOf[cls]
 
 
-def _kept(info: FieldInfo, given: bool) -> FieldInfo:
+def _dspy_field(info: FieldInfo, given: bool) -> FieldInfo:
     dspy = load_dspy("node_to_signature")
     about: dict[str, Any] = {}
     if info.description:
@@ -221,7 +220,7 @@ def _kept(info: FieldInfo, given: bool) -> FieldInfo:
     return made
 
 
-def _marked(field: FieldInfo) -> FieldInfo:
+def _mark_known(field: FieldInfo) -> FieldInfo:
     _extra(field)[_KNOWN] = True
     return field
 
@@ -230,11 +229,11 @@ def _extra(field: FieldInfo) -> dict[str, Any]:
     return cast(dict[str, Any], field.json_schema_extra)
 
 
-def _is_taken(name: str) -> bool:
+def _is_reserved(name: str) -> bool:
     return name in _CALL or hasattr(load_dspy("node_to_signature").Signature, name)
 
 
-def _free(name: str, others: Collection[str]) -> str:
+def _free_name(name: str, others: Collection[str]) -> str:
     name += "_"
     while name in others:
         name += "_"
@@ -244,12 +243,12 @@ def _free(name: str, others: Collection[str]) -> str:
 _CALL = frozenset(
     {"_trace", "bae", "config", "demos", "lm", "new_signature", "prediction", "signature"}
 )
-"""Arguments of a predictor's call that are no inputs, and where an example is from, in examples."""
+"""Reserved names: arguments of a predictor's call, and `bae`, the origin of an example."""
 
-_TAKEN: Any = (
+_ACCEPTED_TYPES: Any = (
     type,
     types.GenericAlias,
     types.UnionType,
-    type(typing.List[int]),  # noqa: UP006  the kind of alias that is meant
+    type(typing.List[int]),  # noqa: UP006  the class of such aliases
     typing._SpecialForm,  # pyright: ignore[reportPrivateUsage]  it has no public name
 )

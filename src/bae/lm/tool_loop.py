@@ -1,5 +1,5 @@
-"""Filling a node with tools: one conversation, in which the model calls tools until it answers. The
-same for models with native tool calls and for models that are held to a schema."""
+"""The tool loop: a conversation in which the model calls tools until it answers. It is the same for
+models with native tool calls and for models that call tools by structured output."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def fill_with_tools(
     scene: Scene,
     box: Toolbox,
 ) -> N:
-    """A `target` that the model has filled after it has called the tools that it needs."""
+    """Have the model call tools and then fill a `target`."""
     if (refused := tools_refused(backend, box.plan)) is not None:
         raise refused
     asked, is_native = asked_fields(target), backend.calls_tools
@@ -66,14 +66,14 @@ async def fill_with_tools(
                     return node
                 continue
             await box.prepare_round()
-            prompt = _fitting(backend, box, prompts, must_answer)
+            prompt = _next_prompt(backend, box, prompts, must_answer)
             answer = await ask(backend, prompt)
             thoughts += [answer.thinking] if answer.thinking else []
             text = answer.text
             if not text and answer.value is not UNPARSED:
                 text = attempt(1, prompt, answer).answer
-            made = _take(box, replace(answer, text=text), is_native, must_answer)
-        else:  # of a run that is resumed
+            made = _record_round(box, replace(answer, text=text), is_native, must_answer)
+        else:  # the run is resumed in this round
             must_answer = box.must_answer(is_native, before=made)
             prompt = prompts.next(box, must_answer, rounds=box.rounds[: made.number - 1])
             text = made.text
@@ -83,35 +83,35 @@ async def fill_with_tools(
             if box.wrong_rounds > backend.attempts:
                 raise box.wrong_too_often(backend.attempts)
             continue
-        said = Answer(text, Usage(), made.stop, thinking="\n\n".join(thoughts))
+        final = Answer(text, Usage(), made.stop, thinking="\n\n".join(thoughts))
         thoughts.clear()
-        # A field may have the name of the form itself; alone, it is asked for without that form.
+        # The only field may have the name of the wrapper; then it is asked for without a wrapper.
         is_plain = is_native or (must_answer and asked == (WRAPPER,))
-        found = _read(said, target, asked, is_plain, box)
-        node: Any = found
-        if not isinstance(found, Wrong):
+        fields = _read_values(final, target, asked, is_plain, box)
+        node: Any = fields
+        if not isinstance(fields, Wrong):
             values = {**resolved, box.field.name: box.calls}
-            filled = {name: found[name] for name in asked if name in found}
+            filled = {name: fields[name] for name in asked if name in fields}
             node = build(target, asked, filled, values, scene)
-        judged = _last_exchange(prompt)
+        exchange = _last_exchange(prompt)
         if not isinstance(node, Wrong):
-            tell(attempt(made.number, judged, said))
+            tell(attempt(made.number, exchange, final))
             if await box.accept(made, node):
                 return node
             continue
-        tried.append(attempt(made.number, judged, said, node))
+        tried.append(attempt(made.number, exchange, final, node))
         tell(tried[-1])
         await backend.reject(prompt)
         form = text_form(target)
-        told = correction(tried[-1], (), form) if form else correction(tried[-1], ())
-        box.reply(made, told.correction)
+        again = correction(tried[-1], (), form) if form else correction(tried[-1], ())
+        box.reply(made, again.correction)
         if node.verdict == "refused" or box.wrong_rounds > backend.attempts:
             raise fill_error(target, tried, node.cause)
 
 
-def _fitting(backend: Backend, box: Toolbox, prompts: ToolPrompts, must_answer: bool) -> Prompt:
-    """The next request. Where it would be longer than the model, or the marker, allows, the results
-    of the oldest rounds are cut."""
+def _next_prompt(backend: Backend, box: Toolbox, prompts: ToolPrompts, must_answer: bool) -> Prompt:
+    """The next request. If it is longer than the model or `Tools(context=…)` allows, the results of
+    the oldest rounds are cut."""
     prompt, cut = prompts.next(box, must_answer), box.cut
     bounds = [each for each in (box.marker.context, backend.context_window) if each is not None]
     if not bounds:
@@ -134,32 +134,32 @@ def _fitting(backend: Backend, box: Toolbox, prompts: ToolPrompts, must_answer: 
     return prompt
 
 
-def _take(box: Toolbox, answer: Answer, is_native: bool, must_answer: bool) -> Round:
-    """Record what the model has answered."""
-    text = readable(answer.text, 0)  # half a character can be neither stored nor sent back
+def _record_round(box: Toolbox, answer: Answer, is_native: bool, must_answer: bool) -> Round:
+    """Record an answer as a round."""
+    text = readable(answer.text, 0)  # half a character cannot be stored or sent back
     if is_native:
         ran = tuple((_storable(call), _readable(result)) for call, result in answer.ran)
-        if answer.stop != "end":  # it may have half a call, and no provider takes that back
+        if answer.stop != "end":  # it may end in half a call, which no provider accepts back
             return box.take(text, (), None, answer.usage, ran, answer.stop)
         calls = tuple(map(_storable, answer.calls))
         return box.take(text, calls, answer.echo, answer.usage, ran)
     action = None if must_answer or answer.stop != "end" else _action(answer.text, box)
     if isinstance(action, CallPart):
         action = _storable(action)
-        said = action_text(action, box.specs, asked_fields(box.plan.node))
-        return box.take(said, (action,), None, answer.usage)
+        written = action_text(action, box.specs, asked_fields(box.plan.node))
+        return box.take(written, (action,), None, answer.usage)
     return box.take(text, (), None, answer.usage, (), answer.stop)
 
 
 def _storable(call: CallPart) -> CallPart:
-    """A call as it can be stored and sent back. Where its arguments cannot be, they are a text, and
-    the model reads that they are no JSON object."""
+    """A copy of a call that can be stored and sent back. Arguments that cannot be stored become a
+    text, and the model is told that they are no JSON object."""
     given = call.arguments
     if isinstance(given, str):
         given = readable(given, 0)
     else:
-        is_sound = isinstance(cast(object, given), Mapping) and can_be_stored(given)
-        given = dict(given) if is_sound else "(they cannot be stored)"
+        fits = isinstance(cast(object, given), Mapping) and can_be_stored(given)
+        given = dict(given) if fits else "(they cannot be stored)"
     return CallPart(call.id, readable(call.name), given)
 
 
@@ -168,21 +168,21 @@ def _readable(result: ResultPart) -> ResultPart:
 
 
 def _action(text: str, box: Toolbox) -> CallPart | dict[str, Any] | str | None:
-    """What a structured round does; None where it is no such round."""
+    """The action of a round in structured output, or None if the text is no such round."""
     value = read_json(Answer(text))
     if isinstance(value, Wrong) or value.keys() != {WRAPPER}:
         return None
     return read_action(value, box.specs, asked_fields(box.plan.node))
 
 
-def _read(
-    said: Answer, target: type[Node], asked: tuple[str, ...], is_plain: bool, box: Toolbox
+def _read_values(
+    answer: Answer, target: type[Node], asked: tuple[str, ...], is_plain: bool, box: Toolbox
 ) -> dict[str, Any] | Wrong:
-    """The values in an answer, which `is_plain` where it cannot be a structured round."""
+    """The values in an answer. `is_plain` means that it cannot be a structured round."""
     if not asked:
-        return {} if said.stop == "end" else no_text(said)
+        return {} if answer.stop == "end" else no_text(answer)
     form = text_form(target)
-    action = None if is_plain else _action(said.text, box)
+    action = None if is_plain else _action(answer.text, box)
     if isinstance(action, str):
         return Wrong("invalid", (action,), asked)
     if isinstance(action, CallPart):
@@ -190,16 +190,16 @@ def _read(
     if action is not None:
         if not form:
             return action
-        said = replace(said, text=str(action.get("text", "")))
+        answer = replace(answer, text=str(action.get("text", "")))
     question = Question(target=target, fields=asked)
-    return read_fill(Prompt("", (), None if form else {}, "", question), said)
+    return read_fill(Prompt("", (), None if form else {}, "", question), answer)
 
 
 async def _finish(
     target: type[N], resolved: Mapping[str, Any], scene: Scene, box: Toolbox
 ) -> N | None:
-    """The node of a conversation that may call no more, where there is nothing else to answer; None
-    where it is not accepted."""
+    """Build a node that has only tool calls and no fields to answer, once no more calls are
+    allowed. Returns None if it is not accepted."""
     node = build(target, (), {}, {**resolved, box.field.name: box.calls}, scene)
     if isinstance(node, Wrong):
         raise box.error("; ".join(node.errors), f"fix the validators of {target.__name__}")
@@ -211,8 +211,8 @@ async def _finish(
 
 
 def _last_exchange(prompt: Prompt) -> Prompt:
-    """The prompt with what the model was told last: the rounds before are recorded already, and so
-    is the answer, where the run was resumed after it."""
+    """The prompt with only the last message to the model. Earlier rounds are recorded already, and
+    so is the answer if the run was resumed after it."""
     conversation = prompt.conversation
     while conversation[-1].role == "assistant":
         conversation = conversation[:-1]

@@ -1,5 +1,5 @@
-"""An MCP server while it is open: one task owns its connection, any task may call its tools, and
-the next call after the server died opens it again."""
+"""The connection to an MCP server: one task owns it, any task may call its tools, and the next call
+after the server died opens it again."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from bae.tools import Tool, ToolError, ToolInterrupted, reporter
 from bae.unicode import readable
 
 _CLOSE: Final = 10.0
-"""Seconds for a connection to close before it is cancelled."""
+"""How many seconds a connection may take to close before it is cancelled."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Characters that a terminal would obey where a traceback prints them."""
+"""Control characters, which a terminal would obey when a traceback prints them."""
 _RESULT: Final[TypeAdapter[CallToolResult | InputRequiredResult]] = TypeAdapter(
     CallToolResult | InputRequiredResult
 )
 
 
-# The SDK logs faults of servers with tracebacks. Without a handler, Python prints those to stderr.
+# The SDK logs faults of servers with tracebacks. Without a handler, Python prints them to stderr.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 
@@ -50,7 +50,7 @@ class _NeverSent(Exception):
 
 
 class ServerConnection:
-    """A server while it is open. `tools` stay the same until it is closed."""
+    """An open server. Its `tools` stay the same until it is closed."""
 
     def __init__(self, endpoint: Stdio | Http, options: ServerOptions) -> None:
         self._endpoint, self._options = endpoint, options
@@ -80,32 +80,32 @@ class ServerConnection:
 
     @property
     def own_names(self) -> Sequence[str]:
-        """What the server calls the tools that it offers."""
+        """The server's own names of the tools that it offers."""
         return [each.own for each in self._offered.values()]
 
     async def close(self) -> None:
-        """Close the connection, and end the server where it is a program."""
+        """Close the connection, and end the server if it is a program."""
         if self._link is not None:
             await self._link.close()
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Any:
-        """Call a tool. It is called again only where the call cannot have reached the server."""
+        """Call a tool. The call is repeated only if it cannot have reached the server."""
         link, is_new = await self._live()
         try:
             return await link.call(tool, arguments)
         except _NeverSent as unsent:
             link.watcher.end(text_of(unsent))
             if is_new:
-                raise self._lost(link) from unsent
+                raise self._lost_error(link) from unsent
         link, _ = await self._live()
         try:
             return await link.call(tool, arguments)
         except _NeverSent as unsent:
             link.watcher.end(text_of(unsent))
-            raise self._lost(link) from unsent
+            raise self._lost_error(link) from unsent
 
     async def _live(self) -> tuple[_Link, bool]:
-        """The connection, and whether it was made now because the one before has ended."""
+        """The connection, and whether it was opened now because the previous one has ended."""
         async with self._lock:
             link = self._link
             assert link is not None, "a server is open before it is called"
@@ -115,7 +115,7 @@ class ServerConnection:
             try:
                 self._link = opened = await _Link.open(self._endpoint, self._options)
             except ToolServerError as error:
-                raise self._lost(link, error) from error
+                raise self._lost_error(link, error) from error
             changed = sorted(
                 name
                 for name in {*self._offered, *opened.tools}
@@ -133,7 +133,7 @@ class ServerConnection:
                 )
             return opened, True
 
-    def _lost(self, link: _Link, cause: BaseException | None = None) -> ToolServerError:
+    def _lost_error(self, link: _Link, cause: BaseException | None = None) -> ToolServerError:
         again = "does not stay" if cause is None else "cannot be opened again"
         return ToolServerError(
             f"the MCP server {self._endpoint.name} is gone, and {again}: {link.ending()}",
@@ -146,7 +146,7 @@ class ServerConnection:
 
 
 class _ServerCall:
-    """A tool of a server as a function. The server names its parameters."""
+    """A tool of a server as a function with the parameters of the server's schema."""
 
     def __init__(self, connection: ServerConnection, tool: str) -> None:
         self._connection, self._tool = connection, tool
@@ -157,7 +157,8 @@ class _ServerCall:
 
 
 class _Link:
-    """One connection. A task of its own enters it and leaves it: the SDK wants both in one."""
+    """One connection. Its own task enters and leaves it, since the SDK requires the same task for
+    both."""
 
     def __init__(self, endpoint: Stdio | Http, options: ServerOptions) -> None:
         self._endpoint, self._options = endpoint, options
@@ -171,7 +172,7 @@ class _Link:
 
     @classmethod
     async def open(cls, endpoint: Stdio | Http, options: ServerOptions) -> _Link:
-        """Connect, and list the tools, within the time for that."""
+        """Connect and list the tools within `open_timeout`."""
         link = cls(endpoint, options)
         try:
             await asyncio.wait(
@@ -179,7 +180,7 @@ class _Link:
                 timeout=options.open_timeout,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-        except BaseException:  # a cancelled caller gets no link that it could close
+        except BaseException:  # a cancelled caller has no link to close
             await link._cancel()
             raise
         if not link._ready.done():
@@ -197,7 +198,7 @@ class _Link:
         return link
 
     async def close(self) -> None:
-        """Leave the connection, and wait for that."""
+        """Leave the connection and wait until it is closed."""
         self._end()
         try:
             await asyncio.wait([self._owner], timeout=_CLOSE)
@@ -209,7 +210,7 @@ class _Link:
         await gone([self._owner])
 
     def ending(self) -> str:
-        """How the connection ended, with the last words of the server."""
+        """How the connection ended, with the end of the server's stderr."""
         return self._with_stderr(self.watcher.fault or "the connection was closed")
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Any:
@@ -227,12 +228,12 @@ class _Link:
                 report(readable(message or "", 500), progress, total)
 
         try:
-            # Not `session.call_tool`: it checks results by patterns that the server chooses.
+            # Not `session.call_tool`, which validates results with the server's own patterns.
             result = await session.send_request(request, _RESULT, progress_callback=pass_on)
         except MCPError as error:
-            if self.watcher.cut_off > cut_before:  # the SDK makes that an error of the server
+            if self.watcher.cut_off > cut_before:  # the SDK reports this as an error of the server
                 raise ToolInterrupted(f"the answer of the server {name} broke off") from error
-            raise self._failed(error, self.watcher.asks > asked_before) from error
+            raise self._convert_error(error, self.watcher.asks > asked_before) from error
         except ValidationError as error:
             raise ToolError(
                 f"the call ran, but the server {name} sent a result that is no valid MCP"
@@ -247,11 +248,11 @@ class _Link:
                 raise ToolError(f"{error}\n{_refusal(name, self.watcher.asked)}") from error
             raise
 
-    def _failed(self, error: MCPError, has_asked: bool) -> Exception:
-        """What an error of the protocol is for the run, or for the model."""
+    def _convert_error(self, error: MCPError, has_asked: bool) -> Exception:
+        """The error for the run or for the model that stands for an error of the protocol."""
         name, data = self._endpoint.name, cast("dict[str, Any] | None", error.data)
         kind = data.get(FAILURE) if isinstance(data, dict) else None
-        message = self._masked(readable(error.message, 2_000))
+        message = self._mask(readable(error.message, 2_000))
         if kind == "never-sent":
             return _NeverSent(message)
         if error.code == PARSE_ERROR:
@@ -280,7 +281,7 @@ class _Link:
                 except (ValidationError, MCPError) as error:
                     if self.watcher.is_over:
                         raise
-                    # Said before the server is ended because of it.
+                    # Report this error, not the end of the server that follows from it.
                     raise self._not_listed(error) from None
                 self._session = client.session
                 self.watcher.is_ready = True
@@ -292,7 +293,7 @@ class _Link:
             self._end()
 
     def _take_error(self, raised: Exception) -> None:
-        """Keep why the connection ended, or could not be made."""
+        """Store why the connection ended or could not be opened."""
         error: BaseException = raised
         while isinstance(error, BaseExceptionGroup):
             error = cast("BaseExceptionGroup[Exception]", error).exceptions[0]
@@ -325,8 +326,8 @@ class _Link:
         return self._not_opened(why, fix)
 
     def _why(self, error: BaseException) -> str:
-        """Why the connection could not be made. That its process has ended is a reason only where
-        the server did not answer: bae ends the process of a server that answers wrongly."""
+        """Why the connection could not be opened. The end of the process is the reason only if the
+        server did not answer, since bae ends the process of a server that answers wrongly."""
         if isinstance(error, ValidationError):
             return f"it sent what is no valid MCP: {'; '.join(faults(error)[:3])}"
         if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
@@ -334,7 +335,7 @@ class _Link:
         return self.watcher.fault or describe(error)
 
     def _not_listed(self, error: ValidationError | MCPError) -> ToolServerError:
-        """The error where the tools that a server lists cannot be read."""
+        """The error for a list of tools that cannot be read."""
         if isinstance(error, ValidationError):
             why = f"is no valid MCP: {'; '.join(faults(error))[:500]}"
         elif error.code == PARSE_ERROR:
@@ -344,22 +345,22 @@ class _Link:
         return self._not_opened(f"its list of tools {why}", "report it to its makers")
 
     def _not_opened(self, why: str, fix: str) -> ToolServerError:
-        # Without a cause: the text of the cause may contain secrets, which `why` has masked.
+        # Without a cause: its text may contain secrets that are masked in `why`.
         return ToolServerError(
-            f"the MCP server {self._endpoint.name} ({self._masked(str(self._endpoint))}) cannot be "
-            f"opened: {self._with_stderr(self._masked(why))}",
+            f"the MCP server {self._endpoint.name} ({self._mask(str(self._endpoint))}) cannot be "
+            f"opened: {self._with_stderr(self._mask(why))}",
             code="bae-mcp-open",
             server=self._endpoint.name,
             fix=fix,
         )
 
     def _with_stderr(self, text: str) -> str:
-        tail = self._masked(self.watcher.stderr.decode(errors="replace")).strip()
-        tail = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", tail)
+        tail = self._mask(self.watcher.stderr.decode(errors="replace")).strip()
+        tail = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", tail)
         return f"{text}; the end of its stderr:\n{tail[-2_000:]}" if tail else text
 
-    def _masked(self, text: str) -> str:
-        # The longest first: one may be the beginning of another.
+    def _mask(self, text: str) -> str:
+        # The longest first: one secret may be the beginning of another.
         for secret in sorted(self._endpoint.secrets, key=len, reverse=True):
             if len(secret) > 3:
                 text = text.replace(secret, "•••")

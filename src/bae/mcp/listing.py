@@ -1,5 +1,5 @@
-"""What a server lists and answers becomes tools and results for a model: names that providers take,
-schemas that they take, and text of a bounded length. All of it is data of a stranger."""
+"""Conversion of a server's tools and results for models: names and schemas that providers accept,
+and texts of a bounded length. All input is untrusted."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from mcp.client.session import ClientSession
 
 _PAGES: Final = 50
-"""How many pages of a list of tools are read."""
+"""The most pages of a list of tools to read."""
 _LISTED: Final = 1_000
-"""How many tools a server may list, those included that `only` leaves out."""
+"""The most tools a server may list, including tools that `only` leaves out."""
 _DESCRIPTION: Final = 4_000
-"""Characters of the description of a tool that the model reads."""
+"""The longest description of a tool, in characters."""
 _PARAMETER: Final = 1_000
-"""Characters of a description inside a schema."""
+"""The longest description inside a schema, in characters."""
 _SCHEMAS: Final = 2_000
-"""How many schemas the schema of a tool may have inside, and a tenth of it of definitions."""
+"""The most schemas inside the schema of a tool. A tenth of them may be definitions."""
 _SCHEMA_SIZE: Final = 100_000
-"""Characters of the schema of a tool."""
+"""The largest schema of a tool, in characters."""
 _NOTHING: Final = "done: the tool returned nothing"
 
 
 class OfferedTool:
-    """A tool of a server, as a model sees it. `own` is what the server calls it."""
+    """A tool of a server, as a model sees it. `own` is the server's name for it."""
 
     def __init__(self, own: str, name: str, description: str, schema: Schema) -> None:
         self.own, self.name, self.description, self.schema = own, name, description, schema
@@ -60,7 +60,7 @@ class OfferedTool:
 async def list_tools(
     session: ClientSession, endpoint: Stdio | Http, options: ServerOptions
 ) -> dict[str, OfferedTool]:
-    """The tools of a server that are offered to models, by the names that these read."""
+    """List the tools of a server that are offered to models, by the names that models see."""
     listed: dict[str, ServerTool] = {}
     cursor: str | None = None
     for _ in range(_PAGES):
@@ -102,19 +102,19 @@ def _offer(
             "choose the tools that the model needs with only=[…], or raise max_tools",
         )
     prefix = endpoint.prefix if options.prefix is None else options.prefix
-    found: dict[str, OfferedTool] = {}
+    offered: dict[str, OfferedTool] = {}
     for own in wanted:
         tool, name = listed[own], name_for_model(f"{prefix}{own}")
-        if name in found:
+        if name in offered:
             raise _unusable(
                 endpoint,
-                f"has the tools {_shown(own)} and {_shown(found[name].own)}, which are both "
+                f"has the tools {_shown(own)} and {_shown(offered[name].own)}, which are both "
                 f"{name} for a model",
                 "leave one out with only=[…]",
             )
         try:
             schema = clean_schema(tool.input_schema)
-        except Exception as error:  # whatever a stranger's schema leads to
+        except Exception as error:  # an untrusted schema may raise anything
             raise _unusable(
                 endpoint,
                 f"has the tool {_shown(own)} with a schema that cannot be used",
@@ -122,12 +122,12 @@ def _offer(
                 cause=error,
             ) from error
         about = readable(tool.description or tool.title or "", _DESCRIPTION)
-        found[name] = OfferedTool(own, name, about, schema)
-    return found
+        offered[name] = OfferedTool(own, name, about, schema)
+    return offered
 
 
 def name_for_model(name: str) -> str:
-    """A name that every provider takes. A changed name ends in a hash of the original."""
+    """A name that every provider accepts. A changed name ends in a hash of the original."""
     if TOOL_NAME.fullmatch(name):
         return name
     mark = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -136,8 +136,8 @@ def name_for_model(name: str) -> str:
 
 
 def clean_schema(given: Mapping[str, Any]) -> Schema:
-    """The schema of the arguments of a tool, as providers take it: with definitions where they are
-    used, without titles and `$schema`. Raises where it is no schema of an object."""
+    """Convert the schema of a tool's arguments for providers: definitions are inlined, titles and
+    `$schema` are removed. Raises if the schema is not for an object."""
     _check_size(given)
     schema: Schema = whole_json({k: v for k, v in given.items() if k not in ("$schema", "$id")})
     if "definitions" in schema:
@@ -188,10 +188,10 @@ def _objects(value: Any) -> Iterator[Schema]:
 
 
 def read_result(result: CallToolResult, tool: str) -> Any:
-    """The part of a result that a model reads: its structured content, if there is no text or the
-    text is the JSON of it, and else its text, in a list with its images if it has some. Audio,
-    resources and images that models do not take become a line with type and size. Raises
-    `ToolError` for an error of the tool."""
+    """The part of a result that a model reads. It is the structured content if there is no text, or
+    if the text is just its JSON; otherwise the text. With images, it is a list of the texts and the
+    images. Audio, resources and images that models do not accept become a line with their type and
+    size. Raises `ToolError` for an error of the tool."""
     texts, notes, images = _parts(result.content)
     if result.is_error:
         raise ToolError(
@@ -199,8 +199,8 @@ def read_result(result: CallToolResult, tool: str) -> Any:
         )
     if images:
         texts = [text for text in texts if text.strip()]
-        found = [*texts, *notes, *images]
-        return found if len(found) > 1 else found[0]
+        parts = [*texts, *notes, *images]
+        return parts if len(parts) > 1 else parts[0]
     structured = result.structured_content
     is_text = "".join(texts).strip() and (notes or not _is_json_of(texts, structured))
     if not is_text and structured is not None:
@@ -214,15 +214,15 @@ def read_result(result: CallToolResult, tool: str) -> Any:
 
 
 def _is_json_of(texts: Sequence[str], structured: Any) -> bool:
-    """Whether texts are the JSON of a structured content. A list, which has to be inside an object
-    there, may have a text for each item."""
+    """Whether the texts are the JSON of the structured content. A list, which MCP puts inside an
+    object, may have one text for each item."""
     if not isinstance(structured, dict):
         return False
     values = list(cast(Schema, structured).values())
     items: Any = values[0] if len(values) == 1 else None
     try:
-        said = [json.loads(each, parse_constant=_refuse_constant) for each in texts]
-        return said in ([structured], items)
+        values = [json.loads(each, parse_constant=_refuse_constant) for each in texts]
+        return values in ([structured], items)
     except (ValueError, RecursionError):
         return False
 
@@ -232,7 +232,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _parts(content: Sequence[Any]) -> tuple[list[str], list[str], list[Image]]:
-    """The texts and images of a result, and a note on everything else."""
+    """The texts, the notes on other parts, and the images of a result."""
     texts: list[str] = []
     notes: list[str] = []
     images: list[Image] = []
@@ -250,9 +250,9 @@ def _parts(content: Sequence[Any]) -> tuple[list[str], list[str], list[Image]]:
                 notes.append(f"[link to a resource: {_shown(str(part.uri))}]")
             case EmbeddedResource():
                 inside = part.resource
-                held: str = getattr(inside, "text", "") or getattr(inside, "blob", "")
+                data: str = getattr(inside, "text", "") or getattr(inside, "blob", "")
                 kind = inside.mime_type or "of no type"
-                shown = f"{_shown(str(inside.uri))} {_shown(kind)}, {len(held):,} characters"
+                shown = f"{_shown(str(inside.uri))} {_shown(kind)}, {len(data):,} characters"
                 notes.append(f"[resource {shown}, not shown]")
             case _:
                 notes.append("[something that bae does not know]")
@@ -260,7 +260,7 @@ def _parts(content: Sequence[Any]) -> tuple[list[str], list[str], list[Image]]:
 
 
 def _image(data: str) -> Image | None:
-    """The image of a part; None if it is none that models take."""
+    """The image of a part, or None if models do not accept it."""
     try:
         return Image.from_data_url(f"data:;base64,{data}")
     except ValueError:
@@ -268,7 +268,7 @@ def _image(data: str) -> Image | None:
 
 
 def _shown(text: str) -> str:
-    """A short text of a stranger, on one line."""
+    """An untrusted text, shortened, on one line."""
     return " ".join(readable(text, 200).split())
 
 

@@ -1,5 +1,5 @@
-"""An MCP server that is a program: messages in lines of a bounded length, the end of its stderr,
-and no process of its group that outlives it."""
+"""An MCP server that is a program: it exchanges messages in lines of a bounded length, bae keeps
+the end of its stderr, and no process of its group outlives it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from bae.subprocesses import KILL, ProcessGroup
 from bae.tasks import finish_despite_cancel, wait_despite_cancel
 
 _STDERR: Final = 4_000
-"""Bytes of stderr that are kept: the last."""
+"""How many of the last bytes of stderr are kept."""
 _GRACE: Final = 2.0
 """Seconds for a server to end after its stdin is closed, and again after SIGTERM."""
 _SKIPPED: Final = 16
-"""How many times the bound a message may be before the server is given up."""
+"""A server whose message is so many times longer than the limit is ended."""
 _HEAD: Final = re.compile(rb'\s*\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,15})\s*,')
 _HEARD: Final = "notifications/progress"
-"""The only notification that is of use: the list of tools stays as it is while a server is open."""
+"""The only notification that bae reads. The list of tools does not change while a server is
+open."""
 
 
 @asynccontextmanager
@@ -52,7 +53,7 @@ async def open_stdio(endpoint: Stdio, limit: int, watcher: Watcher) -> AsyncGene
 
 
 class _Process(ProcessGroup):
-    """A server that runs: its output, and how to end it."""
+    """The process of a server."""
 
     def __init__(self, limit: int, watcher: Watcher) -> None:
         super().__init__()
@@ -62,8 +63,8 @@ class _Process(ProcessGroup):
         self._watcher = watcher
 
     async def stop(self) -> None:
-        """End it: close its stdin, then SIGTERM, then SIGKILL, to its whole group. A server that
-        does not follow the protocol gets no time for the first."""
+        """End the server: close its stdin, then send SIGTERM and SIGKILL to its process group. A
+        server that broke the protocol gets SIGTERM at once."""
         self.stdin.close()
         polite = _GRACE if self._watcher.is_ready and not self._watcher.fault else 0.0
         for number, seconds in ((signal.SIGTERM, polite), (KILL, _GRACE)):
@@ -74,15 +75,15 @@ class _Process(ProcessGroup):
         await wait_despite_cancel([self.exited])
         await self.close_pipes()
 
-    # Called by the loop.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It was started."""
+        """The process was started."""
         super().connection_made(transport)
         self.out.set_transport(cast(Any, transport).get_pipe_transport(1))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """It has printed something."""
+        """The process has printed something."""
         if fd == 1:
             self.out.feed_data(data)
         else:
@@ -90,29 +91,29 @@ class _Process(ProcessGroup):
             del self._watcher.stderr[:-_STDERR]
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """It has closed a pipe."""
+        """The process has closed a pipe."""
         if fd == 1:
             self.out.feed_eof()
         elif fd == 0:
             self.writable.set()
 
     def pause_writing(self) -> None:
-        """It reads more slowly than it is sent to."""
+        """The process reads more slowly than bae writes."""
         self.writable.clear()
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """The process has caught up."""
         self.writable.set()
 
     def process_exited(self) -> None:
-        """It has ended."""
+        """The process has ended."""
         super().process_exited()
         status: int = self.transport.get_returncode()
         how = f"with status {status}" if status >= 0 else f"by signal {-status}"
         self._watcher.end(f"its process ended {how}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended, and its pipes are closed."""
+        """The process has ended, and its pipes are closed."""
         self.out.feed_eof()
         super().connection_lost(exc)
 
@@ -144,21 +145,21 @@ class _Lines(TransportStream):
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
-                # Many servers print lines by mistake that are no messages.
-                answer = _refused(line, "it is no valid message")
+                # Many servers print lines by mistake, which are ignored.
+                answer = _error_for(line, "it is no valid message")
                 if answer is None:
                     continue
                 return answer
             self._watcher.see(message)
             if isinstance(message, JSONRPCError) and message.error.code == CONNECTION_CLOSED:
-                # The SDK has this code for a lost connection, and many servers for any error.
+                # To the SDK this code means a lost connection. Many servers use it for any error.
                 message.error.code = INTERNAL_ERROR
             if isinstance(message, JSONRPCNotification) and message.method != _HEARD:
                 continue
             return SessionMessage(message)
 
     async def _line(self) -> bytes | SessionMessage:
-        """The next line, or the error that stands for a line which is too long."""
+        """The next line, or an error message instead of a line that is too long."""
         skipped, head = 0, b""
         while True:
             try:
@@ -179,16 +180,16 @@ class _Lines(TransportStream):
                 return line
             skipped += len(line)
             break
-        said = f"it sent {skipped:,} bytes in one message, and the limit is {self._limit:,}"
-        answer = _refused(head, said)
+        reason = f"it sent {skipped:,} bytes in one message, and the limit is {self._limit:,}"
+        answer = _error_for(head, reason)
         if answer is None or skipped > _SKIPPED * self._limit:
-            self._watcher.end(said)
+            self._watcher.end(reason)
             raise anyio.EndOfStream
         return answer
 
 
-def _refused(head: bytes, why: str) -> SessionMessage | None:
-    """The error in place of an answer that begins like this; None where it is no answer."""
+def _error_for(head: bytes, why: str) -> SessionMessage | None:
+    """The error to pass on instead of an answer with this beginning. None if it is no answer."""
     match = _HEAD.match(head)
     if match is None:
         return None
@@ -203,7 +204,7 @@ class _Writer(TransportStream):
         self._process = process
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Send a message, and wait while the server is slow to read."""
+        """Send a message. Waits while the server is slow to read."""
         pipe = self._process.stdin
         if pipe.is_closing():
             raise anyio.BrokenResourceError

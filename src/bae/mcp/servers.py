@@ -1,5 +1,5 @@
-"""`MCP`: what users write about a server whose tools a model may call, and the file in which other
-programs list such servers."""
+"""`MCP`: the description of a server whose tools a model may call, from code or from the file in
+which other programs list such servers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _RUNNERS: Final = frozenset(
     {"bun", "bunx", "docker", "node", "npx", "pipx", "podman", "py", "python", "python3", "run"}
     | {"tool", "uv", "uvx", "x"}
 )
-"""Words of a command line that say how a server is started, not which one."""
+"""Words of a command line that start a server but do not name it."""
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Stdio:
-    """A server that is a program, spoken to by its stdin and stdout."""
+    """A server that is a program. Its stdin and stdout carry the messages."""
 
     name: str
     command: str
@@ -45,7 +45,7 @@ class Stdio:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that are masked in every message."""
+        """Texts to mask in every error message."""
         return tuple(self.env.values())
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class Http:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that are masked in every message."""
+        """Texts to mask in every error message."""
         parts = urlsplit(self.url)
         given = self.headers.values()
         tokens = (value.partition(" ")[2].strip() for value in given)  # without "Bearer"
@@ -93,7 +93,7 @@ class MCPOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """The same options, with their defaults."""
+    """The options of `MCPOptions` with their defaults."""
 
     only: Sequence[str] | None = None
     prefix: str | None = None
@@ -105,7 +105,7 @@ class ServerOptions:
     max_bytes: int = 4 * 1024 * 1024
     max_tools: int = 128
     is_only_strict: bool = True
-    """Whether a tool in `only` that the server does not have is an error."""
+    """Whether a name in `only` that the server does not have is an error."""
 
     def __post_init__(self) -> None:
         if isinstance(self.only, str):
@@ -124,25 +124,25 @@ class ServerOptions:
 class MCP(ToolServer):
     """An MCP server, whose tools a model may call: `Tools(MCP.stdio("uvx", "mcp-server-git"))`.
 
-    Make it with `MCP.stdio`, `MCP.http` or `MCP.from_file`. It is opened once for a run, or once
-    for all runs inside `async with graph.open():`, and closed after it, with every process that it
-    started. The next call after a server died opens it again. A call that was in progress is not
-    repeated: the model reads that it is unknown whether it ran.
+    Make it with `MCP.stdio`, `MCP.http` or `MCP.from_file`. A server is opened once for each run,
+    or once for all runs inside `async with graph.open():`. Afterwards it is closed, and every
+    process that it started ends. If a server dies, the next call opens it again. A call in progress
+    is not repeated: the model is told that it is unknown whether the call ran.
 
     Options of all three:
 
-    - `only`: the names of the tools to offer, as the server has them. All of them unless given.
-    - `prefix`: what the names of its tools begin with, for two servers with tools of one name.
-    - `approve`: True, or a question, to have a person approve each call; a function of the
-      arguments that returns whether a person is asked. What a server says about the safety of its
-      tools changes nothing.
-    - `timeout`: seconds for one call, 60 unless given, or None. The model reads of a call that
-      takes longer that it is unknown whether it ran.
+    - `only`: the server's names of the tools to offer. The default is all tools.
+    - `prefix`: a prefix for the names of the tools, for two servers with tools of the same name.
+    - `approve`: True or a question, to have a person approve each call; or a function of the
+      arguments that returns whether to ask a person. The server's own hints about the safety of a
+      tool are ignored.
+    - `timeout`: seconds for one call, by default 60; None for no limit. After a timeout, the model
+      is told that it is unknown whether the call ran.
     - `open_timeout`: seconds until the server has listed its tools.
     - `result_limit`: how many characters of a result the model reads.
     - `unfinished`: what happens on resume with a call that has no result, as for `Tool`.
-    - `max_bytes`: the size of one message of the server; `max_tools`: how many tools it may offer.
-    - `name`: what errors call the server.
+    - `max_bytes`: the largest message from the server. `max_tools`: how many tools it may offer.
+    - `name`: the name of the server in errors.
     """
 
     open_timeout = None
@@ -169,10 +169,10 @@ class MCP(ToolServer):
         name: str = "",
         **options: Unpack[MCPOptions],
     ) -> MCP:
-        """A server that is a program: `MCP.stdio("uvx", "mcp-server-git", env={"TOKEN": …})`.
+        """Use a program as a server: `MCP.stdio("uvx", "mcp-server-git", env={"TOKEN": …})`.
 
-        It gets HOME, LOGNAME, PATH, SHELL, TERM and USER of this process, and `env`. What it prints
-        to stderr is shown in errors, and nowhere else.
+        The program gets HOME, LOGNAME, PATH, SHELL, TERM and USER of this process, and `env`. Its
+        stderr is shown only in errors.
         """
         words = (command, *args)
         if not all(isinstance(cast(object, each), str) for each in words) or not command:
@@ -181,8 +181,8 @@ class MCP(ToolServer):
                 'MCP.stdio("uvx", "mcp-server-git")'
             )
         where = None if cwd is None else os.fspath(cwd)
-        called = name or _name_of_command(words)
-        return cls(Stdio(called, command, args, dict(env or {}), where), **options)
+        name = name or _name_of_command(words)
+        return cls(Stdio(name, command, args, dict(env or {}), where), **options)
 
     @classmethod
     def http(
@@ -194,12 +194,12 @@ class MCP(ToolServer):
         name: str = "",
         **options: Unpack[MCPOptions],
     ) -> MCP:
-        """A server at an address, over streamable HTTP: `MCP.http(url, headers={"Authorization":
-        …})`. `auth` is an authentication of httpx2, such as those of the SDK for OAuth."""
+        """Use a server over streamable HTTP: `MCP.http(url, headers={"Authorization": …})`. `auth`
+        is an authentication object of httpx2, such as the SDK's classes for OAuth."""
         if not _is_address(url):
             raise ValueError(f"MCP.http({url!r}): give an address, as https://example.com/mcp")
-        called = name or cast(str, urlsplit(url).hostname)
-        return cls(Http(called, url, dict(headers or {}), auth), **options)
+        name = name or cast(str, urlsplit(url).hostname)
+        return cls(Http(name, url, dict(headers or {}), auth), **options)
 
     @classmethod
     def from_file(
@@ -209,23 +209,23 @@ class MCP(ToolServer):
         servers: Sequence[str] | None = None,
         **options: Unpack[MCPOptions],
     ) -> MCP:
-        """The servers that a file lists in the common form, `{"mcpServers": {"git": {"command":
-        "uvx", "args": ["mcp-server-git"]}}}`, or some of them with `servers`.
+        """Use the servers that a file lists in the common format, `{"mcpServers": {"git":
+        {"command": "uvx", "args": ["mcp-server-git"]}}}`. `servers` selects some of them.
 
-        `${NAME}` and `${NAME:-default}` stand for variables of the environment. The names of tools
-        begin with the name of their server and `_`, unless `prefix` says otherwise.
+        `${NAME}` and `${NAME:-default}` stand for environment variables. Unless you pass `prefix`,
+        the name of a tool begins with the name of its server and `_`.
         """
         return cls(*read_endpoints(os.fspath(path), servers), **options)
 
     def open(self) -> AbstractAsyncContextManager[Sequence[Tool]]:
         """Start or connect to the servers, and list their tools."""
-        return self._opened()
+        return self._open_all()
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncGenerator[Sequence[Tool]]:
+    async def _open_all(self) -> AsyncGenerator[Sequence[Tool]]:
         from bae.mcp.connection import ServerConnection
 
-        # Each of several servers offers those of the wanted tools that it has.
+        # With several servers, each offers the wanted tools that it has.
         options = replace(self.options, is_only_strict=len(self.endpoints) == 1)
         connections = [ServerConnection(each, options) for each in self.endpoints]
         try:
@@ -236,7 +236,7 @@ class MCP(ToolServer):
             await all_or_first_error(each.close for each in connections)
 
     def _check_wanted(self, connections: Sequence[ServerConnection]) -> None:
-        """Raise where none of several servers has a tool that is wanted."""
+        """Raise if none of several servers has a wanted tool."""
         offered = {own for each in connections for own in each.own_names}
         unknown = [name for name in self.options.only or () if name not in offered]
         if unknown:
@@ -249,7 +249,7 @@ class MCP(ToolServer):
             )
 
     def within(self, seconds: float) -> MCP:
-        """The same servers, each opened within so many seconds."""
+        """A copy with `open_timeout=seconds`."""
         made = MCP(*self.endpoints)
         made.options = replace(self.options, open_timeout=seconds)
         made.name = self.name
@@ -265,31 +265,31 @@ class MCP(ToolServer):
 
 
 def servers_of(graph: Graph[Any, Any]) -> dict[MCP, list[str]]:
-    """The MCP servers of a graph and of the graphs inside it, with the fields that name each."""
-    found: dict[MCP, list[str]] = {}
+    """The MCP servers of a graph and of the graphs inside it, each with the fields that use it."""
+    fields: dict[MCP, list[str]] = {}
     for each in graph.graphs:
         for plan in each.plans.values():
             servers: Sequence[tuple[ToolServer, Any]] = getattr(plan.tools, "servers", ())
             for server, _ in servers:
                 place = f"{plan.name}.{cast(Any, plan.tools).name}"
-                if isinstance(server, MCP) and place not in found.setdefault(server, []):
-                    found[server].append(place)
-    return found
+                if isinstance(server, MCP) and place not in fields.setdefault(server, []):
+                    fields[server].append(place)
+    return fields
 
 
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:  # as of half an IPv6 address
+    except ValueError:  # such as half an IPv6 address
         return False
 
 
 def _name_of_command(words: Sequence[str]) -> str:
-    """What a server is called by its command line: `uvx mcp-server-git` is mcp-server-git."""
-    named = [PurePath(word).name for word in words if not word.startswith("-")]
-    own = [word for word in named if re.sub(r"[.\d]+$", "", word.lower()) not in _RUNNERS]
-    return re.sub(r"\.(py|js|mjs|ts|exe)$", "", (own or named)[0]) or "server"
+    """The name of a server from its command line: `uvx mcp-server-git` is mcp-server-git."""
+    names = [PurePath(word).name for word in words if not word.startswith("-")]
+    own = [name for name in names if re.sub(r"[.\d]+$", "", name.lower()) not in _RUNNERS]
+    return re.sub(r"\.(py|js|mjs|ts|exe)$", "", (own or names)[0]) or "server"
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -314,14 +314,14 @@ def read_endpoints(path: str, wanted: Sequence[str] | None) -> list[Stdio | Http
         raise refuse(
             f"it has no server {', '.join(unknown)}", f"it has: {', '.join(entries) or 'none'}"
         )
-    found = [
+    endpoints = [
         _endpoint(name, entry, refuse)
         for name, entry in entries.items()
         if name in (wanted or entries) and not (isinstance(entry, dict) and _is_off(entry))
     ]
-    if not found:
+    if not endpoints:
         raise refuse("it lists no server that is switched on", "add a server to mcpServers")
-    return found
+    return endpoints
 
 
 def _is_off(entry: Any) -> bool:

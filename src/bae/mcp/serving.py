@@ -57,25 +57,25 @@ if TYPE_CHECKING:
 _log = logging.getLogger("bae")
 
 _LONGEST_LINE: Final = 16 * 1024 * 1024
-"""Bytes of a message from the client."""
+"""The longest message from the client in bytes."""
 _AHEAD: Final = 64
-"""How many messages are read ahead."""
+"""How many messages to read ahead."""
 _GRACE: Final = 2.0
-"""Seconds in which a server that is ended writes its last answers."""
+"""Seconds for a server that is ended to write its last answers."""
 _KEPT: Final = 10
-"""How many steps of a run are kept for its progress."""
+"""How many steps of a run are kept to report progress."""
 
 
 class GraphServer:
     """A graph as an MCP server: `await GraphServer(graph, lm).serve_stdio()`.
 
-    It has one tool with the name of the graph. Nodes, tool calls and `report` reach the client as
-    progress. A run that fails, or that waits for a person, is an error that the client reads. A
-    call that the client cancels cancels the run.
+    The server has one tool with the name of the graph. The client sees nodes, tool calls and
+    `report` as progress. If a run fails or waits for a person, the client gets an error. If the
+    client cancels a call, the run is cancelled.
 
-    - `lm`, `max_iters`, `journal`: as for `graph.arun`. The id of a run is in the `_meta` of its
-      result as `bae/run_id`.
-    - `at_once`: how many runs may be in progress; further calls wait.
+    - `lm`, `max_iters`, `journal`: as for `graph.arun`. The `_meta` of a result has the id of the
+      run as `bae/run_id`.
+    - `at_once`: how many runs may be in progress at the same time. Further calls wait.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class GraphServer:
         self._room = asyncio.Semaphore(at_once)
         self._plan = plan_tool(Tool(graph), NOWHERE)
         for problem in tool_problems(self._plan):
-            if problem.code != "bae-tool-name":  # it is shortened below
+            if problem.code != "bae-tool-name":  # the name is shortened below
                 raise ToolServerError(
                     f"{graph.name} cannot be served: {problem.message}",
                     code="bae-mcp-serve",
@@ -108,10 +108,10 @@ class GraphServer:
         self.server: Server[Any] = Server(
             spec.name, version=__version__, on_list_tools=self._list, on_call_tool=self._call
         )
-        """The server of the SDK, for other transports than stdio."""
+        """The SDK's server, for transports other than stdio."""
 
     async def serve_stdio(self, wire: ProtocolStdio | None = None) -> None:
-        """Serve on stdin and stdout until stdin is closed. What else is printed goes to stderr."""
+        """Serve on stdin and stdout until stdin is closed. Other output goes to stderr."""
         if wire is None:
             with take_stdio() as taken:
                 return await self.serve_stdio(taken)
@@ -146,7 +146,7 @@ class GraphServer:
             return _error(f"wrong arguments: {'; '.join(faults(error))}")
         run_id = os.urandom(12).hex()
         async with self._room:
-            # A task of its own, cancelled once: the SDK cancels over and over until a call ends.
+            # In its own task, which is cancelled once: the SDK cancels a call again and again.
             running = asyncio.create_task(self._run(context, start, run_id))
             try:
                 await asyncio.wait([running])
@@ -154,7 +154,7 @@ class GraphServer:
                 running.cancel()
                 with anyio.CancelScope(shield=True):
                     await gone([running])
-        # The code of the graph may have raised it: no reason to end the server.
+        # The graph's own code may have raised CancelledError, which must not end the server.
         made = _error("the run was cancelled") if running.cancelled() else running.result()
         made.meta = {"bae/run_id": run_id}
         return made
@@ -188,18 +188,18 @@ class GraphServer:
             if self._journal is not None:
                 how = f"a person answers with `bae runs answer {result.run_id}`"
             return _error(f"the run waits for a person, who is asked {asked}; {how}")
-        # Half a character would end the server: it cannot be sent.
-        with collected() as found:
+        # Half a character cannot be sent, and would end the server.
+        with collected() as attached:
             seen = readable_json(seen_of(result.result, self._graph.hidden))
         value = cast("dict[str, Any]", seen) if isinstance(seen, dict) else {"result": seen}
         text = json.dumps(value, ensure_ascii=False)
-        files = [each for each in found.values() if isinstance(each, File) and each.hash in text]
+        files = [each for each in attached.values() if isinstance(each, File) and each.hash in text]
         content: list[ContentBlock] = [TextContent(text=text), *map(_content, files)]
         return CallToolResult(content=content, structured_content=value)
 
 
 def _content(file: File) -> ImageContent | EmbeddedResource:
-    """A file as a client takes it. The JSON beside it has its hash and its name."""
+    """A file in the format for clients. The JSON next to it has its hash and its name."""
     if isinstance(file, Image):
         return ImageContent(data=file.base64, mime_type=file.media_type)
     uri, kind = f"urn:{file.hash}", file.media_type
@@ -212,7 +212,7 @@ def _content(file: File) -> ImageContent | EmbeddedResource:
 
 
 def _note_progress(news: list[str], change: WorkChange, work: Work) -> None:
-    """Note the progress message for a change, if there is one."""
+    """Add the progress message for a change, if there is one."""
     match work:
         case Step() if change == "whole":
             news.append(f"{work.name}{_inside(work.place.path)}")
@@ -239,8 +239,8 @@ def _error(text: str) -> CallToolResult:
 
 
 class ProtocolStdio:
-    """The stdin and stdout of this process while nothing else may use them. A thread reads, and one
-    writes, which are not waited for at the end: neither can be interrupted."""
+    """The stdin and stdout of this process, for the protocol alone. One thread reads and another
+    writes. Neither can be interrupted, so the end of the process does not wait for them."""
 
     def __init__(self, stdin: int, stdout: int) -> None:
         self._in, self._out = stdin, stdout
@@ -264,7 +264,7 @@ class ProtocolStdio:
                         line = b""
                     try:
                         loop.call_soon_threadsafe(lines.put_nowait, line)
-                    except RuntimeError:  # the loop is closed: nothing reads any more
+                    except RuntimeError:  # the event loop is closed
                         return
                     if not line:
                         return
@@ -296,7 +296,7 @@ class ProtocolStdio:
             raise anyio.ClosedResourceError
 
     def leave(self) -> None:
-        """Wait no more for a client that reads nothing."""
+        """Stop waiting for a client that does not read."""
         self._left.set()
 
     def _write(self) -> None:
@@ -309,25 +309,25 @@ class ProtocolStdio:
                 pass
             try:
                 end(not data)
-            except RuntimeError:  # the loop is closed: nothing is written any more
+            except RuntimeError:  # the event loop is closed
                 return
 
     async def flush(self) -> None:
-        """Nothing: nothing is kept back."""
+        """Does nothing, since nothing is buffered."""
 
 
 @contextmanager
 def take_stdio() -> Generator[ProtocolStdio]:
-    """Take stdin and stdout for the protocol. In the block stdin is empty, and what programs print
+    """Take stdin and stdout for the protocol. Inside the block stdin is empty, and other output
     goes to stderr."""
     sys.stdout.flush()
-    kept = os.dup(0), os.dup(1)
+    saved = os.dup(0), os.dup(1)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     try:
-        yield ProtocolStdio(*kept)
+        yield ProtocolStdio(*saved)
     finally:
         sys.stdout.flush()
-        for number, fd in enumerate(kept):
+        for number, fd in enumerate(saved):
             os.dup2(fd, number)

@@ -1,5 +1,5 @@
-"""How messages travel to and from an MCP server: over HTTP here, by the pipes of a program in
-`server_process`. The SDK does not bound what a server sends; these transports do."""
+"""The HTTP transport to an MCP server, and the parts it shares with `server_process`. The SDK does
+not bound the messages of a server; these transports do."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ TransportItem = SessionMessage | Exception
 Streams = tuple[Any, Any]
 
 Failure = Literal["never-sent", "refused", "broken", "unreadable"]
-"""The ways in which a message fails: it did not reach the server, the server refused it, the
-connection broke, so that nothing is known, or its answer cannot be read."""
+"""How a message can fail: it did not reach the server; the server refused it; the connection broke,
+so its outcome is unknown; or its answer cannot be read."""
 
 FAILURE: Final = token_hex(16)
 """The key in the data of a transport error. A server cannot know it."""
 
 
 def failure(kind: Failure, message: str) -> ErrorData:
-    """The error that a request gets in place of an answer."""
+    """The error to return for a request instead of an answer."""
     return ErrorData(code=CONNECTION_CLOSED, message=message, data={FAILURE: kind})
 
 
@@ -39,7 +39,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self.fault = ""
-        """Why the connection ended, where the transport knows."""
+        """Why the connection ended, if the transport knows."""
         self.asked = ""
         """The last request of the server to bae."""
         self.asks = 0
@@ -48,19 +48,19 @@ class Watcher:
         self.is_ready = False
         """Whether the server has listed its tools."""
         self.is_over = False
-        """Whether no answer can come any more."""
+        """Whether the connection has ended."""
         self.stderr = bytearray()
         self.on_end: Callable[[], None] = lambda: None
 
     def see(self, message: JSONRPCMessage) -> None:
-        """Look at a message of the server."""
+        """Note a request from the server."""
         method: str | None = getattr(message, "method", None)
         if method is not None and not isinstance(message, JSONRPCNotification):
             self.asked = method[:100]
             self.asks += 1
 
     def end(self, fault: str = "") -> None:
-        """The connection has ended."""
+        """Record that the connection has ended."""
         self.is_over = True
         self.fault = self.fault or fault
         self.on_end()
@@ -70,7 +70,7 @@ class TransportStream:
     """The parts of a stream that the SDK needs in both directions."""
 
     async def aclose(self) -> None:
-        """Nothing: the transport is closed as a whole."""
+        """Does nothing: the transport closes both directions."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,7 +86,7 @@ class TransportStream:
 
 @asynccontextmanager
 async def open_http(endpoint: Http, limit: int, watcher: Watcher) -> AsyncGenerator[Streams]:
-    """Connect to a server over HTTP. Callers bound every wait, so reading has no timeout."""
+    """Connect to a server over HTTP. Reading has no timeout, since callers set their own."""
     headers = {**endpoint.headers, "accept-encoding": "identity"}
     timeout = httpx2.Timeout(30.0, read=None)
     async with (
@@ -100,26 +100,26 @@ async def open_http(endpoint: Http, limit: int, watcher: Watcher) -> AsyncGenera
 
 
 class _Client(httpx2.AsyncClient):
-    """An HTTP client with a bound on bodies. A server that cannot be reached, or that breaks off,
-    is an answer to the one request: the SDK would end the whole connection."""
+    """An HTTP client that bounds bodies. If the server cannot be reached or breaks off, only that
+    request gets an error, whereas the SDK would end the whole connection."""
 
     def __init__(self, limit: int, watcher: Watcher, **options: Any) -> None:
         super().__init__(**options)
         self._limit, self._watcher = limit, watcher
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:  # type: ignore[override]
-        """Send a request. A stream of events is handed on, bounded by the SDK event by event."""
+        """Send a request. The SDK bounds each event of a stream; other bodies are bounded here."""
         try:
             response = await super().send(request, **cast(Any, {**options, "stream": True}))
         except httpx2.TransportError as error:
             kind = "never-sent" if isinstance(error, _UNSENT) else "broken"
-            return _failed(request, kind, f"{type(error).__name__}: {error}")
+            return _failed_response(request, kind, f"{type(error).__name__}: {error}")
         try:
-            return await self._bounded(request, response)
+            return await self._bound(request, response)
         except httpx2.TransportError as error:
-            return _failed(request, "broken", f"{type(error).__name__}: {error}")
+            return _failed_response(request, "broken", f"{type(error).__name__}: {error}")
 
-    async def _bounded(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+    async def _bound(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         kind = response.headers.get("content-type", "").lower()
         encoded = response.headers.get("content-encoding", "identity") != "identity"
         if kind.startswith("text/event-stream") and response.is_success and not encoded:
@@ -128,35 +128,39 @@ class _Client(httpx2.AsyncClient):
             return response
         try:
             if response.status_code == 404 and "mcp-session-id" in request.headers:
-                return _failed(request, "never-sent", "it has ended the session")
+                return _failed_response(request, "never-sent", "it has ended the session")
             if encoded:
-                return _failed(request, "unreadable", "it sent compressed data, which is refused")
+                return _failed_response(
+                    request, "unreadable", "it sent compressed data, which is refused"
+                )
             body = bytearray()
             async for chunk in response.aiter_raw():
                 body += chunk
                 if len(body) > self._limit:
-                    said = f"it sent more than the limit of {self._limit:,} bytes in one message"
-                    return _failed(request, "unreadable", said)
+                    reason = f"it sent more than the limit of {self._limit:,} bytes in one message"
+                    return _failed_response(request, "unreadable", reason)
         finally:
             await response.aclose()
         if request.method == "POST" and not (kind.startswith(_JSON) and _is_message(body)):
-            said = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
+            status = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
             if response.is_error:
-                return _failed(request, "broken" if response.is_server_error else "refused", said)
+                return _failed_response(
+                    request, "broken" if response.is_server_error else "refused", status
+                )
             if response.status_code == 202 and "id" in json.loads(request.content):
-                return _failed(request, "broken", f"{said}, which is no answer")
+                return _failed_response(request, "broken", f"{status}, which is no answer")
             if response.is_success and body:
-                return _failed(request, "unreadable", f"it is no valid message ({said})")
-        kept = {k: v for k, v in response.headers.items() if k not in _OF_BODY}
+                return _failed_response(request, "unreadable", f"it is no valid message ({status})")
+        headers = {k: v for k, v in response.headers.items() if k not in _OF_BODY}
         made = httpx2.Response(
-            response.status_code, headers=kept, content=bytes(body), request=request
+            response.status_code, headers=headers, content=bytes(body), request=request
         )
         made.next_request = response.next_request
         return made
 
 
 class _Events(httpx2.AsyncByteStream):
-    """The events that answer a request. It is noted if they end before there is an answer."""
+    """The events that answer a request. The watcher counts streams that end without an answer."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, watcher: Watcher) -> None:
         self._stream, self._watcher = stream, watcher
@@ -177,7 +181,7 @@ class _Events(httpx2.AsyncByteStream):
 
 
 _ANSWERS: Final = (b'"result":', b'"error":')
-"""What an answer has in it."""
+"""The keys that mark an answer."""
 _UNSENT: Final = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
@@ -190,15 +194,15 @@ _OF_BODY: Final = frozenset({"content-length", "transfer-encoding", "content-enc
 
 
 def _is_message(body: bytes | bytearray) -> bool:
-    """Whether a body is meant as a message of the protocol: errors may be of a proxy."""
+    """Whether a body is a message of the protocol. The body of an error may come from a proxy."""
     try:
-        found: Any = json.loads(body)
+        data: Any = json.loads(body)
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and "jsonrpc" in found
+    return isinstance(data, dict) and "jsonrpc" in data
 
 
-def _failed(request: httpx2.Request, kind: Failure, message: str) -> httpx2.Response:
+def _failed_response(request: httpx2.Request, kind: Failure, message: str) -> httpx2.Response:
     error = failure(kind, message).model_dump()
     return httpx2.Response(
         502, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request
@@ -206,14 +210,14 @@ def _failed(request: httpx2.Request, kind: Failure, message: str) -> httpx2.Resp
 
 
 class _Watched(TransportStream):
-    """The messages that the SDK reads from a server over HTTP, each looked at."""
+    """The messages that the SDK reads from a server over HTTP. The watcher sees each of them."""
 
     def __init__(self, stream: Any, watcher: Watcher) -> None:
         self._stream, self._watcher = stream, watcher
 
     @property
     def last_context(self) -> Any:
-        """The context of the sender, which the SDK asks for."""
+        """The context of the sender, which the SDK reads."""
         return self._stream.last_context
 
     async def aclose(self) -> None:

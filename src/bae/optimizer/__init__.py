@@ -1,5 +1,5 @@
-"""Optimization: examples from journals, metrics, DSPy's optimizers by name, and learned prompts as
-files, which any backend can be asked with."""
+"""Optimization: examples from journals, metrics, DSPy's optimizers by name, and learned prompts in
+files that work with any backend."""
 
 from bae.evals.judge import Judge
 from bae.evals.metrics import NodeMetric, Score, fields_metric, node_transition_metric

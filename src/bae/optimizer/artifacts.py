@@ -1,5 +1,5 @@
-"""Artifacts: the learned prompts of a node class as plain JSON, one file for each class, that reads
-well in review. Any backend is asked with them, through `bae.lm.WithPrompts`, without DSPy."""
+"""Artifacts: the learned prompts of a node class as readable JSON, one file for each class. They
+work with any backend through `bae.lm.WithPrompts`, and do not need DSPy."""
 
 from __future__ import annotations
 
@@ -45,14 +45,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("bae.optimizer")
 _ENDING: Final = ".json"
 _LARGEST: Final = 32 * 1024 * 1024
-"""How many bytes a file may have."""
+"""The largest file in bytes."""
 
 
 class Made(BaseModel):
-    """How an artifact was made: by which `optimizer`, with which `seed`, for which `model` and with
-    which `teacher`, and from how many `examples` for each part, with `notes`. A part that an
-    earlier optimization made is in `kept`, with how that was made. It may have more keys, such as
-    scores."""
+    """How an artifact was made: the `optimizer`, its `seed`, the `model` and the `teacher`, the
+    number of `examples` for each part, and `notes`. If an earlier optimization made a part, `kept`
+    says how that part was made. Further keys, such as scores, are allowed."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -66,9 +65,10 @@ class Made(BaseModel):
 
 
 class Artifact(BaseModel):
-    """What was learned for a node class: for the `fill` of its fields and for the `choice` of its
-    successor, with the schema of the class that it was `made` for. `sources` are the classes that
-    the examples of the fill come from, with what a model sees of each; saving puts them there."""
+    """The learned prompts of a node class: for the `fill` of its fields and the `choice` of its
+    successor. `schema` is the schema of the class at that time. `sources` are the classes of the
+    previous nodes in the examples of the fill, with the fields that a model sees; `save_artifacts`
+    sets them."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -81,22 +81,22 @@ class Artifact(BaseModel):
     made: Made | None = None
 
     def prompts(self) -> NodePrompts:
-        """The same for `bae.lm.WithPrompts`, which asks any backend with it."""
+        """The prompts for `bae.lm.WithPrompts`."""
         return NodePrompts(self.fill, self.choice)
 
     def keeping(self, before: Artifact | None, parts: Iterable[NodePart]) -> Artifact:
-        """The same, with these parts as they were `before`, and how those were made."""
-        found = self.model_copy()
+        """A copy in which these parts come from the artifact `before`."""
+        merged = self.model_copy()
         for part in parts:
-            kept = getattr(before, part, None)
-            setattr(found, part, kept)
-            if before is None or kept is None:
+            earlier = getattr(before, part, None)
+            setattr(merged, part, earlier)
+            if before is None or earlier is None:
                 continue
-            found.sources = {**before.sources, **found.sources}
-            if found.made is not None and before.made is not None:
-                how = {**found.made.kept, part: before.made.kept.get(part, before.made)}
-                found.made = found.made.model_copy(update={"kept": how})
-        return found
+            merged.sources = {**before.sources, **merged.sources}
+            if merged.made is not None and before.made is not None:
+                how = {**merged.made.kept, part: before.made.kept.get(part, before.made)}
+                merged.made = merged.made.model_copy(update={"kept": how})
+        return merged
 
 
 def save_artifacts(
@@ -107,11 +107,12 @@ def save_artifacts(
 ) -> list[Path]:
     """Write artifacts into a directory, one file for each node class, and return the files.
 
-    The directory is made if need be. An existing file is replaced as a whole; others are left
-    alone. `among` is the graph, or all its node classes. Give it, so that an artifact is refused
-    once the nodes that its examples come from have changed, and so that file names tell classes
-    apart: if two share a name, theirs have the module in front. An artifact that does not fit its
-    class is refused, and nothing is written.
+    The directory is created if needed. An existing file of a class is replaced; other files do not
+    change. If an artifact does not fit its class, an error is raised and nothing is written.
+
+    Pass the graph, or all its node classes, as `among`. Then an artifact is refused later if the
+    previous nodes in its examples have changed, and two classes with the same name get different
+    files, with their module in front.
     """
     classes = nodes_among(tuple(artifacts), "save_artifacts")
     every = nodes_among(among, "save_artifacts(among=…)")
@@ -120,9 +121,9 @@ def save_artifacts(
     texts: dict[Path, str] = {}
     for cls, artifact in artifacts.items():
         file = Path(directory) / files[cls]
-        kept = artifact.model_copy(update={"sources": _sources(cls, artifact, every)})
-        _check(cls, kept, file, every, among)
-        texts[file] = _text(kept, file, cls)
+        saved = artifact.model_copy(update={"sources": _sources(cls, artifact, every)})
+        _check(cls, saved, file, every, among)
+        texts[file] = _text(saved, file, cls)
     file = Path(directory)
     try:
         file.mkdir(parents=True, exist_ok=True)
@@ -144,15 +145,16 @@ def load_artifacts(
     *,
     misfits: dict[type[Node], ArtifactError] | None = None,
 ) -> dict[type[Node], Artifact]:
-    """The artifacts of a directory for the node classes of a graph, those of graphs inside it too,
-    or for the classes given. Classes without a file are left out.
+    """Load the artifacts of a directory for the given node classes, or for all node classes of a
+    graph and its inner graphs. Classes without a file are left out.
 
-    Raises `ArtifactError`: `bae-artifact-changed` if the class, or one that examples come from, has
-    changed since, `bae-artifact-invalid` for a file that is none, and `bae-artifact-missing` if
-    there is no such directory. One error names all files that do not fit. Give a dict as `misfits`
-    to get the first two there, by class, and load the rest. Files that belong to none of the
-    classes are skipped, with a warning in the log; a directory with nothing for any of them is
-    warned of too, unless `misfits` is given.
+    Raises `ArtifactError` with one of these codes: `bae-artifact-changed` if the class, or a class
+    in its examples, has changed since; `bae-artifact-invalid` for a file that is no artifact;
+    `bae-artifact-missing` if there is no such directory. One error names all files that do not fit.
+    Pass a dict as `misfits` to collect these errors by class and load the rest.
+
+    Files of other classes are skipped with a warning in the log. A directory without a file for any
+    of the classes gives a warning too, unless you pass `misfits`.
     """
     classes = nodes_among(nodes, "load_artifacts")
     folder = Path(directory)
@@ -168,7 +170,7 @@ def load_artifacts(
     loaded: dict[type[Node], Artifact] = {}
     for cls, file in _found_files(classes, folder).items():
         try:
-            artifact = _read(file, cls)
+            artifact = _read_artifact(file, cls)
             _check(cls, artifact, file, classes, nodes)
         except ArtifactError as error:
             wrong[cls] = error
@@ -186,7 +188,7 @@ def load_artifacts(
 
 
 def misfits_error(directory: str | Path, errors: Sequence[ArtifactError]) -> ArtifactError:
-    """One error for all files of a directory that do not fit."""
+    """The error for all files of a directory that do not fit."""
     if len(errors) == 1:
         return errors[0]
     listed = "".join(f"\n- {each.message}" for each in errors)
@@ -210,8 +212,8 @@ def misfits_error(directory: str | Path, errors: Sequence[ArtifactError]) -> Art
 
 
 def _file_names(classes: Sequence[type[Node]]) -> dict[type[Node], str]:
-    """The file of each class: its name, with the module in front if several share one. File systems
-    may not distinguish upper and lower case."""
+    """The file of each class: its name, with the module in front if classes share the name. Names
+    are compared without case, since some file systems ignore it."""
     count = Counter(cls.__name__.casefold() for cls in classes)
     names: dict[type[Node], str] = {}
     taken: set[str] = set()
@@ -221,7 +223,7 @@ def _file_names(classes: Sequence[type[Node]]) -> dict[type[Node], str]:
             stem = f"{cls.__module__}.{cls.__qualname__.replace('<locals>.', '')}"
         stem = unique = re.sub(r"[^\w.\-\[\]]+", "_", stem)
         number = 1
-        while unique.casefold() in taken:  # two of one name in one module
+        while unique.casefold() in taken:  # two classes of the same name in one module
             number += 1
             unique = f"{stem}-{number}"
         taken.add(unique.casefold())
@@ -242,18 +244,18 @@ def _found_files(classes: Sequence[type[Node]], folder: Path) -> dict[type[Node]
     return {cls: files[name] for cls, name in names.items() if name in files}
 
 
-def _read(file: Path, cls: type[Node]) -> Artifact:
+def _read_artifact(file: Path, cls: type[Node]) -> Artifact:
     try:
-        found = Artifact.model_validate_json(
-            # The file may come from another person's repository, and lead elsewhere.
+        artifact = Artifact.model_validate_json(
+            # No links: the file may come from another person's repository.
             read_file(file, _LARGEST, follow=False),
             strict=True,
             by_alias=True,
             by_name=False,
         )
-        if "format" not in found.model_fields_set:
+        if "format" not in artifact.model_fields_set:
             raise OSError("it has no format")
-        return found
+        return artifact
     except (OSError, ValidationError) as error:
         why = "; ".join(faults(error)[:5]) if isinstance(error, ValidationError) else str(error)
         raise ArtifactError(
@@ -266,8 +268,8 @@ def _read(file: Path, cls: type[Node]) -> Artifact:
 
 
 def _text(artifact: Artifact, file: Path, cls: type[Node]) -> str:
-    """JSON as it is written: readable in review, and the same every time. The order inside examples
-    is the one that the model sees, and so is theirs."""
+    """The artifact as JSON: readable, and the same every time. Examples and their values keep their
+    order, which the model sees."""
     data = artifact.model_dump(by_alias=True)
     data["made"] = to_jsonable_python(data["made"], inf_nan_mode="constants", fallback=str)
     data = {key: value for key, value in data.items() if value is not None and value != {}}
@@ -295,8 +297,8 @@ def _replace(file: Path, text: str) -> None:
 def _check(
     cls: type[Node], artifact: Artifact, file: Path, among: Iterable[type[Node]], given: object
 ) -> None:
-    """Raise `ArtifactError` if the artifact in a file is not for this class as it is now, or has
-    examples from a class that has changed. `given` may be the graph that `among` comes from."""
+    """Raise `ArtifactError` if an artifact does not fit the class as it is now, or if a class in
+    its examples has changed. `given` may be the graph of the classes in `among`."""
     if artifact.node != cls.__name__:
         raise _invalid(cls, file, f"node: it is for {artifact.node}, and not for {cls.__name__}")
     changes = schema_changes(artifact.schema_, schema_of(cls))
@@ -323,7 +325,7 @@ def _check(
 
 
 def _leading(target: type[Node], name: str, among: Iterable[type[Node]]) -> list[type[Node]]:
-    """The classes of this name that lead to a class."""
+    """The classes with this name that have `target` as a successor."""
     named = (each for each in among if each.__name__ == name)
     return [each for each in named if target in plan_of(each, strict=True).offered]
 
@@ -331,21 +333,22 @@ def _leading(target: type[Node], name: str, among: Iterable[type[Node]]) -> list
 def _sources(
     cls: type[Node], artifact: Artifact, among: Iterable[type[Node]]
 ) -> dict[str, dict[str, str]]:
-    """The classes that the examples of a fill come from, with what a model sees of each."""
+    """The classes of the previous nodes in the examples of a fill, with the fields that a model
+    sees."""
     examples = artifact.fill.examples if artifact.fill else ()
     names = {name for each in examples for name in each.known}
-    found = {name: seen for name, seen in artifact.sources.items() if name in names}
+    sources = {name: seen for name, seen in artifact.sources.items() if name in names}
     for name in names:
         known = _leading(cls, name, among)
         if len(known) == 1:
-            found[name] = seen_fields(known[0])
-    return dict(sorted(found.items()))
+            sources[name] = seen_fields(known[0])
+    return dict(sorted(sources.items()))
 
 
 def _source_changes(
     cls: type[Node], artifact: Artifact, among: Iterable[type[Node]], given: object
 ) -> Iterator[str]:
-    """What has changed about the classes that examples come from."""
+    """The changes of the classes of previous nodes in the examples."""
     from bae.graph import Graph
 
     for name, then in artifact.sources.items():
@@ -360,11 +363,11 @@ def _source_changes(
 def misfit(
     cls: type[Node], part: NodePart, example: PromptExample, among: Iterable[type[Node]] = ()
 ) -> str:
-    """What is wrong with an example for the class, with its place in it; empty if nothing is: with
-    its answer, or with fields that no model sees of the node that it comes from."""
+    """Why an example does not fit a class, with the place of the problem, or empty. Its answer may
+    be wrong, or its previous node may have fields that no model sees."""
     for name, fields in example.known.items():
         known = [cls] if part == "choice" else _leading(cls, name, among)
-        # One with a serializer has a form of its own.
+        # A class with a serializer has its own JSON form.
         seen = [seen_fields(e) for e in known if not e.__pydantic_decorators__.model_serializers]
         for field in cast("dict[str, Any]", fields) if seen and isinstance(fields, dict) else ():
             if not any(field in each for each in seen):
@@ -384,14 +387,14 @@ def misfit(
             return f"answer.{name}: it is missing"
     try:
         if plan.sourced or plan.tools is not None:
-            # Values that the model was not shown are not in the example, so there is no whole node;
-            # nor is there without tool calls.
+            # The example lacks tool calls and values that the model did not see, so it cannot
+            # become a complete node.
             validated(cls, answer, frozenset(answer))
         elif isinstance(built := build(cls, asked, answer, {}), Wrong):
             return f"answer.{'; '.join(built.errors)}"
     except ValidationError as error:
         return f"answer.{'; '.join(faults(error))}"
-    except Exception as error:  # validators are the node's own code
+    except Exception as error:  # the node's own validators may raise anything
         return f"answer.{describe(error)}"
     return ""
 

@@ -1,5 +1,5 @@
-"""DSPy's optimizers are sync and threaded, and LMs are asked on the event loop: an optimizer runs
-in a thread of its own, silently, and hands every call over to the loop."""
+"""The bridge between DSPy's optimizers, which are sync and threaded, and LMs, which are asked on
+the event loop: an optimizer runs silently in its own thread and hands every call to the loop."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ T = TypeVar("T")
 
 
 class OptimizationStopped(BaseException):
-    """The optimization is over, and nothing is asked any more. No `Exception`, so that code which
-    catches those does not catch it."""
+    """The optimization is over. It is no `Exception`, so that code which catches exceptions does
+    not catch it."""
 
 
 class OutOfBudget(Exception):
-    """The budget of the optimization is spent: the optimizer continues without the answer, and ends
-    with what it has."""
+    """The budget of the optimization is spent. The optimizer continues without the answer and ends
+    with its best result so far."""
 
 
 class Bridge:
-    """Calls from an optimizer's threads to the event loop. Make one there; what is called runs in
-    the context it was made in, with the budgets that are in force.
+    """Runs calls from an optimizer's threads on the event loop. Make it on the loop: calls run in
+    the context of that moment, with its active budgets.
 
-    `own` is the budget that may run out without this being an error. `spent` is what it said then.
+    The budget `own` may run out without an error. Then `spent` has its error.
     """
 
     def __init__(self, own: Budget | None = None) -> None:
@@ -51,21 +51,22 @@ class Bridge:
         self.spent: BudgetError | None = None
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do sync work in a thread, which may `call`. Cancelled, it stops at the next call; this
-        returns when all its threads are gone. What a call failed with is raised as itself."""
+        """Run sync work in a thread, from which it may use `call`. If cancelled, the work stops at
+        its next call. Returns when all its threads have ended. The error of a failed call is raised
+        unchanged."""
         done: Future[T] = Future()
 
         def body() -> None:
             try:
                 done.set_result(work())
-            except StopIteration as error:  # which no future of asyncio takes: it would never end
+            except StopIteration as error:  # asyncio's futures refuse it and would never end
                 failure = RuntimeError("the optimizer raised StopIteration")
                 failure.__cause__ = error
                 done.set_exception(failure)
             except BaseException as error:
                 done.set_exception(error)
 
-        # A daemon, so that a process whose loop is gone for good can end all the same.
+        # A daemon thread, so that the process can end even if its loop is gone.
         thread = threading.Thread(
             target=copy_context().run, args=(body,), name="bae optimizer", daemon=True
         )
@@ -86,10 +87,10 @@ class Bridge:
         work: Callable[[], Coroutine[Any, Any, T]],
         expected: type[Exception] | tuple[type[Exception], ...] = (),
     ) -> T:
-        """Have a coroutine run on the loop, and wait for its result; from a worker thread.
+        """Run a coroutine on the loop and wait for its result. Call this from a worker thread.
 
-        Raises `OutOfBudget` where the optimization's own budget has run out, and what is `expected`
-        as itself. Any other failure ends the optimization: `run` raises it.
+        Raises `OutOfBudget` if the optimization's own budget has run out. `expected` errors are
+        raised unchanged. Any other error ends the optimization, and `run` raises it.
         """
         waiting: Future[T] = Future()
         with self._lock:
@@ -134,32 +135,32 @@ class Bridge:
             self._over = True
         for task in self._tasks:
             task.cancel()
-        return False  # what has begun is waited for
+        return False  # wait for tasks that have begun
 
     def _join(self) -> None:
-        """Wait for all threads that have called: none of them can call again."""
+        """Wait for all threads that have used `call`. None can use it again."""
         for thread in list(self._threads):
             thread.join()
 
 
 QUIET = "bae_quiet"
-"""The setting of DSPy that marks the threads of an optimizer: it hands its settings on to them."""
+"""The DSPy setting that marks the threads of an optimizer. DSPy passes its settings on to them."""
 
 _lock = threading.Lock()
 _streams: list[tuple[_Selective, _Selective]] = []
 _users = 0
 _OURS = "(?#bae)"
-"""A pattern of any text, which tells our warning filters from equal ones of others."""
+"""A pattern that matches any text and marks bae's own warning filters."""
 
 
 @contextmanager
 def silence_dspy() -> Generator[None]:
-    """Within this block, threads with the setting `QUIET` print nothing, and draw no bars. DSPy and
-    the packages that it uses warn of nothing in it."""
+    """Inside this block, threads with the setting `QUIET` print nothing and draw no progress bars.
+    Warnings of DSPy and its packages are ignored."""
     global _users
     tqdm: Any = sys.modules.get("tqdm")
     if tqdm is not None:
-        tqdm.tqdm.monitor_interval = 0  # its bars would start a thread that stays
+        tqdm.tqdm.monitor_interval = 0  # otherwise its bars start a thread that never ends
     with _lock:
         warnings.filterwarnings("ignore", _OURS, module=r"(dspy|gepa|optuna|tqdm)(\.|$)")
         experimental = getattr(sys.modules.get("optuna.exceptions"), "ExperimentalWarning", None)
@@ -176,15 +177,15 @@ def silence_dspy() -> Generator[None]:
             _users -= 1
             if not _users:
                 out, err = _streams.pop()
-                # Streams that other code has put there meanwhile stay.
+                # Keep streams that other code has set in the meantime.
                 if cast(object, sys.stdout) is out:
                     sys.stdout = out.stream
                 if cast(object, sys.stderr) is err:
                     sys.stderr = err.stream
-                # Not `catch_warnings`, which would undo what other code sets meanwhile.
+                # Not `catch_warnings`, which would undo filters that other code has set.
                 filters = cast("list[Any]", warnings.filters)
                 for each in [f for f in filters if getattr(f[1], "pattern", "") == _OURS]:
-                    with suppress(ValueError):  # another thread has just reset them all
+                    with suppress(ValueError):  # another thread may have reset all filters
                         filters.remove(each)
 
 

@@ -1,5 +1,5 @@
-"""The call log: every answer of an optimization, kept in the store of the LM cache before it is
-used, so that one that was killed resumes without asking anything twice."""
+"""The call log: it stores every answer of an optimization before it is used, so that a killed
+optimization resumes without asking anything twice."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ _log = logging.getLogger("bae.optimizer")
 
 @dataclass(frozen=True, slots=True)
 class CallStatistics:
-    """How many questions were answered by an LM (`calls`), from the log (`from_log`), and by the
-    answer to an equal one in progress (`joined`). `earlier` is the usage of earlier processes for
-    the answers that were read from the log, each counted once."""
+    """How many questions were answered by an LM (`calls`), from the log (`from_log`), and by an
+    equal question in progress (`joined`). `earlier` is the usage of earlier processes for the
+    answers that were read from the log, each counted once."""
 
     calls: int
     from_log: int
@@ -60,24 +60,23 @@ class CallStatistics:
 
     @property
     def repeated(self) -> int:
-        """How many questions were asked again, and answered at no cost."""
+        """How many repeated questions were answered for free."""
         return self.from_log + self.joined - self.earlier.calls
 
 
 class CallLog:
-    """A file of all answers that an optimization was given: `CallLog("calls.sqlite")`.
+    """A file with all answers of an optimization: `CallLog("calls.sqlite")`.
 
-    Give it, or its path, as `calls=`. A question that was answered before is answered from the
-    file: an optimization that was killed and is started again with the same arguments ends as if
-    nothing had happened. Questions are distinguished by model, settings and everything that the
-    model is shown, so one file may serve many optimizations. The budget of an optimization is
-    charged for the answers that it reads from the file, with the calls, tokens and cost of earlier
-    processes; `seconds` are those of this process.
+    Pass it, or its path, as `calls=`. A repeated question is answered from the file, so if an
+    optimization was killed, start it again with the same arguments: it ends with the same result.
+    One file may serve many optimizations, since questions are compared by model, settings and
+    prompt. The budget of an optimization is charged for answers from the file with the calls,
+    tokens and cost of earlier processes. Its `seconds` count only this process.
 
-    The answers of an LM without `settings`, such as a `ScriptedLM`, are known in this process
-    alone. Without a path nothing is kept beyond this object.
+    Answers of an LM without `settings`, such as a `ScriptedLM`, are not stored for other processes.
+    Without a path, answers are kept only in this object.
 
-    The file stays open until `aclose()` or `close()`, or the end of an `async with` block.
+    The file stays open until `aclose()`, `close()` or the end of an `async with` block.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -95,8 +94,7 @@ class CallLog:
         return f"CallLog({str(self.path)!r})" if self.path is not None else "CallLog()"
 
     def around(self, lm: LM | str, rollout: int | None = None) -> LoggedLM:
-        """The LM, asked through this log. Each `rollout` of the same question has an answer of its
-        own."""
+        """Wrap an LM in this log. Each `rollout` of the same question has its own answer."""
         logged = LoggedLM(lm, self, rollout)
         inner = innermost(logged)
         if isinstance(inner, LMAdapter) and not inner.has_settings:
@@ -110,20 +108,19 @@ class CallLog:
         return logged
 
     def statistics(self) -> CallStatistics:
-        """What was asked so far."""
+        """Counts of the questions so far."""
         return CallStatistics(self._calls, self._from_log, self._shared.joined, self._earlier)
 
     async def open(self) -> int:
-        """Open the file, and return how many answers it has. Raises if it cannot be used, before
-        anything is asked."""
+        """Open the file and return how many answers it has. Raises if the file cannot be used."""
         if self._store is None:
             return len(self._known)
         with self._usable():
             return await self._store.count()
 
     def charge(self, budget: Budget) -> None:
-        """From now on, charge a budget for answers of earlier processes when they are read while it
-        is in force, each once."""
+        """From now on, charge this budget once for each answer of an earlier process that is read
+        while the budget is active."""
         self._budgets.add(budget)
 
     async def aclose(self) -> None:
@@ -147,18 +144,18 @@ class CallLog:
     # For `LoggedLM`.
 
     async def answer(self, key: str, asks: LoggedLM, prompt: Prompt) -> tuple[Answer, Usage]:
-        """The answer that is there, or that of an equal question in progress, or that of the LM;
-        with the usage that it had when it was given."""
+        """The logged answer, the answer to an equal question in progress, or the LM's answer. Also
+        returns the original usage of the answer."""
         answer = await self._shared.answer(key, lambda: self._look_and_ask(key, asks, prompt))
         call = self._known.get(key)
         return answer, answer.usage if call is None else call.usage
 
     async def _look_and_ask(self, key: str, asks: LoggedLM, prompt: Prompt) -> Answer:
-        found = await self._found(key)
-        if found is not None:
+        logged = await self._look_up(key)
+        if logged is not None:
             self._from_log += 1
-            answer = Answer(found.text, Usage(models=found.usage.models), found.stop)
-            return with_stored_calls(answer, found.tools)
+            answer = Answer(logged.text, Usage(models=logged.usage.models), logged.stop)
+            return with_stored_calls(answer, logged.tools)
         answer = await asks.ask(prompt)
         self._calls += 1
         text = text_to_store(prompt, answer)
@@ -170,14 +167,14 @@ class CallLog:
                 line = json.dumps({"format": FORMAT, **asdict(call)})
                 try:
                     with self._usable():
-                        # It is paid for, so it is kept even if no caller waits for it any more.
+                        # The answer is paid for, so store it even if no caller is left.
                         await finish_despite_cancel(self._store.put(key, line))
                 except BaseException:
                     report(answer.usage)
                     raise
         return answer
 
-    async def _found(self, key: str) -> _Call | None:
+    async def _look_up(self, key: str) -> _Call | None:
         call = self._known.get(key)
         if call is None and self._store is not None:
             with self._usable():
@@ -192,15 +189,15 @@ class CallLog:
         return call
 
     def _charge(self, key: str, used: Usage) -> None:
-        """Charge the budgets in force for an answer. What was asked now is charged already, and
-        counts as charged if it is read again."""
+        """Charge the active budgets for an answer, once. A new answer is charged already, so it is
+        passed without usage."""
         for budget in budgets_in_force():
             if budget in self._budgets:
                 budget.carry(f"call {key}", used, 0.0)
 
     @contextmanager
     def _usable(self) -> Generator[None]:
-        """Raise that the file cannot be used, where that is why something fails."""
+        """Convert errors of the file to `bae-calls-unusable`."""
         try:
             yield
         except (BaeLMError, ValueError, TypeError, KeyError, RecursionError) as error:
@@ -218,8 +215,8 @@ class CallLog:
 
 
 class LoggedLM(Policy):
-    """An LM asked through a call log; `CallLog.around` makes it. `used` is what its answers used
-    when they were given, also those that come from the log."""
+    """An LM asked through a call log, made by `CallLog.around`. `used` is the original usage of its
+    answers, including answers from the log."""
 
     def __init__(self, lm: LM | str, calls: CallLog, rollout: int | None) -> None:
         super().__init__(lm)
@@ -230,7 +227,7 @@ class LoggedLM(Policy):
         self._rollout = rollout
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """The answer of the log, or else of the LM."""
+        """The answer from the log, or from the LM."""
         key = cache_key(self.inner, prompt)
         if self._rollout is not None:
             key = sha256(f"{key} rollout {self._rollout}".encode()).hexdigest()
@@ -243,8 +240,7 @@ class LoggedLM(Policy):
 async def log_of(
     calls: CallLog | str | Path | None, budget: Budget | None
 ) -> AsyncGenerator[CallLog]:
-    """The call log that is meant, for a block under a budget, which it charges. A file that is
-    opened here is closed at the end."""
+    """The call log for a block under a budget. A log that is opened here is closed at the end."""
     log = calls if isinstance(calls, CallLog) else CallLog(calls)
     try:
         await log.open()
@@ -274,14 +270,14 @@ def backend_of(lm: LM | str | Any, why: str) -> Backend:
 
 
 def student_for(cls: type[Node], lm: LM | str | Any) -> LM | str | Any:
-    """The LM that a run asks for a node class: the one pinned to it, or else `lm`."""
+    """The LM that a run asks for a node class: its pinned LM, or `lm`."""
     pinned = plan_of(cls).lm
     return lm if pinned is None else pinned
 
 
 def with_log(metric: Metric | Judge | None, calls: CallLog, note: Callable[[str], None]) -> Any:
-    """The metric, with its judges asked through the log. An answer without a verdict counts 0, with
-    a `note`."""
+    """The metric with its judges asked through the log. An answer without a verdict counts 0 and
+    gives a `note`."""
 
     def through(each: Any) -> Any:
         if not isinstance(each, Judge):
@@ -302,7 +298,7 @@ class _Call:
     stop: Literal["end", "cut-off", "refused"]
     usage: Usage
     tools: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What the answer has of tool calls."""
+    """The tool calls of the answer."""
 
 
 @cache

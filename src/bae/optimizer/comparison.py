@@ -1,5 +1,5 @@
-"""Whether a learned prompt is better: every held-out example is asked once with it and once
-without, as a run asks, and the scores are compared, with a confidence interval."""
+"""`compare`: ask every held-out example with and without a learned prompt, as a run asks, and
+compare the scores, with a confidence interval."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One part of a node before and after it was optimized, on the same `n` held-out examples.
+    """One part of a node with and without its learned prompt, on the same `n` held-out examples.
 
-    `before` and `after` are the mean scores, `difference` is between the two scores of each
-    example, all with their intervals. `validity_before` and `validity_after` are the shares of
-    questions that were answered at the first try. `scores` are the pairs, in the order of the
-    examples. `calls_before`, `calls_after`, `tokens_before` and `tokens_after` are the usage of all
-    answers, as in a run: with a learned prompt, a choice and the fill of the chosen node are two
-    calls where they may have been one. An answer from a log counts as it did when it was given; a
-    judge's do not count.
+    `before` and `after` are the mean scores, and `difference` is the mean difference of the pairs,
+    all with their intervals. `scores` are the pairs in the order of the examples. `validity_before`
+    and `validity_after` are the shares of questions whose first answer was valid.
+
+    `calls_before`, `calls_after`, `tokens_before` and `tokens_after` are the usage of all answers,
+    as in a run: with a learned prompt, a choice and the fill of the chosen node are two calls,
+    which may be one call without it. An answer from a log counts with its original usage. Calls of
+    judges do not count.
     """
 
     node: str
@@ -58,12 +59,12 @@ class Comparison:
 
     @property
     def better(self) -> bool:
-        """Whether the mean score is higher than before."""
+        """Whether the mean score is higher with the learned prompt."""
         return self.difference.mean > 0
 
     @property
     def certain(self) -> bool:
-        """Whether that is more than chance, at the level of the interval."""
+        """Whether the gain is significant at the level of the interval."""
         return self.difference.low > 0
 
     def __str__(self) -> str:
@@ -89,25 +90,26 @@ async def compare(
     progress: Callable[[Progress], None] | None = None,
     graph: Graph[Any, Any] | None = None,
 ) -> list[Comparison]:
-    """Compare a node class before and after it was optimized, on examples that were held out.
+    """Compare a node class with and without its learned prompts, on held-out examples.
 
-    There is one comparison for each part that has learned something and has examples. Every example
-    is asked as a run asks: a wrong answer is asked for again, and if there is no valid one, or the
-    prompt does not fit into the model, the score is 0. Without the learned prompt, a choice is
-    asked for together with the fill of the chosen node, if the LM does both in one call; with it,
-    in two calls, which are counted. Give the `graph` to have fills of such successors asked for so
-    too, and not by themselves. There a learned prompt for the fill changes how the choice is asked,
-    and so what is chosen. A fill is scored if both sides choose its node, or neither does; if only
-    one side does, the other scores 0, and a note counts these. Without the `graph`, the class of a
-    previous node is not known: a recalled value that the previous node has is shown twice, with the
-    node and in the context, where a run shows it once.
+    There is one comparison for each part that has a learned prompt and examples. Every example is
+    asked as a run asks. An invalid answer is asked for again. If no answer is valid, or if the
+    prompt is too long for the model, the score is 0.
 
-    A question that the LM refuses scores 0 too, with a note, unless it refuses five in a row that
-    are not too long: that ends it, with the LM's error.
+    If the LM can choose and fill in one call, a question without a learned prompt does that; with a
+    learned prompt it takes two calls, and both are counted. Pass the `graph` so that a fill is
+    asked together with the choice before it, too. Then a learned prompt for the fill changes how
+    the choice is asked, and may change the choice. A fill is scored if both sides choose its node,
+    or neither does. If only one side does, the other scores 0, and a note counts these. Without the
+    `graph`, a recalled value that the previous node has is shown twice, whereas a run shows it
+    once.
 
-    The other arguments are as for `aoptimize_node`: an LM that is pinned to the class goes before
-    `lm`, as in a run. A spent budget raises `BudgetError`, once the calls in progress are in the
-    log.
+    A question that the LM refuses scores 0 and gives a note. After five refusals in a row of
+    questions that are not too long, the LM's error is raised.
+
+    The other arguments are as for `aoptimize_node`. An LM that is pinned to the class takes
+    precedence over `lm`, as in a run. A spent budget raises `BudgetError` after the calls in
+    progress are in the log.
     """
     from bae.optimizer.examples import part_examples
     from bae.optimizer.metrics import metrics_for
@@ -117,7 +119,7 @@ async def compare(
     _check(cls, after, concurrency, graph)
     examples = list(held_out)
     prompts, fresh = artifact_of(after).prompts(), fresh_predictor(cls)
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     async with log_of(calls, budget) as log:
         student = backend_of(student_for(cls, lm), f"{cls.__name__} is to be compared")
         for part in PARTS:
@@ -136,8 +138,8 @@ async def compare(
             )
             known = [questions.known(dict(each)) for each in chosen]
             pairs = await sides.ask_all([*zip(chosen, known, strict=True)], concurrency)
-            found.append(sides.result(pairs))
-    return found
+            comparisons.append(sides.result(pairs))
+    return comparisons
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ class _Scored:
 
 
 _Pair = tuple[_Scored, _Scored]
-"""What an example came to without the learned prompt, and with it."""
+"""The answers to an example without the learned prompt and with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +162,12 @@ class _Sides:
     asker: RunAsker
     metric: PartMetric
     prompts: Mapping[bool, LearnedPrompt | None]
-    """By whether it is the learned one."""
+    """The prompt of each side; True is the side with the learned prompt."""
     new_backend: Callable[[], LoggedLM]
     reporter: ProgressReporter
 
     async def ask_all(self, examples: list[tuple[Any, Any]], concurrency: int) -> list[_Pair]:
-        """Ask about every example, and what is known there, on both sides."""
+        """Ask about every example, given with its known values, on both sides."""
         pairs: dict[int, _Pair] = {}
         left = iter(enumerate(examples))
         out_of_budget: list[BudgetError] = []
@@ -173,14 +175,14 @@ class _Sides:
         async def worker() -> None:
             for place, (example, known) in left:
                 try:
-                    # Not one side after the other, so that both ask the model as it is then.
+                    # Ask both sides at about the same time, since a model may change.
                     before, after = await self._ask(known, False), await self._ask(known, True)
                     pairs[place] = (
                         await self._score(place, example, before, after),
                         await self._score(place, example, after, before),
                     )
                 except BudgetError as error:
-                    # The others are not cancelled: calls in progress are paid for, and kept.
+                    # Other calls in progress are not cancelled: they are paid for and logged.
                     out_of_budget.append(error)
                 if out_of_budget:
                     return
@@ -191,7 +193,7 @@ class _Sides:
         return [pairs[place] for place in range(len(examples))]
 
     def result(self, pairs: list[_Pair]) -> Comparison:
-        """The comparison, with a note on what a run does not reach."""
+        """The comparison. Gives a note if a side does not choose the node."""
         node, count = self.reporter.node, len(pairs)
         for learned in (False, True):
             lost = sum(_is_lost(pair[learned].answer, pair[not learned].answer) for pair in pairs)
@@ -246,7 +248,7 @@ class _Sides:
 
 
 def _is_lost(answer: RunAnswer, other: RunAnswer) -> bool:
-    """Whether a run does not reach the node with this answer, where it does with the other."""
+    """Whether a run reaches the node with the other answer but not with this one."""
     return answer.chosen is False and bool(other.chosen)
 
 

@@ -1,5 +1,5 @@
-"""DSPy examples from transitions, and from those the ones that a node's predictors are trained
-with: JSON alone, as the model sees it, without secrets."""
+"""DSPy examples from transitions, and the training examples of a node's predictors. They contain
+only JSON, in the form that the model sees, without secrets."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ if TYPE_CHECKING:
 
 
 BAE: Final = "bae"
-"""The key of an example for bae alone: where it comes from, and what no other key has."""
+"""The key of an example for bae's metadata, such as its origin."""
 RESERVED: Final = frozenset(
     {"node_type", "next_node_type", "next_node", "run_id", "root", "corrected", BAE}
 )
-"""The keys of an example that are no fields of a node; a field of that name has an underscore
-after it."""
+"""The keys of an example that are not fields of a node. A field with such a name gets an underscore
+at its end."""
 WITHOUT: Final = "without"
-"""Under `BAE`: the parts of a node that an example is not to count for."""
+"""Under `BAE`: the parts of a node for which an example does not count."""
 
 
 def trace_to_examples(trace: Sequence[Node] | GraphResult[Any]) -> list[Any]:
-    """One `dspy.Example` for each transition of a trace, or of a result's.
+    """Make a `dspy.Example` for each transition of a trace or of a result.
 
-    An example has the fields of the node that the run was at, as JSON, and `node_type`, which are
-    its inputs; and `next_node_type`, `next_node` with the `fields` of the node that came and the
-    `context` they were filled in, `run_id`, `root` and `corrected`. The end of a run is one to
-    "None" if the LM could have continued. Steps of written bodies are examples too, though nothing
-    is trained with them: see `fill_examples` and `choice_examples`. Secrets are left out.
+    The inputs of an example are the fields of the current node, as JSON, and `node_type`. The other
+    keys are `next_node_type`, `next_node` with the `fields` of the next node and the `context` of
+    its fill, `run_id`, `root` and `corrected`. If the run ended although the LM could have
+    continued, the last transition leads to "None". Steps of written bodies are examples too, but
+    are not used for training: see `fill_examples` and `choice_examples`. Secrets are left out.
     """
-    found = transitions_of(trace)
-    classes = [type(each.node) for each in found]
-    secrets = Secrets([*classes, *(type(e.next_node) for e in found if e.next_node)])
-    return [example_of(each, secrets) for each in found]
+    transitions = transitions_of(trace)
+    classes = [type(each.node) for each in transitions]
+    secrets = Secrets([*classes, *(type(e.next_node) for e in transitions if e.next_node)])
+    return [example_of(each, secrets) for each in transitions]
 
 
 async def examples_from(
@@ -74,56 +74,55 @@ async def examples_from(
     evals: bool = False,
     without: Iterable[str] = (),
 ) -> list[Any]:
-    """The steps of the runs of a graph to learn from, as a list of `dspy.Example`:
+    """Read the steps of a graph's runs as a list of `dspy.Example` to learn from:
 
     ```python
     examples = await examples_from(journal, graph)
     ```
 
-    They are the steps that an LM took in runs that have ended, those of graphs inside them too,
-    the newest run first, at most `limit`. If a person forked a run with another value for a field
-    that the LM had filled, theirs is the answer, whether or not the fork has ended, and the LM's
-    own is left out; of several such the newest counts. It is the answer to the same question in
-    other runs, too: an equal node, the same class to fill, and the same context.
+    These are the steps that an LM took in ended runs and their inner graphs, the newest run first,
+    at most `limit`. If a person corrected a field by forking a run, the corrected answer replaces
+    the LM's answer, whether or not the fork has ended. The newest correction wins. It also replaces
+    the answer to the same question in other runs: an equal node, the same class to fill, and the
+    same context.
 
-    Steps that are known only in part, because something was redacted or is a secret, are left out,
-    and so are runs that today's classes cannot read, with a warning. Runs belong to a graph by its
-    name: if that has changed, give the old one with `was`.
+    Steps with redacted or secret values are left out. Runs that today's classes cannot read are
+    left out with a warning. Runs are found by the name of the graph: if it has changed, pass the
+    old name as `was`.
 
-    Runs of evaluations, by `bae eval` and `bae.evals.evaluate`, are left out, since a case that was
-    learned measures nothing; corrections in them count all the same. Give `evals=True` to learn
-    from them too. `without` has the ids of runs to leave out, with the corrections in them.
+    Runs of evaluations are left out, since a case that was learned measures nothing, but
+    corrections in them count. Pass `evals=True` to learn from them too. `without` has ids of runs
+    to leave out together with their corrections.
     """
     from bae.optimizer.splits import with_corrections
 
-    found = await transitions_from(
+    transitions = await transitions_from(
         journal, graph, limit=limit, was=was, evals=evals, without=without
     )
     secrets = Secrets(every_node(graph))
 
     def convert() -> list[Any]:
         examples: list[Any] = []
-        for each in found:
-            # A serializer, or a computed field, may need what is missing.
+        for each in transitions:
+            # A serializer or a computed field may need a missing value.
             with suppress(BaeLMError):
                 examples.append(example_of(each, secrets))
-        if len(examples) < len(found):
+        if len(examples) < len(transitions):
             log.warning(
                 "steps in runs of %s were left out: %d because what an LM saw there cannot be "
                 "shown without what no journal keeps",
-                *(graph.name, len(found) - len(examples)),
+                *(graph.name, len(transitions) - len(examples)),
             )
         return with_corrections(examples)
 
-    # In a thread however few they are: importing DSPy alone takes seconds.
+    # Always in a thread, since importing DSPy takes seconds.
     return await in_thread(convert)
 
 
 def example_of(transition: Transition, secrets: Secrets | None = None) -> Any:
-    """The `dspy.Example` of a transition, as `trace_to_examples` has them.
+    """The `dspy.Example` of a transition, in the form of `trace_to_examples`.
 
-    `secrets` knows the fields that are not to be shown; without, those of the two nodes are looked
-    at.
+    `secrets` knows the secret fields of all classes. By default only the two nodes are considered.
     """
     node, following = transition.node, transition.next_node
     if secrets is None:
@@ -143,7 +142,7 @@ def example_of(transition: Transition, secrets: Secrets | None = None) -> Any:
     inputs = list(values)
     example["next_node_type"] = _name_of(transition)
     example["next_node"] = (
-        None if following is None else _made(following, secrets.fields(type(following)))
+        None if following is None else _answer_of(following, secrets.fields(type(following)))
     )
     example["run_id"] = transition.run_id
     example["root"] = transition.root or transition.run_id
@@ -158,20 +157,20 @@ def example_of(transition: Transition, secrets: Secrets | None = None) -> Any:
 
 
 def part_examples(cls: type[Node], part: NodePart, examples: Iterable[Any]) -> list[Any]:
-    """The examples to train one part of a node class with."""
+    """The training examples of one part of a node class."""
     return (fill_examples if part == "fill" else choice_examples)(cls, examples)
 
 
 def fill_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
-    """The examples to train the fill of a node class with: those that led to such a node and were
-    filled by the LM, with the inputs and outputs of
-    `dspy.Predict(with_source(node_to_signature(cls)))` by their names there. None for a class with
-    `Tools`: the answer depends on results that the example does not show."""
+    """The training examples for the fill of a node class: the transitions to such a node that the
+    LM filled, with the inputs and outputs of `dspy.Predict(with_source(node_to_signature(cls)))`.
+    Empty for a class with `Tools`, whose answer depends on results that the example does not
+    show."""
     if not is_trained(cls):
         return []
     signature = with_source(node_to_signature(cls))
     required = {field.name for field in plan_of(cls).plain if field.required}
-    found: list[Any] = []
+    demos: list[Any] = []
     for example in examples:
         made = example.get("next_node")
         if not isinstance(made, Mapping) or not _is_about(example, "fill", cls):
@@ -181,19 +180,19 @@ def fill_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
         if required <= fields.keys():
             known = {**previous_of(example), "context": parts.get("context")}
             corrected = example.get("corrected") or ()
-            found.append(_with_origin(demo_of(signature, known, fields), example, corrected))
-    return found
+            demos.append(_with_origin(demo_of(signature, known, fields), example, corrected))
+    return demos
 
 
 def choice_examples(cls: type[Node], examples: Iterable[Any]) -> list[Any]:
-    """The examples to train the choice of a node class with: those that went on from such a node
-    as the LM chose, as `known` and `choice`. None where there is nothing for it to choose."""
+    """The training examples for the choice of a node class: the transitions from such a node that
+    the LM chose, as `known` and `choice`. Empty if the LM has nothing to choose."""
     plan = plan_of(cls, strict=True)
     if not chooses(cls):
         return []
     names, example = names_of(plan.offered), load_dspy("choice_examples").Example
     return [
-        # A correction of fields accepts the choice: nothing of that was corrected.
+        # A person who corrects fields accepts the choice, so the choice is not corrected.
         _with_origin(example(known=previous_of(each), choice=choice).with_inputs("known"), each, [])
         for each in examples
         if _is_about(each, "choice", cls) and (choice := each.get("next_node_type")) in names
@@ -207,8 +206,8 @@ def _with_origin(made: Any, example: Any, corrected: Sequence[str]) -> Any:
 
 
 def root_of(example: Any) -> str:
-    """The run that an example comes from in the first place; empty where it does not say. It may be
-    one of `trace_to_examples`, of `fill_examples` or of `choice_examples`."""
+    """The original run of an example, before any forks, or empty. The example may come from
+    `trace_to_examples`, `fill_examples` or `choice_examples`."""
     root = example.get("root")
     if isinstance(root, str) and root and "next_node_type" in example:
         return root
@@ -216,17 +215,17 @@ def root_of(example: Any) -> str:
 
 
 def previous_of(example: Any) -> Any:
-    """The previous node of an example, by its class, as a prompt has it."""
+    """The previous node of an example by its class, in the form of a prompt."""
     known = metadata_of(example).get("source")
     if known is not None:
         return known
-    # It was made by hand: every other key is a field.
+    # In an example that was made by hand, every other key is a field.
     fields = {n: v for n, v in example.items() if n not in RESERVED}
     return {str(example.get("node_type")): fields}
 
 
 def _is_about(example: Any, part: NodePart, cls: type[Node]) -> bool:
-    """Whether an example is one for a part of a class, and not to be left out of it."""
+    """Whether an example counts for a part of a class."""
     about = metadata_of(example)
     if part in (about.get(WITHOUT) or ()) or (part == "fill" and about.get("by", "lm") != "lm"):
         return False
@@ -238,9 +237,9 @@ def _is_about(example: Any, part: NodePart, cls: type[Node]) -> bool:
 
 
 def metadata_of(example: Any) -> dict[str, Any]:
-    """What an example says for bae alone; empty if it was made by hand."""
-    found = example.get(BAE)
-    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
+    """bae's metadata of an example. Empty if the example was made by hand."""
+    metadata = example.get(BAE)
+    return cast(dict[str, Any], metadata) if isinstance(metadata, dict) else {}
 
 
 def _address(cls: type[Any]) -> str:
@@ -248,7 +247,7 @@ def _address(cls: type[Any]) -> str:
 
 
 def _name_of(transition: Transition) -> str:
-    """The name by which the model knows what it has chosen."""
+    """The model's name for the chosen class."""
     for name, cls in names_of(plan_of(type(transition.node)).offered).items():
         if cls is transition.next_type:
             return name
@@ -256,7 +255,7 @@ def _name_of(transition: Transition) -> str:
 
 
 def _seen(node: Node, hidden: frozenset[str]) -> Any:
-    """What a model sees of a node, without what is hidden, and without what may be made of that."""
+    """The part of a node that a model sees, without hidden fields and values computed from them."""
     if not hidden:
         return seen_of(node)
     cls = type(node)
@@ -265,9 +264,9 @@ def _seen(node: Node, hidden: frozenset[str]) -> Any:
     return _shown_values(cls, {n: v for n, v in node.__dict__.items() if n not in hidden})
 
 
-def _made(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:
-    """What the LM is to answer for a node, and what is looked up for it before; None where that is
-    hidden, or is nothing that the model could have said."""
+def _answer_of(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:
+    """The LM's answer for a node, and the context of its fill. None if the answer is hidden, or if
+    no JSON stands for it."""
     cls = type(node)
     asked = asked_fields(cls)
     if not hidden.isdisjoint(asked) or not all(name in node.__dict__ for name in asked):
@@ -275,7 +274,7 @@ def _made(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:
     fields = _answer(node, asked)
     if fields is None:
         return None
-    # A field with its default was not there when the model was asked.
+    # The model did not see a field with its default.
     resolved = {
         field.name: node.__dict__[field.name]
         for field in plan_of(cls).context
@@ -287,7 +286,7 @@ def _made(node: Node, hidden: frozenset[str]) -> dict[str, Any] | None:
 
 
 def _shown_values(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Some fields of a node, exactly as a model is shown them."""
+    """Some fields of a node, exactly as a model sees them."""
     known = {name: value for name, value in values.items() if name in cls.__pydantic_fields__}
     if not known:
         return {}
@@ -295,7 +294,8 @@ def _shown_values(cls: type[Node], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer(node: Node, asked: tuple[str, ...]) -> dict[str, Any] | None:
-    """The fields of a node in a form that the class accepts from a model; None if one has none."""
+    """The fields of a node as JSON that the class accepts from a model. None if a field has no such
+    form."""
     answer: dict[str, Any] = {}
     for name in asked:
         forms = list(_json_forms(type(node), name, node.__dict__[name]))
@@ -306,9 +306,8 @@ def _answer(node: Node, asked: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _json_forms(cls: type[Node], name: str, value: Any) -> Iterator[tuple[Any, bool]]:
-    """The JSON forms of a value of a field that the class accepts: as the field serializes it, and
-    as a journal does, without serializers of the class; each with whether it reads back the
-    same."""
+    """The JSON forms of a field's value that the class accepts: the form of the field's serializer,
+    and the form of a journal. Each comes with whether it reads back as an equal value."""
 
     def serializer() -> SchemaSerializer:
         return SchemaSerializer(field_schema(cls, name), cast(Any, model_config_of(cls)))
@@ -324,28 +323,28 @@ def _json_forms(cls: type[Node], name: str, value: Any) -> Iterator[tuple[Any, b
             form = write()
             same = validated(cls, {name: form}, frozenset({name}))[name] == value
             yield in_order(form, value), same
-        except Exception:  # serializers and validators are code of the node's own
+        except Exception:  # the node's own serializers and validators may raise anything
             continue
 
 
 def examples_in(trainset: Any) -> list[Any]:
-    """The examples to learn from. Traces and results among them are made examples of."""
-    found: list[Any] = []
+    """The examples of a training set. Traces and results are converted to examples."""
+    examples: list[Any] = []
     single = (GraphResult, str, bytes, Mapping, Node)
     is_list = isinstance(trainset, Iterable) and not isinstance(trainset, single)
     each: Any
     for each in cast("Iterable[Any]", trainset if is_list else [trainset]):
         if isinstance(each, GraphResult) or _is_trace(each):
-            found += trace_to_examples(cast(Any, each))
+            examples += trace_to_examples(cast(Any, each))
         elif is_list and hasattr(each, "items") and "next_node_type" in each:
-            found.append(each)
+            examples.append(each)
         else:
             raise TypeError(
                 f"the trainset has {each!r:.80} in the place of an example: give what "
                 "examples_from(journal, graph) or trace_to_examples(trace) returns, or a list of "
                 "traces or of results"
             )
-    return found
+    return examples
 
 
 def _is_trace(given: Any) -> bool:

@@ -1,5 +1,5 @@
-"""Optimize, compare, write if better: what the runs of a journal teach is learned for each node
-of a graph, proved on runs that were held out, and written to a directory where it is better."""
+"""`Improvement`: learn a prompt for each node of a graph from the runs of a journal, compare it on
+held-out runs, and write it to a directory if it is better."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class PromptVerdict(StrEnum):
-    """What was found about a learned prompt. The value is its text."""
+    """The verdict on a learned prompt. Its value is its text."""
 
     BETTER = "better"
     MAYBE_BETTER = "better, not beyond chance"
@@ -58,17 +58,18 @@ class PromptVerdict(StrEnum):
 
 
 CALLS: Final = ".calls"
-"""The folder of the call log, inside the directory. Git ignores it: calls hold what users typed,
-and the artifacts beside it belong in git."""
+"""The folder of the call log inside the directory. Git ignores it, since calls contain texts of
+users, whereas the artifacts next to it belong in git."""
 
 
 @dataclass(slots=True)
 class PartResult:
-    """What was done for one part of a node, its `fill` or its `choice`.
+    """The result for one part of a node, its `fill` or its `choice`.
 
-    `examples` are all there were, `train` those to learn from, which ask so many different
-    `questions`, and `held_out` those to compare on; `corrected_train` and `corrected_held_out`
-    were corrected by people. `existing` is the score of the artifact in the directory.
+    `examples` is the number of all examples. `train` examples were used to learn from, with
+    `questions` different questions, and `held_out` examples to compare. People have corrected
+    `corrected_train` and `corrected_held_out` of them. `existing` is the score of the artifact that
+    was in the directory.
     """
 
     node: str
@@ -88,7 +89,8 @@ class PartResult:
 
 @dataclass(slots=True)
 class Misfit:
-    """An artifact in the directory that does not fit its node; `stays` if nothing replaced it."""
+    """An artifact in the directory that does not fit its node. `stays` is False once it was
+    replaced."""
 
     file: Path
     why: str
@@ -97,30 +99,30 @@ class Misfit:
 
 @dataclass(slots=True)
 class Improvement:
-    """Learns from the runs of a journal, and writes the learned prompts that make the graph better:
+    """Learns prompts from the runs of a journal and writes those that make the graph better:
 
     ```python
-    found = await Improvement(graph, journal, "learned", lm="local").run()
+    improvement = await Improvement(graph, journal, "learned", lm="local").run()
     ```
 
-    The share `held_out` of the finished runs is only compared on. Each of the `nodes`, or of all,
-    is optimized on the others, asked with and without the learned prompt on what was held out, and
-    written to the directory if it is better: `certain` writes only what is better beyond chance,
-    `force` also what is not better. What the directory has already is replaced only by something
-    better. Runs of evaluations are left out unless `evals`, and so are those with an id in
-    `without`. `options` are those of the optimizer; the other arguments are as for
-    `aoptimize_node`.
+    The share `held_out` of the finished runs is held out. For each of the `nodes`, by default all,
+    a prompt is learned from the other runs, compared on the held-out runs, and written to the
+    directory if it is better. With `certain`, only a significant gain counts; with `force`, prompts
+    that are not better are written too. An existing artifact is replaced only by a better one. Runs
+    of evaluations are left out unless `evals` is True, and so are runs with an id in `without`.
+    `options` are options of the optimizer. The other arguments are as for `aoptimize_node`.
 
-    Every answer is kept in the directory, in `.calls`, until all is done and written: interrupted,
-    failed or out of budget, the same optimization resumes and pays for no answer twice.
+    Every answer is stored in `.calls` in the directory until everything is done and written. If the
+    optimization is interrupted, fails or runs out of budget, run it again: it pays for no answer
+    twice.
 
-    The results are there also if it fails or is interrupted: `parts` has a `PartResult` for each
-    part of a node with examples, `files` what was written, `misfits` the artifacts that do not fit
-    their nodes. `done` says whether every node was reached; `out_of_budget` is the message of the
-    budget if it was spent first. `train_count` and `held_out_count` are numbers of examples;
-    `repeated` were not held out since they ask the same as others, `from_evals` come from
-    evaluations, and `left_out` from runs in `without`. `calls` are the LM calls, and `kept` is how
-    many answers the directory keeps for another try.
+    The results are available even after a failure or an interruption. `parts` has a `PartResult`
+    for each part of a node with examples, `files` the written files, `misfits` the artifacts that
+    do not fit their nodes. `done` says whether all nodes were optimized. `out_of_budget` is the
+    message of the budget if it ran out. `train_count` and `held_out_count` are numbers of examples;
+    `repeated` were not held out because they repeat a question, `from_evals` come from evaluations,
+    and `left_out` from runs in `without`. `calls` counts LM calls. `kept` is how many answers the
+    directory keeps for another try.
     """
 
     graph: Graph[Any, Any]
@@ -159,20 +161,20 @@ class Improvement:
     _held_out: list[Any] = field(default_factory=list[Any], init=False, repr=False)
 
     async def run(self) -> Self:
-        """Do all of it. Raises `bae-optimize-nothing` if there is nothing to learn from, and
-        `bae-optimizing-elsewhere` if another process writes to the directory."""
+        """Learn, compare and write. Raises `bae-optimize-nothing` if there is nothing to learn
+        from, and `bae-optimizing-elsewhere` if another process writes to the directory."""
         given: Any = self.metric
         judges = cast("Mapping[Any, Any]", given) if isinstance(given, Mapping) else {None: given}
         for judge in judges.values():
             if isinstance(judge, Judge):
                 judge.ready()
         async with self._log() as log:
-            found = await self._examples()
+            by_node = await self._read_examples()
             for part in self.parts:
                 self._report(Progress(part.node, part.part, "read", note=_counts(part)))
             learnable = {
                 cls: parts
-                for cls, parts in found.items()
+                for cls, parts in by_node.items()
                 if any(part.verdict != PromptVerdict.TOO_FEW_EXAMPLES for part in parts)
             }
             existing = self._existing(learnable)
@@ -189,7 +191,7 @@ class Improvement:
 
     @property
     def unwritten(self) -> list[PartResult]:
-        """What was learned and not written, though `force` would write it."""
+        """The learned parts that were not written but that `force` would write."""
         return [
             part
             for part in self.parts
@@ -198,42 +200,43 @@ class Improvement:
 
     @property
     def useful(self) -> bool:
-        """Whether it is done, and the directory has something better than the plain prompts: new,
-        or from before and as good as what was learned now."""
+        """Whether it is done and the directory has a better prompt than the plain one: a new
+        prompt, or an existing prompt that is as good as the new one."""
         as_good = (PromptVerdict.UNCHANGED, PromptVerdict.NO_BETTER_THAN_EXISTING)
         return self.done and any(part.written or part.verdict in as_good for part in self.parts)
 
-    async def _examples(self) -> dict[type[Node], list[PartResult]]:
-        """Read the journal, hold a share of its runs out, and count what there is for each node."""
+    async def _read_examples(self) -> dict[type[Node], list[PartResult]]:
+        """Read the journal, hold out a share of its runs, and count the examples of each node."""
         from bae.optimizer.examples import examples_from
         from bae.optimizer.splits import split_apart
 
         graph, journal = self.graph, self.journal
-        every = named = await examples_from(journal, graph, evals=True)
+        every = wanted = await examples_from(journal, graph, evals=True)
         if self.without:
-            named = await examples_from(journal, graph, evals=True, without=self.without)
-        kept = [
+            wanted = await examples_from(journal, graph, evals=True, without=self.without)
+        usable = [
             each
-            for each in named
+            for each in wanted
             if self.evals
             or not is_eval_run(str(each["root"]))
-            # A fork counts. The mark is in other runs that ask the same, too.
+            # A correction in a fork counts. Other runs with the same question have its mark too.
             or (each["corrected"] and not is_eval_run(str(each["run_id"])))
         ]
-        self.from_evals = len(named) - len(kept)
-        # Without a mistaken fork, the run that it was forked from counts again.
-        self.left_out = max(0, len(every) - len(named))
-        if not kept:
+        self.from_evals = len(wanted) - len(usable)
+        # Leaving out a fork can add examples, since its parent's answers count again.
+        self.left_out = max(0, len(every) - len(wanted))
+        if not usable:
             raise self._nothing()
-        self._train, self._held_out, repeated = split_apart(kept, self.held_out, self.seed)
+        self._train, self._held_out, repeated = split_apart(usable, self.held_out, self.seed)
         self.train_count, self.held_out_count = len(self._train), len(self._held_out)
         self.repeated = len(repeated)
         classes = self.nodes or every_node(graph)
-        found = {cls: [*self._counted(cls)] for cls in classes}
+        by_node = {cls: [*self._count_parts(cls)] for cls in classes}
         for cls in classes:
-            if not found[cls] and (why := why_untrained(cls)):  # else optimize_node reports it
+            # With examples, optimize_node reports this.
+            if not by_node[cls] and (why := why_untrained(cls)):
                 self._report(Progress(cls.__name__, "fill", "skipped", note=why))
-        self.parts = [part for parts in found.values() for part in parts]
+        self.parts = [part for parts in by_node.values() for part in parts]
         if not self.parts:
             names = ", ".join(cls.__name__ for cls in classes)
             raise BaeError(
@@ -242,9 +245,9 @@ class Improvement:
                 code="bae-optimize-nothing",
                 fix="name another node, or run the graph with this journal until it gets there",
             )
-        return found
+        return by_node
 
-    def _counted(self, cls: type[Node]) -> Iterator[PartResult]:
+    def _count_parts(self, cls: type[Node]) -> Iterator[PartResult]:
         from bae.optimizer.examples import part_examples
         from bae.optimizer.splits import distinct
 
@@ -268,7 +271,7 @@ class Improvement:
                 )
 
     def _existing(self, learnable: Collection[type[Node]]) -> dict[type[Node], Artifact]:
-        """The artifacts that the directory has. One that does not fit counts as none."""
+        """Load the artifacts of the directory. An artifact that does not fit is ignored."""
         misfits: dict[type[Node], ArtifactError] = {}
         existing = load_artifacts(self.graph, self.directory, misfits=misfits)
         for cls, error in misfits.items():
@@ -302,8 +305,8 @@ class Improvement:
         }
 
         async def comparisons(after: NodePredictor) -> dict[str, Comparison]:
-            found = await compare(cls, after, self._held_out, self.metric, **asked)
-            return {each.part: each for each in found}
+            compared = await compare(cls, after, self._held_out, self.metric, **asked)
+            return {each.part: each for each in compared}
 
         predictor = await aoptimize_node(
             cls,
@@ -316,22 +319,22 @@ class Improvement:
             **asked,
             **self.options,
         )
-        found = artifact_of(predictor)
+        artifact = artifact_of(predictor)
         compared = await comparisons(predictor)
         before: dict[str, Comparison] = {}
         if existing is not None:
-            same = [part for part in PARTS if getattr(existing, part) == getattr(found, part)]
+            same = [part for part in PARTS if getattr(existing, part) == getattr(artifact, part)]
             other = existing.model_copy(update=dict.fromkeys(same))
             before = await comparisons(predictor_of(cls, other))
         for part in parts:
             if part.verdict == PromptVerdict.TOO_FEW_EXAMPLES:
                 continue
-            notes = found.made.notes if found.made is not None else []
+            notes = artifact.made.notes if artifact.made is not None else []
             part.notes += [each for each in notes if each.startswith(f"{part.part}: ")]
             part.comparison = compared.get(part.part)
             if part.part in before:
                 part.existing = before[part.part].after
-            learned = getattr(found, part.part)
+            learned = getattr(artifact, part.part)
             if learned is None:
                 part.verdict = PromptVerdict.NOTHING_LEARNED
             elif existing is not None and getattr(existing, part.part) == learned:
@@ -339,22 +342,22 @@ class Improvement:
             else:
                 part.verdict = verdict_on(part.comparison, part.existing, held_out=part.held_out)
             part.written = is_written(part.verdict, force=self.force, certain=self.certain)
-        self._write(cls, found, existing, [part for part in parts if part.written])
+        self._write(cls, artifact, existing, [part for part in parts if part.written])
 
     def _write(
         self,
         cls: type[Node],
-        found: Artifact,
+        artifact: Artifact,
         existing: Artifact | None,
         parts: Sequence[PartResult],
     ) -> None:
-        """Write what is better. An existing part that is not replaced stays."""
+        """Write the better parts. Existing parts that are not replaced stay."""
         if not parts:
             return
         scores: dict[NodePart, Any] = {part.part: scores_of(part) for part in parts}
-        made = found.made and found.made.model_copy(update={"held_out": scores})
-        found = found.model_copy(update={"made": made})
-        artifact = found.keeping(existing, [part for part in PARTS if part not in scores])
+        made = artifact.made and artifact.made.model_copy(update={"held_out": scores})
+        artifact = artifact.model_copy(update={"made": made})
+        artifact = artifact.keeping(existing, [part for part in PARTS if part not in scores])
         files = save_artifacts({cls: artifact}, self.directory, among=self.graph)
         self.files += files
         for each in self.misfits:
@@ -362,8 +365,8 @@ class Improvement:
 
     @asynccontextmanager
     async def _log(self) -> AsyncGenerator[CallLog]:
-        """The call log in the directory, which this process has to itself. It stays for as long as
-        the same optimization could use it."""
+        """The call log in the directory, locked for this process. It is deleted when the same
+        optimization has no more use for it."""
         directory = Path(self.directory)
         folder = directory / CALLS
         made = _make(folder)
@@ -376,7 +379,7 @@ class Improvement:
             finally:
                 self.calls = log.statistics()
                 try:
-                    with suppress(BaeError):  # one that cannot be read stays: it may hold answers
+                    with suppress(BaeError):  # keep an unreadable log: it may contain answers
                         self.kept = await log.open()
                         counted = True
                 finally:
@@ -385,7 +388,7 @@ class Improvement:
                     self.kept = 0
                     shutil.rmtree(folder, ignore_errors=True)
                     for each in made:
-                        with suppress(OSError):  # it has artifacts now
+                        with suppress(OSError):  # a directory with artifacts is not empty
                             os.rmdir(each)
 
     def _nothing(self) -> BaeError:
@@ -435,14 +438,15 @@ def is_written(verdict: PromptVerdict, *, force: bool, certain: bool) -> bool:
 
 
 def scores_of(part: PartResult) -> dict[str, Any]:
-    """How a part compares on the held-out examples, as JSON values."""
+    """The scores of a part on the held-out examples, as JSON values."""
     compared = part.comparison
     if compared is None:
         return {"n": part.held_out}
-    found = {each: getattr(compared, each) for each in ("before", "after", "difference")}
+    intervals = {each: getattr(compared, each) for each in ("before", "after", "difference")}
     names = ("mean", "low", "high", "level")
     rounded = {
-        key: {name: round(getattr(each, name), 4) for name in names} for key, each in found.items()
+        key: {name: round(getattr(each, name), 4) for name in names}
+        for key, each in intervals.items()
     }
     return {"n": compared.n, **rounded}
 
@@ -451,7 +455,7 @@ _log = logging.getLogger("bae.optimizer")
 
 
 def _counts(part: PartResult) -> str:
-    """What there is to learn a part from."""
+    """The counts of a part's examples, as a text."""
     counts = f"{part.train} to learn from, {part.held_out} held out"
     if not part.corrected_train and not part.corrected_held_out:
         return counts
@@ -459,7 +463,7 @@ def _counts(part: PartResult) -> str:
 
 
 def _make(folder: Path) -> list[Path]:
-    """Make the folder of the call log, and return the directories that had to be made for it."""
+    """Make the folder of the call log. Returns the parent directories that were made too."""
     made = [each for each in folder.parents if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -475,8 +479,8 @@ def _make(folder: Path) -> list[Path]:
 
 
 def _lock(file: Path, directory: Path) -> sqlite3.Connection:
-    """A lock that ends with the process, however that ends: one of SQLite, which every system
-    has."""
+    """Take a lock that ends with the process, however the process ends. SQLite's lock works on
+    every system."""
     database: sqlite3.Connection | None = None
     try:
         database = sqlite3.connect(file, timeout=0, isolation_level=None)

@@ -1,6 +1,5 @@
-"""Metrics of an optimization: what a user gives, be it nothing, a function in DSPy's manner,
-functions by node type or a judge, becomes one `PartMetric` for a node's fill and one for its
-choice."""
+"""Metrics of an optimization. A user passes nothing, a DSPy metric, functions by node class, or a
+judge; from that a `PartMetric` is made for a node's fill and for its choice."""
 
 from __future__ import annotations
 
@@ -21,17 +20,17 @@ from bae.prompts.questions import names_of
 from bae.prompts.values import asked_fields
 
 Metric = Callable[..., Any] | Mapping[type[Node], Callable[..., Any]] | None
-"""What scores answers: a function `(example, prediction, trace=None)` in DSPy's manner, a mapping
-from node classes to a `NodeMetric` each, a `Judge`, or None for bae's own."""
+"""A metric: a DSPy metric `(example, prediction, trace=None)`, a mapping from node classes to
+`NodeMetric` functions, a `Judge`, or None for bae's own metrics."""
 
 
 def metrics_for(cls: type[Node], part: NodePart, metric: Metric = None) -> PartMetric:
-    """The metric for one part of a node, of what a user gave for all of them.
+    """The metric for one part of a node, from the metric for the whole optimization.
 
-    Without one, choices are compared by name, and fields by `fields_metric`. A mapping and a judge
-    are for fields alone. A function is called for both, as DSPy calls one, with an example and a
-    prediction that have the fields by name, or `choice`. One of two parameters is refused: it might
-    be meant for an example and a prediction, or for two nodes.
+    With None, choices are compared by name and fields by `fields_metric`. A mapping or a judge
+    scores only fields. A function is called for fields and choices like a DSPy metric, with an
+    example and a prediction that have the fields by name, or `choice`. A function with two
+    parameters is refused, since it might expect an example and a prediction, or two nodes.
     """
     if part not in ("fill", "choice"):
         raise ValueError(f"part={part!r}: give 'fill' or 'choice'")
@@ -42,14 +41,14 @@ NO_ANSWER: Final = Score(0.0, "there is no valid answer")
 
 
 class PartMetric:
-    """How good answers are for one part of a node. Call it with an example and the JSON of an
-    answer, or None where the model gave no valid one."""
+    """Scores the answers of one part of a node. Call it with an example and the JSON of an answer,
+    or None if the model gave no valid answer."""
 
     def __init__(self, node: type[Node], part: NodePart, metric: Any) -> None:
         self.node = node
         self.part: NodePart = part
         self.accept = 1.0
-        """The score from which on an answer is good enough to be shown as an example."""
+        """The lowest score of an answer that is good enough for an example."""
         self._by_nodes: Callable[..., Any] = fields_metric
         self._function: Callable[..., Any] | None = None
         if isinstance(metric, Judge):
@@ -59,7 +58,7 @@ class PartMetric:
             _check_keys(given)
             self._by_nodes = given.get(node, fields_metric)
         elif metric not in (None, fields_metric, node_transition_metric):
-            self._function = _checked(metric)
+            self._function = _check_function(metric)
         if part == "fill" and isinstance(self._by_nodes, Judge):
             self.accept = self._by_nodes.threshold
 
@@ -71,8 +70,8 @@ class PartMetric:
         index: int | None = None,
         trace: Any = None,
     ) -> Score:
-        """Score an answer. `index`, the place of the example among the others, is for errors;
-        `trace` is passed on to a metric in DSPy's manner."""
+        """Score an answer. `index`, the position of the example, is for errors. `trace` is passed
+        on to a DSPy metric."""
         if answer is None:
             return NO_ANSWER
         place = self._place(example, index)
@@ -99,8 +98,8 @@ class PartMetric:
             return Score(float(same), why)
         names = {"node_type": self.node.__name__, "next_node_type": expected}
         shown = {name: value for name, value in names.items() if name not in example}
-        said = {"choice": chosen, "next_node_type": chosen}
-        return await self._call(example, shown, said, trace, place)
+        prediction = {"choice": chosen, "next_node_type": chosen}
+        return await self._call(example, shown, prediction, trace, place)
 
     async def _score_fill(
         self, example: Any, answer: Mapping[str, Any] | Node, place: str, trace: Any
@@ -108,13 +107,13 @@ class PartMetric:
         plan, keys, asked = plan_of(self.node, strict=True), self._keys(example), self._asked
         sourced = {each.name for each in plan.context}
         looked_up = {name: example[key] for name, key in keys.items() if name in sourced}
-        # What the model saw of the context need not be all there is of it.
+        # The model may have seen only a part of the context.
         context = read_back(self.node, looked_up)
-        given = self._made(answer, context) if isinstance(answer, Mapping) else answer
+        given = self._build(answer, context) if isinstance(answer, Mapping) else answer
         if isinstance(given, str):
             return Score(0.0, f"the answer is not valid: {given}")
         names = {name: key for name, key in keys.items() if name in asked}
-        expected = self._made({name: example[key] for name, key in names.items()}, context)
+        expected = self._build({name: example[key] for name, key in names.items()}, context)
         if isinstance(expected, str):
             raise BaeError(
                 f"{place}: what it expects does not fit {self.node.__name__}: {expected}",
@@ -123,26 +122,26 @@ class PartMetric:
             )
         if self._function is None:
             return await call_metric(self._by_nodes, expected, given, where=place)
-        # Both sides are the values that the class makes of the JSON, so that they can be compared.
+        # The class has parsed the JSON of both sides, so that they can be compared.
         shown = {key: getattr(expected, name) for name, key in names.items()}
-        said = {key: getattr(given, name) for name, key in names.items()}
-        return await self._call(example, shown, said, trace, place)
+        prediction = {key: getattr(given, name) for name, key in names.items()}
+        return await self._call(example, shown, prediction, trace, place)
 
     async def _call(
         self,
         example: Any,
         shown: Mapping[str, Any],
-        said: Mapping[str, Any],
+        prediction: Mapping[str, Any],
         trace: Any,
         place: str,
     ) -> Score:
-        """Call a metric as DSPy does: with the example, where more is shown, and a prediction."""
+        """Call a metric as DSPy does: with the example, extended by `shown`, and a prediction."""
         assert self._function is not None
         dspy = load_dspy("a metric in DSPy's manner")
         if not isinstance(example, dspy.Example):
             inputs = [name for name in example if name not in shown]
             example = dspy.Example(**example).with_inputs(*inputs)
-        given = (example.copy(**shown), dspy.Prediction(**said), trace, None, None)
+        given = (example.copy(**shown), dspy.Prediction(**prediction), trace, None, None)
         return await call_metric(
             self._function,
             *given[: _arity(self._function)],
@@ -156,22 +155,22 @@ class PartMetric:
         return asked_fields(self.node)
 
     def _keys(self, example: Any) -> dict[str, str]:
-        """The fields that an example has, each with what it is called there: a name that DSPy
-        needs for itself has an underscore after it."""
+        """The fields that an example has, each with its key there. If DSPy reserves the name of a
+        field, its key has an underscore at the end."""
         fields = self.node.__pydantic_fields__
-        found: dict[str, str] = {}
+        keys: dict[str, str] = {}
         for name in fields:
             other = f"{name}_"
             while other in fields:
                 other += "_"
-            # Under "bae" an example has where it is from.
+            # Under "bae" an example has its origin.
             key = name if name in example and (name != "bae" or other not in example) else other
             if key in example:
-                found[name] = key
-        return found
+                keys[name] = key
+        return keys
 
-    def _made(self, values: Mapping[str, Any], context: Mapping[str, Any]) -> Node | str:
-        """The node of these values, or why there is none."""
+    def _build(self, values: Mapping[str, Any], context: Mapping[str, Any]) -> Node | str:
+        """Build a node from these values. Returns the reason if they are invalid."""
         values = {name: value for name, value in values.items() if name in self._asked}
         try:
             built = build(self.node, self._asked, values, context)
@@ -190,19 +189,19 @@ class PartMetric:
 
 
 def read_back(cls: type[Node], shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of fields from what a model was shown of them; those that cannot be read back are left
-    out."""
-    found: dict[str, Any] = {}
+    """Validate the values of fields that a model was shown. Values that cannot be read back are
+    left out."""
+    values: dict[str, Any] = {}
     for name, value in shown.items():
         try:
-            found[name] = validated(cls, {name: value}, frozenset({name}))[name]
-        except Exception:  # validators are code of the node's own
+            values[name] = validated(cls, {name: value}, frozenset({name}))[name]
+        except Exception:  # the node's own validators may raise anything
             continue
-    return found
+    return values
 
 
-def _checked(metric: Any) -> Callable[..., Any]:
-    """The function that a user gave for every part."""
+def _check_function(metric: Any) -> Callable[..., Any]:
+    """Return the user's function. Raises TypeError if it cannot be a DSPy metric."""
     if not callable(metric):
         raise TypeError(
             f"{metric!r} is no metric: give a function (example, prediction, trace=None), a "
@@ -226,10 +225,11 @@ def _check_keys(metrics: Mapping[Any, Any]) -> None:
 
 
 def _arity(function: Callable[..., Any]) -> int:
-    """How many of example, prediction, trace, and the two that GEPA adds, a metric takes."""
+    """How many of a DSPy metric's arguments a function takes: example, prediction, trace, and two
+    that GEPA adds."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # written in C
+    except (TypeError, ValueError):  # a function written in C
         return 3
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):
         return 3

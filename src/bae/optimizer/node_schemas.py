@@ -1,5 +1,5 @@
-"""What an artifact records about node classes, to be refused when they have changed: the hash of
-the JSON schema of the fields, their sources, the successors and the texts of `NodeConfig`."""
+"""Schemas of node classes in artifacts, by which an artifact is refused after its class has
+changed: the fields with their types and sources, the successors, and the texts of `NodeConfig`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ PARTS: Final[tuple[NodePart, NodePart]] = ("fill", "choice")
 
 
 class NodeSchema(BaseModel):
-    """A node class as an artifact records it: `fields` by name, each with its JSON schema and its
-    source, and the successors in `leads_to`. `words` are the instruction of its `NodeConfig`, which
-    a learned one replaces, and the descriptions of its successors. `hash` is of all of them, in any
-    order."""
+    """The schema of a node class in an artifact: `fields` by name, each with its JSON schema and
+    its source, and the successors in `leads_to`. `words` are the instruction of its `NodeConfig`,
+    which a learned instruction replaces, and the descriptions of its successors. `hash` is a hash
+    of all of these, independent of their order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,17 +44,17 @@ class NodeSchema(BaseModel):
 def schema_of(cls: type[Node]) -> NodeSchema:
     """The schema of a node class.
 
-    Names, types, bounds, sources, successors and the texts of `NodeConfig` are in it. Descriptions
-    of fields, titles, examples, defaults and docstrings are not, nor is the order of anything.
+    It contains names, types, bounds, sources, successors and the texts of `NodeConfig`. It ignores
+    field descriptions, titles, examples, defaults, docstrings and order.
     """
     return once(cls, "schema", lambda: _make(plan_of(cls, strict=True)))
 
 
 def schema_changes(old: NodeSchema, new: NodeSchema) -> list[str]:
-    """What differs in `new`, one text for each field or successor; empty if nothing does."""
+    """The changes from `old` to `new`, one text for each field or successor."""
     if old.hash == new.hash:
         return []
-    found = [
+    changes = [
         *type_changes(old.fields, new.fields),
         *(f"it leads no more to {name}" for name in old.leads_to if name not in new.leads_to),
         *(f"it leads to {name} now" for name in new.leads_to if name not in old.leads_to),
@@ -64,11 +64,11 @@ def schema_changes(old: NodeSchema, new: NodeSchema) -> list[str]:
             if old.words.get(name) != new.words.get(name)
         ),
     ]
-    return found or ["its hash is not the one of its fields"]
+    return changes or ["its hash is not the one of its fields"]
 
 
 def type_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    """What differs between two sets of fields, by name, each with its type."""
+    """The changes between two sets of fields, given as types by name."""
     for name, text in old.items():
         if name not in new:
             yield f"{name} is gone (was {text})"
@@ -80,7 +80,7 @@ def type_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str
 
 
 def seen_fields(cls: type[Node]) -> dict[str, str]:
-    """What a model sees of a node: the fields by name, each with its type."""
+    """The fields of a node that a model sees, as types by name."""
 
     def find() -> dict[str, str]:
         shown = shown_fields(cls)
@@ -93,21 +93,21 @@ def seen_fields(cls: type[Node]) -> dict[str, str]:
 
 
 def is_filled(cls: type[Node]) -> bool:
-    """Whether a model is asked for fields of the class, and nodes have its answer: of a text that
-    was parsed they have the value alone."""
+    """Whether a model fills fields of the class and nodes still have its answer. A field with
+    `Text(parse)` has only the parsed value, not the text."""
     return bool(asked_fields(cls)) and not any(
         field.is_parsed for field in plan_of(cls, strict=True).plain
     )
 
 
 def is_trained(cls: type[Node]) -> bool:
-    """Whether fills of the class are learned from. A fill after tool calls is not: its answer
-    depends on results that no example shows, and training would have to call the tools again."""
+    """Whether fills of the class can be learned. A fill after tool calls cannot: its answer depends
+    on results that no example shows, and training would have to call the tools again."""
     return is_filled(cls) and plan_of(cls).tools is None
 
 
 def why_untrained(cls: type[Node]) -> str:
-    """Why fills of a class that a model fills are not learned from; empty where they are."""
+    """Why fills of a class cannot be learned. Empty if they can."""
     plan = plan_of(cls, strict=True)
     if any(field.is_parsed for field in plan.plain):
         return (
@@ -129,7 +129,8 @@ def chooses(cls: type[Node]) -> bool:
 
 
 def nodes_among(nodes: Graph[Any, Any] | Iterable[type[Node]], by: str) -> tuple[type[Node], ...]:
-    """The node classes of a graph, or those given, each once; `by` is the function called."""
+    """The node classes of a graph, or the given classes, without duplicates. `by` is the name of
+    the calling function."""
     from bae.graph import Graph
 
     if isinstance(nodes, Graph):
@@ -137,14 +138,14 @@ def nodes_among(nodes: Graph[Any, Any] | Iterable[type[Node]], by: str) -> tuple
     wrong = TypeError(f"{by} takes a Graph, or node classes, and not {nodes!r}")
     if isinstance(nodes, type) or not isinstance(cast(object, nodes), Iterable):
         raise wrong
-    found = tuple(dict.fromkeys(nodes))
-    if not all(is_node_class(cls) for cls in found):
+    classes = tuple(dict.fromkeys(nodes))
+    if not all(is_node_class(cls) for cls in classes):
         raise wrong
-    return found
+    return classes
 
 
 def is_node_class(value: object) -> bool:
-    """Whether something is a class of nodes."""
+    """Whether a value is a node class."""
     return isinstance(value, type) and issubclass(value, Node)
 
 
@@ -159,8 +160,8 @@ def _make(plan: NodePlan) -> NodeSchema:
         if cls is not NoneType and (description := plan_of(cls).description):
             words[f"description of {name}"] = description
     text = json.dumps([sorted(fields.items()), sorted(offered), sorted(words.items())])
-    found = hashlib.sha256(text.encode()).hexdigest()[:32]
-    return NodeSchema(hash=found, fields=fields, leads_to=list(offered), words=words)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return NodeSchema(hash=digest, fields=fields, leads_to=list(offered), words=words)
 
 
 def _type_text(cls: type[Node], name: str) -> str:
@@ -170,7 +171,7 @@ def _type_text(cls: type[Node], name: str) -> str:
         while schema["type"] == "default":
             schema = schema["schema"]
         made = _plain(GenerateJsonSchema().generate(schema, "validation"))
-    except Exception:  # a type that JSON does not have, or with code of its own that raises
+    except Exception:  # JSON has no such type, or the type's own code raises
         return type_name(cls.__pydantic_fields__[name].annotation)
     only: Any = made.get("type") if made.keys() == {"type"} else None
     return only or json.dumps(made, sort_keys=True, ensure_ascii=False)
@@ -180,17 +181,18 @@ _LEFT_OUT = ("title", "description", "default", "examples", "deprecated", "requi
 
 
 def _plain(schema: Any) -> Any:
-    """A JSON schema without titles, descriptions, defaults and examples, alternatives in order."""
+    """A JSON schema without titles, descriptions, defaults and examples, with sorted
+    alternatives."""
     if isinstance(schema, list):
         return [_plain(each) for each in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
-    found: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     for key, value in cast("dict[str, Any]", schema).items():
-        if key in ("properties", "$defs"):  # these have names of the user's
-            found[key] = {name: _plain(each) for name, each in value.items()}
+        if key in ("properties", "$defs"):  # their keys are the user's names
+            plain[key] = {name: _plain(each) for name, each in value.items()}
         elif key in ("enum", "anyOf", "oneOf"):
-            found[key] = sorted(_plain(value), key=lambda each: json.dumps(each, sort_keys=True))
+            plain[key] = sorted(_plain(value), key=lambda each: json.dumps(each, sort_keys=True))
         elif key not in _LEFT_OUT and not key.startswith("x-"):
-            found[key] = _plain(value)
-    return found
+            plain[key] = _plain(value)
+    return plain

@@ -1,5 +1,5 @@
-"""Optimizing a node class: its fill and its choice, each with its examples, under a budget, with a
-call log, and with progress reports."""
+"""`optimize_node`: optimize the fill and the choice of a node class, under a budget, with a call
+log and progress reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from bae.exceptions import describe
 from bae.graph import run_sync
-from bae.lm.signatures import says
+from bae.lm.signatures import has_instruction
 from bae.node import Node
 from bae.optimizer.calls import CallLog, backend_of, log_of, student_for, with_log
 from bae.optimizer.node_schemas import PARTS, NodePart, is_node_class, why_untrained
@@ -43,12 +43,12 @@ log = logging.getLogger("bae.optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where the optimization of one part of a node is.
+    """The progress of the optimization of one part of a node.
 
-    `calls` were answered by LMs and `from_log` by the call log, `earlier` of them in another
-    process; `scored` answers have a score, and `best` is the mean score of the best candidate so
-    far, if candidates are tried at all; once it is `compared`, of what was learned, on the examples
-    that were held out. `note` is a remark.
+    `calls` questions were answered by LMs and `from_log` by the call log, `earlier` of them from
+    another process. `scored` answers have a score. `best` is the mean score of the best candidate
+    so far, if the optimizer tries candidates; in the phase "compared", it is the score of the
+    learned prompt on the held-out examples. `note` is a remark.
     """
 
     node: str
@@ -64,7 +64,8 @@ class Progress:
 
 @dataclass(slots=True)
 class ProgressReporter:
-    """Reports the progress of one part to a listener. One that raises is not called again."""
+    """Reports the progress of one part to a listener. A listener that raises is not called
+    again."""
 
     node: str
     part: NodePart
@@ -88,8 +89,7 @@ class ProgressReporter:
             log.warning("progress raised, and is not called again: %s", describe(error))
 
     def note(self, text: str) -> None:
-        """Note something worth knowing, once: in the artifact, and to the listener or else in the
-        log."""
+        """Record a note once: for the artifact, and for the listener or the log."""
         if text not in self.notes:
             self.notes.append(text)
             if self.listener is None:
@@ -98,7 +98,7 @@ class ProgressReporter:
 
 
 MINIMUM = 10
-"""How many questions a part needs to be optimized, unless `minimum=` says otherwise."""
+"""The default for `minimum`: how many questions a part needs to be optimized."""
 
 
 async def aoptimize_node(
@@ -118,36 +118,36 @@ async def aoptimize_node(
     graph: Graph[Any, Any] | None = None,
     **options: Any,
 ) -> NodePredictor:
-    """Optimize how a node class is filled, and how its successor is chosen.
+    """Optimize the prompts of a node class: for its fill, and for the choice of its successor.
 
-    - `trainset`: examples, as `trace_to_examples` and `examples_from` return them, or traces or
-      results. Equal questions count once, with the corrected answer, or else the most frequent one.
-      A part with fewer than `minimum` questions stays as it is, with a note. `made` has the numbers
-      of `examples` and `questions`.
-    - `metric`: what scores an answer; see `metrics_for`.
-    - `lm`: the LM to optimize for: one of bae, its name, a `dspy.LM`, or None for the default.
-      An LM that is pinned to the class goes before it, as in a run; `made.model` says which it was.
-      It is looked for where a part has enough to learn from, and else not needed.
-    - `teacher`: the LM that gives examples and thinks of instructions; the same unless given.
-    - `optimizer`: "bootstrap", "miprov2" or "gepa"; `options` are what `OPTIONS` lists for it.
-    - `budget`: for everything that is asked, a judge's calls too. When it runs out, the optimizer
-      ends with the best it has, and a note in `made` says so. What is asked inside a budget of
-      the caller's raises when that one runs out.
-    - `seed`: the same one, with the same answers, gives the same result.
-    - `calls`: a `CallLog` or the path of one, to resume after the process was killed.
-    - `concurrency`: how many examples are asked at once; "bootstrap" asks one after the other.
-    - `progress`: called with a `Progress` now and then.
-    - `graph`: the graph that the class runs in, with whose system text it is asked. Without it, a
-      recalled value that the previous node has is shown twice, where a run shows it once.
+    - `trainset`: examples from `trace_to_examples` or `examples_from`, or traces or results. Equal
+      questions count once, with the corrected answer, or with the most frequent answer. A part with
+      fewer than `minimum` questions does not change, and a note says so. `made` has the numbers of
+      `examples` and `questions`.
+    - `metric`: scores an answer; see `metrics_for`.
+    - `lm`: the LM to optimize for: an LM, its name, a `dspy.LM`, or None for the default. An LM
+      that is pinned to the class takes precedence, as in a run; `made.model` names it. An LM is
+      needed only if a part has enough questions.
+    - `teacher`: the LM that answers examples and proposes instructions. The default is `lm`.
+    - `optimizer`: "bootstrap", "miprov2" or "gepa". `options` are listed in `OPTIONS`.
+    - `budget`: for all questions, including those of judges. When it runs out, the optimizer ends
+      with its best result, and a note in `made` says so. If the caller's own budget around this
+      call runs out, that raises.
+    - `seed`: the same seed with the same answers gives the same result.
+    - `calls`: a `CallLog` or its path, to resume after the process was killed.
+    - `concurrency`: how many examples are asked at once. "bootstrap" asks one after the other.
+    - `progress`: called with a `Progress` from time to time.
+    - `graph`: the graph of the class, whose system text is used. Without it, a recalled value that
+      the previous node has is shown twice, whereas a run shows it once.
 
-    An instruction that is found replaces that of the `NodeConfig`; a note in `made` says so. `best`
-    in `made` is the mean score on the examples that candidates were scored on, if there were any.
+    A learned instruction replaces the instruction of the `NodeConfig`, and a note in `made` says
+    so. `best` in `made` is the mean score on the examples that candidates were scored on, if any.
 
-    A question that the LM refuses, or that is too long for it, scores 0, and a note counts them; if
-    it took none, the part stays as it is. Any other failure of the LM but a wrong answer ends the
-    optimization with that error, and so do five refusals in a row of questions that are not too
-    long. Cancelled, it stops at once and leaves no thread behind, except that of a sync metric of
-    yours, which ends when that returns.
+    A question that the LM refuses, or that is too long for it, scores 0, and a note counts these.
+    If the LM refuses all, the part does not change. Any other error of the LM, except an invalid
+    answer, ends the optimization, and so do five refusals in a row of questions that are not too
+    long. If cancelled, it stops at once and leaves no thread behind, except the thread of a sync
+    metric, which ends when the metric returns.
     """
     from bae.optimizer.artifacts import Made
     from bae.optimizer.examples import examples_in, part_examples
@@ -161,8 +161,8 @@ async def aoptimize_node(
     settings = await in_thread(checked_options, optimizer, options)
     _check(node_cls, concurrency=concurrency, minimum=minimum, seed=seed)
     examples = await in_thread(examples_in, trainset)
-    found = {part: part_examples(node_cls, part, examples) for part in PARTS}
-    different = {part: distinct(each) for part, each in found.items()}
+    by_part = {part: part_examples(node_cls, part, examples) for part in PARTS}
+    different = {part: distinct(each) for part, each in by_part.items()}
     predictor = fresh_predictor(node_cls)
     untrained = why_untrained(node_cls)
     parts: list[NodePart] = [
@@ -172,7 +172,8 @@ async def aoptimize_node(
     ]
     about: dict[str, Any] = {"optimizer": optimizer, "seed": seed, "options": options}
     backends: dict[str, Backend] = {}
-    # Where nothing can be learned there may be no LM either, as where all nodes have one pinned.
+    # If nothing can be learned, there may be no default LM, for example if all nodes have pinned
+    # LMs.
     if any(len(different[part]) >= minimum for part in parts):
         student = backend_of(student_for(node_cls, lm), f"{node_cls.__name__} is to be optimized")
         teacher_backend = student if teacher is None else backend_of(teacher, "it is to teach")
@@ -189,11 +190,11 @@ async def aoptimize_node(
             reporter = ProgressReporter(node_cls.__name__, "fill", log, progress, phase="skipped")
             reporter.note(untrained)
         for part in parts:
-            chosen, asking = found[part], different[part]
+            chosen, asking = by_part[part], different[part]
             reporter = ProgressReporter(node_cls.__name__, part, log, progress)
             made.examples[part] = len(chosen)
-            if not chosen and any(found.values()):
-                # Nothing is amiss: a start, say, is chosen from and never filled.
+            if not chosen and any(by_part.values()):
+                # This is normal: a start node, for example, is never filled.
                 reporter.phase = "skipped"
                 reporter.report()
             elif len(asking) < minimum:
@@ -230,16 +231,18 @@ def _run_synchronously(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P,
 
     update_wrapper(call, work)
     call.__name__ = call.__qualname__ = "optimize_node"
-    call.__doc__ = "`aoptimize_node` for sync callers. Inside a running event loop await that one."
+    call.__doc__ = (
+        "`aoptimize_node` for sync callers. Inside a running event loop, await `aoptimize_node`."
+    )
     return call
 
 
 optimize_node = _run_synchronously(aoptimize_node)
-"""`aoptimize_node` for sync callers. Inside a running event loop await that one."""
+"""`aoptimize_node` for sync callers. Inside a running event loop, await `aoptimize_node`."""
 
 
 def _check(cls: Any, **numbers: Any) -> None:
-    """Refuse what nothing could be done with, before anything is asked."""
+    """Raise for arguments that cannot be used, before anything is asked."""
     if not is_node_class(cls):
         raise TypeError(f"optimize_node({cls!r:.80}): give a node class")
     for name, value in numbers.items():
@@ -251,7 +254,7 @@ def _check(cls: Any, **numbers: Any) -> None:
 def _replaces_written(cls: type[Node], predictor: NodePredictor) -> bool:
     plan = plan_of(cls)
     is_written = plan.instruction != plan.name
-    return is_written and not says(predictor.fill.signature, plan.instruction)
+    return is_written and not has_instruction(predictor.fill.signature, plan.instruction)
 
 
 def _too_few(count: int, questions: int, minimum: int) -> str:

@@ -1,5 +1,5 @@
-"""DSPy's optimizers by name, each with its options: bootstrapped few-shot examples, MIPROv2 and
-GEPA. They are sync, and run in a thread."""
+"""DSPy's optimizers by name, with their options: bootstrapped few-shot examples, MIPROv2 and GEPA.
+They are sync and run in a thread."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _MODELS: Final[Mapping[str, type[_Options]]] = {
 }
 
 OPTIMIZERS: Final = tuple(_MODELS)
-"""The names that `optimizer=` takes."""
+"""The values for `optimizer=`."""
 
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     name: {option: info.default for option, info in model.__pydantic_fields__.items()}
@@ -83,27 +83,28 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """The options of each optimizer, with their defaults.
 
-- `max_bootstrapped_demos`: how many answers of the teacher become examples, at most;
-  `max_labeled_demos`: up to how many examples answers of the runs are added. Each question is shown
-  once, and a corrected answer is shown as it is.
-- `max_rounds`: how often the teacher is asked about an example until its answer is good, each time
-  with the examples that it is shown in another order.
-- `accept`: the score of a good answer; by default that of the metric: 1, or a judge's threshold.
-- `max_fruitless`: how many examples more than `max_bootstrapped_demos` the teacher is asked about,
-  at most; by default 3 for each wanted one, and 4.
-- `num_candidates`: how many instructions and sets of examples MIPROv2 combines; `num_trials`: how
+- `max_bootstrapped_demos`: the most answers of the teacher that become examples in the prompt.
+- `max_labeled_demos`: the most examples in the prompt in total; the rest are answers from the runs.
+  Each question is shown once, and a corrected answer is shown unchanged.
+- `max_rounds`: how often the teacher is asked about an example until its answer is good. Each round
+  shows the teacher its examples in another order.
+- `accept`: the score of a good answer. The default comes from the metric: 1, or a judge's
+  threshold.
+- `max_fruitless`: how many more examples than `max_bootstrapped_demos` the teacher is asked about.
+  The default is 3 for each wanted example, plus 4.
+- `num_candidates`: how many instructions and sets of examples MIPROv2 combines. `num_trials`: how
   many combinations it tries.
-- `validation`: the share of the examples that candidates are scored on; they are made from the
-  rest. A run and its forks are on one side, unless there is one run alone.
-- `max_metric_calls`: how many answers GEPA scores in all; by default the calls of the budget, or
-  six times the examples. It ends earlier if an instruction is right about all.
+- `validation`: the share of the examples to score candidates on. Candidates are made from the
+  others. A run and its forks are on the same side, unless there is only one run.
+- `max_metric_calls`: how many answers GEPA scores in total. The default is the number of calls in
+  the budget, or six times the examples. GEPA ends earlier if an instruction gets all right.
 
-The others are DSPy's own.
+The other options are DSPy's own.
 """
 
 
 def checked_options(optimizer: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of an optimizer, with the defaults for those that are not given."""
+    """Check the options of an optimizer and add the defaults."""
     if optimizer not in OPTIMIZERS:
         raise ValueError(
             f"there is no optimizer {optimizer!r}: give one of {', '.join(OPTIMIZERS)}"
@@ -123,8 +124,7 @@ def checked_options(optimizer: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_optimizer(name: str, training: Training) -> Any:
-    """Have an optimizer do its work, in this thread and those that it starts. Returns the predictor
-    that it found."""
+    """Run an optimizer in this thread and in threads that it starts. Returns its predictor."""
     return _BY_NAME[name](training)
 
 
@@ -133,38 +133,39 @@ def _bootstrap(training: Training) -> Any:
     options = training.options
     shuffled = list(training.made)
     Random(training.seed).shuffle(shuffled)
-    # What people have corrected goes first: nothing is known better than that.
+    # Corrected examples go first, since they are the most reliable.
     labelled = sorted(shuffled, key=lambda each: not training.is_corrected(each))
     teacher = training.predictor.deepcopy()
     teacher.demos = labelled[: options["max_labeled_demos"]]
-    teacher._compiled = True  # for DSPy not to choose examples for it again
+    teacher._compiled = True  # so that DSPy does not choose its examples again
     optimizer = dspy.BootstrapFewShot(
         metric=training.value,
         metric_threshold=training.threshold,
         teacher_settings={"lm": training.teacher},
         max_bootstrapped_demos=options["max_bootstrapped_demos"],
         max_labeled_demos=0,
-        # A round for each order that the examples can be in, beginning with another one.
+        # One round for each rotation of the teacher's examples.
         max_rounds=max(1, min(options["max_rounds"], len(teacher.demos) - 1)),
         max_errors=_NO_END,
     )
     program = training.predictor.deepcopy()
-    found: list[Any] = []
+    bootstrapped: list[Any] = []
     if options["max_bootstrapped_demos"]:
-        # And for the teacher it goes last: there is hardly anything to gain from it.
+        # The teacher is asked about corrected examples last: there is little to gain from them.
         asked = sorted(shuffled, key=training.is_corrected)
         wanted = options["max_bootstrapped_demos"]
         asked = asked[: wanted + (options["max_fruitless"] or 3 * wanted + 4)]
         program = optimizer.compile(program, teacher=teacher, trainset=asked)
-        found = list(program.demos)
-    answered = {_question(training, demo) for demo in found}
+        bootstrapped = list(program.demos)
+    answered = {_question(training, demo) for demo in bootstrapped}
     rest = [each for each in labelled if _question(training, each) not in answered]
-    program.demos = [*found, *rest[: max(0, options["max_labeled_demos"] - len(found))]]
+    missing = max(0, options["max_labeled_demos"] - len(bootstrapped))
+    program.demos = [*bootstrapped, *rest[:missing]]
     return program
 
 
 def _question(training: Training, demo: Any) -> str:
-    """What a demonstration, or an example, is the answer to."""
+    """The question of a demonstration or an example."""
     names = training.predictor.signature.input_fields
     return question_of({name: demo[name] for name in names if name in demo})
 
@@ -250,4 +251,4 @@ _BY_NAME: Final[Mapping[str, Callable[[Training], Any]]] = {
 }
 
 _NO_END: Final = 10**9
-"""Errors that DSPy tolerates: real failures end the optimization elsewhere."""
+"""The number of errors that DSPy tolerates. The bridge ends the optimization on real failures."""

@@ -1,5 +1,5 @@
-"""Predictors of node classes, which DSPy's optimizers work on: one for the fill of the fields and
-one for the choice of the next node; made from artifacts, and saved as artifacts."""
+"""Predictors of node classes for DSPy's optimizers: one for the fill of the fields and one for the
+choice of the next node. They are made from artifacts and saved as artifacts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bae.exceptions import describe
 from bae.lm.extras import load_dspy
 from bae.lm.policies.learned import LearnedPrompt, PromptExample
 from bae.lm.signatures import (
+    answered_outputs,
     check_outputs,
     choice_signature,
+    has_instruction,
     is_known,
     known_inputs,
     model_name,
     node_to_signature,
-    said_outputs,
-    says,
     with_source,
 )
 from bae.optimizer.artifacts import (
@@ -46,9 +46,9 @@ _log = logging.getLogger("bae.optimizer")
 
 @dataclass(slots=True)
 class NodePredictor:
-    """The predictors of a node class: `fill` is for its fields and `choice` for its successor, each
-    a `dspy.Predict`, or None if no model is asked for that. `made` is how they were optimized, and
-    `sources` the classes that the examples come from, as in the artifact they were loaded from."""
+    """The predictors of a node class: `fill` for its fields and `choice` for its successor, each a
+    `dspy.Predict`, or None if no model is asked for that. `made` and `sources` are those of the
+    artifact."""
 
     node: type[Node]
     fill: Any = None
@@ -58,7 +58,7 @@ class NodePredictor:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing was learned: no examples, and the instructions as they were."""
+        """Whether nothing was learned: no examples and no new instructions."""
         return not (has_learned(self, "fill") or has_learned(self, "choice"))
 
     def __repr__(self) -> str:
@@ -66,7 +66,8 @@ class NodePredictor:
 
 
 def fresh_predictor(cls: type[Node]) -> NodePredictor:
-    """The predictor of a node class without a learned prompt, which asks as any backend does."""
+    """Make the predictor of a node class without a learned prompt. It asks with the plain
+    prompt."""
     dspy = load_dspy("fresh_predictor")
     fill = dspy.Predict(with_source(node_to_signature(cls))) if is_filled(cls) else None
     choice = dspy.Predict(_choice_signature(cls)) if chooses(cls) else None
@@ -74,30 +75,31 @@ def fresh_predictor(cls: type[Node]) -> NodePredictor:
 
 
 def has_learned(predictor: NodePredictor, part: NodePart) -> bool:
-    """Whether the `fill` or the `choice` of a predictor has examples, or another instruction than
-    the prompt has by itself."""
-    found = getattr(predictor, part)
-    if found is None:
+    """Whether the `fill` or the `choice` of a predictor has examples or a new instruction."""
+    own = getattr(predictor, part)
+    if own is None:
         return False
-    return bool(found.demos) or not says(found.signature, _own_instruction(predictor.node, part))
+    return bool(own.demos) or not has_instruction(
+        own.signature, _own_instruction(predictor.node, part)
+    )
 
 
 def artifact_of(predictor: NodePredictor) -> Artifact:
-    """What a predictor has learned, to be saved. A part without anything learned is left out, and
-    so is an example that the class itself would refuse, with a warning in the log."""
+    """The artifact of a predictor, to save it. A part that learned nothing is left out. An example
+    that the class would refuse is left out with a warning in the log."""
     cls = predictor.node
     return Artifact(
         node=cls.__name__,
         schema=schema_of(cls),
         sources=predictor.sources,
-        fill=_learned(predictor, "fill"),
-        choice=_learned(predictor, "choice"),
+        fill=_learned_prompt(predictor, "fill"),
+        choice=_learned_prompt(predictor, "choice"),
         made=predictor.made,
     )
 
 
 def predictor_of(cls: type[Node], artifact: Artifact) -> NodePredictor:
-    """The predictor with what an artifact has learned: the same instructions and examples."""
+    """Make a predictor with the instructions and examples of an artifact."""
     made = fresh_predictor(cls)
     made.made, made.sources = artifact.made, artifact.sources
     for predictor, learned in ((made.fill, artifact.fill), (made.choice, artifact.choice)):
@@ -116,12 +118,12 @@ def save_optimized(
     *,
     among: Graph[Any, Any] | Iterable[type[Node]] = (),
 ) -> list[Path]:
-    """Write what predictors have learned into a directory, one JSON file for each node class, and
-    return the files.
+    """Write the learned prompts of predictors into a directory, one JSON file for each node class,
+    and return the files.
 
-    Give `NodePredictor`s, or `dspy.Predict`s of `node_to_signature(cls)`. One that has learned
-    nothing is not written, and a file that is there for it is left alone. `among` is as for
-    `save_artifacts`.
+    Pass `NodePredictor` objects, or `dspy.Predict` objects made from `node_to_signature(cls)`. A
+    predictor that learned nothing is not written, and its existing file does not change. `among` is
+    as for `save_artifacts`.
     """
     nodes_among(tuple(optimized), "save_optimized")
     learned = {cls: _as_predictor(cls, each) for cls, each in optimized.items()}
@@ -132,9 +134,9 @@ def save_optimized(
 def load_optimized(
     node_classes: Graph[Any, Any] | Iterable[type[Node]], path: str | Path
 ) -> dict[type[Node], NodePredictor]:
-    """A predictor for every node class of a graph, those of graphs inside it too, or for the
-    classes given: with the learned prompts in its file, or fresh if there is none. Raises as
-    `load_artifacts` does."""
+    """Load a predictor for each of the given node classes, or for all node classes of a graph and
+    its inner graphs. A class without a file gets a fresh predictor. Raises the same errors as
+    `load_artifacts`."""
     from bae.graph import Graph
 
     classes = nodes_among(node_classes, "load_optimized")
@@ -151,15 +153,15 @@ def _choice_signature(cls: type[Node]) -> Any:
 
 
 def _own_instruction(cls: type[Node], part: NodePart) -> str:
-    """What the prompt of a part begins with where nothing was learned."""
+    """The instruction of a part without a learned prompt."""
     plan = plan_of(cls, strict=True)
     return plan.instruction if part == "fill" else choice_instruction(plan.offered)
 
 
-def _learned(whole: NodePredictor, part: NodePart) -> LearnedPrompt | None:
-    if not has_learned(whole, part):
+def _learned_prompt(of: NodePredictor, part: NodePart) -> LearnedPrompt | None:
+    if not has_learned(of, part):
         return None
-    cls, predictor = whole.node, getattr(whole, part)
+    cls, predictor = of.node, getattr(of, part)
     signature = predictor.signature
     examples: list[PromptExample] = []
     for number, demo in enumerate(predictor.demos):
@@ -167,7 +169,7 @@ def _learned(whole: NodePredictor, part: NodePart) -> LearnedPrompt | None:
             example = prompt_example(cls, part, signature, dict(demo))
             json.dumps([example.known, example.answer], allow_nan=False)
             wrong = misfit(cls, part, example)
-        except ValueError as error:  # what JSON cannot express, as pydantic raises it too
+        except ValueError as error:  # JSON or pydantic cannot express a value
             example, wrong = None, describe(error)
         if example is not None and not wrong:
             examples.append(example)
@@ -186,9 +188,9 @@ def answer_values(
     cls: type[Node], part: NodePart, signature: Any, values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The answer in an example, a demonstration or a prediction, as the JSON of a model."""
-    said = said_outputs(signature, values)
+    outputs = answered_outputs(signature, values)
     asked = asked_fields(cls) if part == "fill" else ("choice",)
-    return {name: said[name] for name in asked if name in said}
+    return {name: outputs[name] for name in asked if name in outputs}
 
 
 def output_values(signature: Any, answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +208,7 @@ def prompt_example(
 
 
 def demo_of(signature: Any, known: Mapping[str, Any], answer: Mapping[str, Any]) -> Any:
-    """The `dspy.Example` of what is known and the answer, by the names of a signature."""
+    """The `dspy.Example` of known values and an answer, with the names of a signature."""
     nodes = {name: value for name, value in known.items() if name != "context"}
     context = cast("Mapping[str, Any]", known.get("context") or {})
     inputs: dict[str, Any] = {}
@@ -229,11 +231,11 @@ def _as_predictor(cls: type[Node], given: Any) -> NodePredictor:
             )
         return given
     is_module = isinstance(given, load_dspy("save_optimized").Module)
-    found: list[Any] = given.predictors() if is_module else []
-    if len(found) != 1:
+    inner: list[Any] = given.predictors() if is_module else []
+    if len(inner) != 1:
         raise TypeError(
             f"save_optimized({{{cls.__name__}: {given!r}}}): give a NodePredictor, or a "
             f"dspy.Predict of node_to_signature({cls.__name__})"
         )
-    check_outputs(cls, found[0].signature)
-    return NodePredictor(cls, found[0])
+    check_outputs(cls, inner[0].signature)
+    return NodePredictor(cls, inner[0])

@@ -1,5 +1,5 @@
-"""The questions of one part of a node, asked from examples instead of from a run, with exactly the
-prompts of a run, with a learned prompt or without."""
+"""The questions of one part of a node, made from examples instead of a run, with exactly the
+prompts of a run, with or without a learned prompt."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 
 class PartQuestions:
-    """The questions of one part of a node class. `predictor` is the fresh one for it; examples and
-    demonstrations have their values by the names in its signature. They are asked in the `scene` of
-    the graph that the class runs in, if one is given."""
+    """The questions of one part of a node class. `predictor` is its fresh predictor, and examples
+    and demonstrations use the names of its signature. With a `graph`, questions are asked in the
+    scene of that graph."""
 
     def __init__(
         self, cls: type[Node], part: NodePart, predictor: Any, graph: Graph[Any, Any] | None = None
@@ -78,7 +78,7 @@ class PartQuestions:
         self.instruction = plan.instruction if part == "fill" else choice_instruction(self.types)
 
     def scene_after(self, previous: Node | None) -> Scene:
-        """The scene of a question after a node that was made from an example."""
+        """The scene of a question after a previous node that was made from an example."""
         recalled = self._recalled.get(type(previous).__name__)
         if previous is None or not recalled:
             return self.scene
@@ -86,22 +86,22 @@ class PartQuestions:
         return self.scene.recalling({self.cls: origins})
 
     def known(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs in an example or a demonstration, as the JSON that the model is shown."""
+        """The inputs of an example or a demonstration, as the JSON that the model sees."""
         return known_inputs(self.signature, values)
 
     def answer(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The answer in an example, a demonstration or a prediction, as JSON by the names that the
-        model knows; None if there is none."""
+        """The answer in an example, a demonstration or a prediction, as JSON with the names that
+        the model sees, or None."""
         return answer_values(self.cls, self.part, self.signature, values) or None
 
     def outputs(self, answer: Mapping[str, Any] | None) -> dict[str, Any]:
-        """An answer by the names in the signature."""
+        """An answer with the names of the signature."""
         return {} if answer is None else output_values(self.signature, answer)
 
     def learned_prompt(
         self, instruction: str, demos: Iterable[Mapping[str, Any]]
     ) -> LearnedPrompt | None:
-        """The learned prompt of an instruction and demonstrations; None if they are empty."""
+        """The learned prompt of an instruction and demonstrations, or None if both are empty."""
         examples = tuple(
             prompt_example(self.cls, self.part, self.signature, each) for each in demos
         )
@@ -111,26 +111,26 @@ class PartQuestions:
     async def ask_once(
         self, backend: Backend, known: Mapping[str, Any], learned_prompt: LearnedPrompt | None
     ) -> dict[str, Any] | None:
-        """The answer of the model, asked once; None if it cannot be read."""
+        """Ask the model once. Returns None if its answer cannot be read."""
         question = PartQuestion(self, known)
         try:
             answer = await ask(self.with_prompt(backend, question, learned_prompt), question.prompt)
-        except FillError:  # of an LM that validates its answers itself
+        except FillError:  # from an LM that validates its answers itself
             return None
         if isinstance(answer.value, Node):
             return self.answer_in(answer.value)
-        found = read_fill(question.prompt, answer) if self.part == "fill" else read_json(answer)
-        return None if isinstance(found, Wrong) else found
+        values = read_fill(question.prompt, answer) if self.part == "fill" else read_json(answer)
+        return None if isinstance(values, Wrong) else values
 
     def with_prompt(
         self, backend: Backend, question: PartQuestion, learned_prompt: LearnedPrompt | None
     ) -> Backend:
-        """The backend, asked with a learned prompt for this part."""
+        """The backend with a learned prompt for this part."""
         if learned_prompt is None:
             return backend
         if self.part == "fill":
             return WithPrompts(backend, {self.cls: NodePrompts(fill=learned_prompt)})
-        # The previous node is made from an example, and so is its class.
+        # The previous node and its class are made from the example.
         assert question.previous is not None
         return WithPrompts(backend, {type(question.previous): NodePrompts(choice=learned_prompt)})
 
@@ -140,7 +140,7 @@ class PartQuestions:
             text = node.model_dump_json(
                 include=set(asked_fields(self.cls)), by_alias=False, round_trip=True, warnings=False
             )
-        except Exception as error:  # serializers are code of the node's own
+        except Exception as error:  # the node's own serializers may raise anything
             raise BaeError(
                 f"{self.cls.__name__} cannot be written as JSON, so nothing can be learned from it",
                 code="bae-optimize-unsayable",
@@ -151,16 +151,16 @@ class PartQuestions:
 
 
 class PartQuestion:
-    """One question of a part, made from what is known."""
+    """One question of a part, made from the known values."""
 
     def __init__(self, of: PartQuestions, known: Mapping[str, Any]) -> None:
         form = text_form(of.cls) if of.part == "fill" else ""
         instruction = of.instruction
         nodes = {name: value for name, value in known.items() if name != "context"}
-        found = [node_like(name, each) for name, each in nodes.items()]
-        if of.part == "choice" and not found:
-            found.append(node_like(of.cls.__name__, {}))
-        self.previous = found[0] if found else None
+        previous = [node_like(name, each) for name, each in nodes.items()]
+        if of.part == "choice" and not previous:
+            previous.append(node_like(of.cls.__name__, {}))
+        self.previous = previous[0] if previous else None
         self.scene = of.scene_after(self.previous)
         self.resolved = read_back(of.cls, known.get("context", {}))
         if of.part == "fill":
@@ -175,15 +175,15 @@ class PartQuestion:
 
 
 def scene_in(graph: Graph[Any, Any] | None, cls: type[Node]) -> Scene:
-    """What a question about a class shows in a run of a graph: by the innermost graph that has the
-    class and a system text."""
+    """The scene of a question about a class in a run of a graph. It comes from the innermost graph
+    that has the class and a system text."""
     around = () if graph is None else graph.graphs
     own = [each.scene for each in around if each is graph or cls in each.plans]
-    return next((found for found in reversed(own) if found is not None), PLAIN_SCENE)
+    return next((scene for scene in reversed(own) if scene is not None), PLAIN_SCENE)
 
 
 class Reworded(Policy):
-    """Asks with another text in place of the prompt's."""
+    """Replaces the text of each prompt."""
 
     def __init__(self, lm: Backend, text_for: Callable[[Prompt], str]) -> None:
         super().__init__(lm)
@@ -194,12 +194,12 @@ class Reworded(Policy):
         return await self.ask(prompt.with_question(self._text_for(prompt)))
 
     async def reject(self, prompt: Prompt) -> None:
-        """Pass on that the answer was not valid, with the prompt as it was asked."""
+        """Report an invalid answer to the LM inside, with the prompt that it was asked."""
         await super().reject(prompt.with_question(self._text_for(prompt)))
 
 
 def _text_with(known: Mapping[str, Any], prompt: Prompt) -> str:
-    """The text of a prompt with what an example knows in place of what the prompt knows."""
+    """The text of a prompt with the known values of an example instead of its own."""
     question = prompt.question
     instruction, form, filled = question.instruction, "", question.fillable
     if question.target is not None:
@@ -210,7 +210,7 @@ def _text_with(known: Mapping[str, Any], prompt: Prompt) -> str:
 
 
 def node_like(name: str, fields: Any) -> Node:
-    """A node of this name with these fields, all JSON, as an example has them."""
+    """A node with this class name and these JSON fields from an example."""
     values = cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
     return _class_like(name, tuple(values)).model_construct(**values)
 
@@ -218,17 +218,17 @@ def node_like(name: str, fields: Any) -> Node:
 @lru_cache(maxsize=256)
 def _class_like(name: str, fields: tuple[str, ...]) -> type[Node]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about names that shadow others, as in the real class
+        warnings.simplefilter("ignore")  # field names may shadow others, as in the real class
         types: dict[str, Any] = dict.fromkeys(fields, (Any, None))
         return create_model(name, __base__=Node, __module__=__name__, **types)
 
 
 @dataclass(slots=True)
 class RunAnswer:
-    """The answer to a question, asked as a run asks: None if there is no valid one. `valid` if the
-    first attempt was; `refusal` is why the LM refused the question, such as its length. `chosen` is
-    whether the LM chose the node of a fill when it was asked to choose and fill at once; None if it
-    was not asked so."""
+    """The answer to a question, asked as a run asks. `answer` is None if there is no valid answer,
+    and `valid` says whether the first attempt was valid. `refusal` is why the LM refused the
+    question, such as its length. `chosen` says whether the LM chose the node of a fill when it had
+    to choose and fill in one call; otherwise it is None."""
 
     answer: dict[str, Any] | None = None
     valid: bool = False
@@ -239,8 +239,8 @@ class RunAnswer:
 class RunAsker:
     """Asks the questions of one part of a node as runs ask them.
 
-    `lm` is the LM of runs, which decides which nodes ask the same one. With a `graph`, a fill that
-    a run asks for together with the choice, in one call, is asked for so here; by itself without.
+    `lm` is the LM of runs, by which it knows the nodes that share an LM. If a run asks for a fill
+    and the choice before it in one call, this does too, if you pass the `graph`.
     """
 
     def __init__(
@@ -257,8 +257,8 @@ class RunAsker:
     async def ask(
         self, backend: Backend, known: Mapping[str, Any], learned_prompt: LearnedPrompt | None
     ) -> RunAnswer:
-        """Ask until there is an answer, with a learned prompt for this part or without any."""
-        found = RunAnswer()
+        """Ask until there is an answer, with or without a learned prompt for this part."""
+        result = RunAnswer()
         verdicts: list[str] = []
 
         def watch(event: CallEvent) -> None:
@@ -271,11 +271,11 @@ class RunAsker:
             asked = Reworded(prompted, partial(_text_with, known))
             try:
                 if self._of.part == "choice":
-                    found.answer = await self._choose(backend, asked, question)
+                    result.answer = await self._choose(backend, asked, question)
                 else:
-                    node = await self._fill_in_one_call(backend, asked, question, found)
+                    node = await self._fill_in_one_call(backend, asked, question, result)
                     if node is None:
-                        verdicts.clear()  # those were about the choice
+                        verdicts.clear()  # these verdicts were about the choice
                         node = await asked.fill(
                             self._of.cls,
                             question.resolved,
@@ -283,28 +283,28 @@ class RunAsker:
                             question.previous,
                             scene=question.scene,
                         )
-                    found.answer = self._of.answer_in(node)
+                    result.answer = self._of.answer_in(node)
                 self._refusals.reset()
             except (FillError, RouteError):
                 self._refusals.reset()
-            except BaeLMError as error:  # a run that asks this fails, and the next one need not
+            except BaeLMError as error:  # this question fails a run, but the next need not
                 if not self._refusals.is_about_the_question(error):
                     raise
                 verdicts.clear()
-                found.refusal = error.message
-        found.valid = bool(verdicts) and all(each == "valid" for each in verdicts)
-        return found
+                result.refusal = error.message
+        result.valid = bool(verdicts) and all(each == "valid" for each in verdicts)
+        return result
 
     async def _choose(
         self, backend: Backend, asked: Backend, question: PartQuestion
     ) -> dict[str, Any]:
-        """The choice. If a run would choose and fill in one call and the learned prompt prevents
-        it, the chosen node is filled here too: the run has to ask for that, and pay for it."""
+        """Ask for the choice. If a run would choose and fill in one call but the learned prompt
+        prevents it, the chosen node is filled too, since a run has to pay for that call."""
         types, previous = self._of.types, cast(Node, question.previous)
         fillable = self._fillable(self._of.cls)
         try:
             chosen, made = await asked.route(previous, types, fillable, scene=question.scene)
-        except FillError as error:  # there is no valid fill, but there is a choice
+        except FillError as error:  # the choice is valid, but its fill is not
             if error.node_type not in types:
                 raise
             chosen = error.node_type
@@ -318,11 +318,10 @@ class RunAsker:
         return {"choice": names[chosen]}
 
     async def _fill_in_one_call(
-        self, backend: Backend, asked: Backend, question: PartQuestion, found: RunAnswer
+        self, backend: Backend, asked: Backend, question: PartQuestion, result: RunAnswer
     ) -> Node | None:
-        """The node, if a run chooses and fills it in one call and the model chooses it, which
-        `found` notes. With a learned prompt for the fill the choice is still asked for, in other
-        words."""
+        """The node, if a run chooses and fills it in one call and the model chooses it. Sets
+        `result.chosen`. With a learned prompt for the fill, the choice is asked separately."""
         cls, previous = self._of.cls, question.previous
         choosers = [each for each in self._choosers if each.name == type(previous).__name__]
         if previous is None or len(choosers) != 1:
@@ -330,17 +329,17 @@ class RunAsker:
         types, fillable = choosers[0].offered, self._fillable(choosers[0].node)
         if cls not in backend.offer(previous, types, fillable).fillable:
             return None
-        found.chosen = False
+        result.chosen = False
         try:
             chosen, made = await asked.route(previous, types, fillable, scene=question.scene)
         except RouteError:
             return None
         except FillError as error:
-            found.chosen = error.node_type is cls
-            if found.chosen:
+            result.chosen = error.node_type is cls
+            if result.chosen:
                 raise
             return None
-        found.chosen = chosen is cls
+        result.chosen = chosen is cls
         return made if type(made) is cls else None
 
     def _fillable(self, cls: type[Node]) -> Sequence[type[Node]]:

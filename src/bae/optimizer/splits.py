@@ -1,5 +1,5 @@
-"""Examples that ask the same, and examples in two parts: one to train with, and one held out to
-compare on. A run and its forks stay together, and what training asks is not held out."""
+"""Equal questions among examples, and splits of examples into a part to train with and a held-out
+part to compare on. A run and its forks stay together, and no question is in both parts."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from bae.optimizer.examples import BAE, WITHOUT, metadata_of, previous_of, root_
 
 
 def questions_of(example: Any) -> dict[str, str]:
-    """The questions that an example answers, each as one text, by the part of a node it belongs to.
-    An example of one part answers one, under the name ""."""
+    """The questions that an example answers, as texts by the part of the node. An example of a
+    single part answers one question, under the name ""."""
     if "next_node_type" not in example:
         return {"": question_of(example)}
     about = metadata_of(example)
     types = about.get("types") or [example.get("node_type"), example.get("next_node_type")]
     previous = previous_of(example)
-    found = {"choice": _text([types[0], previous])}
+    questions = {"choice": _text([types[0], previous])}
     made = _made(example)
     if made is not None and made.get("fields"):
-        found["fill"] = _text([types[1], previous, made.get("context") or {}])
+        questions["fill"] = _text([types[1], previous, made.get("context") or {}])
     left_out = about.get(WITHOUT) or ()
-    return {part: text for part, text in found.items() if part not in left_out}
+    return {part: text for part, text in questions.items() if part not in left_out}
 
 
 def question_of(example: Any) -> str:
@@ -36,9 +36,9 @@ def question_of(example: Any) -> str:
 
 
 def with_corrections(examples: Iterable[Any]) -> list[Any]:
-    """The examples, where the answer that a person gave replaces every other one to the same
-    question, and is marked as corrected there: of several the newest, or else that which comes
-    first. They are those of `examples_from`, and stay as they are: what is changed is a copy."""
+    """Replace the answers to a question that a person has corrected, and mark them as corrected.
+    The newest correction wins. The given examples of `examples_from` do not change: changed
+    examples are copies."""
     given = [(each, questions_of(each).get("fill")) for each in examples]
     best: dict[str | None, Any] = {}
     for each, question in sorted(given, key=lambda pair: -_corrected_at(pair[0])):
@@ -52,8 +52,8 @@ def _corrected_at(example: Any) -> float:
 
 
 def distinct(examples: Sequence[Any]) -> list[Any]:
-    """One example of a part for each question, in the order in which they come: with the answer
-    that a person corrected, or else the most frequent one."""
+    """One example for each question, in their order: the example with the corrected answer, or with
+    the most frequent answer."""
     groups: dict[str, list[Any]] = {}
     for each in examples:
         groups.setdefault(question_of(each), []).append(each)
@@ -66,7 +66,7 @@ def is_corrected(example: Any) -> bool:
 
 
 def without(example: Any, parts: Collection[str]) -> Any:
-    """A copy of an example that answers nothing for these parts of a node."""
+    """A copy of an example that does not count for these parts of a node."""
     left_out = [*(metadata_of(example).get(WITHOUT) or ()), *parts]
     return _with(example, **{BAE: {**metadata_of(example), WITHOUT: left_out}})
 
@@ -76,7 +76,7 @@ def _most_trusted(group: Sequence[Any]) -> Any:
         if is_corrected(each):
             return each
     answers = [_text(_outputs(each)) for each in group]
-    most, _ = Counter(answers).most_common(1)[0]  # of equally many the first
+    most, _ = Counter(answers).most_common(1)[0]  # on a tie, the first
     return group[answers.index(most)]
 
 
@@ -87,13 +87,13 @@ def _answered_as(example: Any, best: Any) -> Any:
     corrected = list(best["corrected"])
     if fields["fields"] == better["fields"] and example.get("corrected") == corrected:
         return example
-    # With the mark: the person's own example may be on the other side of a split.
+    # Copy the mark too, since the corrected example may be on the other side of a split.
     made = {**fields, "fields": better["fields"]}
     return _with(example, next_node=made, corrected=corrected)
 
 
 def _with(example: Any, **values: Any) -> Any:
-    # A plain mapping does for an example, too.
+    # An example may be a plain mapping.
     if isinstance(example, dict):
         return {**cast("dict[str, Any]", example), **values}
     return example.copy(**values)
@@ -107,7 +107,7 @@ def _made(example: Any) -> Mapping[str, Any] | None:
 def _inputs(example: Any) -> dict[str, Any]:
     try:
         return dict(example.inputs().items())
-    except (AttributeError, ValueError):  # a mapping; or an example that says nothing of inputs
+    except (AttributeError, ValueError):  # a mapping, or an example without declared inputs
         return {name: value for name, value in example.items() if name != BAE}
 
 
@@ -126,10 +126,10 @@ _LOG: Final = logging.getLogger("bae.optimizer")
 
 
 class Split(NamedTuple, Generic[E]):
-    """Examples to train with, those to hold out, and those that were left out of the latter because
-    the same was asked before. One that asks something new for one part of a node alone is in both
-    of the last two, each time for the parts that it counts for: `fill_examples` and
-    `choice_examples` know."""
+    """Examples to train with (`train`), examples to compare on (`held_out`), and examples that were
+    not held out because they repeat a question (`left_out`). An example may repeat a question for
+    one part of a node and not for the other. It is then in `held_out` and `left_out`, and
+    `fill_examples` and `choice_examples` count it for the right part."""
 
     train: list[E]
     held_out: list[E]
@@ -137,23 +137,22 @@ class Split(NamedTuple, Generic[E]):
 
 
 def split(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> tuple[list[E], list[E]]:
-    """Examples to train with, and those to hold out: about the share `held_out` of them.
+    """Split examples into a list to train with and a held-out list with about the share `held_out`.
 
-    All examples of a run, and of the runs that were forked from it, are on the same side. With two
-    runs or more there is something on both sides, unless `held_out` is 0. The same examples and
-    the same `seed` give the same two lists, in whatever order the examples are given.
+    All examples of a run and of its forks are on the same side. With two runs or more, neither side
+    is empty unless `held_out` is 0. The same examples and the same `seed` give the same lists, in
+    any order of the examples.
 
-    What the examples to train with ask in the same words is then left out of those to hold out, and
-    of equal questions there one is kept, so that a score counts none twice: where runs repeat
-    themselves, less than the share is held out, and perhaps nothing. `split_apart` says what was
-    left out. The answer that a person corrected counts for all equal questions; where there
-    are several, the newest does.
+    A question of the training side is not held out, and equal held-out questions count once, so
+    that no question is scored twice. If runs repeat questions, less than the share is held out,
+    perhaps nothing; `split_apart` returns the examples that were left out. A corrected answer
+    replaces the answers to all equal questions; the newest correction wins.
     """
     return split_apart(examples, held_out, seed)[:2]
 
 
 def split_apart(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> Split[E]:
-    """The same as `split`, with what was left out."""
+    """Split examples as `split` does, and also return the examples that were left out."""
     if not 0 <= held_out < 1:
         raise ValueError(f"split(held_out={held_out}): give a share from 0 up to, not including, 1")
     every = with_corrections(examples)
@@ -169,16 +168,16 @@ def split_apart(examples: Iterable[E], held_out: float = 0.3, seed: int = 0) -> 
 
 
 def sides(examples: Sequence[Any], share: float, seed: int) -> tuple[list[int], list[int]]:
-    """The places of the examples of the two sides, by their runs alone."""
+    """The indexes of the examples on the two sides, split by runs."""
     groups = _by_root(examples, seed)
-    count = _held(list(map(len, groups)), share)
+    count = _count_held_out(list(map(len, groups)), share)
     held = [place for group in groups[:count] for place in group]
     return [place for group in groups[count:] for place in group], held
 
 
 def _new(train: Sequence[E], held: Sequence[E]) -> tuple[list[E], list[E]]:
-    """Those held out that ask something new, and those that do not; some in one way do and in
-    another do not."""
+    """Divide held-out examples into those with a new question and those without. An example may be
+    in both, for different parts."""
     met = {item for each in train for item in questions_of(each).items()}
     kept: list[E] = []
     left_out: list[E] = []
@@ -197,11 +196,12 @@ def _new(train: Sequence[E], held: Sequence[E]) -> tuple[list[E], list[E]]:
 
 
 def _by_root(examples: Sequence[Any], seed: int) -> list[list[int]]:
-    """The places of the examples of each run, in an order that the seed and their words decide."""
+    """The indexes of the examples of each run. The order depends only on the seed and on their
+    content."""
     groups: dict[str, list[tuple[str, int]]] = {}
     for place, example in enumerate(examples):
         text = _text(dict(example.items()))
-        # One that comes from no run is a group of its own, with equal ones.
+        # Equal examples that come from no run form a group.
         groups.setdefault(root_of(example) or text, []).append((text, place))
     ordered = sorted(groups, key=lambda root: (_number(seed, root), root))
     return [
@@ -209,8 +209,8 @@ def _by_root(examples: Sequence[Any], seed: int) -> list[list[int]]:
     ]
 
 
-def _held(sizes: list[int], share: float) -> int:
-    """How many groups to hold out: as many as come closest to the share."""
+def _count_held_out(sizes: list[int], share: float) -> int:
+    """How many groups to hold out to come closest to the share."""
     if not share or len(sizes) < 2:
         return 0
     wanted = share * sum(sizes)

@@ -1,5 +1,5 @@
-"""One part of a node trained by one of DSPy's optimizers: an adapter asks bae's backends as a run
-does, answers are scored on the event loop, and the result is put into the part's predictor."""
+"""Training of one part of a node with one of DSPy's optimizers: an adapter asks bae's backends as a
+run does, answers are scored on the event loop, and the part's predictor gets the result."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _dspy = load_dspy("optimize_node")
 
 
 class Training:
-    """One part of a node in training, with examples of which no two ask the same.
+    """One part of a node in training, with examples of different questions.
 
-    For optimizers it has the fresh `predictor`, the examples that candidates are `made` from and
-    those that they are `scored` on, the `student` and the `teacher`, and what scores an answer.
+    It gives optimizers the fresh `predictor`, the examples from which candidates are `made` and on
+    which they are `scored`, the `student` and the `teacher`, and the metric.
     """
 
     def __init__(
@@ -72,31 +72,31 @@ class Training:
         plain = [_example(questions, each) for each in examples]
         self._places = {id(each): place for place, each in enumerate(plain)}
         self.made, self.scored = self._split(plain)
-        # With a single question it is both, and a score of it says nothing.
+        # A single question is on both sides, and its score then says nothing.
         self._apart = not {id(each) for each in self.made} & {id(each) for each in self.scored}
         self._board = Scoreboard(self.scored)
         self._bootstrapped: dict[str, tuple[float, bool]] = {}
-        """The scores of the teacher's answers by what was asked, and whether they are good."""
+        """The scores of the teacher's answers by their question, and whether they are good."""
 
     async def run(self, optimizer: str) -> float | None:
-        """Optimize the predictor of the part, in place. Returns the score of what was found, if it
-        has one: its mean over the examples that candidates are scored on and not made from."""
+        """Optimize the predictor of the part in place. Returns its mean score over the examples
+        that candidates are scored on, or None if it has no score."""
         adapter, reporter, bridge = self.adapter, self._reporter, self._bridge
         reporter.report()
         with silence_dspy():
-            found = await bridge.run(lambda: self._work(optimizer))
+            optimized = await bridge.run(lambda: self._work(optimizer))
         if bridge.spent is not None:
             reporter.note(
                 f"the budget ran out, and this is the best until then: {bridge.spent.message}"
             )
         best: float | None = None
-        # If all was refused, what was found was never asked, and could not be.
-        if found is not None and (adapter.answered or not adapter.refusals):
-            instruction, predictor = found.signature.instructions, self._questions.predictor
+        # If the LM refused all questions, it would refuse this prompt too.
+        if optimized is not None and (adapter.answered or not adapter.refusals):
+            instruction, predictor = optimized.signature.instructions, self._questions.predictor
             predictor.signature = self._questions.signature.with_instructions(instruction)
-            predictor.demos = [_example(self._questions, each) for each in found.demos]
+            predictor.demos = [_example(self._questions, each) for each in optimized.demos]
             if self._apart:
-                best = self._board.mean(adapter.candidate_of(instruction, found.demos))
+                best = self._board.mean(adapter.candidate_of(instruction, optimized.demos))
         for note in (adapter.note(), self._teacher_note()):
             if note:
                 reporter.note(note)
@@ -106,12 +106,12 @@ class Training:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left to spend, or to gain."""
+        """Whether the budget is spent or the best possible score is reached."""
         return self._bridge.spent is not None or self._board.best == 1.0
 
     @property
     def threshold(self) -> float:
-        """From which score on an answer is good; 0 would mean none to DSPy."""
+        """The lowest score of a good answer. DSPy reads 0 as no threshold, so it is -1 then."""
         return self.accept or -1.0
 
     def is_corrected(self, example: Any) -> bool:
@@ -119,47 +119,47 @@ class Training:
         return is_corrected(self._origins[self._places[id(example)]])
 
     def value(self, example: Any, given: Any, trace: Any = None) -> float:
-        """The score alone, as DSPy calls a metric: with a trace while it bootstraps."""
+        """Score an answer, as DSPy calls a metric. DSPy passes a trace while it bootstraps."""
         return self.score(example, given, trace)[0]
 
     def score(self, example: Any, prediction: Any, trace: Any) -> tuple[float, str]:
-        """The score of an answer, and why; from a thread of the optimizer."""
+        """The score of an answer and its reason. Called from a thread of the optimizer."""
         reporter, place = self._reporter, self._places[id(example)]
         answer = self._questions.answer(dict(prediction))
         candidate, question = self.adapter.candidate, self.adapter.question
 
-        async def judged() -> tuple[float, str]:
-            found = await self._metric(self._origins[place], answer, index=place, trace=trace)
-            value = found.value
+        async def judge() -> tuple[float, str]:
+            score = await self._metric(self._origins[place], answer, index=place, trace=trace)
+            value = score.value
             reporter.scored += 1
             if reporter.phase == "trying":
                 self._board.add(candidate, example, value)
                 reporter.best = self._board.best if self._apart else None
             elif trace is not None:
                 if self.is_corrected(example) and answer != self._questions.answer(dict(example)):
-                    value = _NEVER  # no other answer replaces a person's
-                self._bootstrapped[question] = found.value, value >= self.accept
+                    value = _NEVER  # no other answer may replace a person's answer
+                self._bootstrapped[question] = score.value, value >= self.accept
             reporter.report()
-            return value, found.why
+            return value, score.why
 
-        return self._bridge.call(judged)
+        return self._bridge.call(judge)
 
     def _split(self, examples: list[Any]) -> tuple[list[Any], list[Any]]:
-        """The examples to make candidates from, and those to score them on. There are some of each,
-        where an optimizer scores candidates."""
+        """The examples to make candidates from, and the examples to score them on. Neither is empty
+        if the optimizer scores candidates."""
         share = self.options.get("validation")
         if share is None:
             return examples, []
-        # By what they were made from: that says which runs they belong to.
+        # Split the original examples, which know their runs.
         made, scored = sides(self._origins, share, self.seed)
-        if not made or not scored:  # all of one run
+        if not made or not scored:  # all examples come from one run
             half = max(1, round(len(examples) * (1 - share)))
             return examples[:half], examples[half:] or examples[:half]
         return [examples[place] for place in made], [examples[place] for place in scored]
 
     def _work(self, optimizer: str) -> Any:
-        """Have an optimizer do its work, in this thread and those that it starts. Returns the
-        predictor that it found; None if there was no budget for that."""
+        """Run an optimizer in this thread and in threads that it starts. Returns its predictor, or
+        None if the budget ran out before."""
         with _dspy.context(
             lm=self.student,
             adapter=self.adapter,
@@ -178,13 +178,13 @@ class Training:
             except OutOfBudget:
                 return None
             except BaseException as error:
-                # Progress bars that DSPy left open print when they are freed: free them here, where
-                # it is silent.
+                # DSPy's open progress bars print when they are freed. Free them here, where output
+                # is silenced.
                 clear_frames(error.__traceback__)
                 raise
 
     def _teacher_note(self) -> str:
-        """A note if the teacher has answered, and none of its answers is good."""
+        """A note if the teacher has answered but none of its answers is good."""
         answers = self._bootstrapped.values()
         if not self.adapter.answered or not answers or any(good for _, good in answers):
             return ""
@@ -197,8 +197,8 @@ class Training:
 
 
 class AskingLM(_dspy.LM):
-    """Stands for one of the LMs of an optimization: the adapter knows which. DSPy passes it around
-    and copies it with another `rollout_id`; it is never asked itself."""
+    """Stands for the student or the teacher of an optimization. DSPy passes it around and copies it
+    with another `rollout_id`. The adapter asks the real LM; this object is never asked."""
 
     def __init__(self, role: Role) -> None:
         _dspy.LM.__init__(self, f"bae/{role}", cache=False, num_retries=0, engine=_NoEngine())
@@ -206,7 +206,7 @@ class AskingLM(_dspy.LM):
 
 
 class _NoEngine:
-    """The engine of an LM that is asked through the adapter alone."""
+    """The engine of an LM that must be asked through the adapter."""
 
     def complete(self, request: Any) -> Any:
         """Refuse."""
@@ -216,15 +216,15 @@ class _NoEngine:
 
 
 class RequestRefused(Exception):
-    """The LM refused a request of an optimizer's own."""
+    """The LM refused a request from the optimizer itself."""
 
 
 class AskingAdapter(_dspy.Adapter):
-    """Asks bae's backends what DSPy's programs ask, from any thread.
+    """Passes the questions of DSPy's programs to bae's backends, from any thread.
 
-    `backends` are asked through `calls`, in their roles. `candidate` is what this thread has asked
-    with last: the instruction and the demonstrations; `question` adds what it has asked. A question
-    that the LM refused has no answer, and is counted in `refusals` by the message.
+    `backends` are asked by role through the log `calls`. `candidate` is the instruction and the
+    demonstrations of this thread's last question; `question` adds the question itself. A question
+    that the LM refused has no answer; `refusals` counts these by message.
     """
 
     def __init__(
@@ -248,12 +248,12 @@ class AskingAdapter(_dspy.Adapter):
 
     @property
     def candidate(self) -> str:
-        """What this thread has asked with last, as one text."""
+        """The instruction and demonstrations of this thread's last question, as one text."""
         return getattr(self._here, "candidate", "")
 
     @property
     def question(self) -> str:
-        """What this thread has asked last, and with what, as one text."""
+        """This thread's last question with its candidate, as one text."""
         return getattr(self._here, "question", "")
 
     def candidate_of(self, instruction: str, demos: Sequence[Any]) -> str:
@@ -263,7 +263,7 @@ class AskingAdapter(_dspy.Adapter):
         return json.dumps([instruction, shown])
 
     def note(self) -> str:
-        """A note on questions that the LM refused; empty if it took all."""
+        """A note on questions that the LM refused. Empty if it refused none."""
         if not self.refusals:
             return ""
         count, why = self.refusals.total(), next(iter(self.refusals))
@@ -283,30 +283,30 @@ class AskingAdapter(_dspy.Adapter):
         demos: list[Any],
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
-        """Ask, and return the outputs by their names in the signature."""
+        """Ask and return the outputs with the names of the signature."""
         given = {**lm.kwargs, **lm_kwargs}
         role: Role = getattr(lm, "role", "student")
         backend = self._calls.around(self._backends[role], given.get("rollout_id"))
         if any(is_known(field) for field in signature.input_fields.values()):
             if role == "teacher":
-                # A backend has its temperature for good: what a further round can do to have
-                # another answer is to show the examples in another order.
+                # A backend's temperature is fixed. To get another answer in a further round, show
+                # the examples in another order.
                 rotation = given.get("rollout_id") or 0
                 demos = [*demos[rotation:], *demos[:rotation]]
-            return [self._part(backend, role, signature, demos, inputs)]
-        return [self._program(backend, signature, inputs)]
+            return [self._ask_part(backend, role, signature, demos, inputs)]
+        return [self._ask_optimizer_question(backend, signature, inputs)]
 
-    def _part(
+    def _ask_part(
         self, backend: Backend, role: Role, signature: Any, demos: list[Any], inputs: dict[str, Any]
     ) -> dict[str, Any]:
-        """Ask what a run asks."""
+        """Ask a question of the node's part, as a run does."""
         questions = self._questions
         learned_prompt = questions.learned_prompt(signature.instructions, map(dict, demos))
         known = questions.known(inputs)
         self._here.candidate = self.candidate_of(signature.instructions, demos)
         self._here.question = json.dumps([self.candidate, known])
 
-        async def asked() -> dict[str, Any] | None:
+        async def ask() -> dict[str, Any] | None:
             self._reporter.phase = "bootstrapping" if role == "teacher" else "trying"
             try:
                 answer = await questions.ask_once(backend, known, learned_prompt)
@@ -319,12 +319,13 @@ class AskingAdapter(_dspy.Adapter):
             self._in_a_row.reset()
             return answer
 
-        return questions.outputs(self._bridge.call(asked))
+        return questions.outputs(self._bridge.call(ask))
 
-    def _program(self, backend: Backend, signature: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Ask what an optimizer wants to know for itself, such as a better instruction. Where there
-        is no answer the current instruction stays: an optimizer finds it no better, and
-        continues."""
+    def _ask_optimizer_question(
+        self, backend: Backend, signature: Any, inputs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Ask a question of the optimizer itself, such as for a better instruction. Without an
+        answer it gets the current instruction, finds it no better, and continues."""
         target, instruction = answer_class(signature), signature.instructions
         known = known_inputs(signature, inputs)
         text = text_of_question(instruction, known)
@@ -336,7 +337,7 @@ class AskingAdapter(_dspy.Adapter):
             if list(signature.output_fields) == [proposed] and given in inputs
         }
 
-        async def asked() -> Any:
+        async def ask() -> Any:
             self._reporter.phase = "proposing"
             try:
                 made = await ask_to_fill(exactly, target, {}, instruction, previous, PLAIN_SCENE)
@@ -358,7 +359,7 @@ class AskingAdapter(_dspy.Adapter):
             return made
 
         try:
-            made = self._bridge.call(asked, expected=(FillError, RequestRefused))
+            made = self._bridge.call(ask, expected=(FillError, RequestRefused))
         except (FillError, RequestRefused, OutOfBudget):
             if not current:
                 raise
@@ -370,23 +371,23 @@ _INSTRUCTIONS: Final = {
     "proposed_instruction": "basic_instruction",  # MIPROv2
     "new_instruction": "current_instruction",  # GEPA
 }
-"""The names of a proposed and of the current instruction in optimizers."""
+"""The optimizers' names of a proposed instruction and of the current instruction."""
 _NEVER: Final = float("-inf")
 """A score that is never good enough."""
 
 
 class Scoreboard:
-    """Mean scores, by candidate, over the examples that all candidates are scored on. These have to
-    stay the same objects."""
+    """Mean scores by candidate, over the examples that all candidates are scored on. Examples are
+    compared by identity."""
 
     def __init__(self, examples: Sequence[Any]) -> None:
         self._expected = {id(each) for each in examples}
         self._scores: dict[str, dict[int, float]] = {}
         self.best: float | None = None
-        """The mean of the best candidate with a score for each example."""
+        """The mean score of the best candidate that has a score for each example."""
 
     def add(self, candidate: str, example: Any, score: float) -> None:
-        """Note a score."""
+        """Add a score."""
         if id(example) in self._expected:
             self._scores.setdefault(candidate, {})[id(example)] = score
             mean = self.mean(candidate)
@@ -394,7 +395,7 @@ class Scoreboard:
                 self.best = mean if self.best is None else max(self.best, mean)
 
     def mean(self, candidate: str) -> float | None:
-        """The mean score of a candidate; None if it has not been scored on each example."""
+        """The mean score of a candidate, or None if it lacks a score for an example."""
         scores = self._scores.get(candidate, {})
         if not scores or len(scores) < len(self._expected):
             return None
@@ -402,8 +403,8 @@ class Scoreboard:
 
 
 def _without_defaults(questions: PartQuestions) -> Any:
-    """The predictor for DSPy: without defaults, which it would put in where an example has nothing.
-    A run does not show the model a field with its default."""
+    """The predictor for DSPy, without defaults: DSPy would use them for missing values, whereas a
+    run does not show the model a field with its default."""
     fields = {name: copy(field) for name, field in questions.signature.fields.items()}
     for name in questions.signature.input_fields:
         fields[name].default = PydanticUndefined
@@ -413,8 +414,8 @@ def _without_defaults(questions: PartQuestions) -> Any:
 
 
 def _example(questions: PartQuestions, given: Any) -> Any:
-    """An example or a demonstration with the fields of the signature alone: where it comes from,
-    and what DSPy notes beside them, is nothing for a model to see."""
+    """An example or a demonstration with only the fields of the signature. The model must not see
+    its origin or DSPy's own keys."""
     inputs = [name for name in questions.signature.input_fields if name in given]
     values = {name: given[name] for name in questions.signature.fields if name in given}
     return _dspy.Example(values).with_inputs(*inputs)

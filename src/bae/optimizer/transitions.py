@@ -1,5 +1,5 @@
-"""Transitions: the steps of runs that an LM can learn from, as nodes, read from a trace, or from
-all runs in a journal with the corrections that people made in forks, each once."""
+"""Transitions: the steps of runs to learn from, as nodes. They come from a trace, or from all runs
+in a journal with people's corrections, each once."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ log = logging.getLogger("bae.optimizer")
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One step of a run: from `node` on to `next_node`.
+    """One step of a run, from `node` to `next_node`.
 
-    `next_type` is NoneType, and `next_node` None, if the run ended though it could have continued.
-    `step` is that of `node`, `path` the place of a graph that ran inside another. `root` is the run
-    that this one was forked from in the first place, or its own `run_id`. `corrected` names the
-    fields of `next_node` that a person corrected, at the time `corrected_at`.
+    If the run ended although it could have continued, `next_type` is NoneType and `next_node` is
+    None. `step` is the step of `node`, and `path` the place of an inner graph. `root` is the
+    original run before any forks, or the `run_id` itself. `corrected` names the fields of
+    `next_node` that a person corrected at the time `corrected_at`.
     """
 
     node: Node
@@ -63,31 +63,31 @@ class Transition:
 
 
 def transitions_of(trace: Sequence[Node] | GraphResult[Any]) -> list[Transition]:
-    """The transitions of a trace, or of a result's: one for each node that another came before,
-    whether the LM or a written body led to it, and one to None where the LM ended the run and could
-    have continued. Graphs that ran inside are not among them; a journal has those."""
+    """The transitions of a trace or of a result: one to each node but the first, whether the LM or
+    a written body led there. If the LM ended the run although it could have continued, one more to
+    None. Inner graphs are not included; read these from a journal."""
     nodes: Sequence[Node]
     if isinstance(trace, GraphResult):
         nodes, run_id = trace.trace, trace.run_id
         ended = not trace.waiting and not trace.unfinished
-        # A fork keeps the id that its first run started under.
+        # A fork keeps the id of its original run in this record.
         started = (each.run_id for each in trace.journal.of(RunStarted) if not each.path)
         root = next(started, "") or run_id
     else:
         nodes, run_id, ended = trace, "", True
         root = _trace_root(nodes)
-    found = [
+    transitions = [
         Transition(node, type(following), following, run_id, "", step, root)
         for step, (node, following) in enumerate(pairwise(nodes))
     ]
     if ended and nodes and chooses(type(nodes[-1])) and plan_of(type(nodes[-1])).may_end:
-        found.append(Transition(nodes[-1], NoneType, None, run_id, "", len(nodes) - 1, root))
-    return found
+        transitions.append(Transition(nodes[-1], NoneType, None, run_id, "", len(nodes) - 1, root))
+    return transitions
 
 
 def _trace_root(nodes: Sequence[Node]) -> str:
-    """A root for a trace without a run: the same for the same nodes, and another for others.
-    Fields that no model sees are left out: the address of a client differs in every process."""
+    """A root for a trace without a run: equal for equal nodes. Fields that no model sees are left
+    out, since the address of a client, for example, differs in every process."""
     shown = [
         (
             type(node).__name__,
@@ -104,8 +104,8 @@ def _trace_root(nodes: Sequence[Node]) -> str:
 
 
 class AnswerKey(NamedTuple):
-    """Identifies an answer of an LM in every run that has it: a fork shares the records of its
-    parent, to the very instant."""
+    """Identifies an answer of an LM in all runs that have it: a fork shares the records of its
+    parent with their exact times."""
 
     path: str
     step: int
@@ -116,18 +116,18 @@ class AnswerKey(NamedTuple):
 
 @dataclass(slots=True)
 class Steps:
-    """The transitions that the LM made in a run, and those of its answers that were corrected."""
+    """The transitions that the LM made in a run (`taken`), and the corrections of its answers."""
 
     taken: dict[AnswerKey, Transition] = field(default_factory=dict[AnswerKey, Transition])
     corrected: dict[AnswerKey, Transition] = field(default_factory=dict[AnswerKey, Transition])
 
 
 def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
-    """The transitions that an LM made in a run, and the corrections of them. Of a graph inside the
-    run only the last attempt is there, if it has ended."""
+    """The transitions that an LM made in a run, and their corrections. An inner graph counts with
+    its last attempt, if that has ended."""
     history = History(records)
-    root, forks, found = history.run_id, history.forks, Steps()
-    # What was recorded before a fork belongs to the run that it was forked from.
+    root, forks, steps = history.run_id, history.forks, Steps()
+    # Records before a fork belong to the parent of the fork.
     owners = [root, *(fork.parent for fork in forks[1:]), run_id] if forks else [run_id]
 
     def owner(at: float) -> str:
@@ -141,7 +141,7 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
             if choice is not None and choice.chosen is NoneType and step.node is not None:
                 key = AnswerKey(path, number + 1, choice.ended or 0.0, choice.took, root)
                 by = owner(key.at)
-                found.taken[key] = Transition(step.node, NoneType, None, by, path, number, root)
+                steps.taken[key] = Transition(step.node, NoneType, None, by, path, number, root)
             if filled is None or step.before is None or step.before.node is None:
                 continue
             cls, asked = type(filled.node), asked_fields(type(filled.node))
@@ -149,12 +149,12 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
             if not chosen and not asked:
                 continue  # with nothing to choose and nothing to fill, no LM was asked
             key = AnswerKey(path, number, filled.at, filled.seconds, root)
-            whole = step.node if step.forked is None else step.replaced
-            following = whole if type(whole) is cls else filled.node
+            complete = step.node if step.forked is None else step.replaced
+            following = complete if type(complete) is cls else filled.node
             made = Transition(
                 step.before.node, cls, following, owner(key.at), path, number - 1, root
             )
-            found.taken[key] = made
+            steps.taken[key] = made
             fork = step.forked
             changed = () if fork is None else [name for name in asked if name in fork.changed]
             if fork is not None and changed and type(fork.node) is cls:
@@ -162,19 +162,19 @@ def steps_of(run_id: str, records: Iterable[Record]) -> Steps:
                 before, after = following.__dict__, fork.node.__dict__
                 differ = (name for name in asked if not same(before.get(name), after.get(name)))
                 names = {*changed, *differ}
-                found.corrected[key] = replace(
+                steps.corrected[key] = replace(
                     made,
                     next_node=fork.node,
                     run_id=owners[forks.index(fork) + 1],
                     corrected=tuple(name for name in asked if name in names),
                     corrected_at=fork.at,
                 )
-    found.taken = dict(sorted(found.taken.items(), key=lambda each: each[0].at))
-    return found
+    steps.taken = dict(sorted(steps.taken.items(), key=lambda each: each[0].at))
+    return steps
 
 
 def _has_ended(graph: GraphRun) -> bool:
-    """Whether a graph inside the run has ended, and so have those that it runs in."""
+    """Whether an inner graph and all inner graphs around it have ended."""
     inside: Work | None = graph
     while inside is not None:
         if isinstance(inside, GraphRun) and inside.path and inside.outcome != "ended":
@@ -195,8 +195,8 @@ async def transitions_from(
     evals: bool = False,
     without: Iterable[str] = (),
 ) -> list[Transition]:
-    """The same as `examples_from` has, as nodes, and without DSPy: each with the answer of its own
-    run, or its correction by a person."""
+    """Read the transitions of a graph's runs. They are the steps of `examples_from` as nodes,
+    without DSPy. Each has the answer of its own run, or a person's correction of it."""
     checked_store(journal)
     if limit is not None and limit < 0:
         raise ValueError(f"limit={limit}: give how many are wanted at most, or None for all")
@@ -204,9 +204,9 @@ async def transitions_from(
     names = dict.fromkeys([graph.name, *([was] if isinstance(was, str) else was)])
     left_out = frozenset([without] if isinstance(without, str) else without)
     reader = _JournalReader(journal, graph, tuple(names), evals, left_out)
-    found = await reader.read_all(limit)
-    reader.log_skipped(found)
-    return found
+    transitions = await reader.read_all(limit)
+    reader.log_skipped(transitions)
+    return transitions
 
 
 class _JournalReader:
@@ -233,7 +233,7 @@ class _JournalReader:
         """How many steps were left out, by the reason."""
 
     async def read_all(self, limit: int | None) -> list[Transition]:
-        """All transitions, or so many, those of the newest runs first."""
+        """All transitions, or the first `limit`, beginning with the newest runs."""
         runs = [
             run
             for name in self._names
@@ -249,7 +249,7 @@ class _JournalReader:
             for key, correction in steps.corrected.items():
                 if correction.corrected_at > newest.setdefault(key, correction).corrected_at:
                     newest[key] = correction
-        found: list[Transition] = []
+        transitions: list[Transition] = []
         seen: set[AnswerKey] = set()
         for run in runs:
             steps = forks[run.run_id] if run.run_id in forks else await self._steps(run)
@@ -257,19 +257,19 @@ class _JournalReader:
             if run.status == "ended":
                 answers = {**steps.taken, **answers}
             for key, transition in answers.items():
-                if len(found) == limit:
-                    return found
+                if len(transitions) == limit:
+                    return transitions
                 best = newest.get(key, transition)
                 if key not in seen and self._is_wanted(best):
-                    found.append(best)
+                    transitions.append(best)
                 seen.add(key)
-        return found
+        return transitions
 
     async def _steps(self, run: RunInfo) -> Steps:
         try:
             stored = await self._journal.read(run.run_id)
         except JournalError as error:
-            if error.code == "bae-run-unknown":  # it was deleted meanwhile
+            if error.code == "bae-run-unknown":  # the run was just deleted
                 return Steps()
             if error.code != "bae-journal-damaged":
                 raise
@@ -287,22 +287,22 @@ class _JournalReader:
             return Steps()
         return steps_of(run_id, records)
 
-    def _is_wanted(self, found: Transition) -> bool:
-        """Whether it is in no run to be left out, whose steps forks have as well, and in no
-        evaluation, unless these are wanted or a person corrected it; and whether today's classes
-        still lead there by an LM, and everything it saw is known."""
-        if found.run_id in self._without:
+    def _is_wanted(self, step: Transition) -> bool:
+        """Whether to learn from a transition. Its run must not be in `without`, and not in an
+        evaluation, unless evaluations are wanted or a person corrected it. Today's classes must
+        still have this step, and all values that the LM saw must be known."""
+        if step.run_id in self._without:  # forks contain steps of their parents
             return False
         why = ""
-        if not (self._evals or found.corrected or not is_eval_run(found.root)):
+        if not (self._evals or step.corrected or not is_eval_run(step.root)):
             why = "they are from evaluations, which evals=True includes"
-        why = why or _why_unusable(found, self._secrets)
+        why = why or _why_unusable(step, self._secrets)
         if why:
             self._left_out[why] += 1
         return not why
 
-    def log_skipped(self, found: Sequence[Transition]) -> None:
-        """Log what was left out."""
+    def log_skipped(self, transitions: Sequence[Transition]) -> None:
+        """Log the runs and steps that were left out."""
         name = self._graph.name
         if self._unreadable:
             run_id, why = next(iter(self._unreadable.items()))
@@ -312,16 +312,16 @@ class _JournalReader:
             )
         if self._left_out:
             reasons = "; ".join(f"{count} because {why}" for why, count in self._left_out.items())
-            level = logging.INFO if found else logging.WARNING
+            level = logging.INFO if transitions else logging.WARNING
             log.log(level, "steps in runs of %s were left out: %s", name, reasons)
 
 
-def _why_unusable(found: Transition, secrets: Secrets) -> str:
-    """Why nothing can be learned from a transition; empty if something can."""
-    node, following = found.node, found.next_node
+def _why_unusable(step: Transition, secrets: Secrets) -> str:
+    """Why nothing can be learned from a transition. Empty if it is usable."""
+    node, following = step.node, step.next_node
     plan = plan_of(type(node))
-    if plan.written or found.next_type not in plan.offered:
-        return f"no LM leads from {plan.name} to {found.next_type.__name__} today"
+    if plan.written or step.next_type not in plan.offered:
+        return f"no LM leads from {plan.name} to {step.next_type.__name__} today"
     hidden = secrets.fields(type(node))
     unknown = [f"{plan.name}.{name}" for name in _unknown_fields(node, hidden)]
     if following is not None:
@@ -329,15 +329,15 @@ def _why_unusable(found: Transition, secrets: Secrets) -> str:
         hidden = secrets.fields(cls)
         context = {field.name for field in plan_of(cls).context}
         names = [name for name in _unknown_fields(following, hidden) if name in context]
-        held = following.__dict__.keys() - hidden
-        names += [name for name in asked_fields(cls) if name not in held]
+        known = following.__dict__.keys() - hidden
+        names += [name for name in asked_fields(cls) if name not in known]
         unknown += [f"{cls.__name__}.{name}" for name in names]
     return f"the values of {', '.join(unknown)} are secret or redacted" if unknown else ""
 
 
 def _unknown_fields(node: Node, hidden: frozenset[str]) -> list[str]:
-    """The fields that an LM sees of a node and that are hidden here, or were redacted; computed
-    fields may be made of these."""
+    """The fields of a node that an LM sees but that are hidden or redacted here. Computed fields
+    may depend on hidden fields."""
     cls = type(node)
     shown = shown_fields(cls)
     computed = cls.__pydantic_computed_fields__ if hidden else {}
@@ -352,7 +352,7 @@ def _unknown_fields(node: Node, hidden: frozenset[str]) -> list[str]:
 
 
 def _is_masked(cls: type[Node], name: str, hidden: frozenset[str]) -> bool:
-    """Whether an LM sees of a field only that there is a value."""
+    """Whether an LM sees a mask instead of the value of a field."""
     if name in plan_of(cls).revealed:
         return False
     if name in hidden_fields(cls) or (name in hidden and name not in secret_fields(cls)):

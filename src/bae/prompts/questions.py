@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -84,18 +85,11 @@ def fill_prompt(
 ) -> Prompt:
     """The prompt for some fields of a node."""
     form, schema, name = _answer_form(target, fields)
-
-    def find_known() -> dict[str, Any]:
-        known = known_nodes(previous, scene)
-        own = plan_of(target).turns if resolved else None
-        if len(resolved) > (own is not None and own.name in resolved):
-            context = context_of(target, resolved, scene.hidden)
-            left = not_shown(target, context, known, previous, scene)
-            if left or not context:
-                known["context"] = left
-        return known
-
-    known, files = with_labels(find_known) if in_use() else (find_known(), ())
+    shown = target, resolved, previous, scene
+    if in_use():
+        known, files = with_labels(partial(_known_for, *shown))
+    else:
+        known, files = _known_for(*shown), ()
     text = text_of_question(instruction, known, form)
     turns = shown_turns(scene, previous, (target, resolved)) if NodePlan.any_turns else None
     asked = (), (), target, fields, resolved, None, instruction, previous, "", scene, turns
@@ -106,6 +100,20 @@ def fill_prompt(
         name,
         Question(*asked),
     )
+
+
+def _known_for(
+    target: type[Node], resolved: Mapping[str, Any], previous: Node | None, scene: Scene
+) -> dict[str, Any]:
+    """The known values that a question for a node shows, as JSON."""
+    known = known_nodes(previous, scene)
+    own = plan_of(target).turns if resolved else None
+    if len(resolved) > (own is not None and own.name in resolved):
+        context = context_of(target, resolved, scene.hidden)
+        left = not_shown(target, context, known, previous, scene)
+        if left or not context:
+            known["context"] = left
+    return known
 
 
 def fill_question(
@@ -191,15 +199,11 @@ class Choice:
                 turns, left = held[0], context.items()
                 context = {n: each for n, each in left if not isinstance(each, Messages)}
 
-        def find_known() -> dict[str, Any]:
-            known = known_nodes(previous, scene)
-            if context is not None:
-                known["context"] = as_json(context, "the context of a choice", scene.hidden)
-            elif resolved and (contexts := self._contexts(resolved, known, previous, scene)):
-                known["context"] = contexts
-            return known
-
-        known, files = with_labels(find_known) if in_use() else (find_known(), ())
+        shown = context, resolved, previous, scene
+        if in_use():
+            known, files = with_labels(partial(self._known, *shown))
+        else:
+            known, files = self._known(*shown), ()
         asked = self.types, self.fillable, None, (), _NOTHING, context, "", previous, "", scene
         return Prompt(
             system_text(scene, turns),
@@ -208,6 +212,20 @@ class Choice:
             "Choice",
             Question(*asked, turns),
         )
+
+    def _known(
+        self,
+        context: Mapping[str, Any] | None,
+        resolved: Resolved | None,
+        previous: Node | None,
+        scene: Scene,
+    ) -> dict[str, Any]:
+        known = known_nodes(previous, scene)
+        if context is not None:
+            known["context"] = as_json(context, "the context of a choice", scene.hidden)
+        elif resolved and (contexts := self._contexts(resolved, known, previous, scene)):
+            known["context"] = contexts
+        return known
 
     def _contexts(
         self,

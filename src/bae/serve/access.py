@@ -1,5 +1,5 @@
-"""Who asks, and what they may do: the `auth` hook and its ready-made forms, and the checks that
-keep web pages of other sites out."""
+"""The users of an API and their rights: the `auth` hook, its ready-made forms, and the checks that
+refuse requests from web pages of other sites."""
 
 from __future__ import annotations
 
@@ -22,48 +22,52 @@ VERBS: Final[frozenset[Verb]] = frozenset(("read", "run", "answer", "edit", "adm
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks: a `name`, which is stored with the answers of this user, and the verbs that the
+    """A user of the API: a `name`, which is stored with the user's answers, and the verbs that the
     user may do."""
 
     name: str
     can: frozenset[Verb] = VERBS
     data: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False, compare=False)
-    """What else the hook knows, for `visible`."""
+    """More that the hook knows about the user, for `visible`."""
 
 
 Auth = Callable[[HTTPConnection], Awaitable[User | None]]
-"""The hook: an async function of the request, or of the WebSocket, that returns the user, or None
-where nobody is authenticated. The token that a WebSocket sends as its first message is in the
-`Authorization` header."""
+"""The hook: an async function of a request or a WebSocket. It returns the user, or None to refuse
+the request. The token in the first message of a WebSocket is passed as its `Authorization`
+header."""
 Visible = Callable[[User, RunInfo], bool]
-"""Whether a user may see a run. Quick, and asked for every run of a list."""
+"""Whether a user may see a run. It is called for every run of a list, so it must be quick."""
 STARTED_BY: Final = "by"
-"""The key in the metadata of a run that has the name of the user who started it."""
+"""The key in the metadata of a run for the name of the user who started it."""
 
 
 def bearer(token: str | Mapping[str, User], *, user: User | None = None) -> Auth:
-    """Users by the token in `Authorization: Bearer …`: one token, or the user of each token."""
+    """Users by the token in `Authorization: Bearer …`. Give one token, or a mapping of tokens to
+    users."""
     users = {token: user or User("token")} if isinstance(token, str) else dict(token)
     if not users or not all(each.strip() and each.isascii() for each in users):
         raise ValueError("bearer(…): give a token that is not empty, of ASCII characters")
-    known = [(each.encode(), of) for each, of in users.items()]
+    encoded = [(each.encode(), of) for each, of in users.items()]
 
     async def find_user(request: HTTPConnection) -> User | None:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            return None
-        found: User | None = None
-        for each, of in known:  # all of them, so that the time tells nothing
-            if secrets.compare_digest(each, given.strip().encode()):
-                found = of
-        return found
+        given = token_of(request).encode()
+        match: User | None = None
+        for each, of in encoded:  # all tokens, so that the time reveals nothing
+            if secrets.compare_digest(each, given):
+                match = of
+        return match
 
     return find_user
 
 
+def token_of(request: HTTPConnection) -> str:
+    """The token in the header of a request; empty if there is none."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
 def public(*, user: User | None = None) -> Auth:
-    """Everybody who can reach the server is this user, who may do everything unless you give
-    another."""
+    """Every client is this user. By default the user may do everything."""
     everybody = user or User("public")
 
     async def find_user(request: HTTPConnection) -> User | None:
@@ -72,46 +76,20 @@ def public(*, user: User | None = None) -> Auth:
     return find_user
 
 
-WRITES: Final = ("POST", "PUT", "PATCH")
-_OF_FORMS: Final = (
-    "",
-    "text/plain",
-    "multipart/form-data",
-    "application/x-www-form-urlencoded",
-)
-"""What a page of another site can send without asking the server first."""
-
-
-def media_type_of(request: HTTPConnection) -> str:
-    """The content type of a request, without its parameters."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def wrong_media(kind: str) -> Refused:
-    """The refusal of a content type."""
-    return Refused(
-        415,
-        "bae-serve-media",
-        f"the content type is {kind[:60]!r}",
-        "send JSON, with the header content-type: application/json; and the bytes of a file with "
-        "application/octet-stream",
-    )
-
-
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _OWN_SITE: Final = ("same-origin", "none")
 
 
 @dataclass(frozen=True, slots=True)
 class Gatekeeper:
-    """Refuses requests under a name that is not served, and those that a web page of another site
-    may have caused. A name is given with or without a port; "*" is any."""
+    """Refuses requests to other host names, and requests that a web page of another site may have
+    caused. A host may be given with or without its port; "*" allows every host."""
 
     hosts: frozenset[str]
     origins: frozenset[str]
 
     def check_host(self, request: HTTPConnection) -> str:
-        """The host of a request. Raises `Refused` where it is not served."""
+        """The host of a request. Raises `Refused` unless it is among `hosts`."""
         host = request.headers.get("host", "").lower()
         if self.hosts.isdisjoint(("*", host, _name(host))):
             raise Refused(
@@ -122,8 +100,8 @@ class Gatekeeper:
             )
         return host
 
-    def check(self, request: HTTPConnection, method: str) -> None:
-        """Raise `Refused` for a request that is not to be answered."""
+    def check(self, request: HTTPConnection) -> None:
+        """Raise `Refused` for another host, or for a page of another site."""
         host = self.check_host(request)
         origin = request.headers.get("origin")
         if origin is not None and not self._is_own(origin, host):
@@ -142,11 +120,9 @@ class Gatekeeper:
                 f"a page of another site asks ({site[:20]!r})",
                 "name its origin where the API is made: router(…, origins=[…])",
             )
-        if method in WRITES and (kind := media_type_of(request)) in _OF_FORMS:
-            raise wrong_media(kind)
 
     def headers_for(self, request: HTTPConnection) -> dict[str, str]:
-        """What lets a browser give the response to a page of an origin that is named (CORS)."""
+        """The CORS headers of a response to a page of one of the `origins`."""
         origin = request.headers.get("origin")
         if origin is None or origin not in self.origins:
             return {}
@@ -169,8 +145,8 @@ class Gatekeeper:
         return parts.scheme in ("http", "https") and parts.netloc == host and bool(host)
 
 
-def checked_origin(origin: str) -> str:
-    """An origin as browsers send it. Raises ValueError for what is none, and would never match."""
+def parse_origin(origin: str) -> str:
+    """An origin as browsers send it, in lower case. Raises ValueError for any other text."""
     parts = urlsplit(origin)
     if not parts.scheme or not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}":
         raise ValueError(

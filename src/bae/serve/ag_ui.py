@@ -1,6 +1,6 @@
-"""AG-UI 1.0: chat front ends talk to a graph. A thread of AG-UI is a thread of the journal, a run
-without an answer to an interrupt is a turn of it, and the events are made of what the run
-records."""
+"""The AG-UI 1.0 endpoint, with which chat front ends talk to a graph. A thread of AG-UI is a thread
+of the journal, a run that answers no interrupt is a turn, and events are made from the records
+of the run."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from bae.serve.ag_ui_input import (
     start_fields,
 )
 from bae.serve.ag_ui_stream import AgentStream, Follow
-from bae.serve.endpoints import ApiCall, Endpoint
-from bae.serve.files import files_named
-from bae.serve.gates import AnswerBody, GatesQuery, go_on, list_gates, store_answer
+from bae.serve.endpoints import ApiCall, Endpoint, get_row
+from bae.serve.files import find_named_files
+from bae.serve.gates import AnswerBody, GatesQuery, list_gates, resume_answered, store_answer
 from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused, refusal_of
 from bae.serve.runs import CANCEL_SECONDS, view_run
@@ -53,16 +53,16 @@ if TYPE_CHECKING:
 LONGEST: Final = 32 << 20
 """Bytes of a request: it has all messages of the conversation, with their images."""
 MESSAGE: Final = "ag_ui_message"
-"""The key in the metadata of a run that has the id of the message that began the turn."""
+"""The key in the metadata of a run for the id of the message that began the turn."""
 _OVER: Final = ("ended", "failed", "cancelled")
 _STALE: Final = ("bae-gate-answered", "bae-gate-cancelled", "bae-gate-timeout", "bae-gate-unknown")
-"""Codes of answers to questions that nobody asks any more."""
+"""Codes of errors for answers to questions that are not open any more."""
 _BUSY: Final = "a run without messages follows the turn; POST /runs/R/cancel cancels it"
 
 
 @dataclass(slots=True)
 class _Conversation:
-    """A request about a thread: its runs, the oldest first, and what the client has of them."""
+    """A request for a thread: its runs, the oldest first, and the messages that the client has."""
 
     call: ApiCall
     graph: Graph[Any, Any]
@@ -72,16 +72,18 @@ class _Conversation:
     async def snapshot(
         self, info: RunInfo | None, message: AnyMessage | None = None, *, replays: bool = True
     ) -> tuple[list[dict[str, Any]], bool]:
-        """The messages before the reply of a run, and whether the client has others: then it gets
-        these first. With `replays` the client gets all of the run again."""
-        shown = await self._shown(info)
-        expected = [id for each in shown for id in (_user_id(each), reply_id(each.run_id))]
+        """The messages before the reply of a run, and whether they must be sent because the client
+        has other messages. With `replays` the client gets the whole run again."""
+        turns = await self._find_turns(info)
+        expected = [id for each in turns for id in (_user_id(each), reply_id(each.run_id))]
         expected += [] if info is None else [_user_id(info)]
-        known = [each.model_dump(exclude_unset=True) for each in self.request.messages]
-        if _is_in_step(known, expected, info.run_id if info is not None and replays else None):
-            return known, False
+        client_messages = [each.model_dump(exclude_unset=True) for each in self.request.messages]
+        if _is_in_step(
+            client_messages, expected, info.run_id if info is not None and replays else None
+        ):
+            return client_messages, False
         messages: list[dict[str, Any]] = []
-        for each in shown:
+        for each in turns:
             user, reply, _ = await self._read(each)
             messages.append({"id": _user_id(each), "role": "user", "content": user})
             reply_is = {"id": reply_id(each.run_id), "role": "assistant", "content": reply}
@@ -91,31 +93,31 @@ class _Conversation:
             messages.append({"id": _user_id(info), "role": "user", "content": content})
         return messages, True
 
-    async def _shown(self, info: RunInfo | None) -> list[RunInfo]:
-        """The turns that a run follows, or that the next one will: a fork replaces others."""
+    async def _find_turns(self, info: RunInfo | None) -> list[RunInfo]:
+        """The turns that a run, or the next run, continues. A fork replaces turns."""
         ended = self._before(info)
         if not any(each.parent for each in ended):
             return ended
-        known = {each.run_id: each for each in ended}
-        found: list[RunInfo] = []
+        open_runs = {each.run_id: each for each in ended}
+        turns: list[RunInfo] = []
         run_id = ended[-1].run_id
-        while run_id in known:
-            found.append(known.pop(run_id))
-            run_id = (await self._read(found[-1]))[2]
-        return found[::-1]
+        while run_id in open_runs:
+            turns.append(open_runs.pop(run_id))
+            run_id = (await self._read(turns[-1]))[2]
+        return turns[::-1]
 
     def _before(self, info: RunInfo | None) -> list[RunInfo]:
-        """The turns that ended before the one of a run."""
+        """The turns that ended before a run."""
         before = self.infos
         if info is not None:
             ids = [each.run_id for each in self.infos]
-            # A fork takes the place of the turn that it was made from.
+            # A fork replaces the turn that it was made from.
             places = [ids.index(name) for name in (info.run_id, info.parent) if name in ids]
             before = self.infos[: min(places, default=len(ids))]
         return [each for each in before if each.status == "ended"]
 
     async def _read(self, info: RunInfo) -> tuple[str, str, str]:
-        """What the user wrote in a turn, the reply, and the run before."""
+        """The message of the user in a turn, the reply, and the run before."""
         journal = self.call.api.journal
         stored = await journal.read_texts(info.run_id)
         lines = len(stored.lines)
@@ -124,10 +126,10 @@ class _Conversation:
 
 
 async def run_agent(call: ApiCall) -> Response:
-    """Begin a turn of a thread, answer interrupts, or take up a stream again."""
-    found, request = starts_of(call), call.body
+    """Begin a turn of a thread, answer interrupts, or continue a stream."""
+    starts, request = starts_of(call), call.body
     assert isinstance(request, AgentRequest)
-    graph = found.graph
+    graph = starts.graph
     check_thread(request.thread_id)
     check_names(request.run_id, graph.name)
     message_field(graph.start)
@@ -157,8 +159,8 @@ async def run_agent(call: ApiCall) -> Response:
 
 
 async def _show(talk: _Conversation, *, error: Refused | None = None) -> Response:
-    """The conversation as it is, for a page that was loaded. A turn in progress is followed. An
-    `error` comes last."""
+    """The conversation so far, for a page that was loaded. The response follows a turn in progress.
+    An `error` is sent last."""
     newest = talk.infos[-1] if talk.infos else None
     if newest is not None and newest.status not in _OVER:
         return await _follow(talk, newest, error=error)
@@ -172,19 +174,19 @@ async def _show(talk: _Conversation, *, error: Refused | None = None) -> Respons
 async def _begin(talk: _Conversation, message: AnyMessage) -> Response:
     call, request, graph = talk.call, talk.request, talk.graph
     api, run_id = call.api, request.run_id
-    found = starts_of(call)
-    there = await _find(talk, run_id, message)
-    if there is not None:
-        return await _follow(talk, there)
-    same = [each for each in talk.infos if each.metadata.get(MESSAGE) == message.id]
-    again = next(
-        (each for each in reversed(same) if each.status not in ("failed", "cancelled")), None
+    starts = starts_of(call)
+    existing = await _find(talk, run_id, message)
+    if existing is not None:
+        return await _follow(talk, existing)
+    earlier = [each for each in talk.infos if each.metadata.get(MESSAGE) == message.id]
+    answered = next(
+        (each for each in reversed(earlier) if each.status not in ("failed", "cancelled")), None
     )
-    if again is not None and again.status != "ended":
-        return await _follow(talk, again)  # the page was loaded again, say
-    fields, unused = start_fields(found, request, message)
-    with visible(await files_named(call, fields)):
-        start = read_start(found, request, fields)
+    if answered is not None and answered.status != "ended":
+        return await _follow(talk, answered)  # such as a page that was loaded again
+    fields, unused = start_fields(starts, request, message)
+    with visible(await find_named_files(call, fields)):
+        start = read_start(starts, request, fields)
     open_run = talk.infos[-1] if talk.infos else None
     if open_run is not None and open_run.status == "waiting" and not open_run.can_continue():
         error = Refused(
@@ -194,13 +196,13 @@ async def _begin(talk: _Conversation, message: AnyMessage) -> Response:
             "answer with resume; a run without messages shows what is asked",
         )
         return AgentStream(call, None, error=error)
-    if again is not None:
-        return await _try_again(talk, again, start, message, unused)
+    if answered is not None:
+        return await _try_again(talk, answered, start, message, unused)
     more: dict[str, Any] = {"thread": request.thread_id, "busy": "refuse"}
     more["metadata"] = {STARTED_BY: call.user.name, MESSAGE: message.id}
     async with api.owner.alone(run_id):
-        there = await _find(talk, run_id, message)
-        if there is None:
+        existing = await _find(talk, run_id, message)
+        if existing is None:
             try:
                 await api.owner.start(graph, start, run_id, **more)
             except JournalError as error:
@@ -220,8 +222,7 @@ async def _try_again(
     message: AnyMessage,
     unused: Sequence[str],
 ) -> Response:
-    """A message that had a reply already is sent again: the new turn takes the place of the old
-    one, and of those after it."""
+    """Repeat a message that has a reply. The new turn replaces the old turn and the later ones."""
     call, request = talk.call, talk.request
     if "edit" not in call.user.can:
         raise Refused(
@@ -244,7 +245,7 @@ async def _try_again(
 
 
 async def _find(talk: _Conversation, run_id: str, message: AnyMessage) -> RunInfo | None:
-    """The run of this id, if it is this turn. Raises `Refused` where it is another."""
+    """The run with this id, if it is this turn. Raises `Refused` for another run."""
     try:
         info = await talk.call.api.journal.info(run_id)
     except JournalError as error:
@@ -265,8 +266,8 @@ async def _find(talk: _Conversation, run_id: str, message: AnyMessage) -> RunInf
 
 
 async def _answer(talk: _Conversation, entries: Sequence[ResumeEntry]) -> Response:
-    """Answer gates of the newest run that has asked, and follow it. Gates without an answer wait
-    on, and are asked about again at the end."""
+    """Answer gates of the newest run that has asked, and follow the run. Gates without an answer
+    stay open, and the end of the stream asks about them again."""
     call, request = talk.call, talk.request
     if "answer" not in call.user.can:
         raise Refused(
@@ -276,8 +277,8 @@ async def _answer(talk: _Conversation, entries: Sequence[ResumeEntry]) -> Respon
     is_new = message is not None and message.id not in map(_user_id, talk.infos)
     try:
         if message is not None and is_new and all(each.status == "cancelled" for each in entries):
-            # The user says something else instead.
-            with suppress(Refused):  # nobody asks any more
+            # The user writes another message instead.
+            with suppress(Refused):  # the question is closed
                 info, *_ = await _asking(talk, entries)
                 if info.status not in _OVER:
                     await call.api.journal.cancel(info.run_id, timeout=CANCEL_SECONDS)
@@ -292,7 +293,7 @@ async def _answer(talk: _Conversation, entries: Sequence[ResumeEntry]) -> Respon
         refused = refusal_of(error)
         if refused is None or refused.status >= 500:
             raise
-        if refused.body.type in _STALE:  # else the page would ask the same for ever
+        if refused.body.type in _STALE:  # otherwise the page would ask the same again and again
             talk.infos = (await thread_of(call, request.thread_id))[::-1]
             return await _show(talk, error=refused)
         return AgentStream(call, None, error=refused)
@@ -344,12 +345,12 @@ async def _store(call: ApiCall, talk: _Conversation, entries: Mapping[str, Resum
                 answers.append((gate.gate, {"approve": False, "reason": CANCELLED}))
             else:
                 is_cancelled = True
-    if is_cancelled:  # the run cannot go on without the answer
+    if is_cancelled:  # the run cannot continue without the answer
         await call.api.journal.cancel(run_id, timeout=CANCEL_SECONDS)
         return
     for gate, value in answers:
         await store_answer(replace(call, body=AnswerBody(gate=gate, value=value)))
-    await go_on(call, talk.graph)
+    await resume_answered(call, talk.graph)
 
 
 async def _follow(
@@ -360,9 +361,9 @@ async def _follow(
     error: Refused | None = None,
     unused: Sequence[str] = (),
 ) -> Response:
-    """The events of a run, from its beginning. One that nobody works on is resumed."""
+    """The events of a run from its beginning. An interrupted run is resumed first."""
     if info.is_interrupted() or (info.status == "waiting" and info.can_continue()):
-        await go_on(replace(talk.call, path={"run": info.run_id}), talk.graph)
+        await resume_answered(replace(talk.call, path={"run": info.run_id}), talk.graph)
     messages, is_sent = await talk.snapshot(info, message)
     return AgentStream(
         talk.call,
@@ -376,37 +377,37 @@ async def _follow(
 
 def _user_id(info: RunInfo) -> str:
     """The id of the message that began a run."""
-    found = info.metadata.get(MESSAGE)
-    return found if isinstance(found, str) else f"{info.run_id}:user"
+    message_id = info.metadata.get(MESSAGE)
+    return message_id if isinstance(message_id, str) else f"{info.run_id}:user"
 
 
-def _is_in_step(known: list[dict[str, Any]], expected: list[str], replayed: str | None) -> bool:
-    """Whether a client has the expected messages, in this order, and no others that were said. Of a
-    run that is `replayed` it must have none."""
+def _is_in_step(messages: list[dict[str, Any]], expected: list[str], replayed: str | None) -> bool:
+    """Whether a client has the expected messages, in this order, and no other texts. It must have
+    no message of a run that is `replayed`."""
     left = [*expected]
-    for message in known:
+    for message in messages:
         id: str = message["id"]
         first = id.rpartition(AGAIN)[0]
         if left and left[0] in (id, first):
             left.pop(0)
             continue
-        is_said = message["role"] == "assistant" and bool(message.get("content"))
+        has_text = message["role"] == "assistant" and bool(message.get("content"))
         is_replayed = replayed is not None and id.startswith(f"{replayed}:")
-        if id in expected or message["role"] == "user" or is_said or is_replayed:
+        if id in expected or message["role"] == "user" or has_text or is_replayed:
             return False
     return not left
 
 
 async def show_agent(call: ApiCall) -> Response:
     """The capabilities of a graph as an AG-UI agent."""
-    found = starts_of(call)
-    graph, plans = found.graph, [*found.graph.plans.values()]
+    starts = starts_of(call)
+    graph, plans = starts.graph, [*starts.graph.plans.values()]
     files = {file_in(field_schema(graph.start, name)) for name in file_fields(graph.start)}
-    shown: dict[str, Any] = {
+    capabilities: dict[str, Any] = {
         "identity": {
-            "name": found.name,
+            "name": starts.name,
             "type": "bae",
-            "description": found.about,
+            "description": starts.about,
             "version": __version__,
         },
         "transport": {"streaming": True, "websocket": False, "httpBinary": False},
@@ -425,10 +426,10 @@ async def show_agent(call: ApiCall) -> Response:
             "approveWithEdits": True,
         },
         "custom": {
-            "bae": {"messageField": message_field(graph.start), "startSchema": found.schema}
+            "bae": {"messageField": message_field(graph.start), "startSchema": starts.schema}
         },
     }
-    return Response(dump(shown), media_type="application/json")
+    return Response(dump(capabilities), media_type="application/json")
 
 
 ENDPOINTS: Final = (
@@ -440,16 +441,12 @@ ENDPOINTS: Final = (
         run_agent,
         {200: "text/event-stream"},
         body=AgentRequest,
-        refusals=(400, 404, 409, 413, 415, 422, 429, 503),
         longest=LONGEST,
     ),
-    Endpoint(
-        "GET",
+    get_row(
         "/ag-ui/{graph}",
-        "read",
-        "Show what a graph can do as an AG-UI agent.",
+        "Show the capabilities of a graph as an AG-UI agent.",
         show_agent,
-        {200: "application/json"},
-        refusals=(404, 422),
+        "application/json",
     ),
 )

@@ -1,5 +1,5 @@
-"""What happens in a run, as the events of AG-UI 1.0: steps by place, tool calls, and the text of
-the reply while it is written."""
+"""The records of a run as events of AG-UI 1.0: steps by place, tool calls, and the reply while it
+is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 AgentEvent = dict[str, Any]
 AGAIN: Final = "~"
-"""Between the id of a reply and a number, where text of the reply was void before."""
+"""Between the id of a reply and a number, if earlier text of the reply was void."""
 
 
 def reply_id(run_id: str) -> str:
@@ -31,13 +31,14 @@ def reply_id(run_id: str) -> str:
 
 
 def interrupt_id(run_id: str, address: str) -> str:
-    """The id of the question of a gate. Runs of a thread have gates with equal addresses."""
+    """The id of the question of a gate. It has the run, since gates of other turns have the same
+    addresses."""
     return f"{run_id}:{address}"
 
 
 class RunEvents:
-    """Makes events of the records of one run. `messages` are those that the client has so far: text
-    that a client has cannot be withdrawn, so it gets all messages again without that one."""
+    """Makes events from the records of a run. `messages` are the messages that the client has. Text
+    that was sent cannot be withdrawn, so the client gets all messages again without it."""
 
     def __init__(
         self, graph: Graph[Any, Any], stored: StoredRun, messages: Iterable[Mapping[str, Any]]
@@ -49,11 +50,11 @@ class RunEvents:
         self._texts = {cls.__name__: plan_of(cls).text for cls in graph.terminal_nodes}
         self._events: list[AgentEvent] = []
         self._steps: dict[Step, str] = {}
-        """The steps that are open, with their names."""
+        """The open steps with their names."""
         self._live: dict[str, str] = {}
         """The text in progress, by place."""
         self._place = ""
-        """Where the text is that is open as a message."""
+        """The place of the text that is open as a message."""
         self._sent = ""
         self._text_id = ""
         self._replies = 0
@@ -62,11 +63,11 @@ class RunEvents:
         self._thought = 0
 
     def read(self, lines: Iterable[Line], *, muted: bool = False) -> list[AgentEvent]:
-        """The events of the next lines. With `muted` the client has had them."""
+        """The events of the next lines. With `muted` there are none, since the client has them."""
         self.history.on_change = None if muted else self._hear
         for line in lines:
             self._reader.read(line)
-        return self._taken()
+        return self._take_events()
 
     def write(self, pieces: Iterable[TextPiece]) -> list[AgentEvent]:
         """The events of text in progress."""
@@ -80,29 +81,29 @@ class RunEvents:
             elif not place.path and place.value_text == self._texts.get(place.node):
                 self._show(piece.place, text + piece.delta)
             self._live[piece.place] = text + piece.delta
-        return self._taken()
+        return self._take_events()
 
     def reply(self, text: str) -> list[AgentEvent]:
-        """The events of the reply, as it is in the end."""
+        """The events of the final reply."""
         self._end_thoughts()
         if self._text_id and not text.startswith(self._sent):
             self._void()
         self._send(text)
         self._end_text()
-        return self._taken()
+        return self._take_events()
 
     def close(self, *, is_void: bool) -> list[AgentEvent]:
-        """End what is open. Text that no record has is void, or left to be read."""
+        """End everything that is open. With `is_void`, text that no record has is withdrawn."""
         self._end_thoughts()
         if self._text_id:
             (self._void if is_void else self._end_text)()
         for name in reversed(self._steps.values()):
             self._add("STEP_FINISHED", stepName=name)
         self._steps.clear()
-        return self._taken()
+        return self._take_events()
 
     def call_ids(self) -> dict[str, str]:
-        """The id of the tool call that a gate asks about, by the address of the gate."""
+        """The ids of tool calls, by the addresses of the gates that ask about them."""
         return {
             gate.gate.address: self._id_of(call)
             for step in self.history.steps()
@@ -114,11 +115,11 @@ class RunEvents:
     def _add(self, type: str, **more: Any) -> None:
         self._events.append({"type": type, **more})
 
-    def _taken(self) -> list[AgentEvent]:
+    def _take_events(self) -> list[AgentEvent]:
         events, self._events = self._events, []
         return events
 
-    # What has happened.
+    # Records
 
     def _hear(self, change: WorkChange, work: Work) -> None:
         match work:
@@ -128,10 +129,10 @@ class RunEvents:
             case Step() if change == "ended" and work in self._steps:
                 self._add("STEP_FINISHED", stepName=self._steps.pop(work))
             case LMQuestion(loop=loop) if change == "round" and loop is not None:
-                made = loop.rounds[-1]
-                for each in (*made.ran, *made.calls):
-                    call = loop.calls[each["id"]]
-                    self._call(call, each["arguments"])
+                ended_round = loop.rounds[-1]
+                for request in (*ended_round.ran, *ended_round.calls):
+                    call = loop.calls[request["id"]]
+                    self._call(call, request["arguments"])
                     if call.is_native:
                         self._result(call)
             case ToolRun() if change == "ended" and work.state == "done":
@@ -148,8 +149,8 @@ class RunEvents:
         self._add("TOOL_CALL_ARGS", toolCallId=call_id, delta=text)
         self._add("TOOL_CALL_END", toolCallId=call_id)
         function = {"name": call.name, "arguments": text}
-        made = {"id": call_id, "type": "function", "function": function}
-        self.messages.append({"id": call_id, "role": "assistant", "toolCalls": [made]})
+        tool_call = {"id": call_id, "type": "function", "function": function}
+        self.messages.append({"id": call_id, "role": "assistant", "toolCalls": [tool_call]})
 
     def _result(self, call: ToolRun) -> None:
         call_id = self._id_of(call)
@@ -161,11 +162,11 @@ class RunEvents:
         self._add("TOOL_CALL_RESULT", messageId=f"{call_id}:result", **about)
         self.messages.append({"id": f"{call_id}:result", "role": "tool", **about})
 
-    # The text of the reply.
+    # The text of the reply
 
     def _show(self, place: str, text: str) -> None:
-        """Show the text at a place as far as it is written. Where it is void, the client keeps it
-        until there is another: that often begins in the same way."""
+        """Show the text at a place so far. Void text stays until other text comes, which often
+        begins in the same way."""
         if not text:
             return
         self._end_thoughts()
@@ -176,7 +177,7 @@ class RunEvents:
             self._send(text)
 
     def _send(self, text: str) -> None:
-        """Send what follows the text that was sent."""
+        """Send the rest of a text after the part that was sent."""
         if not self._text_id:
             again = f"{AGAIN}{self._replies}" if self._replies else ""
             self._text_id, self._sent = f"{reply_id(self.run_id)}{again}", ""
@@ -188,8 +189,8 @@ class RunEvents:
 
     def _end_text(self) -> None:
         self._add("TEXT_MESSAGE_END", messageId=self._text_id)
-        said = {"id": self._text_id, "role": "assistant", "content": self._sent}
-        self.messages.append(said)
+        message = {"id": self._text_id, "role": "assistant", "content": self._sent}
+        self.messages.append(message)
         self._text_id = self._sent = self._place = ""
 
     def _void(self) -> None:
@@ -198,7 +199,7 @@ class RunEvents:
         self.messages.pop()
         self._add("MESSAGES_SNAPSHOT", messages=[*self.messages])
 
-    # What a model thinks.
+    # Thoughts of the model
 
     def _think(self, piece: TextPiece) -> None:
         if not piece.delta or not piece.start:

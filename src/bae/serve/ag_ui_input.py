@@ -1,4 +1,4 @@
-"""What an AG-UI client sends: the last message of the user becomes the start of a run, and the
+"""The request of an AG-UI client: the last message of the user becomes the start of a run, and
 answers to interrupts become answers to gates."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bae.file_proof import holds_file
 from bae.files import Document, DocumentUrl, File, FileUrl, Image, ImageUrl
 from bae.journal.shape import Json
 from bae.plan import plan_of
-from bae.serve.problems import InputFault, Refused, invalid
+from bae.serve.problems import InputFault, Refused, input_refusal, wrong_input
 from bae.serve.starts import Starts, answer_schema
 from bae.serve.views import GateView
 
@@ -26,13 +26,13 @@ Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class _Sent(BaseModel):
-    """A part of a request. A newer client may send more than is known here."""
+    """A part of a request. Unknown parts of newer clients are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
 
 
 class PartSource(_Sent):
-    """Where the bytes of an image or a document are."""
+    """The source of the bytes of an image or a document."""
 
     type: Literal["data", "url", "file"]
     value: str
@@ -47,7 +47,7 @@ class ContentPart(_Sent):
 
 
 class AnyMessage(BaseModel):
-    """A message that the client knows. Of the last one the content is read."""
+    """A message of the client. Only the content of the last message is read."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -93,7 +93,8 @@ class AgentRequest(_Sent):
 
     @property
     def new_message(self) -> AnyMessage | None:
-        """The message of the user that begins a turn; None where the last message is another."""
+        """The message of the user that begins a turn; None if the last message is not from the
+        user."""
         last = self.messages[-1] if self.messages else None
         return last if last is not None and last.role == "user" else None
 
@@ -118,18 +119,18 @@ def file_fields(start: type[Node]) -> list[str]:
 
 
 def start_fields(
-    found: Starts, request: AgentRequest, message: AnyMessage
+    starts: Starts, request: AgentRequest, message: AnyMessage
 ) -> tuple[Json, list[str]]:
-    """The fields of the start node, and why parts of the message are in none. The message gives the
-    text and the files, `forwardedProps` or else `state` the others: what has no such name is of
-    the page alone. Raises `Refused` where the graph has no use for any part."""
-    start = found.graph.start
+    """The fields of the start node, and the reasons why parts of the message are unused. The
+    message gives the text and the files; `forwardedProps` gives the other fields, or else
+    `state`. Other names belong to the page alone. Raises `Refused` if every part is unused."""
+    start = starts.graph.start
     text_field, at = message_field(start), len(request.messages) - 1
     parts = _parts_of(message.content, ["body", "messages", at, "content"])
-    known = {name for name in found.schema.get("properties", {}) if name != text_field}
+    other_names = {name for name in starts.schema.get("properties", {}) if name != text_field}
     fields: Json = {}
     for given in (request.state_fields, request.forwarded):
-        fields |= {name: value for name, value in given.items() if name in known}
+        fields |= {name: value for name, value in given.items() if name in other_names}
     unused: list[Refused] = []
     for number, part in enumerate(parts):
         if part.type != "text":
@@ -152,20 +153,20 @@ def _parts_of(content: Any, place: list[str | int]) -> list[ContentPart]:
     if isinstance(content, str):
         return [ContentPart(type="text", text=content)]
     if not isinstance(content, list):
-        raise _wrong(place, "it is no text and no list of parts", "send a text")
+        raise wrong_input(place, "it is no text and no list of parts", "send a text")
     try:
         return _PARTS.validate_python(content)
     except ValidationError as error:
-        raise invalid(error, *place) from error
+        raise input_refusal(error, *place) from error
 
 
-def read_start(found: Starts, request: AgentRequest, fields: Json) -> Node:
-    """The start node with these fields. A field that is wrong is named where the client gives
-    it."""
+def read_start(starts: Starts, request: AgentRequest, fields: Json) -> Node:
+    """The start node with these fields. Raises `Refused` with the place where the client gave a
+    wrong field."""
     try:
-        return found.node(fields)
+        return starts.node(fields)
     except Refused as refused:
-        text_field, at = message_field(found.graph.start), len(request.messages) - 1
+        text_field, at = message_field(starts.graph.start), len(request.messages) - 1
         content: list[str | int] = ["body", "messages", at, "content"]
         faults: list[InputFault] = []
         for fault in refused.body.errors:
@@ -176,13 +177,13 @@ def read_start(found: Starts, request: AgentRequest, fields: Json) -> Node:
             faults.append(InputFault(loc=loc, msg=fault.msg))
         first = faults[0]
         where = ".".join(str(part) for part in first.loc)
-        names = ", ".join(n for n in found.schema.get("properties", {}) if n != text_field)
+        names = ", ".join(n for n in starts.schema.get("properties", {}) if n != text_field)
         raise Refused(
             422,
             "bae-serve-input",
             f"{where}: {first.msg}",
             "give it with the run, as agent.runAgent({ forwardedProps: { … } }); the fields of "
-            f"{found.graph.start.__name__} are {names}"
+            f"{starts.graph.start.__name__} are {names}"
             if first.loc[1] != "messages"
             else "change the message",
             place=where,
@@ -197,41 +198,42 @@ _FILES: Final[Mapping[str, tuple[type[File], type[FileUrl]]]] = {
 
 
 def _read_file(part: ContentPart, place: list[str | int]) -> File | FileUrl | Refused:
-    """The file of a part, from its bytes, or its address; or why no graph has a use for the part.
+    """The file of a part, from its bytes or its address, or the reason why no graph uses the part.
     Nothing is fetched."""
     kinds, source = _FILES.get(part.type), part.source
     if kinds is None:
-        return _wrong(place, f"no graph takes {part.type}", "send text, images or documents")
+        return wrong_input(place, f"no graph takes {part.type}", "send text, images or documents")
     fix = 'send them: { type: "data", value: base64, mimeType: "…" }'
     if source is None:
-        raise _wrong(place, f"the {part.type} has no bytes", fix)
+        raise wrong_input(place, f"the {part.type} has no bytes", fix)
     if source.type == "file":
-        return _wrong(place, f"the {part.type} is at a provider, and its bytes are not here", fix)
+        return wrong_input(place, f"the bytes of the {part.type} are at a provider", fix)
     try:
         if source.type == "url" and source.value[:5].lower() != "data:":
             return kinds[1](source.value)
         is_url = source.value[:5].lower() == "data:"
         return kinds[0].from_data_url(source.value if is_url else f"data:;base64,{source.value}")
     except ValueError as error:
-        raise _wrong(place, str(error), f"send the bytes of the {part.type} in base64") from None
+        fix = f"send the bytes of the {part.type} in base64"
+        raise wrong_input(place, str(error), fix) from None
 
 
 def _place_file(
     start: type[Node], fields: Json, file: File | FileUrl, place: list[str | int]
 ) -> Refused | None:
-    """Put a file into the field that takes it: the first that has none, or has a list. Returns why
-    no field takes it."""
+    """Put a file into the first field that takes it and is empty or a list. Returns the reason if
+    there is none."""
     names = file_fields(start)
     for name in names:
         adapter: TypeAdapter[Any] = TypeAdapter(plan_of(start).fields[name].annotation)
-        held: Any = fields.get(name)
-        listed = cast("list[Any]", held) if isinstance(held, list) else []
-        for value in ([*listed, file], *(() if name in fields else (file,))):
+        value_before: Any = fields.get(name)
+        files_before = cast("list[Any]", value_before) if isinstance(value_before, list) else []
+        for value in ([*files_before, file], *(() if name in fields else (file,))):
             with suppress(ValidationError):
                 adapter.validate_python(value)
                 fields[name] = value
                 return None
-    return _wrong(
+    return wrong_input(
         place,
         f"no field of {start.__name__} takes {file.placeholder}",
         f"its fields for files are {', '.join(names)}; send the bytes, and no address"
@@ -240,17 +242,11 @@ def _place_file(
     )
 
 
-def _wrong(place: list[str | int], why: str, fix: str) -> Refused:
-    where = ".".join(str(part) for part in place)
-    fault = InputFault(loc=place, msg=why)
-    return Refused(422, "bae-serve-input", f"{where}: {why}", fix, place=where, errors=[fault])
-
-
 # --- interrupts --------------------------------------------------------------------------------
 
 _ANY_APPROVAL: Final = (answer_schema(Approval), answer_schema(Any))
 CANCELLED: Final = "The user cancelled the question."
-"""The reason that a model reads, where a person cancels the question about a tool call."""
+"""The reason for the model, if a person cancels the question about a tool call."""
 RESPONSE: Final[Json] = {
     "type": "object",
     "properties": {
@@ -262,8 +258,8 @@ RESPONSE: Final[Json] = {
         "reason": {"type": "string", "description": "Why not. The model reads it."},
         "scope": {
             "enum": ["call", "run", "thread"],
-            "description": "Whether a yes holds for this call, or for all of the tool in this run "
-            "or thread.",
+            "description": "Whether the approval holds for this call, or for all calls of the tool "
+            "in this run or thread.",
         },
     },
     "required": ["approved"],
@@ -279,8 +275,8 @@ def is_approval(gate: GateView) -> bool:
 
 
 def answer_of(gate: GateView, payload: Any) -> Any:
-    """The answer to a gate, from what an AG-UI client says."""
+    """The answer to a gate from the payload of an AG-UI client."""
     if is_approval(gate) and isinstance(payload, dict):
-        given = cast("Json", payload).items()
-        return {_NAMES.get(name, name): value for name, value in given}
+        parts = cast("Json", payload).items()
+        return {_NAMES.get(name, name): value for name, value in parts}
     return payload

@@ -1,5 +1,5 @@
-"""The response of an AG-UI run: server-sent events that follow a run of a graph until it is over,
-or waits for a person."""
+"""The response to an AG-UI request: server-sent events that follow a run until it ends or waits for
+a person."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from bae.serve.ag_ui_input import RESPONSE, AgentRequest, is_approval
 from bae.serve.endpoints import ApiCall
 from bae.serve.gates import GatesQuery, list_gates
 from bae.serve.graphs import starts_of
-from bae.serve.problems import Refused, told_of
-from bae.serve.records import SEND_SECONDS, ClientGone, batches, sending, until_gone
+from bae.serve.problems import Refused, make_refusal
+from bae.serve.records import SEND_SECONDS, ClientGone, batches, close_with_client, sending
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.views import GateView, UsageView, Value, dump
 from bae.tasks import gone
 
 PROTOCOL: Final = "1.0"
 _FEW: Final = 50
-"""How many lines are read on the event loop."""
+"""How many lines are read on the event loop; more are read in a thread."""
 _STOPPED: Final = {
     "": (
         "bae-serve-closing",
-        "the server stops; the run goes on: send the same request again to follow it",
+        "the server stops, and the run continues later: send the same request again to follow it",
     ),
     "deleted": ("bae-run-unknown", "the run was deleted"),
     "reset": ("bae-run-unknown", "the run was replaced by another"),
 }
-"""Why a stream ends before its run: a code, and words."""
+"""The code and the message for a stream that ends before its run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """A run to follow, and the messages that the client has before it. The client has had the
-    events of the lines up to `muted`."""
+    """A run to follow, and the messages that the client has before it. `muted` is the last line
+    whose events the client has."""
 
     info: RunInfo
     messages: Sequence[dict[str, Any]]
@@ -55,11 +55,10 @@ class Follow:
 
 
 class AgentStream(Response):
-    """The events of one AG-UI run. It begins with RUN_STARTED, and with all messages where the
-    client has others; it ends with RUN_FINISHED or RUN_ERROR. With an `error` nothing comes
-    between, or all that the client does not know yet if the error `is_late`. `unused` is what the
-    graph has no use for, by the part of the request. Closing the connection changes nothing for
-    the run."""
+    """The events of one AG-UI run. The stream begins with RUN_STARTED, and with all messages if the
+    client has others. It ends with RUN_FINISHED or RUN_ERROR. With an `error` it has no other
+    events, unless the error `is_late`. `unused` explains which parts of the request the graph
+    does not use. Closing the connection does not affect the run."""
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ class AgentStream(Response):
                     if self._to_follow is not None:
                         last = await self._follow(self._to_follow, receive, send)
                     else:
-                        last = self._success(self._details)
+                        last = self._success_events(self._details)
                 if self._error is not None and (not last or last[-1]["type"] != "RUN_ERROR"):
                     body = self._error.body
                     text = f"{body.detail}; {body.fix}" if body.fix else body.detail
@@ -106,8 +105,8 @@ class AgentStream(Response):
             except ClientGone:
                 raise
             except Exception as error:
-                told = told_of(error, "an AG-UI stream").body
-                last = [_error_event(told.type, told.detail)]
+                problem = make_refusal(error, "an AG-UI stream").body
+                last = [_error_event(problem.type, problem.detail)]
             await self._send(send, last)
             async with sending(SEND_SECONDS):
                 await send({"type": "http.response.body", "body": b""})
@@ -120,7 +119,7 @@ class AgentStream(Response):
             about["metadata"] = {"bae": {"run": self._to_follow.info.run_id}}
         events: list[AgentEvent] = [{"type": "RUN_STARTED", **ids, **about}]
         unused = {"tools": request.tools, "context": request.context}
-        ignored: dict[str, Any] = {name: len(given) for name, given in unused.items() if given}
+        ignored: dict[str, Any] = {name: len(value) for name, value in unused.items() if value}
         if self._unused:
             ignored["parts"] = [*self._unused]
         if ignored:
@@ -132,7 +131,7 @@ class AgentStream(Response):
         return events
 
     async def _follow(self, follow: Follow, receive: Receive, send: Send) -> list[AgentEvent]:
-        """Send what happens, and return the events at the end."""
+        """Send the events of a run, and return the last ones."""
         api, info = self._call.api, follow.info
         stored = await api.journal.read(info.run_id)
         events = RunEvents(starts_of(self._call).graph, stored, follow.messages)
@@ -141,12 +140,12 @@ class AgentStream(Response):
         after, known = follow.muted, max((line.n for line in stored.lines), default=-1)
         while True:
             async with subscribe(api.feeds.run(info.run_id), after) as lines:
-                tasks = [asyncio.create_task(until_gone(receive, lines))]
+                tasks = [asyncio.create_task(close_with_client(receive, lines))]
                 try:
                     with api.streaming(lines):
                         async for batch in batches(lines):
                             await self._send_batch(events, batch, send)
-                            # The text in progress comes after what happened before it.
+                            # Text in progress follows the events before it.
                             if len(tasks) == 1 and lines.number >= known:
                                 texts = self._send_texts(events, info.run_id, send, lines)
                                 tasks.append(asyncio.create_task(texts))
@@ -168,10 +167,10 @@ class AgentStream(Response):
         lines = [item.value for item in batch.items]
         async with self._sending:
             if len(lines) <= _FEW:
-                made = events.read(lines)
+                made_events = events.read(lines)
             else:
-                made = await self._call.api.fold(events.read, lines)
-            await self._write(send, made)
+                made_events = await self._call.api.fold(events.read, lines)
+            await self._write(send, made_events)
 
     async def _send_texts(
         self, events: RunEvents, run_id: str, send: Send, lines: Subscriber[Line]
@@ -185,7 +184,7 @@ class AgentStream(Response):
             lines.close()
 
     async def _end(self, events: RunEvents, run_id: str, end: str) -> list[AgentEvent] | None:
-        """The events at the end of a run; None where it goes on."""
+        """The events at the end of a run; None if the run continues."""
         call = replace(self._call, path={"run": run_id}, query=GatesQuery())
         match end:
             case "ended":
@@ -194,8 +193,8 @@ class AgentStream(Response):
                 secrets = call.api.journal.secrets
                 turn = await off_loop(len(stored.lines), read_turn, stored, graph, secrets)
                 details = await view_run(call, run_id)
-                made = [*events.reply(turn[0].reply), *events.close(is_void=False)]
-                return [*made, *self._success(details)]
+                closing_events = [*events.reply(turn[0].reply), *events.close(is_void=False)]
+                return [*closing_events, *self._success_events(details)]
             case "gap":  # a slow client: the store has the rest
                 return None
             case "waiting":
@@ -203,46 +202,49 @@ class AgentStream(Response):
                 if not open_gates:
                     return None
                 ids = events.call_ids()
-                asked = [_interrupt(gate, ids.get(gate.gate)) for gate in open_gates]
-                outcome = {"type": "interrupt", "interrupts": asked}
-                return [*events.close(is_void=True), self._finished(outcome=outcome)]
+                interrupts = [_view_interrupt(gate, ids.get(gate.gate)) for gate in open_gates]
+                outcome = {"type": "interrupt", "interrupts": interrupts}
+                return [*events.close(is_void=True), self._finish_event(outcome=outcome)]
             case "cancelled":
-                made = events.close(is_void=False)
+                closing_events = events.close(is_void=False)
                 if self._request.protocol_version is None:  # clients before 1.0 do not know it
-                    return [*made, _error_event("bae-run-cancelled", "the run was cancelled")]
-                return [*made, self._finished(outcome={"type": "cancelled"})]
+                    return [
+                        *closing_events,
+                        _error_event("bae-run-cancelled", "the run was cancelled"),
+                    ]
+                return [*closing_events, self._finish_event(outcome={"type": "cancelled"})]
             case "failed":
-                made = events.close(is_void=False)
-                return [*made, _failure(events)]
+                closing_events = events.close(is_void=False)
+                return [*closing_events, _failure_event(events)]
             case _:
                 return [*events.close(is_void=False), _error_event(*_STOPPED[end])]
 
-    def _success(self, details: RunDetails | None) -> list[AgentEvent]:
+    def _success_events(self, details: RunDetails | None) -> list[AgentEvent]:
         if details is None:
-            return [self._finished(outcome={"type": "success"})]
-        made: list[AgentEvent] = []
+            return [self._finish_event(outcome={"type": "success"})]
+        state_events: list[AgentEvent] = []
         state = self._state(details)
         if state is not None:
-            made.append({"type": "STATE_SNAPSHOT", "snapshot": state})
-        used = None if self._to_follow is None else details.usage
-        usage = [] if used is None else _usage(used)
+            state_events.append({"type": "STATE_SNAPSHOT", "snapshot": state})
+        run_usage = None if self._to_follow is None else details.usage
+        usage = [] if run_usage is None else _view_usage(run_usage)
         more = {"result": details.result} | ({"usage": usage} if usage else {})
-        return [*made, self._finished(outcome={"type": "success"}, **more)]
+        return [*state_events, self._finish_event(outcome={"type": "success"}, **more)]
 
     def _state(self, details: RunDetails) -> dict[str, Any] | None:
-        """The state of the client with the fields of the result, without the text and the tool
-        calls, which are messages. None where it has no others."""
+        """The state of the client with the fields of the result. Text and tool calls are messages
+        and not part of it. None if the result has no other fields."""
         graph, result = starts_of(self._call).graph, details.result
         cls = next((c for c in graph.terminal_nodes if c.__name__ == details.end), None)
         if cls is None or not isinstance(result, dict):
             return None
         calls = plan_of(cls).tools
-        said = {plan_of(cls).text, "" if calls is None else calls.name}
-        shown = cast("dict[str, Any]", result).items()
-        fields = {name: value for name, value in shown if name not in said}
+        message_fields = {plan_of(cls).text, "" if calls is None else calls.name}
+        result_fields = cast("dict[str, Any]", result).items()
+        fields = {name: value for name, value in result_fields if name not in message_fields}
         return {**self._request.state_fields, **fields} if fields else None
 
-    def _finished(self, **more: Any) -> AgentEvent:
+    def _finish_event(self, **more: Any) -> AgentEvent:
         ids = {"threadId": self._request.thread_id, "runId": self._request.run_id}
         return {"type": "RUN_FINISHED", **ids, **more}
 
@@ -251,7 +253,7 @@ class AgentStream(Response):
             await self._write(send, events)
 
     async def _write(self, send: Send, events: Sequence[AgentEvent] | None) -> None:
-        """Send events, or without any that the stream is alive."""
+        """Send events, or a sign of life for None."""
         if events is None:
             text = b": alive\n\n"
         else:
@@ -261,54 +263,54 @@ class AgentStream(Response):
                 await send({"type": "http.response.body", "body": text, "more_body": True})
 
 
-def _interrupt(gate: GateView, call_id: str | None) -> AgentEvent:
+def _view_interrupt(gate: GateView, call_id: str | None) -> AgentEvent:
     """A question to the user."""
-    context = {name: _shown(each) for name, each in gate.context.items()}
-    known = {
+    context = {name: _plain_value(each) for name, each in gate.context.items()}
+    about = {
         "run": gate.run_id,
         "gate": gate.gate,
         "place": gate.place,
         "context": context,
     }
-    made: AgentEvent = {"id": interrupt_id(gate.run_id, gate.gate), "metadata": {"bae": known}}
+    interrupt: AgentEvent = {"id": interrupt_id(gate.run_id, gate.gate), "metadata": {"bae": about}}
     if is_approval(gate):
-        made |= {"reason": "tool_call", "responseSchema": RESPONSE}
+        interrupt |= {"reason": "tool_call", "responseSchema": RESPONSE}
     else:
         schema = gate.answer_schema
         is_yes = schema is not None and schema.get("type") == "boolean"
-        made["reason"] = "confirmation" if is_yes else "input_required"
+        interrupt["reason"] = "confirmation" if is_yes else "input_required"
         if schema is not None:
-            made["responseSchema"] = schema
+            interrupt["responseSchema"] = schema
     if gate.question:
-        made["message"] = gate.question
+        interrupt["message"] = gate.question
     if call_id is not None:
-        made["toolCallId"] = call_id
+        interrupt["toolCallId"] = call_id
     if gate.deadline is not None:
-        made["expiresAt"] = datetime.fromtimestamp(gate.deadline, UTC).isoformat()
-    return made
+        interrupt["expiresAt"] = datetime.fromtimestamp(gate.deadline, UTC).isoformat()
+    return interrupt
 
 
-def _shown(value: Value) -> Any:
-    """A value that helps to decide; of a long one the beginning."""
+def _plain_value(value: Value) -> Any:
+    """A value for the person who decides; the beginning of a long value."""
     if value.kept == "cut":
         return f"{value.text}… ({value.size} characters)"
     return value.value if value.kept == "value" else f"[{value.kept}]"
 
 
-def _usage(usage: UsageView) -> list[dict[str, Any]]:
-    """What a run has used. Where several models have, they are not told apart."""
+def _view_usage(usage: UsageView) -> list[dict[str, Any]]:
+    """The usage of a run, without a model if there are several."""
     if not usage.calls:
         return []
-    used: dict[str, Any] = {
+    counts: dict[str, Any] = {
         "inputTokens": usage.input_tokens,
         "outputTokens": usage.output_tokens,
         "totalTokens": usage.input_tokens + usage.output_tokens,
         "cachedInputTokens": usage.cached_tokens,
     }
-    return [used | ({"model": usage.models[0]} if len(usage.models) == 1 else {})]
+    return [counts | ({"model": usage.models[0]} if len(usage.models) == 1 else {})]
 
 
-def _failure(events: RunEvents) -> AgentEvent:
+def _failure_event(events: RunEvents) -> AgentEvent:
     """Why a run has failed."""
     error = events.history.run.end_error
     if not isinstance(error, RecordedError):

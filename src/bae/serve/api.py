@@ -1,5 +1,5 @@
-"""`router` makes the API of some graphs and a journal: an ASGI application that FastAPI and
-Starlette mount, or that uvicorn serves by itself."""
+"""`router` makes an API from graphs and a journal: an ASGI application to mount in FastAPI or
+Starlette, or to serve with uvicorn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
-    Collection,
     Generator,
     Mapping,
     Sequence,
@@ -37,7 +36,7 @@ from bae.serve.access import (
     User,
     Verb,
     Visible,
-    checked_origin,
+    parse_origin,
 )
 from bae.serve.endpoints import (
     ApiCall,
@@ -53,7 +52,7 @@ from bae.serve.files import Uploads
 from bae.serve.live import FEEDS, OpenFeed, serve_feeds
 from bae.serve.openapi import describe_api
 from bae.serve.owner import RunOwner
-from bae.serve.problems import Refused, told_of, unknown_run
+from bae.serve.problems import Refused, make_refusal, unknown_run
 from bae.serve.run_rows import Previews
 from bae.serve.starts import Starts
 from bae.serve.table import TABLE
@@ -68,9 +67,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FOLDS: Final = 2
-"""How many runs are read and folded at the same time, in worker threads."""
+"""How many long runs are in memory at the same time, each in a worker thread."""
 STOP_SECONDS: Final = 0.1
-"""Seconds between two looks whether the server stops."""
+"""Seconds between two checks whether the server stops."""
 HEADERS: Final = {
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
@@ -80,10 +79,10 @@ HEADERS: Final = {
 
 
 class API:
-    """An ASGI application: mount it with `app.mount("/bae", api)`, and open it with the application
-    that it is mounted in, `FastAPI(lifespan=api.open)`. It owns the runs that are started with it:
-    none ends with its connection. When it is closed, runs in progress are handed over, and can be
-    resumed at once."""
+    """An ASGI application. Mount it with `app.mount("/bae", api)`, and open it with the application
+    around it: `FastAPI(lifespan=api.open)`. Runs belong to the API, so a closed connection never
+    ends a run. When the API closes, it hands over its runs: another process can resume them at
+    once."""
 
     def __init__(
         self,
@@ -108,29 +107,30 @@ class API:
         self.starts = {name: Starts(name, graph) for name, graph in graphs.items()}
         self.owner = RunOwner(self.graphs, journal, lm, max_iters, at_once)
         self.endpoints: tuple[Endpoint, ...] = TABLE
-        """What is served; a page or a team adds rows."""
+        """The endpoints. A page or a team adds its own."""
         self.feed_kinds: dict[str, OpenFeed] = dict(FEEDS)
         """The feeds of the WebSocket, by the first part of their names."""
         self.sockets: dict[str, Callable[[WebSocket], Awaitable[None]]] = {}
         """Other WebSockets, by their paths. Each accepts its own connections."""
         self.inbox_sources: list[Callable[[ApiCall], Awaitable[list[GateView]]]] = []
-        """What else waits for people, besides runs."""
+        """Questions to people that do not come from runs."""
         self.asked_elsewhere: set[str] = set()
-        """The graphs whose questions come from these sources, and not from their runs."""
+        """The names of graphs whose questions these sources list, so the inbox leaves out their
+        runs."""
         self.uploads = Uploads()
-        """The files that users have sent for runs to come."""
+        """Files that users have sent for later runs."""
         self._streams: set[Subscriber[Any]] = set()
         self._auth, self._visible, self._recover = auth, visible, recover
         self._gatekeeper = Gatekeeper(
-            frozenset(each.lower() for each in hosts), frozenset(map(checked_origin, origins))
+            frozenset(each.lower() for each in hosts), frozenset(map(parse_origin, origins))
         )
         self._folds = asyncio.Semaphore(FOLDS)
         self._document: tuple[str, bytes] | None = None
 
     @asynccontextmanager
     async def open(self, app: object = None) -> AsyncGenerator[None]:
-        """Take runs inside the block, and recover those that can continue. `app` is not used: it
-        makes `FastAPI(lifespan=api.open)` work."""
+        """Take runs inside the block, and resume runs that can continue. `app` is not used; with
+        it, `FastAPI(lifespan=api.open)` works."""
         async with AsyncExitStack() as opened:
             for graph in self.graphs.values():
                 await opened.enter_async_context(graph.open())
@@ -144,7 +144,7 @@ class API:
                 await gone([stopping])
 
     def close(self) -> None:
-        """End all streams and take no more runs: a server calls it before it waits for its
+        """End all streams and take no more runs. A server calls this before it waits for its
         connections to end."""
         self.owner.close()
         for stream in self._streams:
@@ -152,7 +152,7 @@ class API:
 
     @contextmanager
     def streaming(self, stream: Subscriber[Any]) -> Generator[None]:
-        """Have a stream closed with the server."""
+        """Close the stream when the server stops."""
         self._streams.add(stream)
         try:
             if self.owner.closing.is_set():
@@ -174,33 +174,27 @@ class API:
             case _:
                 await self._live(receive, send)
 
-    # Who may see what: all endpoints and feeds read runs with these.
+    # Rights of users: all endpoints and feeds read runs with these methods.
 
-    async def user_of(
-        self,
-        request: HTTPConnection,
-        verb: Verb,
-        method: str = "GET",
-        or_verbs: Collection[Verb] = (),
-    ) -> User:
-        """The user who asks, if this may be done. Raises `Refused`."""
-        self._gatekeeper.check(request, method)
+    async def user_of(self, request: HTTPConnection, verbs: Sequence[Verb]) -> User:
+        """The user of a request. Raises `Refused` unless the user may do one of the verbs."""
         user = await self._auth(request)
         if user is None:
             raise Refused(
                 401,
                 "bae-serve-auth",
-                "nobody is authenticated",
+                "the request has no valid token",
                 "send the token: authorization: Bearer TOKEN",
                 headers={"www-authenticate": "Bearer"},
             )
-        if user.can.isdisjoint((verb, *or_verbs)):
-            raise Refused(403, "bae-serve-verb", f"{user.name} may not {verb}", "ask for the right")
+        if user.can.isdisjoint(verbs):
+            detail = f"{user.name} may not {verbs[0]}"
+            raise Refused(403, "bae-serve-verb", detail, "ask for the right")
         return user
 
-    def check_site(self, request: HTTPConnection, method: str) -> None:
+    def check_site(self, request: HTTPConnection) -> None:
         """Refuse a request of another site."""
-        self._gatekeeper.check(request, method)
+        self._gatekeeper.check(request)
 
     def check_host(self, request: HTTPConnection) -> None:
         """Refuse a request under a name that is not served."""
@@ -219,24 +213,24 @@ class API:
         return info.metadata.get(STARTED_BY) == user.name
 
     def only(self, user: User) -> dict[str, str] | None:
-        """The metadata of the runs that a user may see, for the query of a store."""
+        """The metadata by which a store finds the runs of a user; None means all runs."""
         return {STARTED_BY: user.name} if self._visible == "own" else None
 
     async def info(self, user: User, run_id: str) -> RunInfo:
-        """The entry of a run that the user may see; any other is unknown."""
+        """The entry of a run. Raises `Refused` if the user may not see the run."""
         info = (await self.journal.lines(run_id, limit=0)).info
         if not self.may_see(user, info):
             raise unknown_run(run_id)
         return info
 
     async def read(self, user: User, run_id: str) -> StoredRun:
-        """A run that the user may see, with the bytes of its images and documents: to make its
-        nodes again."""
+        """A run with the bytes of its images and documents, to build its nodes again. Raises
+        `Refused` if the user may not see the run."""
         await self.info(user, run_id)
         return await self.journal.read(run_id)
 
     async def fold(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `work` returns, done in a worker thread: a few at a time, and none on the loop."""
+        """Call `work` in a worker thread and return its result. Only a few calls run at a time."""
         async with self.folding():
             return await in_thread(work, *args, **kwargs)
 
@@ -249,26 +243,30 @@ class API:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """The same for what `work` makes of a run that the user may see, without the bytes of its
-        files. The run is read when it is its turn."""
+        """Read a run without the bytes of its files, and call `work` with it in a worker thread.
+        Raises `Refused` if the user may not see the run. The run is read when its turn comes."""
         await self.info(user, run_id)
         async with self.folding():
             return await in_thread(work, await self.journal.read_texts(run_id), *args, **kwargs)
 
     def folding(self) -> asyncio.Semaphore:
-        """Wait for a turn to read a long run: only a few are in memory at once. With many the
-        garbage collector would stop the event loop for long."""
+        """Wait for a turn to read a long run. With many long runs in memory, the garbage collector
+        would stop the event loop for too long."""
         return self._folds
 
-    def graph_of(self, info: RunInfo) -> Graph[Any, Any]:
+    def find_graph(self, info: RunInfo) -> Graph[Any, Any] | None:
         """The graph of a run, if it is served here."""
-        for graph in self.graphs.values():
-            if graph.name == info.graph:
-                return graph
+        return next((each for each in self.graphs.values() if each.name == info.graph), None)
+
+    def graph_of(self, info: RunInfo) -> Graph[Any, Any]:
+        """The graph of a run. Raises `Refused` if it is not served here."""
+        graph = self.find_graph(info)
+        if graph is not None:
+            return graph
         raise Refused(
             409,
             "bae-serve-graph",
-            f"the run {info.run_id} is one of the graph {info.graph}, which is not served here",
+            f"the graph {info.graph} of the run {info.run_id} is not served here",
             "serve it too: router({name: graph, …})",
             run_id=info.run_id,
         )
@@ -285,26 +283,26 @@ class API:
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except Exception as error:
-            return told_of(error, request.url.path).response()
+            return make_refusal(error, request.url.path).response()
 
     async def _answer(self, request: Request) -> Response:
-        self._gatekeeper.check(request, request.method)
+        self._gatekeeper.check(request)
         if request.method == "OPTIONS" and self._gatekeeper.headers_for(request):
-            return Response(status_code=204)  # a browser asks before a page of a named origin may
+            return Response(status_code=204)  # a preflight request
         endpoint, path = find_endpoint(self.endpoints, request.method, raw_path(request.scope))
         check_media(endpoint, request)
         if endpoint.verb is None:
             user = User("", frozenset())
         else:
-            user = await self.user_of(request, endpoint.verb, request.method, endpoint.or_verbs)
+            user = await self.user_of(request, (endpoint.verb, *endpoint.or_verbs))
         query = read_query(endpoint.query, request)
         call = ApiCall(self, user, request, path, query)
         if endpoint.body is not None:
             call.body = check_body(endpoint.body, await read_body(request, endpoint.longest))
-        found = await endpoint.handler(call)
-        if isinstance(found, Response):
-            return found
-        status, model = (200, found) if isinstance(found, BaseModel) else found
+        answer = await endpoint.handler(call)
+        if isinstance(answer, Response):
+            return answer
+        status, model = (200, answer) if isinstance(answer, BaseModel) else answer
         text = await in_thread(dump, model)  # a page may have megabytes
         return Response(text, status, media_type="application/json")
 
@@ -323,8 +321,8 @@ class API:
 
 
 async def _stop_with_uvicorn(close: Callable[[], None]) -> None:
-    """Call `close` when the uvicorn that serves the application begins to stop. It waits for open
-    streams before it closes the application, and would wait for ever."""
+    """Call `close` as soon as uvicorn begins to stop. Uvicorn waits for open streams before it
+    closes the application, so streams must end first."""
     if threading.current_thread() is not threading.main_thread():
         return
     server: Any = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
@@ -348,7 +346,7 @@ def router(
     at_once: int = 100,
     recover: bool = True,
 ) -> API:
-    """The API of some graphs, whose runs a journal keeps:
+    """Make the API of graphs whose runs are stored in a journal:
 
     ```python
     api = router({"support": graph}, journal=journal, lm="claude-cli:sonnet", auth=bearer(TOKEN))
@@ -356,16 +354,17 @@ def router(
     app.mount("/bae", api)
     ```
 
-    - `auth` says who asks: `bearer(token)`, `public()`, or an async function of the request that
+    - `auth` identifies users: `bearer(token)`, `public()`, or an async function of the request that
       returns a `User` or None. There is no default.
-    - `visible` says which runs a user may see: "own" are those that the user has started, and a
-      function of a user and a `RunInfo` decides by itself. Without it, all runs of the journal.
-    - `lm` and `max_iters` are as for `graph.arun`, for all runs.
-    - `hosts` are the names under which the API is reached, and `origins` the web pages of other
-      sites that may use it, as "https://shop.example". Loopback names and none are the default.
-    - `at_once`: how many runs may be in progress here; another one is refused.
-    - `recover`: whether runs of these graphs that can continue are resumed, at the start and every
-      few seconds: queued and interrupted runs, and parked runs whose gates are answered.
+    - `visible` says which runs a user may see. With "own" users see the runs that they started. A
+      function of a `User` and a `RunInfo` decides by itself. By default users see all runs of the
+      journal.
+    - `lm` and `max_iters` are the arguments of `graph.arun` for all runs.
+    - `hosts` are the host names of the API, by default the names of loopback. `origins` are web
+      pages of other sites that may use it, such as "https://shop.example"; by default none.
+    - `at_once` is how many runs may be in progress here. Further runs are refused.
+    - `recover` says whether runs of these graphs that can continue are resumed, at the start and
+      every few seconds: queued and interrupted runs, and waiting runs with answers.
     """
     checked_store(journal)
     if not callable(auth):

@@ -1,4 +1,4 @@
-"""Endpoints that compare: two runs with each other, and a run with what its code does now."""
+"""Endpoints that compare: two runs with each other, and a run with the present code."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bae.journal.provenance import Provenance
 from bae.journal.replay import repeat
 from bae.journal.report import report_run
 from bae.journal.stored_runs import StoredRun
-from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut
+from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut, NoBody, Number, get_row
 from bae.serve.problems import Refused
 from bae.serve.run_rows import preview_of
-from bae.serve.views import CUT, SHORT, FieldView, RunRow, field_of, fitting, row_of, size_of
+from bae.serve.views import CUT, SHORT, FieldView, RunRow, field_of, row_of, size_of, take_page
 from bae.threads import in_thread
 
 REPLAY_SECONDS: Final = 60.0
-"""How long a replay may take: the bodies of nodes are called."""
+"""How many seconds a replay may take: it calls the bodies of nodes."""
 
 
 _TRACE: Final = 1_000
@@ -29,20 +29,20 @@ _TRACE: Final = 1_000
 
 
 class CompareQuery(Form):
-    """The runs `a` and `b`; nodes from the number `start` on, those that differ unless `same` are
-    wanted too. Longer values are cut after `cut` characters. A page of long values has fewer than
-    `limit`: go on after the last node that you have."""
+    """The runs `a` and `b`, and their nodes from the number `start` on. Equal nodes are left out
+    without `same`. Longer values are cut after `cut` characters. A page of long values has fewer
+    than `limit`: continue after its last node."""
 
     a: Annotated[str, Field(min_length=1, max_length=1_000)]
     b: Annotated[str, Field(min_length=1, max_length=1_000)]
     same: bool = False
-    start: Annotated[int, Field(ge=0, le=1 << 31)] = 0
+    start: Number = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 100
     cut: ListCut = SHORT
 
 
 class FieldPair(BaseModel):
-    """A field that differs; null in a run that has no such field there."""
+    """A field that differs; null in a run without such a field."""
 
     name: str
     a: FieldView | None
@@ -50,9 +50,9 @@ class FieldPair(BaseModel):
 
 
 class NodePair(BaseModel):
-    """A node of two runs: `state` says whether it is the same, or which run alone has it. `path` is
-    that of its graph with visits in place of steps, `visit` counts nodes of its class there from
-    1, and `a` and `b` are its places."""
+    """A node of two runs. `state` says whether it is the same or differs, or which run alone has
+    it. `path` is the path of its graph, with visits in place of steps. `visit` counts nodes of
+    the class there from 1. `a` and `b` are the places of the node."""
 
     path: str
     node: str
@@ -64,8 +64,8 @@ class NodePair(BaseModel):
 
 
 class ComparisonView(BaseModel):
-    """Two runs by place. `first` is the place of the first difference, in the run `a` if it has
-    one; null if there is none. Times are no difference. `total` counts the nodes to list."""
+    """Two runs by place. `first` is the place of the first difference, in the run `a` if that has
+    the node; null if there is none. Times are not compared. `total` counts the nodes to list."""
 
     a: RunRow
     b: RunRow
@@ -75,9 +75,9 @@ class ComparisonView(BaseModel):
 
 
 class ReplayView(BaseModel):
-    """What a replay found: it went the "same" way, something "differs", or the run cannot be
-    replayed ("unknown"), because values are missing or the recording ends early. `why` says what,
-    and `diff` has both texts, as far as there is room. `trace` has the first 1,000 nodes."""
+    """The outcome of a replay: the "same" path, something that "differs", or "unknown" if values
+    are missing or the recording ends early. `why` explains the outcome, and `diff` has both
+    texts, cut if they are long. `trace` has the first 1,000 nodes."""
 
     outcome: Literal["same", "differs", "unknown"]
     trace: list[str] = Field(default_factory=list[str])
@@ -105,7 +105,7 @@ def _compare(a: StoredRun, b: StoredRun, query: CompareQuery) -> ComparisonView:
         a=row_of(a.info, preview_of(a.lines)),
         b=row_of(b.info, preview_of(b.lines)),
         first=None if first is None else first.a or first.b,
-        nodes=fitting(pairs, _size),
+        nodes=take_page(pairs, _size),
         total=len(listed),
     )
 
@@ -115,10 +115,13 @@ def _size(pair: NodePair) -> int:
 
 
 def _view(node: ComparedNode, cut: int) -> NodePair:
-    def shown(field: Provenance | None) -> FieldView | None:
+    def view_field(field: Provenance | None) -> FieldView | None:
         return None if field is None else field_of(field, cut)
 
-    pairs = [FieldPair(name=each.name, a=shown(each.a), b=shown(each.b)) for each in node.fields]
+    pairs = [
+        FieldPair(name=each.name, a=view_field(each.a), b=view_field(each.b))
+        for each in node.fields
+    ]
     return NodePair(
         path=node.path,
         node=node.node,
@@ -130,12 +133,8 @@ def _view(node: ComparedNode, cut: int) -> NodePair:
     )
 
 
-class ReplayBody(Form):
-    """Nothing."""
-
-
 async def replay_run(call: ApiCall) -> ReplayView:
-    """Run a recorded run again with the recorded values: no LM, function or person is asked."""
+    """Repeat a run with the recorded values: no LLM, function or person is asked."""
     api, run_id = call.api, call.path["run"]
     stored = await api.read(call.user, run_id)
     graph = api.graph_of(stored.info)
@@ -154,30 +153,26 @@ async def replay_run(call: ApiCall) -> ReplayView:
         outcome = "differs" if error.code == ReplayError.code else "unknown"
         diff = error.diff[:CUT]
         return ReplayView(outcome=outcome, code=error.code, why=error.message, diff=diff)
-    except BaeError as error:  # the code fails now, and did not then
+    except BaeError as error:  # the code fails now, and did not fail then
         return ReplayView(outcome="differs", code=error.code, why=error.message)
     return ReplayView(outcome="same", trace=[*done.trace[:_TRACE]])
 
 
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
+    get_row(
         "/compare",
-        "read",
         "Compare two runs: the nodes and fields that differ.",
         compare_runs,
-        {200: ComparisonView},
+        ComparisonView,
         CompareQuery,
-        refusals=(404, 409, 422),
     ),
     Endpoint(
         "POST",
         "/runs/{run}/replay",
         "run",
-        "Run a recorded run again with the recorded values, and tell what differs.",
+        "Repeat a run with the recorded values, and show the difference.",
         replay_run,
         {200: ReplayView},
-        body=ReplayBody,
-        refusals=(400, 404, 409, 413, 415, 422, 503),
+        body=NoBody,
     ),
 )

@@ -1,5 +1,5 @@
-"""The table of endpoints: for each a method, a path, what a user must be allowed to do, what a
-request has and what a response has. Requests are dispatched, checked and documented from it."""
+"""`Endpoint`, a row of the table of endpoints: method, path, verb, and the models of query, body
+and answers. The API dispatches, checks and documents requests by this table."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bae.serve.access import WRITES, User, Verb, media_type_of, wrong_media
-from bae.serve.problems import Refused, invalid, wrong_input
+from bae.serve.access import User, Verb
+from bae.serve.problems import Refused, input_refusal, wrong_input
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 LONGEST_BODY: Final = 1 << 20
 """Bytes of a request."""
+_WRITES: Final = ("POST", "PUT", "PATCH")
+_OF_FORMS: Final = (
+    "",
+    "text/plain",
+    "multipart/form-data",
+    "application/x-www-form-urlencoded",
+)
 
 
 CutAt = Annotated[int, Field(ge=0, le=1 << 24)]
@@ -33,11 +40,11 @@ CutAt = Annotated[int, Field(ge=0, le=1 << 24)]
 
 
 ListCut = Annotated[int, Field(ge=1, le=65_536)]
-"""The same in a list, which has no value that is longer."""
+"""The same in a list, where values are always cut."""
 
 
 class Form(BaseModel):
-    """What a request may have: nothing that is not named."""
+    """The parts of a query or a body. Any other part is refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,9 +53,13 @@ class NoQuery(Form):
     """No parameters."""
 
 
+class NoBody(Form):
+    """An empty object, or nothing."""
+
+
 @dataclass(slots=True)
 class ApiCall:
-    """One request to an endpoint: who asks, the parts of its path, its query and its body."""
+    """One request to an endpoint: its user, path, query and body."""
 
     api: API
     user: User
@@ -58,14 +69,18 @@ class ApiCall:
     body: Any = None
 
 
+Number = Annotated[int, Field(ge=0, le=1 << 31)]
+"""A number of an item, from 0 on."""
+
+
 Handle = Callable[[ApiCall], Awaitable[BaseModel | Response | tuple[int, BaseModel]]]
-"""What answers a request: with a model, a status and a model, or a whole response."""
+"""Answers a request with a model, with a status and a model, or with a whole response."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One row of the table. `path` has its variables in braces; `verb` of None is for everybody.
-    `answers` are the models of responses by status."""
+    """One row of the table. The variables of `path` are in braces. With a `verb` of None no user is
+    needed. `answers` has the model of each status."""
 
     method: str
     path: str
@@ -76,18 +91,19 @@ class Endpoint:
     query: type[Form] = NoQuery
     body: type[BaseModel] | None = None
     refusals: tuple[int, ...] = ()
+    """Statuses of refusals besides those that follow from the other parts."""
     media: tuple[str, ...] = ()
     """Other content types that a client may accept in place of JSON."""
     or_verbs: tuple[Verb, ...] = ()
-    """Other verbs, one of which is enough, too."""
+    """Other verbs of which one is enough, too."""
     takes_bytes: bool = False
-    """Whether the body is no JSON, but the bytes of a file, which the handler reads."""
+    """Whether the body is the bytes of a file, which the handler reads, and not JSON."""
     longest: int = LONGEST_BODY
     """The bytes of a request."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Matches the path as it is sent, so that a run id may have a slash, percent-encoded."""
+        """Matches the path as it was sent, so a run id may have a percent-encoded slash."""
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path))
 
     @property
@@ -95,9 +111,31 @@ class Endpoint:
         """The name of the operation."""
         return self.handler.__name__
 
+    @property
+    def all_refusals(self) -> list[int]:
+        """The statuses of refusals."""
+        statuses = {422, *self.refusals}
+        statuses |= {401, 403, 404, 409} if self.verb is not None else set()
+        has_body = self.body is not None or self.takes_bytes
+        statuses |= {400, 413, 415, 429, 503} if has_body else set()
+        return sorted(statuses)
+
+
+def get_row(
+    path: str,
+    about: str,
+    handler: Handle,
+    answer: type[BaseModel] | str,
+    query: type[Form] = NoQuery,
+    *,
+    media: tuple[str, ...] = (),
+) -> Endpoint:
+    """A row for a request that reads."""
+    return Endpoint("GET", path, "read", about, handler, {200: answer}, query, media=media)
+
 
 def raw_path(scope: Scope) -> str:
-    """The path below where the API is mounted, as it was sent."""
+    """The path below the mount point of the API, as it was sent."""
     path: str = scope["path"]
     raw: bytes | None = scope.get("raw_path")
     sent = quote(path) if raw is None else raw.partition(b"?")[0].decode("latin-1")
@@ -112,7 +150,7 @@ def raw_path(scope: Scope) -> str:
 def find_endpoint(
     table: tuple[Endpoint, ...], method: str, path: str
 ) -> tuple[Endpoint, dict[str, str]]:
-    """The row for a request, and the parts of its path. Raises `Refused`."""
+    """The row for a request, and the variables of its path. Raises `Refused`."""
     allowed: list[str] = []
     for each in table:
         match = each.pattern.fullmatch(path)
@@ -138,33 +176,41 @@ def find_endpoint(
 
 
 def check_media(endpoint: Endpoint, request: Request) -> None:
-    """Refuse a body that is no JSON where the endpoint takes JSON."""
-    kind = media_type_of(request)
-    if endpoint.method in WRITES and not endpoint.takes_bytes and kind != "application/json":
-        raise wrong_media(kind)
+    """Refuse a body of another type than the endpoint takes. The types of HTML forms are always
+    refused: a page of another site can send them without a preflight request."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_right = kind not in _OF_FORMS if endpoint.takes_bytes else kind == "application/json"
+    if endpoint.method in _WRITES and not is_right:
+        raise Refused(
+            415,
+            "bae-serve-media",
+            f"the content type is {kind[:60]!r}",
+            "send JSON, with the header content-type: application/json; and the bytes of a file "
+            "with application/octet-stream",
+        )
 
 
 def read_query(form: type[Form], request: Request) -> Form:
     """The parameters of a request."""
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     meta: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name.startswith("meta.") and "meta" in form.model_fields:
             meta[name.removeprefix("meta.")] = value
-        elif name in given:
+        elif name in values:
             raise wrong_input(["query", name], "it is given twice", "give it once")
         else:
-            given[name] = value
+            values[name] = value
     if meta:
-        given["meta"] = meta
+        values["meta"] = meta
     try:
-        return form.model_validate(given)
+        return form.model_validate(values)
     except ValidationError as error:
-        raise invalid(error, "query") from error
+        raise input_refusal(error, "query") from error
 
 
 async def read_bytes(request: Request, most: int, fix: str) -> bytes:
-    """The body of a request. One that is too large is refused before all of it is read."""
+    """The body of a request. Reading stops, and `Refused` is raised, when it is too large."""
     length = request.headers.get("content-length", "")
     size, parts = 0, list[bytes]()
     if not (length.isascii() and length.isdecimal() and len(length) < 16 and int(length) > most):
@@ -184,8 +230,8 @@ async def read_body(request: Request, longest: int = LONGEST_BODY) -> Any:
     if not sent:
         return {}
     try:
-        given = from_json(sent, allow_inf_nan=False)
-        json.dumps(given, allow_nan=False)  # 1e999 is read as an infinite number
+        body = from_json(sent, allow_inf_nan=False)
+        json.dumps(body, allow_nan=False)  # 1e999 is read as an infinite number
     except ValueError as error:
         raise Refused(
             400,
@@ -193,12 +239,12 @@ async def read_body(request: Request, longest: int = LONGEST_BODY) -> Any:
             f"the body is no JSON: {error}",
             "send JSON in UTF-8, with finite numbers",
         ) from error
-    return given
+    return body
 
 
-def check_body(form: type[BaseModel], given: Any) -> BaseModel:
+def check_body(form: type[BaseModel], body: Any) -> BaseModel:
     """The body of a request, as the endpoint declares it."""
     try:
-        return form.model_validate(given)
+        return form.model_validate(body)
     except ValidationError as error:
-        raise invalid(error, "body") from error
+        raise input_refusal(error, "body") from error

@@ -1,5 +1,5 @@
-"""Why a run failed, as far as it is known: the journal has the kind of the error and its message,
-and the process in which the run failed has the rest."""
+"""Why runs failed. The journal has the class of the error and its message; the process of the run
+also knows the path, the cause and the fix."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bae.journal.stored_runs import StoredRun
 from bae.records import RecordedError
 
 _MOST: Final = 200
-"""How many failures are kept, the newest."""
+"""How many failures are kept; the oldest are dropped."""
 
 
 class FailureView(BaseModel):
-    """Why a run failed. `place` is the field or node that failed, and `error` what was wrong with
-    that, as its cause. `path` says which function was called for which, and `fix` what to do: both
-    are known until the server that ran the run stops."""
+    """Why a run failed. `place` is the node or field that failed, and `error` the cause. `path`
+    says which function was called for which, and `fix` what to do; both are known until the
+    server that ran the run stops."""
 
     type: str
     code: str | None
@@ -34,8 +34,8 @@ class FailureView(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class ToldFailure:
-    """What an error says beyond its message."""
+class FailureNotes:
+    """The parts of an error that the journal does not have."""
 
     message: str
     path: str | None
@@ -44,33 +44,35 @@ class ToldFailure:
 
 
 class Failures:
-    """What the runs of this process failed with."""
+    """The failures of the runs of this process."""
 
     def __init__(self) -> None:
-        self._by_run: OrderedDict[str, ToldFailure] = OrderedDict()
+        self._by_run: OrderedDict[str, FailureNotes] = OrderedDict()
 
     def add(self, run_id: str, error: BaseException) -> None:
-        """Keep what an error says about the failure of a run."""
+        """Keep the parts of an error that the journal does not have."""
         self._by_run.pop(run_id, None)
         if not isinstance(error, BaeError):
             return
         cause = "" if error.cause is None else describe(error.cause)
-        self._by_run[run_id] = ToldFailure(error.message, error.path, cause, error.fix)
+        self._by_run[run_id] = FailureNotes(error.message, error.path, cause, error.fix)
         if len(self._by_run) > _MOST:
             self._by_run.popitem(last=False)
 
-    def of(self, run_id: str) -> ToldFailure | None:
-        """What is known of the failure of a run."""
+    def of(self, run_id: str) -> FailureNotes | None:
+        """What this process knows about the failure of a run."""
         return self._by_run.get(run_id)
 
 
-def failure_of(stored: StoredRun, told: ToldFailure | None) -> FailureView | None:
+def failure_of(stored: StoredRun, notes: FailureNotes | None) -> FailureView | None:
     """Why a run has failed; None if it has not."""
     raised = read_history(stored).run.end_error
     if stored.info.status != "failed" or raised is None:
         return None
     failed = [each for each in timeline(stored).every() if each.outcome == "failed"]
-    last = failed[-1] if failed else None  # the deepest: work inside comes after its whole
+    last = (
+        failed[-1] if failed else None
+    )  # the innermost: work inside is listed after the work around it
     is_ours = isinstance(raised, RecordedError)
     view = FailureView(
         type=raised.type_name if is_ours else type(raised).__name__,
@@ -79,9 +81,9 @@ def failure_of(stored: StoredRun, told: ToldFailure | None) -> FailureView | Non
         place="" if last is None else last.place,
         error="" if last is None else last.error,
     )
-    if told is not None and told.message.partition("\n")[0] == view.message:
-        view.message, view.path, view.fix = told.message, told.path, told.fix
-        view.error = told.cause or view.error
+    if notes is not None and notes.message.partition("\n")[0] == view.message:
+        view.message, view.path, view.fix = notes.message, notes.path, notes.fix
+        view.error = notes.cause or view.error
     if view.error == f"{view.type}: {view.message}":
-        view.error = ""  # which says nothing more
+        view.error = ""  # it repeats the message
     return view

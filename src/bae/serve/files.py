@@ -1,5 +1,5 @@
-"""Endpoints about images and documents: users send files for runs to come, and get those of the
-runs that they see. JSON names a file by its hash."""
+"""Endpoints for images and documents. Users send files for later runs, and get the files of runs
+that they may see. JSON refers to a file by its hash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from bae.files import HASH, MAX_BYTES, File, Image, file_of
-from bae.serve.endpoints import ApiCall, Endpoint, Form, read_bytes
+from bae.serve.endpoints import ApiCall, Endpoint, Form, get_row, read_bytes
 from bae.serve.problems import Refused
 
 KEPT_SECONDS: Final = 3600.0
@@ -23,7 +23,7 @@ MOST_OF_ALL: Final = 16 * MAX_BYTES
 MOST_NAMED: Final = 4 * MAX_BYTES
 """Bytes of the files that one request may name."""
 MOST_HASHES: Final = 1_000
-"""How many hashes of one request are looked for: no provider takes so many files."""
+"""How many hashes of one request are looked up; no provider takes so many files."""
 
 
 class UploadQuery(Form):
@@ -33,8 +33,8 @@ class UploadQuery(Form):
 
 
 class FileView(BaseModel):
-    """A file, as JSON names it: give this object, or the hash alone, where a graph takes an image
-    or a document."""
+    """A file as JSON refers to it. Give this object, or the hash alone, as the value of a field for
+    images or documents."""
 
     hash: str
     type: str
@@ -43,7 +43,7 @@ class FileView(BaseModel):
 
 
 class Uploads:
-    """The files that users have sent, in memory. Each user finds the own ones."""
+    """The files that users have sent, in memory. Users find only their own files."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], tuple[float, File]] = {}
@@ -98,20 +98,20 @@ async def upload_file(call: ApiCall) -> tuple[int, FileView]:
 
 async def show_file(call: ApiCall) -> Response:
     """Get an image or a document."""
-    given = call.path["hash"]
-    hash = given if given.startswith("sha256:") else f"sha256:{given}"
-    found = await _find(call, hash) if HASH.fullmatch(hash) else None
-    if found is None:
+    name = call.path["hash"]
+    hash = name if name.startswith("sha256:") else f"sha256:{name}"
+    stored = await _find(call, hash) if HASH.fullmatch(hash) else None
+    if stored is None:
         raise Refused(
             404,
             "bae-serve-file",
-            f"there is no file {given[:80]!r} in a run that you may see",
+            f"there is no file {name[:80]!r} in a run that you may see",
             "give the hash of a file in such a run, as its fields have it",
         )
     try:
-        file = found if isinstance(found, File) else await call.api.fold(file_of, found)
-    except ValueError:  # of a run that another program has written
-        return _attachment(cast("bytes", found), "application/octet-stream", hash, is_shown=False)
+        file = stored if isinstance(stored, File) else await call.api.fold(file_of, stored)
+    except ValueError:  # another program has written the run
+        return _attachment(cast("bytes", stored), "application/octet-stream", hash, is_shown=False)
     return _attachment(file.data, file.media_type, hash, is_shown=isinstance(file, Image))
 
 
@@ -136,14 +136,14 @@ _ENDINGS: Final = {
 }
 
 
-async def files_named(call: ApiCall, value: Any) -> dict[str, File | bytes]:
-    """The files that JSON names by their hashes, as far as the user may see them."""
-    found: dict[str, File | bytes] = {}
+async def find_named_files(call: ApiCall, value: Any) -> dict[str, File | bytes]:
+    """The files that JSON refers to by hash and that the user may see."""
+    files: dict[str, File | bytes] = {}
     size = 0
     for hash in _hashes_in(value):
         file = await _find(call, hash)
         if file is None:
-            continue  # the field says so, if it is one for files
+            continue  # a field for files refuses it
         size += len(file) if isinstance(file, bytes) else file.size
         if size > MOST_NAMED:
             raise Refused(
@@ -152,25 +152,25 @@ async def files_named(call: ApiCall, value: Any) -> dict[str, File | bytes]:
                 f"the files that the request names have more than {MOST_NAMED:,} bytes",
                 "name fewer: no model takes so much at once",
             )
-        found[hash] = file
-    return found
+        files[hash] = file
+    return files
 
 
 def _hashes_in(value: Any) -> list[str]:
-    found: dict[str, None] = {}
-    ahead = [value]
-    for each in ahead:
-        if isinstance(each, str) and HASH.fullmatch(each):
-            found[each] = None
-        elif isinstance(each, dict):
-            ahead += cast("dict[str, Any]", each).values()
-        elif isinstance(each, list):
-            ahead += cast("list[Any]", each)
-    return [*found][:MOST_HASHES]
+    hashes: dict[str, None] = {}
+    values = [value]
+    for item in values:
+        if isinstance(item, str) and HASH.fullmatch(item):
+            hashes[item] = None
+        elif isinstance(item, dict):
+            values += cast("dict[str, Any]", item).values()
+        elif isinstance(item, list):
+            values += cast("list[Any]", item)
+    return [*hashes][:MOST_HASHES]
 
 
 async def _find(call: ApiCall, hash: str) -> File | bytes | None:
-    """A file that the user has sent, or that a run has which the user may see."""
+    """A file that the user has sent, or that is part of a run that the user may see."""
     api, user = call.api, call.user
     sent = api.uploads.find(user.name, hash)
     if sent is not None:
@@ -187,17 +187,8 @@ ENDPOINTS: Final = (
         upload_file,
         {201: FileView},
         UploadQuery,
-        refusals=(413, 415, 422, 503),
         takes_bytes=True,
         or_verbs=("answer", "edit"),
     ),
-    Endpoint(
-        "GET",
-        "/files/{hash}",
-        "read",
-        "Get an image or a document of a run.",
-        show_file,
-        {200: "*/*"},
-        refusals=(404,),
-    ),
+    get_row("/files/{hash}", "Get an image or a document of a run.", show_file, "*/*"),
 )

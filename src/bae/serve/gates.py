@@ -1,4 +1,4 @@
-"""Endpoints about what a run asks people: its gates and tool approvals, and answers."""
+"""Endpoints for the questions of a run to people: gates, tool approvals, and their answers."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from bae.journal.report import RunReport, report_run
 from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.markers import OpenGate
 from bae.plan import plan_of
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
-from bae.serve.files import files_named
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, Number, get_row
+from bae.serve.files import find_named_files
 from bae.serve.problems import InputFault, Refused, refusal_of, wrong_input
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.starts import answer_schema
-from bae.serve.views import SHORT, GatePage, GateView, Value, fitting, size_of, value_of
+from bae.serve.views import SHORT, GatePage, GateView, Value, size_of, take_page, value_of
 from bae.tool_plan import AskPlan
 
 
 class GatesQuery(Form):
-    """Questions from the number `start` on; with `past` also those whose answer the run has taken.
-    Longer values are cut after `cut` characters; 0 is none. A page of long values has fewer than
-    `limit`: go on after the last that you have."""
+    """Questions from the number `start` on. `past` includes questions whose answer the run has
+    used. Longer values are cut after `cut` characters; 0 means never. A page of long values has
+    fewer than `limit`: continue after its last question."""
 
     past: bool = False
-    start: Annotated[int, Field(ge=0, le=1 << 31)] = 0
+    start: Number = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 100
     cut: CutAt = SHORT
 
 
 class AnswerBody(Form):
-    """An answer to a gate: its `value`, or for a tool call a `decision`. "edit" has all
-    `arguments` of the call; a yes with the scope "run" holds for all calls of the tool, and
-    with "thread" also in other turns of the thread."""
+    """An answer to a gate: a `value`, or a `decision` about a tool call. "edit" needs all
+    `arguments` of the call. An approval with the scope "run" holds for all calls of the tool in
+    the run, and with "thread" also in other turns of the thread."""
 
     gate: Annotated[str, Field(min_length=1, max_length=2_000)]
     value: Any = None
@@ -53,13 +53,13 @@ class AnswerBody(Form):
 
 
 class RevokeBody(Form):
-    """A tool, by its name or its place, as `Reply.calls(refund)`."""
+    """A tool by its name or its place, such as `Reply.calls(refund)`."""
 
     tool: Annotated[str, Field(min_length=1, max_length=2_000)]
 
 
 class ApprovalView(BaseModel):
-    """A yes that holds for all calls of a tool: the run that asked, and the address of its gate."""
+    """An approval of all calls of a tool: the run that asked, and the address of its gate."""
 
     tool: str
     place: str
@@ -70,20 +70,20 @@ class ApprovalView(BaseModel):
 
 
 class ApprovalPage(BaseModel):
-    """Yeses, the oldest first in each run."""
+    """Approvals of all calls of a tool, the oldest first in each run."""
 
     approvals: list[ApprovalView]
 
 
 async def list_gates(call: ApiCall) -> GatePage:
     """The questions of a run."""
-    gates, total = await call.api.fold_run(call.user, call.path["run"], _listed, call)
+    gates, total = await call.api.fold_run(call.user, call.path["run"], _list_questions, call)
     return GatePage(gates=gates, total=total)
 
 
 async def answer_gate(call: ApiCall) -> RunDetails:
-    """Answer a question; an equal answer a second time is no error."""
-    await go_on(call, await store_answer(call))
+    """Answer a question. The same answer may be sent again."""
+    await resume_answered(call, await store_answer(call))
     return await view_run(call, call.path["run"])
 
 
@@ -93,7 +93,7 @@ async def store_answer(call: ApiCall) -> Graph[Any, Any]:
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
     value = _value_of(body)
-    named = await files_named(call, value)
+    named = await find_named_files(call, value)
     try:
         with visible(named):
             await graph.answer(
@@ -104,22 +104,22 @@ async def store_answer(call: ApiCall) -> Graph[Any, Any]:
             with visible(named):
                 await _check_same(call, graph, value, error)
         elif error.code == "bae-gate-invalid":
-            raise _misfit(body, error) from error
+            raise _misfit_refusal(body, error) from error
         else:
             raise
     return graph
 
 
-async def go_on(call: ApiCall, graph: Graph[Any, Any]) -> None:
-    """Resume a run that has an answer."""
+async def resume_answered(call: ApiCall, graph: Graph[Any, Any]) -> None:
+    """Resume a run after an answer."""
     try:
         await call.api.owner.resume(graph, call.path["run"])
     except BaeError as error:
-        # The process that owns it, or this one when it is recovered, takes the answer.
+        # The owner of the run takes the answer, or this server when it recovers the run.
         if error.code not in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
             raise
     except Refused:
-        pass  # the answer is stored; there is no room now, and the run is recovered later
+        pass  # the answer is stored, and the run is recovered when there is room
 
 
 def _value_of(body: AnswerBody) -> Any:
@@ -128,26 +128,26 @@ def _value_of(body: AnswerBody) -> Any:
             fix = "give the decision approve, edit or refuse"
             raise wrong_input(["body", "decision"], "it is missing", fix)
         return body.value
-    made: dict[str, Any] = {"approve": body.decision != "refuse"}
+    decision: dict[str, Any] = {"approve": body.decision != "refuse"}
     if body.decision == "edit" and body.arguments is None:
         fix = "give all arguments of the call"
         raise wrong_input(["body", "arguments"], "it is missing", fix)
     if body.arguments is not None:
-        made["arguments"] = body.arguments
+        decision["arguments"] = body.arguments
     if body.reason:
-        made["reason"] = body.reason
-    return made | ({"scope": body.scope} if body.scope != "call" else {})
+        decision["reason"] = body.reason
+    return decision | ({"scope": body.scope} if body.scope != "call" else {})
 
 
 async def list_approvals(call: ApiCall) -> ApprovalPage:
-    """The yeses that hold for all calls of a tool in a run, and in its thread."""
+    """The approvals of all calls of a tool in a run and in its thread."""
     run_id = call.path["run"]
     await call.api.info(call.user, run_id)
     return _page_of(await call.api.journal.approvals(run_id))
 
 
 async def revoke_approval(call: ApiCall) -> ApprovalPage:
-    """Take back the yeses for a tool: its next call asks again."""
+    """Revoke the approvals of a tool: its next call asks again."""
     run_id = call.path["run"]
     await call.api.info(call.user, run_id)
     await call.api.journal.revoke(run_id, call.body.tool)
@@ -158,8 +158,8 @@ def _page_of(grants: list[Grant]) -> ApprovalPage:
     return ApprovalPage(approvals=[ApprovalView(**each._asdict()) for each in grants])
 
 
-def _misfit(body: AnswerBody, error: GateError) -> Refused:
-    """The refusal of an answer that does not fit, with the parts of the body that are wrong."""
+def _misfit_refusal(body: AnswerBody, error: GateError) -> Refused:
+    """The refusal for an answer that does not fit, with the wrong parts of the body."""
     refused = refusal_of(error)
     assert refused is not None
     part = "value" if body.decision is None else "arguments"
@@ -175,7 +175,7 @@ def _misfit(body: AnswerBody, error: GateError) -> Refused:
 
 
 async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: GateError) -> None:
-    """Refuse an answer that differs from the one that a gate has."""
+    """Refuse an answer that differs from the stored answer of the gate."""
     stored = await call.api.journal.read(call.path["run"])
     for gate, _ in all_gates(stored):
         old = stored.answers.get(gate.address)
@@ -194,7 +194,7 @@ async def _check_same(call: ApiCall, graph: Graph[Any, Any], value: Any, error: 
     raise error
 
 
-def _listed(stored: StoredRun, call: ApiCall) -> tuple[list[GateView], int]:
+def _list_questions(stored: StoredRun, call: ApiCall) -> tuple[list[GateView], int]:
     query = call.query
     gates = [gate for gate, taken in all_gates(stored) if query.past or not taken]
     return view_gates(call, stored, gates, query.start, query.limit)
@@ -208,23 +208,23 @@ def view_gates(
         return [], 0
     report = report_run(stored)
     page = (_view(call, stored, gate, report) for gate in gates[start : start + limit])
-    return fitting(page, lambda gate: size_of(gate.context.values())), len(gates)
+    return take_page(page, lambda gate: size_of(gate.context.values())), len(gates)
 
 
 def _view(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunReport) -> GateView:
     info = stored.info
     nodes = next((graph.nodes for graph in report.graphs if graph.path == gate.path), ())
     fields = next((node.fields for node in nodes if node.step == gate.step), ())
-    made = {} if gate.call is None else gate.call.arguments
-    shown = {name: value_of(value, call.query.cut) for name, value in made.items()}
+    arguments = {} if gate.call is None else gate.call.arguments
+    context_values = {name: value_of(value, call.query.cut) for name, value in arguments.items()}
     if gate.call is None:
-        shown = {
+        context_values = {
             each.field: value_of(each.value, call.query.cut, each.kept)
             for each in fields
             if each.state == "there" and each.field != gate.field_name
         }
-    context: dict[str, Value] = shown
-    asked = _asked(call, info, gate)
+    context: dict[str, Value] = context_values
+    asked = _find_asked(call, info, gate)
     answer = stored.answers.get(gate.address)
     return GateView(
         run_id=info.run_id,
@@ -247,7 +247,7 @@ def _view(call: ApiCall, stored: StoredRun, gate: OpenGate, report: RunReport) -
 
 
 class _Asked(NamedTuple):
-    """What is asked, as the code of the graph has it: the schemas of the answer and of the
+    """The details of a question from the code of the graph: the schemas of the answer and of the
     arguments of a tool call, and whether the call is itself a question to a person."""
 
     answer: dict[str, Any] | None = None
@@ -255,9 +255,9 @@ class _Asked(NamedTuple):
     is_question: bool = False
 
 
-def _asked(call: ApiCall, info: RunInfo, gate: OpenGate) -> _Asked:
-    """What is asked, where the graph is served."""
-    graph = next((g for g in call.api.graphs.values() if g.name == info.graph), None)
+def _find_asked(call: ApiCall, info: RunInfo, gate: OpenGate) -> _Asked:
+    """The details of a question, if the graph is served."""
+    graph = call.api.find_graph(info)
     if graph is None:
         return _Asked()
     try:
@@ -268,7 +268,7 @@ def _asked(call: ApiCall, info: RunInfo, gate: OpenGate) -> _Asked:
     field = None if cls is None else plan_of(cls).fields.get(gate.field_name)
     if cls is None or field is None:
         return _Asked()
-    if gate.call is None:  # with the bounds that the field has
+    if gate.call is None:  # with the bounds of the field
         bounds = cls.model_fields[gate.field_name].metadata
         return _Asked(answer_schema(Annotated[(field.annotation, *bounds)]))
     answer = answer_schema(field.answer_type(gate.call.name, gate.parameter.count("(")))
@@ -279,17 +279,13 @@ def _asked(call: ApiCall, info: RunInfo, gate: OpenGate) -> _Asked:
     return _Asked(answer, None if tool is None else tool.spec.schema)
 
 
-_WRITE: Final = (400, 404, 409, 413, 415, 422, 429, 503)
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
+    get_row(
         "/runs/{run}/gates",
-        "read",
-        "List what a run asks people.",
+        "List the questions of a run to people.",
         list_gates,
-        {200: GatePage},
+        GatePage,
         GatesQuery,
-        refusals=(404, 409, 422),
     ),
     Endpoint(
         "POST",
@@ -299,25 +295,20 @@ ENDPOINTS: Final = (
         answer_gate,
         {200: RunDetails},
         body=AnswerBody,
-        refusals=_WRITE,
     ),
-    Endpoint(
-        "GET",
+    get_row(
         "/runs/{run}/approvals",
-        "read",
-        "List the yeses that hold for all calls of a tool.",
+        "List the approvals of all calls of a tool.",
         list_approvals,
-        {200: ApprovalPage},
-        refusals=(404, 409),
+        ApprovalPage,
     ),
     Endpoint(
         "POST",
         "/runs/{run}/approvals/revoke",
         "answer",
-        "Take back the yeses for a tool.",
+        "Revoke the approvals of a tool.",
         revoke_approval,
         {200: ApprovalPage},
         body=RevokeBody,
-        refusals=_WRITE,
     ),
 )

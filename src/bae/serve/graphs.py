@@ -1,4 +1,4 @@
-"""Endpoints about the graphs that are served, and about the server."""
+"""Endpoints for the served graphs, and for the server itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bae.pictures.picture import Box
 from bae.plan import plan_of
 from bae.prompts.messages import Prompt
 from bae.serve.drawing import lay_out
-from bae.serve.endpoints import ApiCall, Endpoint
+from bae.serve.endpoints import ApiCall, Endpoint, get_row
 from bae.serve.problems import Refused
 from bae.serve.starts import Starts
 from bae.serve.views import (
@@ -37,30 +37,30 @@ from bae.serve.views import (
 def starts_of(call: ApiCall) -> Starts:
     """The graph that the path of a request names."""
     name = call.path["graph"]
-    found = call.api.starts.get(name)
-    if found is None:
-        known = ", ".join(call.api.starts) or "none"
+    starts = call.api.starts.get(name)
+    if starts is None:
+        names = ", ".join(call.api.starts) or "none"
         raise Refused(
-            404, "bae-serve-no-graph", f"no graph {name[:200]!r} is served", f"served: {known}"
+            404, "bae-serve-no-graph", f"no graph {name[:200]!r} is served", f"served: {names}"
         )
-    return found
+    return starts
 
 
 async def list_graphs(call: ApiCall) -> GraphList:
-    return GraphList(graphs=[_row(each) for each in call.api.starts.values()])
+    return GraphList(graphs=[_view_row(each) for each in call.api.starts.values()])
 
 
 async def show_graph(call: ApiCall) -> GraphView:
     return await call.api.fold(_view_graph, starts_of(call))
 
 
-def _view_graph(found: Starts) -> GraphView:
-    graph, picture = found.graph, picture_of(found.graph)
-    laid = lay_out([box.name for box in picture.boxes], picture.edges)
+def _view_graph(starts: Starts) -> GraphView:
+    graph, picture = starts.graph, picture_of(starts.graph)
+    layout = lay_out([box.name for box in picture.boxes], picture.edges)
     names = {box.id: box.name for box in picture.boxes}
     tools = [(cls, plan.tools) for cls, plan in graph.plans.items() if plan.tools is not None]
     return GraphView(
-        **_row(found).model_dump(),
+        **_view_row(starts).model_dump(),
         nodes=[cls.__name__ for cls in graph.nodes],
         classes=[_view_class(box) for box in picture.boxes],
         edges=[
@@ -70,11 +70,11 @@ def _view_graph(found: Starts) -> GraphView:
                 chosen_by=arrow.kind,
                 line=[*line],
             )
-            for arrow, line in zip(picture.arrows, laid.lines, strict=True)
+            for arrow, line in zip(picture.arrows, layout.lines, strict=True)
         ],
         boxes=[
             BoxView(node=box.name, x=x, y=y, width=size.width, height=size.height)
-            for box, (x, y), size in zip(picture.boxes, laid.corners, laid.sizes, strict=True)
+            for box, (x, y), size in zip(picture.boxes, layout.corners, layout.sizes, strict=True)
         ],
         tools=[
             ToolView(
@@ -87,8 +87,8 @@ def _view_graph(found: Starts) -> GraphView:
             for spec in field.tool_specs
         ],
         problems=problems_of(graph),
-        start_schema=found.schema,
-        end_schemas=found.ends,
+        start_schema=starts.schema,
+        end_schemas=starts.ends,
         mermaid=graph.to_mermaid(fields=True),
     )
 
@@ -116,8 +116,8 @@ def _view_class(box: Box) -> ClassView:
 
 async def list_prompts(call: ApiCall) -> PromptPage:
     """The prompts of a graph."""
-    found = starts_of(call)
-    prompts = await call.api.fold(found.graph.prompts)
+    starts = starts_of(call)
+    prompts = await call.api.fold(starts.graph.prompts)
     return PromptPage(prompts=[_view_prompt(each) for each in prompts])
 
 
@@ -137,7 +137,7 @@ def _view_prompt(prompt: Prompt) -> PromptView:
 
 
 def problems_of(graph: Graph[Any, Any]) -> list[ProblemView]:
-    """What the proof of a graph has found."""
+    """The problems that the proof of a graph found."""
     return [
         ProblemView(
             severity=each.severity,
@@ -159,42 +159,29 @@ async def show_openapi(call: ApiCall) -> Response:
     return Response(call.api.document(root), media_type="application/json")
 
 
-def _row(found: Starts) -> GraphRow:
+def _view_row(starts: Starts) -> GraphRow:
     return GraphRow(
-        name=found.name,
-        start=found.graph.start.__name__,
-        ends=[cls.__name__ for cls in found.graph.terminal_nodes],
-        about=found.about,
+        name=starts.name,
+        start=starts.graph.start.__name__,
+        ends=[cls.__name__ for cls in starts.graph.terminal_nodes],
+        about=starts.about,
     )
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/graphs", "read", "List the graphs.", list_graphs, {200: GraphList}),
-    Endpoint(
-        "GET",
+    get_row("/graphs", "List the graphs.", list_graphs, GraphList),
+    get_row(
         "/graphs/{graph}",
-        "read",
         "Show a graph: nodes, edges, problems and schemas.",
         show_graph,
-        {200: GraphView},
-        refusals=(404,),
+        GraphView,
     ),
-    Endpoint(
-        "GET",
+    get_row(
         "/graphs/{graph}/prompts",
-        "read",
-        "Show the prompts that a graph can send, with samples for values.",
+        "Show the prompts that a graph can send, with sample values.",
         list_prompts,
-        {200: PromptPage},
-        refusals=(404,),
+        PromptPage,
     ),
-    Endpoint("GET", "/health", None, "Tell that the server answers.", show_health, {200: Health}),
-    Endpoint(
-        "GET",
-        "/openapi.json",
-        "read",
-        "Describe this API.",
-        show_openapi,
-        {200: "application/json"},
-    ),
+    Endpoint("GET", "/health", None, "Check that the server answers.", show_health, {200: Health}),
+    get_row("/openapi.json", "Describe this API.", show_openapi, "application/json"),
 )

@@ -1,4 +1,4 @@
-"""The endpoint about everything that waits for a person: questions of all runs, and of teams."""
+"""The inbox: all questions to people, of runs and of teams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bae.exceptions import JournalError
 from bae.journal.gates import open_gates
 from bae.journal.stored_runs import RunInfo, StoredRun
 from bae.serve import views
-from bae.serve.endpoints import ApiCall, Endpoint, Form, ListCut
+from bae.serve.endpoints import ApiCall, Form, ListCut, get_row
 from bae.serve.gates import view_gates
 from bae.serve.views import SHORT, GateView, InboxPage, size_of
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 _OF_RUN: Final = 20
 """How many questions of one run are in the inbox."""
 _KEPT: Final = 500
-"""Of how many runs the questions are kept: a page asks often, and most runs wait long."""
+"""For how many runs questions are cached: a page asks often, and most runs wait long."""
 
 _Questions = tuple[list[GateView], int]
 _known: WeakKeyDictionary[API, OrderedDict[tuple[str, int], tuple[int, _Questions]]] = (
     WeakKeyDictionary()
 )
-"""By run and cut: the questions, and the change of the run that they were read at."""
+"""The questions by run and cut, with the change of the run at which they were read."""
 
 
 class InboxQuery(Form):
-    """Questions that have waited since a time after `after`: the `next` of the page before."""
+    """Questions that are newer than the time `after`, the `next` of the page before."""
 
     after: float | None = None
     limit: Annotated[int, Field(ge=1, le=100)] = 20
@@ -40,7 +40,7 @@ class InboxQuery(Form):
 
 
 async def show_inbox(call: ApiCall) -> InboxPage:
-    """All questions that wait for an answer, the oldest first."""
+    """All open questions, the oldest first."""
     api, query = call.api, call.query
     waiting: list[tuple[float, str, RunInfo | GateView]] = []
     async for info in api.journal.every_run(status="waiting", metadata=api.only(call.user)):
@@ -51,39 +51,39 @@ async def show_inbox(call: ApiCall) -> InboxPage:
     for source in api.inbox_sources:
         waiting += [(each.since, each.gate, each) for each in await source(call)]
     page = InboxPage(gates=[])
-    found, size = page.gates, 0
+    gates_of_page, size = page.gates, 0
     for since, _, each in sorted(waiting, key=lambda one: one[:2]):
         if query.after is not None and since <= query.after:
             continue
-        is_full = len(found) >= query.limit or size > views.PAGE_SIZE
-        if is_full and since > found[-1].since:
-            page.next = found[-1].since
+        is_full = len(gates_of_page) >= query.limit or size > views.PAGE_SIZE
+        if is_full and since > gates_of_page[-1].since:
+            page.next = gates_of_page[-1].since
             break
         if isinstance(each, GateView):
-            found.append(each)
+            gates_of_page.append(each)
             continue
         try:
-            gates, total = await _questions_of(call, each)
+            questions, total = await _questions_of(call, each)
         except JournalError:
-            continue  # it was deleted, or is damaged, which /runs shows
-        found += gates
-        size += sum(size_of(gate.context.values()) for gate in gates)
-        if total > len(gates):
-            page.more[each.run_id] = total - len(gates)
+            continue  # the run is deleted, or damaged, which /runs shows
+        gates_of_page += questions
+        size += sum(size_of(gate.context.values()) for gate in questions)
+        if total > len(questions):
+            page.more[each.run_id] = total - len(questions)
     return page
 
 
 async def _questions_of(call: ApiCall, info: RunInfo) -> _Questions:
     """The first questions of a run, and how many there are."""
-    known = _known.setdefault(call.api, OrderedDict())
+    cache = _known.setdefault(call.api, OrderedDict())
     key = info.run_id, call.query.cut
-    found = known.get(key)
-    if found is None or found[0] != info.change:
-        found = known[key] = await call.api.fold_run(call.user, info.run_id, _read, call)
-        while len(known) > _KEPT:
-            known.popitem(last=False)
-    known.move_to_end(key)
-    return found[1]
+    entry = cache.get(key)
+    if entry is None or entry[0] != info.change:
+        entry = cache[key] = await call.api.fold_run(call.user, info.run_id, _read, call)
+        while len(cache) > _KEPT:
+            cache.popitem(last=False)
+    cache.move_to_end(key)
+    return entry[1]
 
 
 def _read(stored: StoredRun, call: ApiCall) -> tuple[int, _Questions]:
@@ -92,14 +92,7 @@ def _read(stored: StoredRun, call: ApiCall) -> tuple[int, _Questions]:
 
 
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
-        "/inbox",
-        "read",
-        "List all questions that wait, the oldest first.",
-        show_inbox,
-        {200: InboxPage},
-        InboxQuery,
-        refusals=(422,),
+    get_row(
+        "/inbox", "List all open questions, the oldest first.", show_inbox, InboxPage, InboxQuery
     ),
 )

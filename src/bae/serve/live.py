@@ -1,4 +1,4 @@
-"""The WebSocket `/feed`: all feeds that a page follows over one connection, numbered, so that it
+"""The WebSocket `/feed`: all feeds of a page over one connection. Items are numbered, so a client
 continues where it stopped."""
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from bae.journal.feeds import Feed, FeedItem, Subscriber, subscribe
 from bae.journal.stored_runs import RunInfo
 from bae.serve.access import User
 from bae.serve.endpoints import raw_path
-from bae.serve.problems import Refused, told_of, wrong_input
+from bae.serve.problems import Refused, make_refusal, wrong_input
 from bae.serve.records import (
     HEARTBEAT,
     SEND_SECONDS,
     ClientGone,
     encode_line,
-    in_parts,
     sending,
+    split_items,
 )
 from bae.serve.views import dump, row_of
 from bae.tasks import gone
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from bae.serve.api import API
 
 BEHIND: Final = 5_000
-"""More items than this before a subscriber are a gap: the page fetches what it shows again."""
+"""A subscriber with more items than this before it gets the end "gap", and fetches its data
+again."""
 LONGEST_FRAME: Final = 4_096
 SUBSCRIPTIONS: Final = 50
 """How many feeds one connection follows."""
@@ -48,17 +49,18 @@ _NO_TOKEN: Final = 4401
 
 @dataclass(frozen=True, slots=True)
 class ServedFeed:
-    """A feed for one user: how an item is sent, as JSON, and whether the user may see it."""
+    """A feed for one user: how items are encoded as JSON, and which items the user may see."""
 
     feed: Feed[Any]
     encode: Callable[[FeedItem[Any]], str]
     shows: Callable[[FeedItem[Any]], bool] = lambda _: True
     text_of: str | None = None
-    """The run whose text in progress is sent beside the items."""
+    """The run whose text in progress is sent besides the items."""
 
 
 OpenFeed = Callable[["API", User, str], Awaitable[ServedFeed]]
-"""Finds the feed of a name, as the id of a run. Raises `Refused` where the user may not see it."""
+"""Opens a feed by the rest of its name, such as the id of a run. Raises `Refused` if the user may
+not see it."""
 
 
 async def _open_run(api: API, user: User, run_id: str) -> ServedFeed:
@@ -80,12 +82,12 @@ def _encode_run(item: FeedItem[RunInfo]) -> str:
 
 
 FEEDS: Final[Mapping[str, OpenFeed]] = {"run": _open_run, "runs": _open_runs}
-"""By the first part of the name of a feed, as `run/order-7`."""
+"""Feeds by the first part of their names, such as `run` in `run/order-7`."""
 
 
 class Frame(BaseModel):
-    """What a client sends: a token, a feed to follow under a number, or the number to follow no
-    more. `after` may be "now", which leaves out what is there."""
+    """A message of a client: a token, a feed to subscribe to with a number, or the number of a
+    subscription to end. An `after` of "now" skips the items that are there."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -103,9 +105,9 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
     try:
         if path != "/feed" and path not in api.sockets:
             raise Refused(404, "bae-serve-path", "there is a WebSocket at /feed alone")
-        api.check_site(websocket, "GET")
+        api.check_site(websocket)
     except Refused as refused:
-        await websocket.accept()  # else a browser is not told the reason
+        await websocket.accept()  # a browser gets the reason only of an accepted connection
         await websocket.close(_REFUSED, _reason(refused.body.detail))
         return
     if path != "/feed":
@@ -121,14 +123,14 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
         except Refused as refused:
             await connection.close(_REFUSED, refused.body.detail)
         except Exception as error:  # of the hook
-            await connection.close(_FAILED, told_of(error, path).body.detail)
+            await connection.close(_FAILED, make_refusal(error, path).body.detail)
 
 
 class _Connection:
     def __init__(self, api: API, websocket: WebSocket) -> None:
         self._api, self._websocket = api, websocket
         self._identity = websocket
-        """The connection with the token that says whose it is."""
+        """The connection with the header of its token."""
         self._sending = asyncio.Lock()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._over: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
@@ -192,7 +194,7 @@ class _Connection:
             self._finish(_REFUSED, str(error))
 
     async def _receive(self) -> Frame:
-        """The next message of the client. One that makes no sense is a ValueError."""
+        """The next message of the client. Raises ValueError for an invalid message."""
         try:
             message = await self._websocket.receive()
         except RuntimeError as error:  # it is closed
@@ -219,8 +221,8 @@ class _Connection:
         writes: asyncio.Task[None] | None = None
         try:
             if name not in self._api.feed_kinds:
-                known = ", ".join(self._api.feed_kinds)
-                raise Refused(404, "bae-serve-path", f"no feed {name[:50]!r}; there are {known}")
+                names = ", ".join(self._api.feed_kinds)
+                raise Refused(404, "bae-serve-path", f"no feed {name[:50]!r}; there are {names}")
             served = await self._api.feed_kinds[name](self._api, user, unquote(rest))
             after = None if frame.after == "now" else frame.after
             if isinstance(after, str):
@@ -238,7 +240,7 @@ class _Connection:
                         if served.text_of is not None:
                             live = self._api.owner.texts.is_live(served.text_of)
                             tail += f',"live":{json.dumps(live)}'
-                        for part in in_parts(shown):
+                        for part in split_items(shown):
                             texts = ",".join(map(served.encode, part))
                             last = part[-1].number if part is not shown else items.number
                             await self._send(
@@ -251,10 +253,10 @@ class _Connection:
         except ClientGone:
             return
         except Exception as error:
-            told = told_of(error, f"the feed {frame.feed[:200]!r}").body
-            sent = {"sub": number, "end": "refused", **told.model_dump(exclude_defaults=True)}
+            problem = make_refusal(error, f"the feed {frame.feed[:200]!r}").body
+            message = {"sub": number, "end": "refused", **problem.model_dump(exclude_defaults=True)}
             with suppress(ClientGone):
-                await self._send(json.dumps(sent))
+                await self._send(json.dumps(message))
         finally:
             if self._tasks.get(number) is asyncio.current_task():
                 del self._tasks[number]  # it is over: another feed has room
@@ -306,12 +308,12 @@ class _Connection:
 
 
 def _reason(text: str) -> str:
-    """Why a connection is closed, as far as a frame has room for it."""
+    """The reason for closing a connection, cut to fit into a frame."""
     return text.encode()[:120].decode(errors="ignore")
 
 
 def _with_token(websocket: WebSocket, token: str) -> WebSocket:
-    """The connection with a token as a header: browsers cannot send one."""
+    """The connection with a token as its header, which browsers cannot send."""
     headers = [*websocket.scope["headers"], (b"authorization", f"Bearer {token}".encode())]
     return WebSocket({**websocket.scope, "headers": headers}, _nothing, _nothing_sent)
 

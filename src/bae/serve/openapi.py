@@ -1,5 +1,5 @@
-"""The OpenAPI document, made from the table of endpoints and from the classes of the graphs: each
-graph has its own start and result."""
+"""The OpenAPI document, made from the table of endpoints and the classes of the graphs. Each graph
+has its own types of start and result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from bae.serve.starts import Starts
 
 _REF: Final = "#/components/schemas/{model}"
 _START: Final = "/graphs/{graph}/runs"
-_ALWAYS: Final = (401, 403)
 _PROBLEM: Final = {"$ref": "#/components/schemas/ProblemDetails"}
 
 
@@ -35,7 +34,9 @@ def describe_api(
         if each.path == _START:
             for start in starts.values():
                 path = each.path.replace("{graph}", quote(start.name, safe=""))
-                operation = _typed(_operation(each, schemas), names[start.name], start, schemas)
+                operation = _type_operation(
+                    _operation(each, schemas), names[start.name], start, schemas
+                )
                 operation["parameters"] = [p for p in operation["parameters"] if p["in"] != "path"]
                 paths.setdefault(path, {})[each.method.lower()] = operation
             continue
@@ -67,20 +68,19 @@ def _schemas(table: list[Endpoint]) -> dict[str, Any]:
 def _operation(each: Endpoint, schemas: Mapping[str, Any]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status, model in each.answers.items():
-        said: dict[str, Any] = {"description": each.about}
+        response: dict[str, Any] = {"description": each.about}
         if isinstance(model, str):
             if model:
-                said["content"] = {model: {"schema": {}}}
+                response["content"] = {model: {"schema": {}}}
         else:
             ref = {"$ref": _REF.replace("{model}", model.__name__)}
-            said["content"] = {"application/json": {"schema": ref}}
-            said["content"] |= {media: {"schema": {}} for media in each.media}
-        responses[str(status)] = said
-    refusals = each.refusals if each.verb is None else (*_ALWAYS, *each.refusals)
-    for status in sorted({*refusals, 422}):
+            response["content"] = {"application/json": {"schema": ref}}
+            response["content"] |= {media: {"schema": {}} for media in each.media}
+        responses[str(status)] = response
+    for status in each.all_refusals:
         content = {"application/problem+json": {"schema": _PROBLEM}}
         responses[str(status)] = {"description": "Refused", "content": content}
-    made: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "operationId": each.name,
         "summary": each.about,
         "parameters": [*_path_parameters(each), *_query_parameters(each)],
@@ -88,15 +88,18 @@ def _operation(each: Endpoint, schemas: Mapping[str, Any]) -> dict[str, Any]:
     }
     if each.body is not None:
         ref = {"$ref": _REF.replace("{model}", each.body.__name__)}
-        made["requestBody"] = {"required": True, "content": {"application/json": {"schema": ref}}}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": ref}},
+        }
     if each.takes_bytes:
         sent = {"type": "string", "contentMediaType": "application/octet-stream"}
-        made["requestBody"] = {"content": {"application/octet-stream": {"schema": sent}}}
+        operation["requestBody"] = {"content": {"application/octet-stream": {"schema": sent}}}
     if each.verb is None:
-        made["security"] = []
+        operation["security"] = []
     else:
-        made["x-bae-verb"] = each.verb
-    return made
+        operation["x-bae-verb"] = each.verb
+    return operation
 
 
 def _path_parameters(each: Endpoint) -> list[dict[str, Any]]:
@@ -108,7 +111,7 @@ def _path_parameters(each: Endpoint) -> list[dict[str, Any]]:
 
 def _query_parameters(each: Endpoint) -> list[dict[str, Any]]:
     schema = each.query.model_json_schema()
-    schema.get("properties", {}).pop("meta", None)  # its parameters are named by the user
+    schema.get("properties", {}).pop("meta", None)  # the user names its parameters
     return [
         {"name": name, "in": "query", "required": False, "schema": part}
         | ({"required": True} if name in schema.get("required", ()) else {})
@@ -117,32 +120,32 @@ def _query_parameters(each: Endpoint) -> list[dict[str, Any]]:
 
 
 def _names_of(starts: Mapping[str, Starts]) -> dict[str, str]:
-    """For each graph a name that a document may have, and no other graph has."""
-    found: dict[str, str] = {}
+    """A unique name for each graph, from characters that a document may have."""
+    names: dict[str, str] = {}
     for name in starts:
         plain = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "graph"
         same, number = plain, 1
-        while plain in found.values():
+        while plain in names.values():
             number += 1
             plain = f"{same}_{number}"
-        found[name] = plain
-    return found
+        names[name] = plain
+    return names
 
 
-def _typed(
+def _type_operation(
     operation: dict[str, Any], name: str, start: Starts, schemas: dict[str, Any]
 ) -> dict[str, Any]:
-    """The operation that starts one graph: its body and its result have the graph's classes."""
-    begin = _put(schemas, f"{name}_start", start.schema)
-    ends = [_put(schemas, f"{name}_{end}", schema) for end, schema in start.ends.items()]
+    """The operation that starts one graph, with the types of the graph in body and result."""
+    begin = _add_schema(schemas, f"{name}_start", start.schema)
+    ends = [_add_schema(schemas, f"{name}_{end}", schema) for end, schema in start.ends.items()]
     body = deepcopy(schemas["StartBody"])
     body["properties"]["start"] = begin
     view = deepcopy(schemas["RunDetails"])
     view["properties"]["result"] = {"anyOf": [*ends, {"type": "null"}]}
     view["properties"]["end"] = {"enum": [*start.ends, None]}
     content = operation["requestBody"]["content"]["application/json"]
-    content["schema"] = _put(schemas, f"{name}_run", body)
-    result = _put(schemas, f"{name}_result", view)
+    content["schema"] = _add_schema(schemas, f"{name}_run", body)
+    result = _add_schema(schemas, f"{name}_result", view)
     for status in ("200", "201", "202"):
         operation["responses"][status]["content"]["application/json"]["schema"] = result
     operation["operationId"] = f"start_{name}"
@@ -152,28 +155,28 @@ def _typed(
     return operation
 
 
-def _put(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema among the components, with its own definitions. Its title is its name: programs that
-    write clients name classes after it."""
+def _add_schema(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Add a schema and its definitions to the components, and return a reference. Its title is its
+    name, after which generators of clients name classes."""
     inner: dict[str, Any] = schema.get("$defs", {})
     for each, part in inner.items():
-        schemas[f"{name}_{each}"] = {**_moved(part, name), "title": f"{name}_{each}"}
+        schemas[f"{name}_{each}"] = {**_move_refs(part, name), "title": f"{name}_{each}"}
     own = {key: value for key, value in schema.items() if key != "$defs"}
-    schemas[name] = {**_moved(own, name), "title": name}
+    schemas[name] = {**_move_refs(own, name), "title": name}
     return {"$ref": _REF.replace("{model}", name)}
 
 
-def _moved(part: Any, name: str) -> Any:
+def _move_refs(part: Any, name: str) -> Any:
     if isinstance(part, dict):
-        found = {k: _moved(v, name) for k, v in cast("dict[str, Any]", part).items()}
-        mapping = found.get("mapping")  # of a discriminator
-        for held in (found, cast("dict[str, Any]", mapping if isinstance(mapping, dict) else {})):
+        moved = {k: _move_refs(v, name) for k, v in cast("dict[str, Any]", part).items()}
+        mapping = moved.get("mapping")  # of a discriminator
+        for held in (moved, cast("dict[str, Any]", mapping if isinstance(mapping, dict) else {})):
             for key, ref in held.items():
                 is_ref = key == "$ref" or held is mapping
                 if is_ref and isinstance(ref, str) and ref.startswith("#/$defs/"):
                     inside = ref.removeprefix("#/$defs/")
                     held[key] = _REF.replace("{model}", f"{name}_{inside}")
-        return found
+        return moved
     if isinstance(part, list):
-        return [_moved(each, name) for each in cast("list[Any]", part)]
+        return [_move_refs(each, name) for each in cast("list[Any]", part)]
     return part

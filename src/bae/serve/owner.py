@@ -1,5 +1,5 @@
-"""`RunOwner`: the runs that a server works on. They belong to it and not to a connection; when it
-stops, it hands them over instead of cancelling them."""
+"""`RunOwner`: the runs that a server works on. Runs belong to the server and not to a connection. A
+server that stops hands its runs over instead of cancelling them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 RECOVER: Final = 10.0
-"""Seconds between two looks for runs that can continue: queued, interrupted, or past a deadline."""
+"""Seconds between two searches for runs that can continue: queued, interrupted, or past a
+deadline."""
 _OF_THE_STORE: Final = ("bae-journal-failed", "bae-journal-full", "bae-journal-locked")
-"""Errors that are not the run's: it is tried again."""
+"""Errors of the store and not of the run, after which the run is tried again."""
 _log = logging.getLogger("bae")
 
 
 class RunOwner:
-    """Starts and resumes runs as tasks of its own, at most `at_once` at a time."""
+    """Starts and resumes runs as its own tasks, at most `at_once` at a time."""
 
     def __init__(
         self,
@@ -48,13 +49,13 @@ class RunOwner:
         self._max_iters, self._at_once = max_iters, at_once
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._refused: set[str] = set()
-        """The runs that could not be recovered: a person must look at them."""
+        """Runs that could not be recovered, and need a person."""
         self._open = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.texts = LiveTexts()
         """The text in progress of the runs here."""
         self.failures = Failures()
-        """What runs here failed with."""
+        """The failures of runs here."""
         self.closing = asyncio.Event()
         """Set when the server stops."""
 
@@ -71,8 +72,8 @@ class RunOwner:
 
     @asynccontextmanager
     async def open(self, *, recover: bool) -> AsyncGenerator[None]:
-        """Take runs inside the block. At its end those in progress are handed over: each is stored
-        as interrupted and can be resumed at once, here or elsewhere."""
+        """Take runs inside the block. At its end, runs in progress are handed over: each is stored
+        as interrupted, and any process can resume it at once."""
         self.closing = asyncio.Event()
         self._open = True
         recovering = asyncio.create_task(self._recover()) if recover else None
@@ -92,14 +93,14 @@ class RunOwner:
 
     @asynccontextmanager
     async def alone(self, run_id: str) -> AsyncGenerator[None]:
-        """Keep other requests from starting or resuming a run inside the block: of two with the
-        same id, the second finds what the first has stored."""
+        """Keep other requests from starting or resuming the run inside the block. Of two requests
+        with the same id, the second finds the run of the first."""
         lock = self._locks.setdefault(run_id, asyncio.Lock())
         async with lock:
             yield
 
     async def start(self, graph: Graph[Any, Any], start: Node, run_id: str, **more: Any) -> None:
-        """Start a run, and return when it is stored. Do this `alone`."""
+        """Start a run, and return when it is stored. Call this inside `alone`."""
         self._check_room()
         stored = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -133,14 +134,14 @@ class RunOwner:
         if stored.is_set() or not task.done():
             return
         if self.closing.is_set():
-            raise _closing()
+            raise _closing_refusal()
         if not task.cancelled():
             task.result()  # it could not begin: what it raised is why
 
     async def resume(
         self, graph: Graph[Any, Any], run_id: str, given: Mapping[str, Any] | None = None
     ) -> None:
-        """Resume a run, unless it is in progress here, and return when it has begun."""
+        """Resume a run, unless it is in progress here. Returns when the run has begun."""
         async with self.alone(run_id):
             if run_id not in self._tasks:
                 await self._resume(graph, run_id, given)
@@ -163,8 +164,8 @@ class RunOwner:
             task.result()
 
     async def wait(self, run_id: str, seconds: float) -> bool:
-        """Wait until a run that is in progress here is over, or the server stops; whether it is
-        over."""
+        """Wait until a run is over, if it is in progress here, or until the server stops. Returns
+        whether the run is over."""
         task = self._tasks.get(run_id)
         if task is not None:
             async with self._until_closing() as closing:
@@ -201,7 +202,7 @@ class RunOwner:
 
     def _check_room(self) -> None:
         if self.closing.is_set():
-            raise _closing()
+            raise _closing_refusal()
         if not self._open:
             raise Refused(
                 500,
@@ -219,7 +220,7 @@ class RunOwner:
             )
 
     async def _recover(self) -> None:
-        """Resume what can continue, now and every few seconds."""
+        """Resume the runs that can continue, now and every few seconds."""
         while True:
             for graph in self._graphs.values():
                 try:
@@ -227,7 +228,7 @@ class RunOwner:
                     for run_id in ids:
                         if len(self._tasks) < self._at_once and run_id not in self._tasks:
                             await self._recover_run(graph, run_id)
-                except Exception as error:  # a store of others may raise anything
+                except Exception as error:  # a store of the user may raise anything
                     _log.warning("runs of %s are not recovered: %s", graph.name, describe(error))
             await asyncio.sleep(RECOVER)
 
@@ -245,7 +246,7 @@ class RunOwner:
             return
 
 
-def _closing() -> Refused:
+def _closing_refusal() -> Refused:
     return Refused(
         503,
         "bae-serve-closing",
@@ -258,10 +259,10 @@ def _closing() -> Refused:
 async def _hand_over(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Stop runs: each is stored as interrupted."""
     for task in tasks:
-        explained(task, _handed_over)
+        explained(task, _explain_hand_over)
         task.cancel()
     await gone(tasks)
 
 
-def _handed_over(cancelled: asyncio.CancelledError) -> BaseException:
+def _explain_hand_over(cancelled: asyncio.CancelledError) -> BaseException:
     return HandedOver()

@@ -1,5 +1,4 @@
-"""What a request is refused with: problem details (RFC 9457), which say what is wrong, where, and
-what to do."""
+"""Refusals of requests as problem details (RFC 9457): the fault, its place, and what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ LONGEST: Final = 20
 
 
 class InputFault(BaseModel):
-    """One thing that is wrong with a request: where it is, and why."""
+    """One fault of a request: its place, and a message."""
 
     loc: list[str | int]
     msg: str
@@ -26,7 +25,7 @@ class InputFault(BaseModel):
 
 class ProblemDetails(BaseModel):
     """Why a request was refused. `type` is the code of the error, which `docs/errors.md` explains;
-    `place` is the field of a run, `fix` what to do."""
+    `place` is a field of the request or of a run, and `fix` is what to do."""
 
     type: str
     title: str
@@ -38,11 +37,11 @@ class ProblemDetails(BaseModel):
     errors: list[InputFault] = Field(default_factory=list[InputFault])
     answered_by: str | None = None
     answer: Any = None
-    """Of a question that has an answer: who gave it, where that is known, and the answer."""
+    """For a question that was answered before: who answered, if that is known, and the answer."""
 
 
 class Refused(Exception):
-    """Raised where a request is refused."""
+    """Raised to refuse a request."""
 
     def __init__(
         self,
@@ -117,16 +116,25 @@ _STATUS: Final = {
     "bae-journal-readonly": 500,
     "bae-journal-version": 500,
 }
-"""By code of an error; another error about a run is a conflict with what it is."""
+"""The status by the code of an error. Any other error about a run is a conflict."""
+_FIXES: Final = {
+    "bae-gate-answered": "GET /runs/R/gates?past=true shows the answer",
+    "bae-gate-cancelled": "POST /runs/R/resume continues the run, which then asks again",
+    "bae-run-ended": "fork the run to repeat a part of it: POST /runs/R/forks",
+    "bae-thread-busy": "wait for the end of that run, answer what it asks, or cancel it with "
+    '"busy": "cancel"',
+    "bae-why-pending": "look again when the run has continued",
+}
+"""The fix for clients of the API, for errors whose own fix is a Python call."""
 
 
 def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
-    """What a request is refused with for an error; None for one that nobody foresaw. `before` is
-    where in the request the value is that the error is about."""
+    """The refusal for an error; None for an unforeseen error. `before` is the place in the request
+    of the value that the error is about."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, ValidationError):
-        return invalid(error)
+        return input_refusal(error)
     if not isinstance(error, BaeError):
         return None
     if error.code == "bae-run-unknown" and isinstance(error, JournalError):
@@ -136,11 +144,11 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
         status = 409 if isinstance(error, JournalError | GateError) else 500
     headers = {"retry-after": "5"} if status == 503 else None
     run_id = error.run_id if isinstance(error, JournalError) else None
-    found = error.cause if isinstance(error.cause, ValidationError) else None
-    errors = [] if found is None else faults_of(found, *(before or ("value",)))
+    cause = error.cause if isinstance(error.cause, ValidationError) else None
+    errors = [] if cause is None else faults_of(cause, *(before or ("value",)))
     if before and status == 422 and not errors:
         errors = [InputFault(loc=[*before], msg=error.message)]
-    # What is wrong with the journal is for who runs the server, and names its file.
+    # An error of the journal names its file, so only the log has it.
     is_inner = status >= 500 and isinstance(error, JournalError)
     return Refused(
         status,
@@ -148,7 +156,7 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
         "the runs cannot be read or written: the log of the server says why"
         if is_inner
         else error.message,
-        "" if is_inner else error.fix or "",
+        "" if is_inner else _FIXES.get(error.code) or error.fix or "",
         run_id=run_id or "",
         place=".".join(str(part) for part in errors[0].loc) if errors and before else "",
         errors=errors,
@@ -156,9 +164,8 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
     )
 
 
-def told_of(error: BaseException, what: str) -> Refused:
-    """What a client is told of any error. The log has those that are the server's, and says that
-    `what` failed."""
+def make_refusal(error: BaseException, what: str) -> Refused:
+    """The refusal for any error. Errors of the server are logged: `what` failed."""
     refused = refusal_of(error)
     if refused is None or refused.status >= 500:
         _log.error("%s failed: %s", what, describe(error), exc_info=error)
@@ -166,8 +173,8 @@ def told_of(error: BaseException, what: str) -> Refused:
 
 
 def unknown_run(run_id: str) -> Refused:
-    """The refusal of a run that is not there, or that the user may not see: nobody can tell which
-    it is."""
+    """The refusal for a run that does not exist, or that the user may not see. The two cases look
+    the same."""
     return Refused(
         404,
         "bae-run-unknown",
@@ -176,8 +183,9 @@ def unknown_run(run_id: str) -> Refused:
     )
 
 
-def invalid(error: ValidationError, *before: str | int) -> Refused:
-    """The refusal of input that does not fit; `before` is where the input is in the request."""
+def input_refusal(error: ValidationError, *before: str | int) -> Refused:
+    """The refusal for input that does not fit; `before` is the place of the input in the
+    request."""
     errors = faults_of(error, *before)
     first = errors[0]
     where = ".".join(str(part) for part in first.loc)
@@ -185,26 +193,26 @@ def invalid(error: ValidationError, *before: str | int) -> Refused:
         422,
         "bae-serve-input",
         f"{where}: {first.msg}" if where else first.msg,
-        "give what the schema of this endpoint in openapi.json has",
+        "GET /openapi.json has the schema of this endpoint",
         place=where,
         errors=errors,
     )
 
 
 def wrong_input(loc: Sequence[str | int], msg: str, fix: str) -> Refused:
-    """The refusal of one part of a request, at `loc`."""
+    """The refusal for one part of a request, at `loc`."""
     place = ".".join(map(str, loc))
     fault = InputFault(loc=[*loc], msg=msg)
     return Refused(422, "bae-serve-input", f"{place}: {msg}", fix, place=place, errors=[fault])
 
 
 def faults_of(error: ValidationError, *before: str | int) -> list[InputFault]:
-    """What pydantic found wrong, without what was given: that may be a secret."""
-    listed: list[dict[str, Any]]
+    """The faults that pydantic found, without the values: they may be secrets."""
+    details: list[dict[str, Any]]
     try:
-        listed = [*error.errors(include_url=False, include_input=False, include_context=False)]  # type: ignore[list-item]
-    except Exception:  # a message may be made of objects of others
+        details = [*error.errors(include_url=False, include_input=False, include_context=False)]  # type: ignore[list-item]
+    except Exception:  # a message may be built by code of the user
         return [InputFault(loc=list(before), msg="it does not fit")]
     return [
-        InputFault(loc=[*before, *each["loc"]], msg=str(each["msg"])) for each in listed[:LONGEST]
+        InputFault(loc=[*before, *each["loc"]], msg=str(each["msg"])) for each in details[:LONGEST]
     ]

@@ -1,5 +1,5 @@
-"""The records of a run over HTTP: a page of them, JSON lines, or server-sent events that follow the
-run to its end."""
+"""The records of a run over HTTP: as a page of JSON, as JSON lines, or as server-sent events that
+follow the run to its end."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from starlette.websockets import WebSocketDisconnect
 
 from bae.journal.feeds import FeedBatch, FeedItem, RunFeed, Subscriber, subscribe
 from bae.journal.stored_runs import Line, RunLines
-from bae.serve.endpoints import ApiCall, Endpoint, Form
-from bae.serve.problems import told_of, wrong_input
-from bae.serve.views import LinePage, LineView, dump, fitting
+from bae.serve.endpoints import ApiCall, Form, get_row
+from bae.serve.problems import make_refusal, wrong_input
+from bae.serve.views import LinePage, LineView, dump, take_page
 from bae.tasks import gone
 from bae.threads import in_thread
 
 T = TypeVar("T")
 
 HEARTBEAT: Final = 15.0
-"""Seconds after which a stream says that it is alive."""
+"""Seconds without news after which a stream sends a sign of life."""
 SENT_AT_ONCE: Final = 1 << 20
-"""Characters of records that are sent together."""
+"""How many characters of records are sent together."""
 SEND_SECONDS: Final = 10.0
-"""How long a client may take nothing of what is sent to it."""
+"""How many seconds a client may accept no data."""
 
 
 class RecordsQuery(Form):
-    """Records whose numbers are greater than `after`; -1 is all of them. A page of long records has
-    fewer than `limit`: go on until the number of the last record is `last`."""
+    """Records with numbers greater than `after`; -1 means from the first. A page of long records
+    has fewer than `limit`: continue until the number of the last record is `last`."""
 
     after: Annotated[int, Field(ge=-1, le=1 << 40)] = -1
     limit: Annotated[int, Field(ge=1, le=1_000)] = 200
 
 
 async def list_records(call: ApiCall) -> LinePage | Response:
-    """Records of a run. With `Accept: text/event-stream` they are followed to the end of the
-    run."""
+    """Records of a run. With `Accept: text/event-stream` the response follows the run to its
+    end."""
     api, run_id, query = call.api, call.path["run"], call.query
     await api.info(call.user, run_id)
     accept = call.request.headers.get("accept", "")
@@ -54,7 +54,7 @@ async def list_records(call: ApiCall) -> LinePage | Response:
 
 
 def _page_of(page: RunLines, as_lines: bool) -> LinePage | Response:
-    lines = fitting(page.lines, lambda line: len(line.data))
+    lines = take_page(page.lines, lambda line: len(line.data))
     if as_lines:
         text = b"".join(dump(line_view(line)) + b"\n" for line in lines)
         return Response(text, media_type="application/x-ndjson")
@@ -66,14 +66,15 @@ def _page_of(page: RunLines, as_lines: bool) -> LinePage | Response:
 
 
 def _after_header(call: ApiCall) -> int:
-    """After which record to go on: what a client that comes back sends, or the query."""
-    given = call.request.headers.get("last-event-id", "").strip()
-    if not given:
+    """The number after which a stream begins: the `Last-Event-ID` of a client that reconnects, or
+    `after` of the query."""
+    text = call.request.headers.get("last-event-id", "").strip()
+    if not text:
         return call.query.after
-    if not (given.isascii() and given.isdecimal() and len(given) < 13):
+    if not (text.isascii() and text.isdecimal() and len(text) < 13):
         fix = "send the `id` of the last event that you have, or leave it out"
         raise wrong_input(["header", "last-event-id"], "it is no number of a record", fix)
-    return int(given)
+    return int(text)
 
 
 def line_view(line: Line) -> LineView:
@@ -89,30 +90,30 @@ def line_view(line: Line) -> LineView:
 
 
 def encode_line(item: FeedItem[Line]) -> str:
-    """The JSON of a record, worked out once for all who follow the run."""
+    """The JSON of a record, made once for all subscribers of the run."""
     if not item.encoded:
         item.encoded = dump(line_view(item.value)).decode()
     return item.encoded
 
 
 class ClientGone(Exception):
-    """Raised where a client takes nothing of what is sent to it, or has closed the connection."""
+    """Raised if a client has closed its connection, or takes no data."""
 
 
 @asynccontextmanager
 async def sending(seconds: float) -> AsyncGenerator[None]:
-    """Send something inside the block, in so many seconds at most. Raises `ClientGone`."""
+    """Send data inside the block. Raises `ClientGone` after so many seconds."""
     try:
         async with asyncio.timeout(seconds):
             yield
-    except (OSError, WebSocketDisconnect, RuntimeError) as error:  # OSError: or it takes too long
+    except (OSError, WebSocketDisconnect, RuntimeError) as error:  # TimeoutError is an OSError
         raise ClientGone from error
 
 
 class EventStream(Response):
-    """The records of a run as server-sent events: `record` with its number as id, `status` where
-    that has changed, `text` in progress of a run that is `live` here, and always `end`. Closing the
-    connection changes nothing for the run."""
+    """The records of a run as server-sent events: `record` with its number as id, `status` after a
+    change, `text` in progress if the run is `live` here, and always `end`. Closing the
+    connection does not affect the run."""
 
     def __init__(self, call: ApiCall, after: int) -> None:
         super().__init__(
@@ -136,7 +137,7 @@ class EventStream(Response):
             try:
                 async with subscribe(feed, self._after) as lines:
                     tasks = [
-                        asyncio.create_task(until_gone(receive, lines)),
+                        asyncio.create_task(close_with_client(receive, lines)),
                         asyncio.create_task(self._send_texts(send, lines)),
                     ]
                     try:
@@ -152,8 +153,8 @@ class EventStream(Response):
             except ClientGone:
                 raise
             except Exception as error:
-                told = told_of(error, f"the stream of {feed.run_id}").body
-                end = {"reason": "failed", "code": told.type, "detail": told.detail}
+                problem = make_refusal(error, f"the stream of {feed.run_id}").body
+                end = {"reason": "failed", "code": problem.type, "detail": problem.detail}
                 await self._send(send, _event("end", end))
             await self._send(send, "", more=False)
 
@@ -161,7 +162,7 @@ class EventStream(Response):
         return self._call.api.owner.texts.is_live(self._call.path["run"])
 
     async def _send_texts(self, send: Send, lines: Subscriber[Line]) -> None:
-        """Send the text in progress: without a number, since no record has it."""
+        """Send the text in progress. It has no number, since no record has it."""
         try:
             async for pieces in self._call.api.owner.texts.follow(self._call.path["run"]):
                 await self._send(send, "".join(_event("text", p._asdict()) for p in pieces))
@@ -175,7 +176,7 @@ class EventStream(Response):
 
 
 async def batches(lines: Subscriber[T]) -> AsyncIterator[FeedBatch[T] | None]:
-    """The batches of a subscription, and None where there was none for a while."""
+    """The batches of a subscription, and None after a while without news."""
     while True:
         waiting = asyncio.timeout(HEARTBEAT)
         try:
@@ -197,7 +198,7 @@ async def _events(lines: Subscriber[Line], is_live: Callable[[], bool]) -> Async
         if batch is None:
             yield ": alive\n\n"
             continue
-        for part in in_parts(batch.items):
+        for part in split_items(batch.items):
             yield "".join(
                 f"id: {item.number}\nevent: record\ndata: {encode_line(item)}\n\n" for item in part
             )
@@ -206,8 +207,8 @@ async def _events(lines: Subscriber[Line], is_live: Callable[[], bool]) -> Async
             yield _event("status", {"status": status, "live": is_live()})
 
 
-def in_parts(items: Sequence[FeedItem[Any]]) -> Iterator[Sequence[FeedItem[Any]]]:
-    """Items in parts that are not too large to send at once; an item is in one part."""
+def split_items(items: Sequence[FeedItem[Any]]) -> Iterator[Sequence[FeedItem[Any]]]:
+    """Items in parts that are small enough to send at once; a long item is a part by itself."""
     if sum(item.size for item in items) <= SENT_AT_ONCE:
         yield items
         return
@@ -224,7 +225,7 @@ def _event(kind: str, data: dict[str, Any]) -> str:
     return f"event: {kind}\ndata: {json.dumps(data)}\n\n"
 
 
-async def until_gone(receive: Receive, lines: Subscriber[Any]) -> None:
+async def close_with_client(receive: Receive, lines: Subscriber[Any]) -> None:
     """Close a subscription when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -232,15 +233,12 @@ async def until_gone(receive: Receive, lines: Subscriber[Any]) -> None:
 
 
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
+    get_row(
         "/runs/{run}/records",
-        "read",
         "List the records of a run, or follow them as server-sent events.",
         list_records,
-        {200: LinePage},
+        LinePage,
         RecordsQuery,
-        refusals=(404, 422),
         media=("text/event-stream", "application/x-ndjson"),
     ),
 )

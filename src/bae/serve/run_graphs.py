@@ -1,5 +1,5 @@
-"""Endpoints about the graph of a run: its picture with the way that the run took, drawn from the
-types that are stored with the run, and the fields that a fork may change."""
+"""Endpoints for the graph of a run: its picture with the path of the run, drawn from the types
+stored with the run, and the fields that a fork may change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bae.journal.stored_runs import Listed, StoredRun
 from bae.node import Node
 from bae.place import Place
 from bae.serve.drawing import lay_out
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form
+from bae.serve.endpoints import ApiCall, CutAt, Form, get_row
 from bae.serve.graphs import problems_of
 from bae.serve.problems import Refused
 from bae.serve.starts import answer_schema
@@ -31,19 +31,21 @@ MOST_INNER: Final = 500
 
 
 class PathQuery(Form):
-    """The graph that runs at `path`, as `2:Report.summaries`: the run's own at the empty one."""
+    """The graph at a `path`, such as `2:Report.summaries`; empty for the graph of the run
+    itself."""
 
     path: Annotated[str, Field(max_length=2_000)] = ""
 
 
 class ForkFormQuery(Form):
-    """Longer values are cut after `cut` characters; 0 is none."""
+    """Longer values are cut after `cut` characters; 0 means never."""
 
     cut: CutAt = CUT
 
 
 class RunFieldView(BaseModel):
-    """A field of a node class: the kind of its source, and the graph that runs for it, if any."""
+    """A field of a node class: the kind of its source, and the graph that runs for it, if there is
+    one."""
 
     name: str
     type: str
@@ -53,7 +55,7 @@ class RunFieldView(BaseModel):
 
 
 class RunBoxView(BoxView):
-    """A node class in the picture of a run: how often the run has reached it, and whether the run
+    """A node class in the picture of a run: how often the run has visited it, and whether the run
     is there now. `ends` says whether a run may end there."""
 
     visits: int
@@ -70,8 +72,8 @@ class RunEdgeView(EdgeView):
 
 
 class InnerRunView(BaseModel):
-    """A graph that ran for a `field` of the node at `step`: its picture is at `path`. `outcome` is
-    empty while it runs."""
+    """A graph that ran for a `field` of the node at `step`. Its picture is at `path`. `outcome` is
+    empty while the graph runs."""
 
     path: str
     graph: str
@@ -83,10 +85,10 @@ class InnerRunView(BaseModel):
 
 
 class RunGraphView(BaseModel):
-    """The graph at a path of a run, with the way that it took so far. `classes` says where the
-    picture comes from: the types that the run is stored with ("run"), or those of the graph that is
-    served ("served"), for a run that has none. `problems` are known if the graph is served, and its
-    types are those of the run. `inner_total` counts the graphs that ran inside."""
+    """The graph at a path of a run, with the path of the run so far. `classes` says which types are
+    drawn: those stored with the run ("run"), or for a run without types, those of the served
+    graph ("served"). `problems` are known if the graph is served with the types of the run.
+    `inner_total` counts the graphs that ran inside."""
 
     run_id: str
     graph: str
@@ -101,15 +103,15 @@ class RunGraphView(BaseModel):
 
 
 class EditableField(FieldView):
-    """A field that a fork may change: its value now, and the JSON schema of its type, if that can
-    be described. One that is `needed` has no stored value, so that a fork must give it."""
+    """A field that a fork may change: its value, and the JSON schema of its type, if there is one.
+    A `needed` field has no stored value, so the fork must give it."""
 
     field_schema: dict[str, Any] | None
     needed: bool
 
 
 class ForkFormView(BaseModel):
-    """The fields of the node at a step that `POST /runs/R/forks` may change."""
+    """The fields of a node that `POST /runs/R/forks` may change."""
 
     run_id: str
     at: int
@@ -118,10 +120,10 @@ class ForkFormView(BaseModel):
 
 
 async def show_run_graph(call: ApiCall) -> RunGraphView:
-    """The graph of a run, with the way that the run took."""
+    """The graph of a run, with the path of the run."""
     run_id = call.path["run"]
     info = await call.api.info(call.user, run_id)
-    served = next((g for g in call.api.graphs.values() if g.name == info.graph), None)
+    served = call.api.find_graph(info)
     return await call.api.fold_run(call.user, run_id, _view_run, served, call.query.path)
 
 
@@ -130,8 +132,8 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
     own = None if served is None else shape_of(served)
     if not shape.graphs and own is not None:
         shape, classes = ShapeView(own.json, own.hash), "served"
-    drawn = shape.graph_at(path)
-    if drawn is None:
+    graph_shape = shape.graph_at(path)
+    if graph_shape is None:
         raise Refused(
             404,
             "bae-serve-path",
@@ -141,20 +143,26 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
             "see `inner` of the picture around it" if path else "serve the graph of the run",
             run_id=info.run_id,
         )
-    ran = read_history(stored).graphs.get(path) or GraphRun(0.0, path=path)  # it has not begun
-    listed: Mapping[str, Json] = drawn["classes"]
-    names = [*listed]
-    # A class that the shape lacks: the code changed while the run was parked.
-    trace = [step.name for step in ran.trace if step.name]
-    edges = [(name, other) for name in names for other in listed[name]["next"] if other in listed]
-    laid = lay_out(names, [(names.index(a), names.index(b)) for a, b in edges])
+    not_begun = GraphRun(0.0, path=path)
+    graph_run = read_history(stored).graphs.get(path) or not_begun
+    classes_by_name: Mapping[str, Json] = graph_shape["classes"]
+    names = [*classes_by_name]
+    # The shape lacks a class if the code changed while the run was parked.
+    trace = [step.name for step in graph_run.trace if step.name]
+    edges = [
+        (name, other)
+        for name in names
+        for other in classes_by_name[name]["next"]
+        if other in classes_by_name
+    ]
+    layout = lay_out(names, [(names.index(a), names.index(b)) for a, b in edges])
     visits, taken = Counter(trace), Counter(pairwise(trace))
-    is_over = ran.outcome == "ended" or info.status == "ended"
+    is_over = graph_run.outcome == "ended" or info.status == "ended"
     current = "" if is_over or not trace else trace[-1]
     is_known = own is not None and served is not None and own.hash == info.shape and not path
     return RunGraphView(
         run_id=info.run_id,
-        graph=drawn["name"],
+        graph=graph_shape["name"],
         path=path,
         status=info.standing(),
         classes=classes,
@@ -167,25 +175,25 @@ def _view_run(stored: StoredRun, served: Graph[Any, Any] | None, path: str) -> R
                 height=size.height,
                 visits=visits[name],
                 is_current=name == current,
-                is_start=name == drawn["start"],
-                ends=listed[name]["ends"],
-                fields=_fields_of(listed[name], shape),
+                is_start=name == graph_shape["start"],
+                ends=classes_by_name[name]["ends"],
+                fields=_fields_of(classes_by_name[name], shape),
             )
-            for name, (x, y), size in zip(names, laid.corners, laid.sizes, strict=True)
+            for name, (x, y), size in zip(names, layout.corners, layout.sizes, strict=True)
         ],
         edges=[
             RunEdgeView(
                 source=tail,
                 target=head,
-                chosen_by=_chooser(listed[tail]),
+                chosen_by=_chooser(classes_by_name[tail]),
                 line=[*line],
                 taken=taken[tail, head],
             )
-            for (tail, head), line in zip(edges, laid.lines, strict=True)
+            for (tail, head), line in zip(edges, layout.lines, strict=True)
         ],
         problems=problems_of(served) if is_known and served is not None else [],
-        inner=[_view_inner(each) for each in [*ran.inner.values()][:MOST_INNER]],
-        inner_total=len(ran.inner),
+        inner=[_view_inner(each) for each in [*graph_run.inner.values()][:MOST_INNER]],
+        inner_total=len(graph_run.inner),
     )
 
 
@@ -209,7 +217,7 @@ def _graph_behind(use: Json, shape: ShapeView) -> str | None:
 
 
 def _chooser(cls: Json) -> str:
-    """Who chooses the node after one of a class, as in pictures of graphs."""
+    """Who chooses the next node: "certain", "code" or "lm"."""
     if len(cls["next"]) + cls["ends"] < 2:
         return "certain"
     return "code" if cls["written"] else "lm"
@@ -257,10 +265,10 @@ def _fork_form(stored: StoredRun, graph: Graph[Any, Any], at: int, cut: int) -> 
             "fork at a node whose class is there, or serve the code that the run began with",
             run_id=run_id,
         )
-    held = {each.field: each for each in node.fields}
+    stored_fields = {each.field: each for each in node.fields}
     fields: list[EditableField] = []
     for name, info in cls.__pydantic_fields__.items():
-        value = held.get(name)
+        value = stored_fields.get(name)
         if value is None:
             continue
         view = field_of(value, cut)
@@ -277,24 +285,18 @@ def _schema_of(cls: type[Node], name: str) -> Json | None:
 
 
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
+    get_row(
         "/runs/{run}/graph",
-        "read",
-        "Show the graph of a run, with the way that the run took.",
+        "Show the graph of a run, with the path of the run.",
         show_run_graph,
-        {200: RunGraphView},
+        RunGraphView,
         PathQuery,
-        refusals=(404, 409, 422),
     ),
-    Endpoint(
-        "GET",
+    get_row(
         "/runs/{run}/steps/{step}/fork",
-        "read",
         "Show the fields that a fork at a node may change.",
         show_fork_form,
-        {200: ForkFormView},
+        ForkFormView,
         ForkFormQuery,
-        refusals=(404, 409, 422),
     ),
 )

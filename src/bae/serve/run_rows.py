@@ -1,4 +1,4 @@
-"""Endpoints that list runs: rows with the first words of each run, and how many runs there are."""
+"""Endpoints that list and count runs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from bae.exceptions import JournalError
 from bae.journal.store import Journal
 from bae.journal.stored_runs import Line, Listed, RunInfo
 from bae.records import RunForked
-from bae.serve.endpoints import ApiCall, Endpoint, Form
+from bae.serve.endpoints import ApiCall, Form, get_row
 from bae.serve.views import RunRow, row_of
 
 _PAGE: Final = 200
-"""How many runs of a journal are looked through at once."""
+"""How many runs of a journal are read at once."""
 _COUNTED: Final = 20_000
-"""How many runs are looked through to count them."""
+"""How many runs are counted at most."""
 _PREVIEW: Final = 120
 """Characters of a preview."""
 _FORK: Final = 500
-"""How many lines of a fork are read to find what was changed."""
+"""How many lines of a fork are read to find the changed fields."""
 _KEPT: Final = 20_000
 """How many previews are kept in memory."""
 
 
 class RunPage(BaseModel):
-    """Runs, the newest first. Give `next` as `before` for those after them, and `change` to the
-    feed of runs to hear of what changes later."""
+    """Runs, the newest first. Give `next` as `before` for the next page, and `change` to the feed
+    of runs to follow later changes."""
 
     runs: list[RunRow]
     next: str | None = None
@@ -39,8 +39,8 @@ class RunPage(BaseModel):
 
 
 class RunCounts(BaseModel):
-    """How many runs there are, by status and by graph. Without `is_all` these are the newest ones
-    of a longer journal."""
+    """How many runs there are, by status and by graph. Without `is_all`, only the newest runs of a
+    long journal are counted."""
 
     total: int
     statuses: dict[Listed, int]
@@ -49,8 +49,8 @@ class RunCounts(BaseModel):
 
 
 class CountQuery(Form):
-    """Which runs to count: `meta.KEY=VALUE` finds them by a text in their metadata. `q` is looked
-    for in ids, graphs, errors, threads, metadata, last nodes and previews."""
+    """Which runs to count. `meta.KEY=VALUE` selects runs by a text in their metadata. `q` is
+    searched in ids, graphs, errors, threads, metadata, last nodes and previews."""
 
     graph: str | None = None
     thread: str | None = None
@@ -60,9 +60,9 @@ class CountQuery(Form):
 
 
 class ListQuery(CountQuery):
-    """Which runs to list: `meta.KEY=VALUE` finds them by a text in their metadata. `q` is looked
-    for in ids, graphs, errors, threads, metadata, last nodes and previews; `before` is the id of
-    the last run of the page before."""
+    """Which runs to list. `meta.KEY=VALUE` selects runs by a text in their metadata. `q` is
+    searched in ids, graphs, errors, threads, metadata, last nodes and previews. `before` is the
+    id of the last run of the page before."""
 
     status: Listed | None = None
     before: str | None = None
@@ -70,33 +70,32 @@ class ListQuery(CountQuery):
 
 
 class Previews:
-    """The first words of what runs were started with, read from their first lines and kept in
-    memory. A run that was replaced is read again: its change is another one."""
+    """The first words of the starts of runs, read from their first lines and cached in memory. A
+    replaced run has another change, so it is read again."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._kept: OrderedDict[tuple[str, int], str] = OrderedDict()
 
     async def of(self, info: RunInfo) -> str:
-        """The first words of a run; empty where they cannot be read."""
+        """The first words of a run; empty if they cannot be read."""
         key = info.run_id, info.change
-        found = self._kept.get(key)
-        if found is None:
+        preview = self._kept.get(key)
+        if preview is None:
             limit = 1 if info.parent is None else _FORK
             try:
                 lines = (await self._journal.lines(info.run_id, limit=limit)).lines
-            except JournalError:  # it was deleted meanwhile, or is damaged
+            except JournalError:  # the run was deleted meanwhile, or is damaged
                 return ""
-            found = self._kept[key] = preview_of(lines)
+            preview = self._kept[key] = preview_of(lines)
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
-        return found
+        return preview
 
 
 def preview_of(lines: Sequence[Line]) -> str:
-    """The first words of what a run was started with: the texts of its start node, or else the
-    other plain values with their names. Of a fork, the step and what was changed there. Secrets
-    are not in the lines."""
+    """The first words of the start of a run: the texts of its start node, or its other plain values
+    with their names. For a fork: the step and the changed fields. The lines have no secrets."""
     if not lines:
         return ""
     forked = next((line for line in reversed(lines) if line.kind == RunForked.__name__), None)
@@ -115,11 +114,13 @@ def preview_of(lines: Sequence[Line]) -> str:
     except (ValueError, LookupError, TypeError, AttributeError):
         return ""
     if forked is not None:
-        found = f"fork at {forked.step}: {' · '.join(parts)}" if parts else f"fork at {forked.step}"
+        preview = (
+            f"fork at {forked.step}: {' · '.join(parts)}" if parts else f"fork at {forked.step}"
+        )
     else:
-        found = " · ".join(texts or parts)
-    found = " ".join(found[: 4 * _PREVIEW].split())
-    return found if len(found) <= _PREVIEW else f"{found[: _PREVIEW - 1]}…"
+        preview = " · ".join(texts or parts)
+    preview = " ".join(preview[: 4 * _PREVIEW].split())
+    return preview if len(preview) <= _PREVIEW else f"{preview[: _PREVIEW - 1]}…"
 
 
 async def list_runs(call: ApiCall) -> RunPage:
@@ -129,7 +130,7 @@ async def list_runs(call: ApiCall) -> RunPage:
     change = await api.journal.last_change()
     rows: list[RunRow] = []
     more = False
-    async for info in _matching(call, query.status, query.before):
+    async for info in _find_runs(call, query.status, query.before):
         if len(rows) == query.limit:
             more = True
             break
@@ -140,7 +141,7 @@ async def list_runs(call: ApiCall) -> RunPage:
 async def count_runs(call: ApiCall) -> RunCounts:
     statuses: Counter[Listed] = Counter()
     graphs: Counter[str] = Counter()
-    async for info in _matching(call, None, None):
+    async for info in _find_runs(call, None, None):
         if statuses.total() == _COUNTED:
             return RunCounts(total=_COUNTED, statuses=statuses, graphs=graphs, is_all=False)
         statuses[info.standing()] += 1
@@ -148,10 +149,10 @@ async def count_runs(call: ApiCall) -> RunCounts:
     return RunCounts(total=statuses.total(), statuses=statuses, graphs=graphs, is_all=True)
 
 
-async def _matching(
+async def _find_runs(
     call: ApiCall, status: Listed | None, before: str | None
 ) -> AsyncGenerator[RunInfo]:
-    """The runs that a query means and the user may see, the newest first."""
+    """The runs that match a query and that the user may see, the newest first."""
     query, api, more = call.query, call.api, True
     while more:
         page = await api.journal.runs(
@@ -186,24 +187,6 @@ async def _has_text(q: str | None, info: RunInfo, previews: Previews) -> bool:
 
 
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
-        "/runs",
-        "read",
-        "List runs, the newest first.",
-        list_runs,
-        {200: RunPage},
-        ListQuery,
-        refusals=(404, 422),
-    ),
-    Endpoint(
-        "GET",
-        "/run-counts",
-        "read",
-        "Count runs by status and graph.",
-        count_runs,
-        {200: RunCounts},
-        CountQuery,
-        refusals=(422,),
-    ),
+    get_row("/runs", "List runs, the newest first.", list_runs, RunPage, ListQuery),
+    get_row("/run-counts", "Count runs by status and graph.", count_runs, RunCounts, CountQuery),
 )

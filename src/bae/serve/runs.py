@@ -1,4 +1,4 @@
-"""Endpoints about runs as a whole: start, show, cancel, resume, fork and delete them."""
+"""Endpoints for whole runs: start, show, cancel, resume, fork and delete."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from bae.node import Node
 from bae.prompts.values import seen_of
 from bae.records import RunStarted
 from bae.serve.access import STARTED_BY
-from bae.serve.endpoints import ApiCall, Endpoint, Form
-from bae.serve.failures import FailureView, ToldFailure, failure_of
-from bae.serve.files import files_named
+from bae.serve.endpoints import ApiCall, Endpoint, Form, NoBody, Number, get_row
+from bae.serve.failures import FailureNotes, FailureView, failure_of
+from bae.serve.files import find_named_files
 from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused, refusal_of
 from bae.serve.run_rows import preview_of
@@ -35,7 +35,7 @@ from bae.serve.views import BudgetView, RunRow, UsageView, budget_view, row_of, 
 BUSY_SECONDS: Final = 25.0
 """How long a turn waits for the turn before it."""
 CANCEL_SECONDS: Final = 5.0
-"""How long a run that is cancelled may take to stop before the request is answered."""
+"""How many seconds a cancelled run may take to stop before the request is answered."""
 _Id = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -57,12 +57,12 @@ ThreadId = Annotated[_Id, _check(check_thread)]
 
 
 class RunDetails(RunRow):
-    """A run: its row, what it used, and how it ended. `end` is the class of its last node and
-    `result` that node, for a run that has ended and whose graph is served; `no_result` says why
-    that cannot be read. `failure` is why it failed. `forks` are the newest runs that were forked
-    from it. With `in_progress` it is worked on by this server. `max_iters` is the most nodes that
-    the run may have; 0 is no limit. `budgets` are those of the LLM of this server, which new
-    requests of the run are charged to."""
+    """A run: its row, its usage and its end. `end` is the class of the last node and `result` that
+    node, if the run has ended and its graph is served; `no_result` says why the result cannot be
+    read. `failure` says why the run failed. `forks` are the newest forks of the run.
+    `in_progress` says whether this server works on the run. `max_iters` is the limit of nodes; 0
+    means no limit. `budgets` are the budgets of the server's LLM, to which new requests of the run
+    are charged."""
 
     usage: UsageView | None = None
     end: str | None = None
@@ -76,14 +76,14 @@ class RunDetails(RunRow):
 
 
 class StartQuery(Form):
-    """`wait`: how many seconds to wait for the end of the run."""
+    """How many seconds to `wait` for the end of the run."""
 
     wait: Annotated[float, Field(ge=0, le=300)] = 0
 
 
 class StartBody(Form):
-    """A run to start. Give it a `run_id`, and repeating the request starts no second run. With a
-    `thread` it is the next turn of a conversation; `busy` says what to do while another turn is in
+    """A run to start. With a `run_id`, a repeated request starts no second run. With a `thread` the
+    run is the next turn of a conversation; `busy` says what to do while another turn is in
     progress. The name of the user is added to the `metadata` as `by`."""
 
     run_id: RunId | None = None
@@ -94,50 +94,46 @@ class StartBody(Form):
 
 
 class ResumeBody(Form):
-    """`given` has the secrets that no journal stores, as `{"Login.token": "…"}`."""
+    """`given` has the secrets that no journal stores, such as `{"Login.token": "…"}`."""
 
     given: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class ForkBody(Form):
-    """A new run that is the same up to the step `at`, with other values for the fields in
-    `changed`. With `go_on` it is resumed at once. With the `thread` of the run it takes the place
-    of the turn, to try again or with another text."""
+    """A fork: a new run that repeats the run up to the step `at`, with other values for the fields
+    in `changed`. With `go_on` it continues at once. With the `thread` of the run it replaces the
+    turn, to try again or with another text."""
 
-    at: Annotated[int, Field(ge=0, le=1 << 31)]
+    at: Number
     changed: dict[str, Any] = Field(default_factory=dict[str, Any])
     run_id: RunId | None = None
     thread: ThreadId | None = None
     go_on: bool = True
 
 
-class NoBody(Form):
-    """Nothing."""
-
-
 async def start_run(call: ApiCall) -> tuple[int, RunDetails]:
-    """Start a run; 200 if it is there already, with an equal start."""
-    found, body, api = starts_of(call), call.body, call.api
-    named = await files_named(call, body.start)
-    with visible(named):  # whose hashes are worked out again
-        start = await api.fold(found.node, body.start) if named else found.node(body.start)
+    """Start a run. The status is 200 if the run exists with an equal start."""
+    starts, body, api = starts_of(call), call.body, call.api
+    files = await find_named_files(call, body.start)
+    with visible(files):  # whose hashes are worked out again
+        start = await api.fold(starts.node, body.start) if files else starts.node(body.start)
     run_id = body.run_id or urandom(12).hex()
-    more: dict[str, Any] = {"metadata": {**body.metadata, STARTED_BY: call.user.name}}
+    options: dict[str, Any] = {"metadata": {**body.metadata, STARTED_BY: call.user.name}}
     if body.thread is not None:
         await thread_of(call, body.thread)
-        more |= {"thread": body.thread, "busy": body.busy, "busy_timeout": BUSY_SECONDS}
+        options |= {"thread": body.thread, "busy": body.busy, "busy_timeout": BUSY_SECONDS}
     async with api.owner.alone(run_id):
-        old = None if body.run_id is None else await _existing(call, run_id)
-        if old is None:
+        existing = None if body.run_id is None else await _existing(call, run_id)
+        if existing is None:
             try:
-                await api.owner.start(found.graph, start, run_id, **more)
+                await api.owner.start(starts.graph, start, run_id, **options)
             except JournalError as error:  # another process was quicker
-                old = await _existing(call, run_id) if error.code == "bae-run-exists" else None
-                if old is None:
+                existing = await _existing(call, run_id) if error.code == "bae-run-exists" else None
+                if existing is None:
                     raise
-        if old is not None:
-            _check_same(call, found.graph, old, start)
-    status = 201 if old is None else 200
+        if existing is not None:
+            _check_same(call, starts.graph, existing, start)
+    status = 201 if existing is None else 200
     if call.query.wait and not await api.owner.wait(run_id, call.query.wait) and status == 201:
         status = 202
     return status, await view_run(call, run_id)
@@ -148,10 +144,10 @@ async def show_run(call: ApiCall) -> RunDetails:
 
 
 async def view_run(call: ApiCall, run_id: str) -> RunDetails:
-    """All about a run but its steps."""
+    """A run without its steps."""
     api = call.api
-    told = api.owner.failures.of(run_id)
-    info, preview, history, failure = await api.fold_run(call.user, run_id, _sum_up, told)
+    notes = api.owner.failures.of(run_id)
+    info, preview, history, failure = await api.fold_run(call.user, run_id, _sum_up, notes)
     row = row_of(info, preview)
     view = RunDetails(**row.model_dump(), usage=usage_of(history.usage), failure=failure)
     view.max_iters = history.run.max_iters
@@ -159,7 +155,7 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
     view.error, view.metadata = info.error, info.metadata
     forks = await api.journal.forks(run_id)
     view.forks = [info.run_id for info in forks if api.may_see(call.user, info)]
-    graph = next((g for g in api.graphs.values() if g.name == info.graph), None)
+    graph = api.find_graph(info)
     if graph is not None:
         view.budgets = [budget_view(each) for each in api.owner.budgets()]
     if graph is not None and info.status == "ended":
@@ -171,16 +167,16 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
             del stored
             view.end = type(last).__name__
             view.result = await api.fold(seen_of, last, graph.hidden)
-        except BaeError as error:  # its classes have changed since, say
+        except BaeError as error:  # the classes may have changed since
             view.no_result = error.message
     return view
 
 
 def _sum_up(
-    stored: StoredRun, told: ToldFailure | None
+    stored: StoredRun, notes: FailureNotes | None
 ) -> tuple[RunInfo, str, History, FailureView | None]:
     info = stored.info
-    failure = failure_of(stored, told) if info.status == "failed" else None
+    failure = failure_of(stored, notes) if info.status == "failed" else None
     return info, preview_of(stored.lines), read_history(stored), failure
 
 
@@ -191,7 +187,7 @@ async def cancel_run(call: ApiCall) -> tuple[int, RunDetails]:
     try:
         await call.api.journal.cancel(run_id, timeout=CANCEL_SECONDS)
     except JournalError as error:
-        if error.code != "bae-cancel-timeout":  # it has the request, and has not stopped yet
+        if error.code != "bae-cancel-timeout":  # the run has the request, and stops later
             raise
     return 202, await view_run(call, run_id)
 
@@ -210,7 +206,7 @@ async def resume_run(call: ApiCall) -> tuple[int, RunDetails]:
 
 
 async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
-    """Fork a run at a step; 200 if the same fork is there already."""
+    """Fork a run at a step. The status is 200 if the same fork exists."""
     api, run_id, body = call.api, call.path["run"], call.body
     info = await api.info(call.user, run_id)
     graph = api.graph_of(info)
@@ -218,7 +214,7 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
         await thread_of(call, body.thread)
     new_id, status = body.run_id or urandom(12).hex(), 201
     try:
-        with visible(await files_named(call, body.changed)):
+        with visible(await find_named_files(call, body.changed)):
             await graph.fork(
                 run_id,
                 at=body.at,
@@ -233,7 +229,7 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
             part = _PARTS.get(error.code, "changed")
             raise refusal_of(error, "body", part) or error from error
         if not _is_fork(old, run_id, body):
-            raise _taken(new_id) from error
+            raise _id_taken(new_id) from error
         status = 200
     if body.go_on and status == 201:
         await api.owner.resume(graph, new_id)
@@ -241,11 +237,11 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
 
 
 _PARTS: Final = {"bae-fork-step": "at", "bae-fork-thread": "thread"}
-"""The part of the body that an error about a fork is about."""
+"""The part of the body that is wrong, by the code of an error."""
 
 
 def _is_fork(stored: StoredRun, parent: str, body: ForkBody) -> bool:
-    """Whether a run is the fork that a request asks for."""
+    """Whether a run is the requested fork."""
     forked = next((each for each in reversed(stored.lines) if each.kind == "RunForked"), None)
     if forked is None or stored.info.thread != body.thread or forked.step != body.at:
         return False
@@ -256,7 +252,7 @@ def _is_fork(stored: StoredRun, parent: str, body: ForkBody) -> bool:
 
 
 async def delete_run(call: ApiCall) -> Response:
-    """Delete a run that nobody works on."""
+    """Delete a run that is not in progress."""
     api, run_id = call.api, call.path["run"]
     await api.info(call.user, run_id)
     if not await api.journal.delete([run_id]):
@@ -278,25 +274,25 @@ async def _existing(call: ApiCall, run_id: str) -> StoredRun | None:
             raise
         return None
     if not call.api.may_see(call.user, stored.info):
-        raise _taken(run_id)
+        raise _id_taken(run_id)
     return stored
 
 
 def _check_same(call: ApiCall, graph: Graph[Any, Any], old: StoredRun, start: Node) -> None:
-    """Refuse a start that differs from the one of the run that has the id."""
+    """Refuse a start that differs from the start of the run with the same id."""
     run_id = old.info.run_id
     record = RunStarted(0.0, "", 0, run_id, graph.name, start, 0)
     new = from_json(encoder_for(graph, call.api.journal).encode(record))["node"]
     is_same = old.info.graph == graph.name and old.info.thread == call.body.thread
     if not is_same or from_json(old.lines[0].data).get("node") != new:
-        raise _taken(run_id)
+        raise _id_taken(run_id)
 
 
-def _taken(run_id: str) -> Refused:
+def _id_taken(run_id: str) -> Refused:
     return Refused(
         409,
         "bae-run-exists",
-        f"there is a run {run_id} already, which was started otherwise",
+        f"there is a run {run_id} already, with another start",
         "give the new run another id",
         run_id=run_id,
     )
@@ -311,21 +307,10 @@ ENDPOINTS: Final = (
         start_run,
         {200: RunDetails, 201: RunDetails, 202: RunDetails},
         StartQuery,
-        StartBody,
-        (400, 404, 409, 413, 415, 422, 429, 503),
+        body=StartBody,
     ),
-    Endpoint(
-        "GET", "/runs/{run}", "read", "Show a run.", show_run, {200: RunDetails}, refusals=(404,)
-    ),
-    Endpoint(
-        "DELETE",
-        "/runs/{run}",
-        "admin",
-        "Delete a run.",
-        delete_run,
-        {204: ""},
-        refusals=(404, 409),
-    ),
+    get_row("/runs/{run}", "Show a run.", show_run, RunDetails),
+    Endpoint("DELETE", "/runs/{run}", "admin", "Delete a run.", delete_run, {204: ""}),
     Endpoint(
         "POST",
         "/runs/{run}/cancel",
@@ -334,7 +319,6 @@ ENDPOINTS: Final = (
         cancel_run,
         {202: RunDetails},
         body=NoBody,
-        refusals=(400, 404, 409, 413, 415, 422),
     ),
     Endpoint(
         "POST",
@@ -344,7 +328,6 @@ ENDPOINTS: Final = (
         resume_run,
         {202: RunDetails},
         body=ResumeBody,
-        refusals=(400, 404, 409, 413, 415, 422, 429, 503),
     ),
     Endpoint(
         "POST",
@@ -354,6 +337,5 @@ ENDPOINTS: Final = (
         fork_run,
         {200: RunDetails, 201: RunDetails},
         body=ForkBody,
-        refusals=(400, 404, 409, 413, 415, 422, 429, 503),
     ),
 )

@@ -1,4 +1,4 @@
-"""An API alone, without an application around it: uvicorn on an address, until the block ends."""
+"""Serves an API with uvicorn on an address, for as long as a block runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REQUEST_SECONDS: Final = 15.0
 """How long a connection may be open without a complete request."""
 MOST_CONNECTIONS: Final = 1_000
 """How many connections there may be at once; fewer where the process may open few files."""
-BACKLOG: Final = 64
+BACKLOG: Final = 256
 """How many connections wait to be accepted."""
 _KERNEL_BYTES: Final = 128 * 1024
 
@@ -37,11 +37,11 @@ _log = logging.getLogger("bae")
 async def listening(
     api: API, host: str = "127.0.0.1", port: int = 0, *, app: ASGIApp | None = None
 ) -> AsyncGenerator[str]:
-    """Serve an API while the block runs, and yield its address, as `http://127.0.0.1:8800`. Port 0
-    takes a free one. With `app` that application is served, which has the API mounted.
+    """Serve an API while the block runs, and yield its address, such as `http://127.0.0.1:8800`.
+    Port 0 takes a free port. Give `app` to serve an application that has the API mounted.
 
-    At the end of the block the API is closed: streams end, nothing new is taken, runs in progress
-    are handed over. The server has no signal handlers, and is gone after the block.
+    At the end of the block the API closes: streams end, no new runs start, and runs in progress
+    are handed over. The server installs no signal handlers.
     """
     listener = _listen(host, port)
     async with api.open():
@@ -62,7 +62,7 @@ async def listening(
             )
         )
         task = asyncio.create_task(server.serve(sockets=[listener]), name="server of an API")
-        task.add_done_callback(_tell_failure)
+        task.add_done_callback(_log_failure)
         try:
             yield f"http://{_netloc(host, listener.getsockname()[1])}"
         finally:
@@ -89,8 +89,8 @@ def _listen(host: str, port: int) -> socket.socket:
             code="bae-serve-address",
             fix="name another port, or 0 for a free one",
         ) from error
-    # Each connection has this from its listener. Else the system keeps megabytes for a client that
-    # reads nothing, and it takes long to see that it does not.
+    # Connections inherit this. Otherwise the system buffers megabytes for a client that reads
+    # nothing, and the server notices late.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
     listener.setblocking(False)
     return listener
@@ -140,16 +140,16 @@ def _most_connections() -> int:
 
 
 class _SocketConnection(WebSocketsSansIOProtocol):
-    """A connection that ends also where the client reads nothing."""
+    """A WebSocket that ends even if the client reads nothing."""
 
     async def send(self, message: Any) -> None:
         if message["type"] == "websocket.close":
-            self.writable.set()  # the reason is put behind what the client has not read
+            self.writable.set()  # the reason is queued after data that the client has not read
             self.close_timeout = CLOSE_SECONDS
             self.loop.call_later(CLOSE_SECONDS, self.transport.abort)
         await super().send(message)
 
 
-def _tell_failure(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
         _log.error("the server ended", exc_info=error)

@@ -1,5 +1,5 @@
-"""`Starts`: what a run of a graph is started with over HTTP, validated and described by the graph's
-own classes, and the schemas of its ends and gates."""
+"""`Starts`: validates and describes the start of runs over HTTP by the classes of a graph, and has
+the schemas of its ends and gates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from bae.hints import NOWHERE
 from bae.prompts.values import shown_fields
-from bae.serve.problems import invalid
+from bae.serve.problems import input_refusal
 from bae.tool_plan import plan_tool
 from bae.tools import Tool
 
@@ -36,23 +36,22 @@ class Starts:
             fields = self._plan.validate(named)
             return self.graph.start(**fields)
         except ValidationError as error:
-            raise invalid(error, "body", "start") from error
+            raise input_refusal(error, "body", "start") from error
 
     @cached_property
     def about(self) -> str:
-        """What the graph is for, in words."""
+        """The description of the graph."""
         return self._plan.spec.description
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the fields that the caller gives, with their defaults: a form begins
-        with them."""
+        """The JSON schema of the fields of the start, with their defaults, for forms."""
         start = self.graph.start
         schema: dict[str, Any] = {**self._plan.spec.schema, "title": start.__name__}
         shown, properties = shown_fields(start), {**schema.get("properties", {})}
         for name in properties.keys() & shown:
             default = start.model_fields[name].get_default()
-            with suppress(ValueError):  # of a type that JSON does not have
+            with suppress(ValueError):  # JSON has no such type
                 if default is not None and default is not PydanticUndefined:
                     plain = to_jsonable_python(default)
                     properties[name] = {"default": plain, **properties[name]}
@@ -65,7 +64,7 @@ class Starts:
 
 
 class _Lenient(GenerateJsonSchema):
-    """Describes as anything what JSON cannot express: such values are not sent either."""
+    """Describes types that JSON cannot express as any value: such values are not sent either."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
         return {}
@@ -85,8 +84,10 @@ def end_schema(cls: type[Node]) -> dict[str, Any]:
 
 
 def answer_schema(of: Any) -> dict[str, Any] | None:
-    """The JSON schema of the answer to a gate; None where its type has none."""
+    """The JSON schema of the answer to a gate; None for a type without a schema."""
     try:
         return TypeAdapter(of).json_schema(schema_generator=_Lenient)
-    except Exception:  # a type of others: the server validates the answer in any case
+    except (
+        Exception
+    ):  # a type of the user may raise anything; answers are validated without a schema
         return None

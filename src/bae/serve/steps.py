@@ -1,5 +1,5 @@
-"""Endpoints about what happened inside a run: its nodes, where values came from, what LMs were
-asked, and what ran when."""
+"""Endpoints for the inside of a run: its nodes, the sources of values, the calls of LLMs, and the
+timeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bae.journal.questions import AskedQuestion, list_questions
 from bae.journal.report import NodeReport, RunReport, report_run, timeline
 from bae.journal.stored_runs import StoredRun
 from bae.journal.why import why
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
+from bae.serve.endpoints import ApiCall, CutAt, Form, ListCut, Number, get_row
 from bae.serve.problems import Refused
 from bae.serve.views import (
     CUT,
@@ -28,21 +28,19 @@ from bae.serve.views import (
     StepView,
     TimelineView,
     data_of,
-    fitting,
     size_of,
     step_of,
+    take_page,
     timeline_of,
     usage_of,
 )
 
-Number = Annotated[int, Field(ge=0, le=1 << 31)]
-
 
 class StepsQuery(Form):
-    """Nodes of the graph at `path`, from the number `start` on, or around a number. `node` lists
-    those of one class alone, and `q` those with the text in their class, a name of a field or a
-    value. Longer values are cut after `cut` characters: a step by itself has all of them. A page of
-    long values has fewer than `limit`: go on after the last step that you have."""
+    """Nodes of the graph at `path`, from the number `start` on, or around a number. `node` selects
+    a class, and `q` nodes with a text in their class, field names or values. Longer values are
+    cut after `cut` characters: `/steps/N` has all of them. A page of long values has fewer than
+    `limit`: continue after its last step."""
 
     path: str = ""
     node: Annotated[str, Field(max_length=1_000)] = ""
@@ -54,7 +52,8 @@ class StepsQuery(Form):
 
 
 class StepQuery(Form):
-    """A node of the graph at `path`; longer values are cut after `cut` characters, 0 is none."""
+    """A node of the graph at `path`. Longer values are cut after `cut` characters; 0 means
+    never."""
 
     path: str = ""
     cut: CutAt = CUT
@@ -76,8 +75,8 @@ class CallsQuery(Form):
 
 
 class TimelineQuery(Form):
-    """Bars from the number `start` on. Of a `place`, as `3` or `2:Report.parts/1`, which is a step
-    of the run or of a graph inside, the number of the first bar is told as `index`."""
+    """Bars from the number `start` on. Give a `place`, such as the step `3` or `2:Report.parts/1`,
+    to get the number of its first bar as `index`."""
 
     place: Annotated[str, Field(max_length=2_000)] = ""
     start: Number = 0
@@ -85,13 +84,13 @@ class TimelineQuery(Form):
 
 
 class CallQuery(Form):
-    """Longer texts are cut after `cut` characters; 0 is none."""
+    """Longer texts are cut after `cut` characters; 0 means never."""
 
     cut: CutAt = CUT
 
 
 class Why(BaseModel):
-    """Where a value came from, as `Provenance` has it: what is empty is left out."""
+    """The source of a value, as a `Provenance` without its empty parts."""
 
     provenance: dict[str, Any]
 
@@ -106,7 +105,7 @@ def _step_page(stored: StoredRun, query: StepsQuery) -> StepPage:
     start = query.start if query.around is None else max(0, query.around - query.limit // 2)
     steps = (step_of(query.path, each, query.cut) for each in nodes[start : start + query.limit])
     return StepPage(
-        steps=fitting(steps, lambda step: size_of(step.fields)),
+        steps=take_page(steps, lambda step: size_of(step.fields)),
         total=len(nodes),
         paths=[graph.path for graph in report.graphs if graph.path][:1_000],
     )
@@ -143,7 +142,7 @@ def _step(stored: StoredRun, number: int, query: StepQuery) -> StepView:
 
 
 async def explain_field(call: ApiCall) -> Why:
-    """Where the value of a field came from."""
+    """The source of the value of a field."""
     number = number_in(call, "step")
     return await call.api.fold_run(call.user, call.path["run"], _explain, number, call.query)
 
@@ -157,24 +156,29 @@ def _explain(stored: StoredRun, number: int, query: WhyQuery) -> Why:
     if name is None:
         raise _no_step(number)
     before = f"{query.path}/" if query.path else ""
-    found = why(stored, f"{before}{number}:{name}.{query.field}", None)
-    return Why(provenance=data_of(found, query.cut))
+    provenance = why(stored, f"{before}{number}:{name}.{query.field}", None)
+    return Why(provenance=data_of(provenance, query.cut))
 
 
 async def list_calls(call: ApiCall) -> CallPage:
     query = call.query
-    asked = await _questions(call)
-    page = [*enumerate(asked)][query.start : query.start + query.limit]
-    return CallPage(calls=[_call_of(n, each, None) for n, each in page], total=len(asked))
+    questions = await _questions(call)
+    page = [*enumerate(questions)][query.start : query.start + query.limit]
+    return CallPage(calls=[_call_of(n, each, None) for n, each in page], total=len(questions))
 
 
 async def show_call(call: ApiCall) -> CallView:
     number = number_in(call, "call")
-    asked = await _questions(call)
-    if number >= len(asked):
+    questions = await _questions(call)
+    if number >= len(questions):
         fix = "list them: GET /runs/R/calls"
-        raise Refused(404, "bae-serve-path", f"the run has {len(asked)} calls, from 0", fix)
-    return _call_of(number, asked[number], call.query.cut)
+        raise Refused(
+            404,
+            "bae-serve-path",
+            f"the run has no call {number}; it has {len(questions)}, from 0",
+            fix,
+        )
+    return _call_of(number, questions[number], call.query.cut)
 
 
 async def show_timeline(call: ApiCall) -> TimelineView:
@@ -183,10 +187,10 @@ async def show_timeline(call: ApiCall) -> TimelineView:
 
 def _timeline(stored: StoredRun, query: TimelineQuery) -> TimelineView:
     now = time()
-    ran, path = timeline(stored, now=now), critical_path(stored, now=now)
-    view = timeline_of(ran, path, query.start, query.limit)
+    work, path = timeline(stored, now=now), critical_path(stored, now=now)
+    view = timeline_of(work, path, query.start, query.limit)
     if query.place:
-        places = enumerate(each.place for each in ran.every())
+        places = enumerate(each.place for each in work.every())
         view.index = next((n for n, each in places if each.startswith(f"{query.place}:")), None)
     return view
 
@@ -245,66 +249,29 @@ def _call_of(number: int, asked: AskedQuestion, cut: int | None) -> CallView:
     return view
 
 
-_RUN: Final = (404, 409, 422)
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
-        "/runs/{run}/steps",
-        "read",
-        "List the nodes of a run.",
-        list_steps,
-        {200: StepPage},
-        StepsQuery,
-        refusals=_RUN,
-    ),
-    Endpoint(
-        "GET",
-        "/runs/{run}/steps/{step}",
-        "read",
-        "Show a node.",
-        show_step,
-        {200: StepView},
-        StepQuery,
-        refusals=_RUN,
-    ),
-    Endpoint(
-        "GET",
+    get_row("/runs/{run}/steps", "List the nodes of a run.", list_steps, StepPage, StepsQuery),
+    get_row("/runs/{run}/steps/{step}", "Show a node.", show_step, StepView, StepQuery),
+    get_row(
         "/runs/{run}/steps/{step}/why",
-        "read",
-        "Tell where the value of a field came from.",
+        "Explain where the value of a field came from.",
         explain_field,
-        {200: Why},
+        Why,
         WhyQuery,
-        refusals=_RUN,
     ),
-    Endpoint(
-        "GET",
+    get_row(
         "/runs/{run}/timeline",
-        "read",
         "Show what ran when, and the critical path.",
         show_timeline,
-        {200: TimelineView},
+        TimelineView,
         TimelineQuery,
-        refusals=_RUN,
     ),
-    Endpoint(
-        "GET",
-        "/runs/{run}/calls",
-        "read",
-        "List what LMs were asked.",
-        list_calls,
-        {200: CallPage},
-        CallsQuery,
-        refusals=_RUN,
-    ),
-    Endpoint(
-        "GET",
+    get_row("/runs/{run}/calls", "List the calls of LLMs.", list_calls, CallPage, CallsQuery),
+    get_row(
         "/runs/{run}/calls/{call}",
-        "read",
-        "Show a question to an LM, with its answers.",
+        "Show a call of an LLM, with its prompts and answers.",
         show_call,
-        {200: CallView},
+        CallView,
         CallQuery,
-        refusals=_RUN,
     ),
 )

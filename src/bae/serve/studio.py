@@ -1,9 +1,8 @@
-"""The studio: a page on the API of `bae.serve`, as one ASGI application. The API is below `/api`;
-every other path is the page's."""
+"""The studio: a page and the API of `bae.serve` as one ASGI application. The API is below `/api`;
+every other path belongs to the page."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -15,27 +14,25 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from bae import __version__
-from bae.exceptions import describe
 from bae.plan import plan_of
-from bae.serve.access import Verb
+from bae.serve.access import Verb, token_of
 from bae.serve.ag_ui_input import file_fields, message_field
 from bae.serve.api import API, HEADERS
-from bae.serve.endpoints import ApiCall, Endpoint, Form
-from bae.serve.problems import Refused, refusal_of
+from bae.serve.endpoints import ApiCall, Endpoint, Form, get_row
+from bae.serve.problems import Refused, make_refusal
 from bae.serve.starts import Starts
-from bae.serve.studio_login import Logins, token_of
+from bae.serve.studio_login import Logins
 from bae.serve.studio_page import StudioPage
 from bae.serve.views import GraphRow
 
 API_PATH: Final = "/api"
-_log = logging.getLogger("bae")
 
 
 class StudioGraph(GraphRow):
-    """A graph that the page can run. `message` is the field of the start node that takes a message;
-    without one there is no chat with the graph. `files` are its fields for images and documents.
-    `replies` has the text field of each end that has one: the reply of a turn. `run_command` starts
-    a run in a terminal, with the fields of the start node behind it."""
+    """A graph that the page can run. `message` is the field of the start node that takes a message,
+    if the graph can chat, and `files` are its fields for images and documents. `replies` has the
+    text fields of the ends: the reply of a turn. `run_command` starts a run in a terminal;
+    append the fields of the start node."""
 
     message: str | None = None
     replies: dict[str, str] = Field(default_factory=dict[str, str])
@@ -44,23 +41,23 @@ class StudioGraph(GraphRow):
 
 
 class StudioTeam(BaseModel):
-    """A team. `runs` is the path of the API with the runs of its agents: the same as that of the
-    page, or one of its own, with the same endpoints and feeds, which can only be read."""
+    """A team. `runs` is the path of the API for the runs of its agents: the API of the page, or a
+    read-only API with the same endpoints and feeds."""
 
     name: str
     runs: str
 
 
 class ReadOnly(BaseModel):
-    """Why runs can be neither started nor answered, and the command that changes that."""
+    """Why runs cannot be started or answered, and the command that changes it."""
 
     reason: str
     command: str
 
 
 class StudioView(BaseModel):
-    """What the page needs when it begins. Runs of graphs that are not in `graphs` can only be read;
-    `serve_command` serves more of them. `lm` names the LM of new runs, if there is one."""
+    """The data that the page loads first. Runs of graphs that are not in `graphs` are read-only;
+    `serve_command` serves more graphs. `lm` names the LLM of new runs, if there is one."""
 
     bae: str
     user: str
@@ -80,7 +77,7 @@ class LoginBody(Form):
 
 
 class LoginView(BaseModel):
-    """The token for all further requests, and when it expires, in seconds since 1970."""
+    """The token for all later requests, and the time when it expires, in seconds since 1970."""
 
     token: str
     expires: float
@@ -93,14 +90,14 @@ class LogoutBody(Form):
 
 
 class LogoutView(BaseModel):
-    """That the token is not valid any more."""
+    """The token is not valid any more."""
 
     logged_out: bool = True
 
 
 @dataclass(frozen=True)
 class Studio:
-    """An ASGI application: `listening(studio.api, app=studio)` serves it. `team_runs` are APIs with
+    """An ASGI application: `listening(studio.api, app=studio)` serves it. `team_runs` are APIs for
     the runs of agents, by the names of teams whose runs are not in the journal of `api`."""
 
     api: API
@@ -116,19 +113,17 @@ class Studio:
 
     def __post_init__(self) -> None:
         self.api.endpoints += (
-            Endpoint(
-                "GET",
+            get_row(
                 "/studio",
-                "read",
-                "Tell what the studio serves, and what the user may do.",
+                "Show what the studio serves, and the rights of the user.",
                 self.show_studio,
-                {200: StudioView},
+                StudioView,
             ),
             Endpoint(
                 "POST",
                 "/login",
                 None,
-                "Exchange the token of a link, once, for one that a browser keeps.",
+                "Exchange the token of a link, once, for the token of a browser.",
                 self.log_in,
                 {200: LoginView},
                 body=LoginBody,
@@ -138,11 +133,10 @@ class Studio:
                 "POST",
                 "/logout",
                 "read",
-                "Make the token of this browser invalid.",
+                "Log out this browser.",
                 self.log_out,
                 {200: LogoutView},
                 body=LogoutBody,
-                refusals=(400, 413, 415),
             ),
         )
 
@@ -163,11 +157,7 @@ class Studio:
         try:
             return self.page.respond(request, self.api)
         except Exception as error:
-            refused = refusal_of(error)
-            if refused is None:
-                _log.error("%s failed: %s", request.url.path, describe(error), exc_info=error)
-                refused = Refused(500, "bae-serve-failed", "the request failed: see the log")
-            response = refused.response()
+            response = make_refusal(error, request.url.path).response()
             response.headers.update(HEADERS)
             return response
 
@@ -176,8 +166,8 @@ class Studio:
         return f"{API_PATH}/teams/{team}/agents" if team in self.team_runs else API_PATH
 
     async def show_studio(self, call: ApiCall) -> StudioView:
-        """What the page needs when it begins."""
-        reason = "no graph is served: the journal is shown as it is"
+        """The data that the page loads first."""
+        reason = "no graph is served, so runs of the journal are read-only"
         has_graphs = bool(self.api.starts)
         return StudioView(
             bae=__version__,

@@ -1,5 +1,5 @@
-"""Who is logged in to the studio: tokens of links, each good once, and the tokens that browsers get
-for them. They are in a private file, as hashes, so that they hold after a restart."""
+"""The logins of the studio: tokens of links, each valid once, and the tokens that browsers get for
+them. Hashes of the tokens are in a private file, so logins survive a restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from starlette.requests import HTTPConnection
 
 from bae.exceptions import BaeError
 from bae.private_files import make_private
-from bae.serve.access import Auth, User
+from bae.serve.access import Auth, User, token_of
 from bae.serve.problems import Refused
 
 LINK_SECONDS: Final = 3600.0
@@ -26,7 +26,7 @@ LINK_SECONDS: Final = 3600.0
 LOGIN_SECONDS: Final = 30 * 86400.0
 """How long a browser stays logged in."""
 TRIES: Final = 10
-"""How many wrong tokens are taken in `TRIES_SECONDS`."""
+"""How many wrong tokens are accepted in `TRIES_SECONDS`."""
 TRIES_SECONDS: Final = 60.0
 _TABLES: Final = """
 create table if not exists tokens (
@@ -39,15 +39,15 @@ create table if not exists servers (
 
 
 def login_file() -> Path:
-    """Where logins are kept: in the user's directory for the state of programs. A journal may be
-    shared, and agents may read what is beside it."""
+    """The file of the logins, in the user's directory for the state of programs. A journal may be
+    shared, and agents may read the files beside it."""
     folder = os.environ.get("XDG_STATE_HOME") or os.environ.get("LOCALAPPDATA")
     return Path(folder or Path.home() / ".local/state", "bae", "studio.db")
 
 
 class Logins:
-    """The tokens of a user's studios, and where studios run. Without a file they are forgotten with
-    the process. `clock` is the time in seconds since 1970."""
+    """The tokens of a user's studios, and the addresses of running studios. Without a file they end
+    with the process. `clock` returns the time in seconds since 1970."""
 
     def __init__(self, file: Path | None, *, clock: Callable[[], float] = time) -> None:
         self._clock = clock
@@ -76,12 +76,12 @@ class Logins:
         self._db.close()
 
     def make_link_token(self) -> str:
-        """A new token for a link: it can be exchanged once, within an hour."""
+        """A new token for a link. It can be exchanged once, within an hour."""
         return self._add("link", LINK_SECONDS)[0]
 
     def exchange(self, token: str) -> tuple[str, float]:
-        """A token for a browser in place of the one of a link, and when it expires. Raises
-        `Refused` for any other token, and for all of them after too many wrong ones."""
+        """Exchange the token of a link for the token of a browser, and the time when it expires.
+        Raises `Refused` for any other token, and for every token after too many wrong ones."""
         now = self._clock()
         if len(self._failed) == TRIES and now - self._failed[0] < TRIES_SECONDS:
             seconds = int(TRIES_SECONDS - (now - self._failed[0])) + 1
@@ -109,21 +109,21 @@ class Logins:
 
     def knows(self, token: str) -> bool:
         """Whether a browser is logged in with a token."""
-        found = self._db.execute(
+        row = self._db.execute(
             "select 1 from tokens where hash = ? and kind = 'login' and expires > ?",
             (_hash(token), self._clock()),
         )
-        return found.fetchone() is not None
+        return row.fetchone() is not None
 
     def forget(self, token: str | None) -> None:
-        """Log out the browser with a token; None is all of them."""
+        """Log out the browser with a token; None logs out all browsers."""
         if token is None:
             self._db.execute("delete from tokens")
         else:
             self._db.execute("delete from tokens where hash = ?", (_hash(token),))
 
     def auth(self, user: User, more: Auth) -> Auth:
-        """A hook that knows `user` by the tokens of browsers, and those whom `more` knows."""
+        """A hook that knows `user` by the tokens of browsers, and the users of the hook `more`."""
 
         async def find_user(request: HTTPConnection) -> User | None:
             token = token_of(request)
@@ -136,16 +136,16 @@ class Logins:
     # Where studios run
 
     def announce(self, url: str, serves: Mapping[str, Any]) -> None:
-        """Store that this process serves something at an address."""
+        """Store what this process serves at an address."""
         row = url, os.getpid(), json.dumps(serves, sort_keys=True)
         self._db.execute("insert or replace into servers values (?, ?, ?)", row)
 
     def withdraw(self, url: str) -> None:
-        """Store that this process serves nothing there any more."""
+        """Store that this process no longer serves at an address."""
         self._db.execute("delete from servers where url = ? and pid = ?", (url, os.getpid()))
 
     def find_server(self, serves: Mapping[str, Any]) -> str | None:
-        """The address of a process of this user that serves exactly that."""
+        """The address of a process of this user that serves exactly the same."""
         rows = self._db.execute(
             "select url, pid from servers where serves = ?", (json.dumps(serves, sort_keys=True),)
         )
@@ -156,12 +156,6 @@ class Logins:
         row = _hash(token), kind, expires
         self._db.execute("insert into tokens values (?, ?, ?)", row)
         return token, expires
-
-
-def token_of(request: HTTPConnection) -> str:
-    """The token that a request has in its header; empty where there is none."""
-    scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    return given.strip() if scheme.lower() == "bearer" else ""
 
 
 def _hash(token: str) -> bytes:

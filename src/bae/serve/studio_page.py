@@ -1,5 +1,5 @@
-"""The page of the studio: static files that are read once, and sent with the headers that keep a
-browser from running anything else."""
+"""The page of the studio: static files, read once, and sent with headers that keep a browser from
+running anything else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bae.serve.api import API
 
 FOLDER: Final = Path(__file__).with_name("page")
-"""Where the built page is."""
+"""The folder of the built page."""
 INDEX: Final = "/index.html"
 ASSETS: Final = "/assets/"
 """Files below this path have a hash of their content in their names."""
@@ -63,19 +63,19 @@ class _File:
 
 
 class StudioPage:
-    """The files of a folder by their paths. A path that is in no file gets `index.html`: the page
-    finds by itself what the path means."""
+    """The files of a folder by their paths. Any other path gets `index.html`: the page reads the
+    path itself."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._files = _read_files(folder or FOLDER)
 
     def respond(self, request: Request, api: API) -> Response:
-        """Answer a request for a path of the page, on the hosts and for the origins of its API.
-        Raises `Refused`."""
+        """Answer a request for a path of the page. Raises `Refused` for the hosts and origins that
+        its API refuses."""
         if _opens_page(request):
             api.check_host(request)
         else:
-            api.check_site(request, request.method)
+            api.check_site(request)
         if request.method not in ("GET", "HEAD"):
             raise Refused(
                 405,
@@ -96,15 +96,15 @@ class StudioPage:
 
 
 def _opens_page(request: Request) -> bool:
-    """Whether a person follows a link to the page, from another site perhaps. The page has no data,
-    and can be in no frame."""
+    """Whether a person follows a link to the page, perhaps from another site. That is safe: the
+    page has no data and cannot be framed."""
     kind = request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest")
     return kind == ("navigate", "document") and request.method == "GET"
 
 
 def _policy_of(request: Request) -> str:
-    """The content security policy. Older browsers do not take 'self' for the WebSocket; the host is
-    one of those that are served."""
+    """The content security policy. It names the host, which was checked, since older browsers do
+    not accept 'self' for a WebSocket."""
     host = request.headers.get("host", "")
     return _POLICY.format(sockets=f"ws://{host} wss://{host}")
 
@@ -113,8 +113,8 @@ def _send(file: _File, request: Request, headers: dict[str, str]) -> Response:
     packed = file.packed if _takes_gzip(request) else None
     etag = f'"{file.etag}{"" if packed is None else "-gz"}"'
     headers |= {"etag": etag, "vary": "accept-encoding"}
-    known = (each.strip() for each in request.headers.get("if-none-match", "").split(","))
-    if etag in (each.removeprefix("W/") for each in known):
+    known_etags = (each.strip() for each in request.headers.get("if-none-match", "").split(","))
+    if etag in (each.removeprefix("W/") for each in known_etags):
         return Response(status_code=304, headers=headers)
     if packed is not None:
         headers["content-encoding"] = "gzip"
@@ -134,8 +134,8 @@ def _takes_gzip(request: Request) -> bool:
 
 
 def _read_files(folder: Path) -> Mapping[str, _File]:
-    """The files of the page by their paths. Only these are sent, whatever a path says."""
-    found: dict[str, _File] = {}
+    """The files of the page by their paths. No other file is ever sent."""
+    files: dict[str, _File] = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         media_type = _TYPES.get(path.suffix)
         if media_type is None or path.is_symlink() or not path.is_file():
@@ -146,12 +146,12 @@ def _read_files(folder: Path) -> Mapping[str, _File]:
             packed = None
         etag = hashlib.sha256(data).hexdigest()[:20]
         name = f"/{path.relative_to(folder).as_posix()}"
-        found[name] = _File(media_type, data, packed, etag)
-    if INDEX not in found:
+        files[name] = _File(media_type, data, packed, etag)
+    if INDEX not in files:
         raise BaeError(
             f"the page of the studio is not built: there is no {folder / INDEX[1:]}",
             code="bae-studio-page",
             fix="install bae-graphs from its wheel; in a clone of the repository, build it: "
             "npm ci && npm run build, in the folder studio",
         )
-    return found
+    return files

@@ -1,5 +1,5 @@
-"""Endpoints about threads, the conversations whose turns are runs. A turn is started as any run,
-with the id of its thread."""
+"""Endpoints for threads: conversations whose turns are runs. A turn is started like any run, with
+the id of its thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bae.journal.provenance import MadeCall
 from bae.journal.report import NodeReport, report_run
 from bae.journal.stored_runs import Listed, RunInfo, StoredRun
 from bae.journal.stored_thread import ThreadTurn
-from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut
+from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, ListCut, get_row
 from bae.serve.problems import Refused, unknown_run
 from bae.serve.views import (
     CUT,
@@ -24,8 +24,8 @@ from bae.serve.views import (
     Value,
     WaitingGate,
     data_of,
-    fitting,
     labels_of,
+    take_page,
     value_of,
     waiting_gates,
 )
@@ -37,8 +37,8 @@ _PREVIEW: Final = 120
 
 
 class ThreadsQuery(Form):
-    """Threads whose newest turn began before that of the run `before`: the `next` of the page
-    before. `graph` and `q` limit them to a graph, and to ids that have a text in them."""
+    """Threads whose newest turn began before the run `before`, the `next` of the page before.
+    `graph` selects a graph, and `q` ids that contain a text."""
 
     before: str | None = None
     graph: str | None = None
@@ -47,9 +47,8 @@ class ThreadsQuery(Form):
 
 
 class TurnsQuery(Form):
-    """The newest turns, or those before the turn of the run `before`. Longer texts are cut after
-    `cut` characters: `/runs/R/steps` has all of them. A page of long texts has fewer than
-    `limit`."""
+    """The newest turns, or the turns before the run `before`. Longer texts are cut after `cut`
+    characters: `/runs/R/steps` has all of them. A page of long texts has fewer than `limit`."""
 
     before: str | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 100
@@ -57,14 +56,14 @@ class TurnsQuery(Form):
 
 
 class TurnQuery(Form):
-    """Longer values are cut after `cut` characters; 0 is none."""
+    """Longer values are cut after `cut` characters; 0 means never."""
 
     cut: CutAt = SHORT * 4
 
 
 class ThreadRow(BaseModel):
-    """A thread in a list, with its newest turn. `text` is the beginning of that turn's message,
-    where the graph is served."""
+    """A thread in a list, with its newest turn. `text` is the beginning of the message of that
+    turn, if the graph is served."""
 
     thread: str
     graph: str
@@ -82,8 +81,8 @@ class ThreadPage(BaseModel):
 
 
 class TurnView(BaseModel):
-    """A turn: what the user wrote and what was replied. `is_shown` says whether later turns see
-    it, and `replaces` the turn whose place it takes, as a fork into the thread."""
+    """A turn: the message of the user and the reply. `is_shown` says whether later turns see it.
+    `replaces` is the turn that this turn replaces as a fork."""
 
     run_id: str
     user: str
@@ -99,8 +98,8 @@ class TurnView(BaseModel):
 
 
 class TurnCall(BaseModel):
-    """A tool call of a turn, and what came of it. `person` says whether a person "approved" it, or
-    "answered" in its place."""
+    """A tool call of a turn, and its outcome. `person` says whether a person "approved" the call,
+    or "answered" in its place."""
 
     name: str
     arguments: Value
@@ -113,8 +112,8 @@ class TurnCall(BaseModel):
 
 
 class TurnDetails(BaseModel):
-    """What happened in a turn: the fields of its first node and of the node that it ended at, its
-    tool calls, and what the model has thought, where the journal keeps that."""
+    """The details of a turn: the fields of its first and last node, its tool calls, and the
+    thoughts of the model, if the journal keeps them."""
 
     run_id: str
     start: dict[str, Value]
@@ -125,8 +124,8 @@ class TurnDetails(BaseModel):
 
 
 class ThreadDetails(BaseModel):
-    """Turns of a thread, the oldest first, and how many there are. Give the run of the first as
-    `before` for those before it."""
+    """Turns of a thread, the oldest first, and how many there are. Give the run of the first turn
+    as `before` for earlier turns."""
 
     thread: str
     graph: str
@@ -136,12 +135,12 @@ class ThreadDetails(BaseModel):
 
 async def list_threads(call: ApiCall) -> ThreadPage:
     api, query = call.api, call.query
-    found: list[ThreadRow] = []
+    rows: list[ThreadRow] = []
     before, more = query.before, True
-    looked_at: set[str] = set()  # a long thread is one thread
+    looked_at: set[str] = set()  # a thread has many runs
     if before is not None:
         await api.info(call.user, before)
-    while more and len(found) < query.limit:
+    while more and len(rows) < query.limit:
         page = await api.journal.runs(
             limit=_PAGE, before=before, graph=query.graph, metadata=api.only(call.user)
         )
@@ -155,11 +154,11 @@ async def list_threads(call: ApiCall) -> ThreadPage:
             looked_at.add(info.thread)
             newest = await api.journal.runs(thread=info.thread, limit=1)
             if newest and newest[0].run_id == info.run_id:
-                found.append(await _row(call, info, info.thread))
-                if len(found) == query.limit:
+                rows.append(await _view_row(call, info, info.thread))
+                if len(rows) == query.limit:
                     more = True
                     break
-    return ThreadPage(threads=found, next=found[-1].run_id if found and more else None)
+    return ThreadPage(threads=rows, next=rows[-1].run_id if rows and more else None)
 
 
 async def show_thread(call: ApiCall) -> ThreadDetails:
@@ -174,20 +173,20 @@ async def show_thread(call: ApiCall) -> ThreadDetails:
             raise unknown_run(query.before)
     newest = turns[max(0, end - query.limit) : end][::-1]
     parents = {info.run_id: info.parent for info in infos}
-    page = fitting((_turn(each, parents, query.cut) for each in newest), _size)
+    page = take_page((_view_turn(each, parents, query.cut) for each in newest), _size)
     return ThreadDetails(thread=thread, graph=graph.name, total=total, turns=page[::-1])
 
 
 async def show_turn(call: ApiCall) -> TurnDetails:
-    """What happened in a turn."""
+    """The details of a turn."""
     run_id, thread = call.path["run"], call.path["thread"]
     info = await call.api.info(call.user, run_id)
     if info.thread != thread:
         raise unknown_run(run_id)
-    return await call.api.fold_run(call.user, run_id, _details, call.query.cut)
+    return await call.api.fold_run(call.user, run_id, _view_details, call.query.cut)
 
 
-def _details(stored: StoredRun, cut: int) -> TurnDetails:
+def _view_details(stored: StoredRun, cut: int) -> TurnDetails:
     report = report_run(stored)
     nodes: Sequence[NodeReport] = report.graphs[0].nodes if report.graphs else ()
     all_nodes = [node for graph in report.graphs for node in graph.nodes]
@@ -199,13 +198,13 @@ def _details(stored: StoredRun, cut: int) -> TurnDetails:
         start=_fields(nodes[0], cut) if nodes else {},
         end=report.ended_at or None,
         reply=_fields(nodes[-1], cut) if nodes and has_ended else {},
-        calls=[_call(each, cut) for done in rounds for each in done.calls],
+        calls=[_view_call(each, cut) for done in rounds for each in done.calls],
         thoughts=[data_of(each.thinking, cut) for each in answers if each.thinking],
     )
 
 
 def _fields(node: NodeReport, cut: int) -> dict[str, Value]:
-    """The fields that a node has, but for earlier turns and tool calls."""
+    """The fields of a node, without earlier turns and tool calls."""
     return {
         each.field: value_of(each.value, cut, each.kept)
         for each in node.fields
@@ -214,13 +213,13 @@ def _fields(node: NodeReport, cut: int) -> dict[str, Value]:
 
 
 def _is_shown(source: str) -> bool:
-    """Whether a field from a source is shown by itself: earlier turns and tool calls have places of
-    their own in a conversation."""
+    """Whether the field of a source is shown by itself. Earlier turns and tool calls have their own
+    place in a conversation."""
     kind = kind_named(source) if source in KINDS else None
     return kind is None or not (kind.is_turns or kind.fills == "calls")
 
 
-def _call(made: MadeCall, cut: int) -> TurnCall:
+def _view_call(made: MadeCall, cut: int) -> TurnCall:
     return TurnCall(
         name=made.name,
         arguments=value_of(made.arguments, cut),
@@ -233,7 +232,7 @@ def _call(made: MadeCall, cut: int) -> TurnCall:
     )
 
 
-def _turn(turn: ThreadTurn, parents: Mapping[str, str | None], cut: int) -> TurnView:
+def _view_turn(turn: ThreadTurn, parents: Mapping[str, str | None], cut: int) -> TurnView:
     parent = parents.get(turn.run_id)
     return TurnView(
         replaces=parent if parent in parents else None,
@@ -263,8 +262,8 @@ async def delete_thread(call: ApiCall) -> Response:
 
 
 async def runs_of(call: ApiCall, thread: str) -> list[RunInfo]:
-    """The runs of a thread. One that the user may not see whole is unknown: its turns would be
-    shown to a model, and by that to the user."""
+    """The runs of a thread. Raises `Refused` if the user may not see all of them: a model would
+    read the hidden turns and repeat them to the user."""
     infos = await thread_of(call, thread)
     if not infos:
         raise _unknown_thread(thread)
@@ -272,7 +271,7 @@ async def runs_of(call: ApiCall, thread: str) -> list[RunInfo]:
 
 
 async def thread_of(call: ApiCall, thread: str) -> list[RunInfo]:
-    """The same, and nothing for a new thread."""
+    """The same, but an empty list for a new thread."""
     infos = [info async for info in call.api.journal.every_run(thread=thread)]
     if not all(call.api.may_see(call.user, info) for info in infos):
         raise _unknown_thread(thread)
@@ -284,11 +283,11 @@ def _unknown_thread(thread: str) -> Refused:
     return Refused(404, "bae-serve-path", detail, "list them: GET /threads; or give another id")
 
 
-async def _row(call: ApiCall, info: RunInfo, thread: str) -> ThreadRow:
-    graph = next((each for each in call.api.graphs.values() if each.name == info.graph), None)
+async def _view_row(call: ApiCall, info: RunInfo, thread: str) -> ThreadRow:
+    graph = call.api.find_graph(info)
     text = ""
     if graph is not None:
-        with suppress(JournalError):  # it is damaged, which /runs shows, or deleted
+        with suppress(JournalError):  # the run is deleted, or damaged, which /runs shows
             turn, _, _ = await known_turn(call.api.journal, graph, info.run_id, info.change)
             text = turn.user[:_PREVIEW]
     return ThreadRow(
@@ -302,43 +301,16 @@ async def _row(call: ApiCall, info: RunInfo, thread: str) -> ThreadRow:
 
 
 ENDPOINTS: Final = (
-    Endpoint(
-        "GET",
-        "/threads",
-        "read",
-        "List threads, the newest first.",
-        list_threads,
-        {200: ThreadPage},
-        ThreadsQuery,
-        refusals=(404, 422),
+    get_row("/threads", "List threads, the newest first.", list_threads, ThreadPage, ThreadsQuery),
+    get_row(
+        "/threads/{thread}", "Show the turns of a thread.", show_thread, ThreadDetails, TurnsQuery
     ),
-    Endpoint(
-        "GET",
-        "/threads/{thread}",
-        "read",
-        "Show the turns of a thread.",
-        show_thread,
-        {200: ThreadDetails},
-        TurnsQuery,
-        refusals=(404, 409, 422),
-    ),
-    Endpoint(
-        "GET",
+    get_row(
         "/threads/{thread}/turns/{run}",
-        "read",
-        "Show what happened in a turn: its fields, tool calls and thoughts.",
+        "Show the details of a turn: its fields, tool calls and thoughts.",
         show_turn,
-        {200: TurnDetails},
+        TurnDetails,
         TurnQuery,
-        refusals=(404, 409, 422),
     ),
-    Endpoint(
-        "DELETE",
-        "/threads/{thread}",
-        "admin",
-        "Delete a thread.",
-        delete_thread,
-        {204: ""},
-        refusals=(404, 409),
-    ),
+    Endpoint("DELETE", "/threads/{thread}", "admin", "Delete a thread.", delete_thread, {204: ""}),
 )

@@ -1,5 +1,5 @@
-"""What the API answers with: rows of lists, and views of runs, steps, gates and work. Long values
-are cut, and say how long they are."""
+"""The models of responses: rows of lists, and views of runs, steps, gates and work. Long values are
+cut and say how long they are."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CUT: Final = 65_536
-"""Characters of a value that is shown by itself, unless all of it is asked for."""
+"""Characters of a value that is shown alone, unless the whole value is requested."""
 SHORT: Final = 1_000
 """Characters of a value in a list."""
 PAGE_SIZE: Final = 4 << 20
-"""Characters of a page: it may have fewer items than were asked for."""
+"""Characters of a page, which then has fewer items than requested."""
 _WAITING: Final = 5
 """How many questions are in a row."""
 _LONGEST_ERROR: Final = 120
@@ -38,7 +38,7 @@ _LABELS: Final = 20
 
 
 class WaitingGate(BaseModel):
-    """A question that a run waits for, as lists have it. `answered` is an answer that the run has
+    """A question of a waiting run in a list. `answered` says that the run has an answer that it has
     not used yet."""
 
     gate: str
@@ -49,11 +49,11 @@ class WaitingGate(BaseModel):
 
 
 class RunRow(BaseModel):
-    """One run in a list: long texts and values in its `error` and `metadata` are cut, `/runs/R` has
-    all of them. A `cost` of null is unknown. `change` numbers its changes: give the
-    greatest to the feed of runs to follow the list. `waiting` has the first five questions of
-    `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start, or
-    of a fork what was changed; the feed of runs leaves it out."""
+    """A run in a list. Long texts in its `error` and `metadata` are cut: `/runs/R` has all of them.
+    A `cost` of null is unknown. `change` is the number of its last change: give the greatest to
+    the feed of runs to follow the list. `waiting` has the first five questions of
+    `waiting_count`: `/runs/R/gates` has all of them. `preview` has the first words of the start,
+    or the changed fields of a fork; the feed of runs leaves it out."""
 
     run_id: str
     graph: str
@@ -77,7 +77,7 @@ class RunRow(BaseModel):
 
 
 class UsageView(BaseModel):
-    """What LM calls used. A `cost` of null is unknown. Cached tokens are part of input tokens."""
+    """The usage of LLM calls. A `cost` of null is unknown. Input tokens include cached tokens."""
 
     calls: int
     attempts: int
@@ -106,8 +106,8 @@ class BudgetView(BaseModel):
 
 
 class Value(BaseModel):
-    """A value as JSON. Of a long value `text` has the beginning of its JSON and `size` how many
-    characters there are; `kept` says why there is no value."""
+    """A value as JSON. For a long value, `text` has the beginning of its JSON and `size` the number
+    of its characters. `kept` says why there is no value."""
 
     kept: str = "value"
     value: Any = None
@@ -116,7 +116,7 @@ class Value(BaseModel):
 
 
 class FieldView(Value):
-    """A field of a node, and where its value came from: see `/why` for all of it."""
+    """A field of a node, with the source of its value; `/why` explains it in full."""
 
     name: str
     place: str
@@ -152,10 +152,10 @@ class StepPage(BaseModel):
 
 
 class GateView(BaseModel):
-    """A question to a person, with what is needed to decide: the JSON schema of the answer, and the
-    values of the node so far or the arguments of the tool call. The kind "approval" asks whether a
-    call may be made, and `arguments_schema` describes its arguments. The kinds "blocker" and "plan"
-    are of a `team`, which has no run. `answer` is there for a question that is answered."""
+    """A question to a person, with the context needed to decide: the JSON schema of the answer, and
+    the values of the node so far, or the arguments of the tool call. The kind "approval" asks
+    whether a call may be made, and `arguments_schema` describes its arguments. The kinds
+    "blocker" and "plan" belong to a `team` and to no run. An answered question has an `answer`."""
 
     run_id: str
     graph: str
@@ -185,7 +185,7 @@ class GatePage(BaseModel):
 
 
 class InboxPage(BaseModel):
-    """Questions to people, the oldest first. `more` says how many more a run has than are listed:
+    """Questions to people, the oldest first. `more` has the number of further questions by run:
     `/runs/R/gates` has all of them."""
 
     gates: list[GateView]
@@ -194,7 +194,7 @@ class InboxPage(BaseModel):
 
 
 class LineView(BaseModel):
-    """A record of a run, as it is stored: see docs/journal-format.md."""
+    """A record of a run as it is stored: see docs/journal-format.md."""
 
     n: int
     kind: str
@@ -205,7 +205,7 @@ class LineView(BaseModel):
 
 
 class LinePage(BaseModel):
-    """Records in order. Give the number of the last as `after` for those that follow."""
+    """Records in order. Give the number of the last record as `after` for the next page."""
 
     records: list[LineView]
     last: int
@@ -213,8 +213,8 @@ class LinePage(BaseModel):
 
 
 class CallView(BaseModel):
-    """What an LM was asked, with its answers, their verdicts and the rounds of tool calls. `asked`
-    is the text that a conversation with tools begins with; each answer has the text of its own."""
+    """A question to an LLM, with its answers, their verdicts and the rounds of tool calls. `asked`
+    is the text at the start of a conversation with tools; each answer has its own text."""
 
     number: int
     by: str
@@ -230,16 +230,16 @@ class CallView(BaseModel):
 
 
 class CallPage(BaseModel):
-    """Questions to LMs in order, without their texts."""
+    """Questions to LLMs in order, without their texts."""
 
     calls: list[CallView]
     total: int
 
 
 class BarView(BaseModel):
-    """A piece of work in a timeline. `depth` is how deep it is inside others, `critical` the times
-    at which the run waited for nothing else, `slack` how many seconds longer it could have taken;
-    both are missing where a piece is none of the path's."""
+    """A piece of work in a timeline. `depth` counts the work around it. `critical` has the times
+    when the run waited for this work alone, and `slack` the seconds that it could have taken
+    longer; both are missing for work that the critical path does not include."""
 
     kind: str
     place: str
@@ -256,10 +256,10 @@ class BarView(BaseModel):
 
 
 class TimelineView(BaseModel):
-    """What ran when. `lives` are the times in which a process worked on the run; in between nothing
-    did. `critical_seconds` is how long the run waited for the work on the critical path, without
-    waiting for people, and `longest` the places that took most of that. `index` is the number of
-    the first bar of the place that was asked for."""
+    """The work of a run over time. `lives` are the times when a process worked on the run.
+    `critical_seconds` is the duration of the critical path, without waiting for people, and
+    `longest` has the places that took most of it. `index` is the number of the first bar of the
+    requested place."""
 
     status: Listed
     start: float
@@ -290,8 +290,8 @@ class GraphList(BaseModel):
 
 
 class EdgeView(BaseModel):
-    """That one node may lead to another: `chosen_by` the LM ("lm"), the body ("code"), or surely
-    ("certain"). `line` has the points of the arrow, in pixels."""
+    """An edge from a node to a possible next node. `chosen_by` is "lm", "code" for the body, or
+    "certain". `line` has the points of the arrow, in pixels."""
 
     source: str
     target: str
@@ -300,8 +300,7 @@ class EdgeView(BaseModel):
 
 
 class BoxView(BaseModel):
-    """Where the box of a node is in a picture of the graph: its upper left corner and size, in
-    pixels."""
+    """The box of a node in a picture of the graph: its upper left corner and size, in pixels."""
 
     node: str
     x: int
@@ -311,7 +310,7 @@ class BoxView(BaseModel):
 
 
 class ToolView(BaseModel):
-    """A tool that the LM may call before it fills a node."""
+    """A tool that the LLM may call before it fills a node."""
 
     node: str
     name: str
@@ -320,7 +319,7 @@ class ToolView(BaseModel):
 
 
 class ProblemView(BaseModel):
-    """What the proof of a graph has found."""
+    """A problem that the proof of a graph found."""
 
     severity: str
     code: str
@@ -330,8 +329,8 @@ class ProblemView(BaseModel):
 
 
 class ClassFieldView(BaseModel):
-    """A field of a node class. `source` is "given", "code", "lm" or the kind of its source, and
-    `origin` names where its value comes from, where the source alone does not."""
+    """A field of a node class. `source` is "given", "code", "lm" or the kind of its source.
+    `origin` names the origin of the value, if the source alone does not."""
 
     name: str
     type: str
@@ -342,8 +341,9 @@ class ClassFieldView(BaseModel):
 
 
 class ClassView(BaseModel):
-    """A node class of a graph: whether runs "never" end there, "may" or "always" do, who chooses
-    what follows ("lm", "code" or "certain"), the LM that is pinned to it, and its fields."""
+    """A node class of a graph. `ending` says whether runs "never", "may" or "always" end there,
+    `chosen_by` who chooses the next node ("lm", "code" or "certain"), and `lm` is the LLM pinned
+    to it."""
 
     node: str
     about: str
@@ -376,9 +376,9 @@ class PromptMessage(BaseModel):
 
 
 class PromptView(BaseModel):
-    """A prompt that a graph can send, with samples for values. The LM fills the node `target`, or
-    chooses among `options`. `by_body` is a prompt of a body that is written in code. Without an
-    `answer_schema` the answer is plain text."""
+    """A prompt that a graph can send, with sample values. The LLM fills the node `target`, or
+    chooses among `options`. `by_body` marks a prompt of a body that is written in code. Without
+    an `answer_schema` the answer is plain text."""
 
     source: str | None
     target: str | None
@@ -396,21 +396,15 @@ class PromptPage(BaseModel):
     prompts: list[PromptView]
 
 
-class Started(BaseModel):
-    """The run that was meant."""
-
-    run_id: str
-
-
 class Health(BaseModel):
-    """That the server answers, and the version of bae."""
+    """The state of the server, and the version of bae."""
 
     status: str = "ok"
     bae: str
 
 
 def row_of(info: RunInfo, preview: str = "") -> RunRow:
-    """A run in a list, with the first words of its start."""
+    """The row of a run, with the first words of its start."""
     about = info.summary
     return RunRow(
         run_id=info.run_id,
@@ -438,10 +432,10 @@ def row_of(info: RunInfo, preview: str = "") -> RunRow:
 def labels_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of a run in a list."""
     first = [*metadata.items()][:_LABELS]
-    return {_short(name): _short(value) for name, value in first}
+    return {_cut_short(name): _cut_short(value) for name, value in first}
 
 
-def _short(value: Any) -> Any:
+def _cut_short(value: Any) -> Any:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return value if len(text) <= _LONGEST_ERROR else f"{text[:_LONGEST_ERROR]}…"
 
@@ -460,20 +454,20 @@ def waiting_gates(gates: Sequence[ParkedGate]) -> list[WaitingGate]:
     ]
 
 
-def fitting(items: Iterable[T], size: Callable[[T], int]) -> list[T]:
-    """The first items, one at least, that are not too much for one page."""
-    found: list[T] = []
+def take_page(items: Iterable[T], size: Callable[[T], int]) -> list[T]:
+    """The first items that fit on a page, at least one."""
+    page: list[T] = []
     room = PAGE_SIZE
     for item in items:
         room -= size(item)
-        if found and room < 0:
+        if page and room < 0:
             break
-        found.append(item)
-    return found
+        page.append(item)
+    return page
 
 
 def size_of(values: Iterable[Value | None]) -> int:
-    """About how many characters values have."""
+    """The approximate number of characters of values."""
     return sum(
         len(each.text or "") + len(json.dumps(each.value, ensure_ascii=False))
         for each in values
@@ -482,7 +476,7 @@ def size_of(values: Iterable[Value | None]) -> int:
 
 
 def usage_of(usage: Usage) -> UsageView:
-    """What LM calls used."""
+    """The usage of LLM calls."""
     return UsageView(**asdict(usage))
 
 
@@ -507,7 +501,7 @@ def budget_view(budget: Budget) -> BudgetView:
 
 
 def value_of(value: Any, longest: int, kept: str = "value") -> Value:
-    """A value, cut if its JSON is longer; a bound of 0 is none."""
+    """A value, cut if its JSON is longer; 0 means never."""
     if kept != "value":
         return Value(kept=kept)
     if longest:
@@ -590,23 +584,25 @@ def _entries(works: Sequence[TimelineEntry], depth: int) -> Iterator[tuple[int, 
 
 
 def data_of(value: Any, longest: int) -> Any:
-    """A dataclass as JSON, without what is empty, and with its long texts and values cut."""
+    """A dataclass as JSON, without empty fields, and with long texts and values cut."""
+    if isinstance(value, Usage):
+        return asdict(value)  # an unknown cost is null
     if is_dataclass(value) and not isinstance(value, type):
         parts = {each.name: getattr(value, each.name) for each in fields(value)}
         return {n: data_of(part, longest) for n, part in parts.items() if not _is_empty(part)}
     if isinstance(value, tuple):
         return [data_of(each, longest) for each in cast("tuple[Any, ...]", value)]
-    held = cast("dict[str, Any]", value if isinstance(value, dict) else {})
-    if any(map(is_dataclass, held.values())):
-        return {name: data_of(each, longest) for name, each in held.items()}
+    entries = cast("dict[str, Any]", value if isinstance(value, dict) else {})
+    if any(map(is_dataclass, entries.values())):
+        return {name: data_of(each, longest) for name, each in entries.items()}
     plain: Any = to_jsonable_python(value)
     if not longest:
         return plain
     if isinstance(plain, str):
         more = len(plain) - longest
         return plain if more <= 0 else f"{plain[:longest]}… ({more:,} more characters)"
-    shown = value_of(plain, longest)
-    return shown.model_dump(exclude_none=True) if shown.kept == "cut" else plain
+    short_value = value_of(plain, longest)
+    return short_value.model_dump(exclude_none=True) if short_value.kept == "cut" else plain
 
 
 def _is_empty(value: Any) -> bool:
@@ -614,6 +610,6 @@ def _is_empty(value: Any) -> bool:
 
 
 def dump(model: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> bytes:
-    """What is sent, as JSON that every client can read."""
+    """JSON that every client can read."""
     plain = to_jsonable_python(model, inf_nan_mode="strings")
     return json.dumps(readable_json(plain), ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,7 +1,7 @@
-"""For tests, shipped: `ScriptedLM` answers a graph's questions without a model; `assert_prompt`
-looks into what a model would be sent; `replaying` runs what was recorded once more; `check_journal`
-checks a store of runs; `Provider` is a model provider on loopback for tests of real clients, and
-`MCPLoopback` an MCP server, with the faults that real ones have."""
+"""Tools for your tests. `ScriptedLM` answers a graph's questions without a model. `assert_prompt`
+checks the prompt of a node. `replaying` replays recorded runs. `check_journal` tests your own
+`Journal`. `Provider` and `MCPLoopback` are a model provider and an MCP server on loopback, with the
+faults of real ones."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ __all__ = [
     "sample",
 ]
 
-# A test with a ScriptedLM needs no server: what a provider is made of is imported when it is used.
+# A test with a ScriptedLM needs no server, so the other modules are imported on first use.
 __getattr__, __dir__ = export_lazily(
     __name__,
     {

@@ -1,5 +1,5 @@
-"""Recorded runs as tests: `replaying(file)` opens what a run was written to, and runs it again with
-every value that was recorded and nothing called."""
+"""Recorded runs as tests: `replaying(file)` opens a file of runs, and replays a run from its
+recorded values without calling anything."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T", bound=Node)
 
 
 def replaying(file: str | os.PathLike[str]) -> Recorded:
-    """The runs of a file, to be replayed in a test:
+    """Open the runs of a file to replay them in a test:
 
     ```python
     def test_the_outfit_run_still_goes_the_same_way():
@@ -35,16 +35,16 @@ def replaying(file: str | os.PathLike[str]) -> Recorded:
         assert result.result.top == "a thick jumper"
     ```
 
-    The file is one that `Journal.export` has written, or that of a `SQLiteJournal`; it is never
-    changed. No LM, no dependency and no person at a gate is asked; your written bodies are called.
-    Where the graph goes another way than it did, or asks an LM something else, `run` raises
-    `ReplayError`, which says what is different. In async tests, `await recorded.arun(graph)`.
+    The file is an export of `Journal.export`, or the file of a `SQLiteJournal`. It is never
+    changed. A replay asks no LM, no dependency and no person, but it calls the bodies that you
+    wrote. If the graph takes another route than before, or asks an LM something else, `run` raises
+    `ReplayError`, which says what is different. In async tests use `await recorded.arun(graph)`.
     """
     return Recorded(file)
 
 
 class Recorded:
-    """The runs of a file, opened by `replaying`. Use it in a `with` or an `async with`."""
+    """The runs of a file, opened by `replaying`. Use it with `with` or `async with`."""
 
     def __init__(self, file: str | os.PathLike[str]) -> None:
         self._path = Path(file)
@@ -52,9 +52,9 @@ class Recorded:
 
     @property
     def runs(self) -> list[RunInfo]:
-        """What runs there are, the newest first: `.run_id`, `.graph`, `.status` and so on."""
+        """The runs in the file, the newest first, with `.run_id`, `.graph`, `.status` and so on."""
         with ThreadPoolExecutor(1) as pool:  # an event loop may be running here
-            return pool.submit(asyncio.run, self._listed()).result()
+            return pool.submit(asyncio.run, self._list_runs()).result()
 
     def run(
         self,
@@ -64,11 +64,11 @@ class Recorded:
         dep_cache: dict[Any, Any] | None = None,
         given: Mapping[str, Any] | None = None,
     ) -> GraphResult[T]:
-        """Replay a run, and answer with its result as `graph.run` does.
+        """Replay a run and return its result, as `graph.run` does.
 
-        Without a `run_id` it is the one run in the file, or the one of this graph. `dep_cache` has
-        stand-ins for what no journal holds, such as clients, and `given` has its secrets, as
-        `{"Login.token": SecretStr("…")}`.
+        Without a `run_id`, the file must have only one run, or only one run of this graph.
+        `dep_cache` has substitutes for values that a journal cannot store, such as clients. `given`
+        has the secrets of the run, such as `{"Login.token": SecretStr("…")}`.
         """
         return run_sync(
             lambda: self.arun(graph, run_id, dep_cache=dep_cache, given=given),
@@ -87,7 +87,7 @@ class Recorded:
         """`run` for async tests."""
         async with await in_thread_to_the_end(self._open) as journal:
             if run_id is None:
-                run_id = await self._only(journal, graph)
+                run_id = await self._find_only_run(journal, graph)
             return await graph.replay(run_id, journal=journal, dep_cache=dep_cache, given=given)
 
     def __enter__(self) -> Self:
@@ -105,7 +105,7 @@ class Recorded:
         self._read = None
 
     def _open(self) -> Journal:
-        """The journal in the file; a `SQLiteJournal` that is only read changes nothing."""
+        """The journal in the file. A `SQLiteJournal` that is only read does not change its file."""
         if self._read is not None:
             return self._read
         if is_sqlite(self._path):
@@ -115,11 +115,11 @@ class Recorded:
         self._read = RecordedRuns.of(self._path)
         return self._read
 
-    async def _listed(self) -> list[RunInfo]:
+    async def _list_runs(self) -> list[RunInfo]:
         async with self._open() as journal:
             return await journal.runs(limit=_MANY)
 
-    async def _only(self, journal: Journal, graph: Graph[Any, Any]) -> str:
+    async def _find_only_run(self, journal: Journal, graph: Graph[Any, Any]) -> str:
         runs = await journal.runs(limit=_MANY)
         if len(runs) > 1:
             runs = [info for info in runs if info.graph == graph.name]

@@ -1,5 +1,5 @@
-"""`check_journal`: whether a store of runs keeps what `Journal` promises. Each promise is a
-function, and its docstring is what the author of a failing store reads."""
+"""`check_journal`: checks that a store of runs keeps the promises of `Journal`. Each promise is a
+function. Its docstring is part of the error for a store that breaks it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bae.journal.store import Journal, keeps_files
 from bae.journal.stored_runs import Claim, Line, ParkedGate, RunInfo, RunSummary, StoredRun
 
 SECONDS: Final = 30.0
-"""How long a store may take to keep one promise."""
+"""How many seconds a store may take for one promise."""
 
 _SHAPE: Final = '{"nodes": []}'
 _GATE: Final = ParkedGate("2:Refund.approved", "Refund.approved", "May I?", 2000.0)
@@ -29,18 +29,18 @@ async def check_journal(
     """Check that a store keeps every promise of a journal:
     `await check_journal(lambda: MyJournal(new_database()))`.
 
-    `make_store` makes a new, empty store at each call; it is closed afterwards. `reopen` opens what
-    a store has written once more, as another process would:
-    `reopen=lambda store: MyJournal(store.database)`. Give it if runs survive the process.
+    `make_store` returns a new, empty store at each call. `check_journal` closes it afterwards.
+    `reopen` opens the runs of a store again, as another process would:
+    `reopen=lambda store: MyJournal(store.database)`. Pass it if runs outlive the process.
 
-    Raises an AssertionError that lists the broken promises and what happened instead; the errors
-    themselves are in the exception group that is its cause.
+    Raises an AssertionError that lists the broken promises and what happened instead. Its cause is
+    an exception group with the errors.
     """
     checks: list[tuple[str, Callable[[Journal], Awaitable[None]]]] = [
         (_sentence(promise), promise) for promise in PROMISES
     ]
     if reopen is not None:
-        checks += [(_sentence(each), _reopened(each, reopen)) for each in SHARED_PROMISES]
+        checks += [(_sentence(each), _with_reopened(each, reopen)) for each in SHARED_PROMISES]
     broken: list[Exception] = []
     texts: list[str] = []
     name = "the store"
@@ -67,7 +67,7 @@ async def _reads_back(journal: Journal) -> None:
     """A run is read back as it was written."""
     first = _line(0, '{"run": "ä \\u2028 \U0001f600"}', kind="RunStarted", at=12.5)
     run = _run("run", [first], thread="t", metadata={"team": ["a", 1]})
-    claim = await _claimed(journal.create(run))
+    claim = await _check_claim(journal.create(run))
     more = [_line(1, '{"deep": [1, {"a": null}]}', path="2:Report.x[3]", step=7)]
     await journal.append(claim, more)
     stored = await journal.read("run")
@@ -81,7 +81,7 @@ async def _reads_back(journal: Journal) -> None:
 
 async def _takes_at_the_call(journal: Journal) -> None:
     """Lines are taken in at the call of `append`, in order, whether or not it is awaited."""
-    claim = await _begun(journal)
+    claim = await _begin_run(journal)
     waiting = [journal.append(claim, [_line(n)]) for n in range(1, 40)]
     (last,) = await asyncio.gather(waiting.pop(), return_exceptions=True)
     stored = await _numbers(journal)
@@ -91,21 +91,21 @@ async def _takes_at_the_call(journal: Journal) -> None:
 
 
 async def _leaves_no_gap(journal: Journal) -> None:
-    """A line whose number is not the next is a ValueError, and nothing of the call is stored."""
-    claim = await _begun(journal)
+    """A line whose number is not the next number raises ValueError. The call stores nothing."""
+    claim = await _begin_run(journal)
     for wrong in ([_line(2)], [_line(0)], [_line(1), _line(3)]):
-        with _refused(f"append of {[line.n for line in wrong]} after line 0", ValueError):
+        with _expect_refusal(f"append of {[line.n for line in wrong]} after line 0", ValueError):
             await journal.append(claim, wrong)
     await journal.append(claim, [_line(1)])
     _same("the numbers of its lines", await _numbers(journal), [0, 1])
-    with _refused("create with a first line of number 1", ValueError):
+    with _expect_refusal("create with a first line of number 1", ValueError):
         await journal.create(_run("other", [_line(1)]))
     _same("the runs", await _ids(journal), ["run"])
 
 
 async def _notes(journal: Journal) -> None:
-    """A line that was noted is stored before the next one, also from a thread without a loop."""
-    claim = await _begun(journal)
+    """A line from `note` is stored before the next line, even from a thread without a loop."""
+    claim = await _begin_run(journal)
     journal.note(claim, _line(1))
     thread = threading.Thread(target=journal.note, args=(claim, _line(2)))
     thread.start()
@@ -118,10 +118,11 @@ async def _notes(journal: Journal) -> None:
 
 
 async def _gives_an_id_once(journal: Journal) -> None:
-    """An id that exists is refused with bae-run-exists, and the run stays as it is."""
-    await _begun(journal, count=2)
+    """A second run with the same id is refused with bae-run-exists. The first run does not
+    change."""
+    await _begin_run(journal, count=2)
     for claim in (True, False):
-        with _refused("create of an id that exists", "bae-run-exists"):
+        with _expect_refusal("create of an id that exists", "bae-run-exists"):
             await journal.create(_run("run", [_line(0)]), claim=claim)
     _same("the numbers of its lines", await _numbers(journal), [0, 1])
 
@@ -136,14 +137,14 @@ async def _knows_its_runs(journal: Journal) -> None:
         "info": lambda: journal.info("none"),
         "runs(before=…)": lambda: journal.runs(before="none"),
     }.items():
-        with _refused(f"{what} of a run that does not exist", "bae-run-unknown"):
+        with _expect_refusal(f"{what} of a run that does not exist", "bae-run-unknown"):
             await ask()
 
 
 async def _has_one_owner(journal: Journal) -> None:
     """A run has one owner: a second claim is refused with bae-run-owned, which names the owner."""
-    claim = await _begun(journal)
-    with _refused("a second claim", "bae-run-owned") as raised:
+    claim = await _begin_run(journal)
+    with _expect_refusal("a second claim", "bae-run-owned") as raised:
         await journal.claim("run")
     _true("the error names the owner", claim.owner in str(raised[0]))
     await journal.append(claim, [_line(1)])
@@ -177,7 +178,7 @@ async def _keeps_entries(journal: Journal) -> None:
 async def _releases(journal: Journal) -> None:
     """A released run has the status, gates, error and summary it was released with, no owner, and
     can be claimed. A release without a summary keeps the old one."""
-    claim = await _begun(journal)
+    claim = await _begin_run(journal)
     await journal.release(claim, "waiting", [_line(1)], [_GATE], "one line", _USED)
     info = (await journal.read("run")).info
     stored = (info.status, info.waiting, info.error, info.summary)
@@ -193,36 +194,36 @@ async def _releases(journal: Journal) -> None:
 
 
 async def _fences(journal: Journal) -> None:
-    """A claim that was given up or lost stores nothing: bae-run-taken. A claim that the store did
-    not make is refused too."""
-    claim = await _begun(journal)
+    """A claim that was given up or lost is refused with bae-run-taken, and stores nothing. A claim
+    that the store did not make is refused too."""
+    claim = await _begin_run(journal)
     await journal.release(claim, "cancelled", [])
-    with _refused("append under a claim that was released", "bae-run-taken"):
+    with _expect_refusal("append under a claim that was released", "bae-run-taken"):
         await journal.append(claim, [_line(1)])
-    with _refused("release under a claim that was released", "bae-run-taken"):
+    with _expect_refusal("release under a claim that was released", "bae-run-taken"):
         await journal.release(claim, "failed", [_line(1)])
     new = await journal.claim("run")
-    with _refused("append under a claim that another has replaced", "bae-run-taken"):
+    with _expect_refusal("append under a claim that another has replaced", "bae-run-taken"):
         await journal.append(claim, [_line(1)])
     await journal.append(new, [_line(1)])
     _same("the numbers of its lines", await _numbers(journal), [0, 1])
-    with _refused("append under a claim of another store", JournalError):
+    with _expect_refusal("append under a claim of another store", JournalError):
         await journal.append(Claim("run", "another process"), [_line(2)])
 
 
 async def _ends(journal: Journal) -> None:
-    """A run that has ended cannot be claimed: bae-run-ended. It stays as it is."""
-    await _ended(journal, count=3)
+    """The claim of an ended run is refused with bae-run-ended. The run does not change."""
+    await _end_run(journal, count=3)
     before = await journal.read("run")
-    with _refused("a claim of an ended run", "bae-run-ended"):
+    with _expect_refusal("a claim of an ended run", "bae-run-ended"):
         await journal.claim("run")
     _same("the run", await journal.read("run"), before)
 
 
 async def _answers_once(journal: Journal) -> None:
-    """The first answer to a gate counts, and who gave it; `answer` returns False for all others. A
-    gate of a parked run is listed as answered."""
-    claim = await _begun(journal)
+    """The first answer to a gate is stored with the name of its author; `answer` returns False for
+    later answers. The gate of a parked run is then listed as answered."""
+    claim = await _begin_run(journal)
     other = ParkedGate("3:Refund.sum", "Refund.sum", "How much?")
     await journal.release(claim, "waiting", [], [_GATE, other])
     answers = (journal.answer("run", _GATE.address, str(n), f"person {n}") for n in range(5))
@@ -252,9 +253,9 @@ async def _keeps_answers_of_threads(journal: Journal) -> None:
 async def _lists(journal: Journal) -> None:
     """`runs` lists the newest first, by status, graph and thread, page by page."""
     for n in range(7):
-        await _ended(journal, f"r{n}", graph="AB"[n % 2], thread="t" if n < 2 else None)
-    held = await _begun(journal, "last", graph="A")
-    await journal.release(await _begun(journal, "parked", graph="B"), "waiting", [], [_GATE])
+        await _end_run(journal, f"r{n}", graph="AB"[n % 2], thread="t" if n < 2 else None)
+    held = await _begin_run(journal, "last", graph="A")
+    await journal.release(await _begin_run(journal, "parked", graph="B"), "waiting", [], [_GATE])
     names = ["parked", "last", *(f"r{n}" for n in reversed(range(7)))]
     wanted: list[tuple[dict[str, Any], list[str]]] = [
         ({}, names),
@@ -304,54 +305,54 @@ async def _finds_metadata(journal: Journal) -> None:
     ]
     for arguments, expected in wanted:
         _same(f"runs({arguments})", await _ids(journal, **arguments), expected)
-    with _refused("runs(metadata=…) with a list", ValueError):
+    with _expect_refusal("runs(metadata=…) with a list", ValueError):
         await journal.runs(metadata=cast(Any, {"more": [1]}))
     await journal.delete(["r0"])
     _same("those that are left", await _ids(journal, metadata={"user": "ana"}), ["r1"])
 
 
 async def _keeps_threads(journal: Journal) -> None:
-    """Of a thread at most one run is "running" or "waiting": `create`, `claim` and `fork` refuse
-    another one with bae-thread-busy, which names the run, also if several begin at once."""
-    begun = (_begun(journal, f"r{n}", thread="t") for n in range(5))
-    results = await asyncio.gather(*begun, return_exceptions=True)
+    """At most one run of a thread is "running" or "waiting": `create`, `claim` and `fork` refuse
+    another with bae-thread-busy, which names the run, even if several begin at once."""
+    starts = (_begin_run(journal, f"r{n}", thread="t") for n in range(5))
+    results = await asyncio.gather(*starts, return_exceptions=True)
     claims = [each for each in results if isinstance(each, Claim)]
     errors = [each for each in results if isinstance(each, JournalError)]
     _same("how many of five runs of a thread begin", len(claims), 1)
     refused = {(each.code, each.run_id) for each in errors}
     _same("the errors of the others", refused, {("bae-thread-busy", claims[0].run_id)})
     _same("the runs", await _ids(journal), [claims[0].run_id])
-    await _begun(journal, "elsewhere", thread="other")
+    await _begin_run(journal, "elsewhere", thread="other")
     await journal.create(_run("queued", [_line(0)], status="queued", thread="t"), claim=False)
     await journal.create(_run("loaded", [_line(0)], status="ended", thread="t"), claim=False)
     await journal.create(_run("failed", [_line(0)], status="failed", thread="t"), claim=False)
-    held, status = claims[0], "running"
+    claim, status = claims[0], "running"
     for status in ("waiting", "running"):
-        with _refused(f"create with a {status} run of the thread", "bae-thread-busy"):
+        with _expect_refusal(f"create with a {status} run of the thread", "bae-thread-busy"):
             await journal.create(_run("new", [_line(0)], thread="t"))
         for run_id in ("queued", "failed"):
-            with _refused(f"claim of a {run_id} run of the thread", "bae-thread-busy"):
+            with _expect_refusal(f"claim of a {run_id} run of the thread", "bae-thread-busy"):
                 await journal.claim(run_id)
-        with _refused("fork into the thread", "bae-thread-busy"):
+        with _expect_refusal("fork into the thread", "bae-thread-busy"):
             await journal.fork("loaded", "fork", 1, [], thread="t")
-        await journal.release(held, cast(Any, status), [], [_GATE] if status == "waiting" else [])
-        held = await journal.claim(held.run_id)
-    await journal.release(held, "ended", [])
+        await journal.release(claim, cast(Any, status), [], [_GATE] if status == "waiting" else [])
+        claim = await journal.claim(claim.run_id)
+    await journal.release(claim, "ended", [])
     await journal.fork("loaded", "fork", 1, [], thread="t")
     _same("the thread of the fork", (await journal.read("fork")).info.thread, "t")
-    with _refused("create beside an interrupted run of the thread", "bae-thread-busy"):
+    with _expect_refusal("create beside an interrupted run of the thread", "bae-thread-busy"):
         await journal.create(_run("new", [_line(0)], thread="t"))
     await journal.release(await journal.claim("fork"), "cancelled", [])
     await journal.release(await journal.claim("queued"), "ended", [])
 
 
 async def _lists_interrupted(journal: Journal) -> None:
-    """Runs that are "running" without an owner are listed as interrupted, alone too."""
+    """Runs that are "running" without an owner are listed by `status="interrupted"`."""
     for n in range(5):
-        claim = await _begun(journal, f"r{n}", graph="AB"[n % 2])
+        claim = await _begin_run(journal, f"r{n}", graph="AB"[n % 2])
         await journal.release(claim, "running", [])
     await journal.claim("r1")
-    await _ended(journal, "over")
+    await _end_run(journal, "over")
     interrupted = await _ids(journal, status="interrupted")
     _same("the interrupted runs", interrupted, ["r4", "r3", "r2", "r0"])
     page = await _ids(journal, status="interrupted", limit=2, before="r4")
@@ -361,14 +362,14 @@ async def _lists_interrupted(journal: Journal) -> None:
 
 
 async def _refuses_bad_pages(journal: Journal) -> None:
-    """Arguments of `runs` that make no sense are a ValueError: use `check_page` or `list_runs`."""
+    """Wrong arguments of `runs` raise ValueError: use `check_page` or `list_runs`."""
     nonsense: list[dict[str, Any]] = [
         {"status": "nope"},
         {"limit": -1},
         {"before": "r", "after": 1},
     ]
     for arguments in nonsense:
-        with _refused(f"runs({arguments})", ValueError):
+        with _expect_refusal(f"runs({arguments})", ValueError):
             await journal.runs(**arguments)
 
 
@@ -383,7 +384,7 @@ async def _numbers_changes(journal: Journal) -> None:
         numbers.extend(info.change for info in changed)
         _same(f"the order of changes after {what}", numbers, sorted(set(numbers)))
 
-    claim, other = await _begun(journal, "a"), await _begun(journal, "b")
+    claim, other = await _begin_run(journal, "a"), await _begin_run(journal, "b")
     await follow("create", "a", "b")
     await journal.append(claim, [_line(1)])
     await follow("append, which changes no entry")
@@ -404,8 +405,9 @@ async def _numbers_changes(journal: Journal) -> None:
 
 
 async def _forks(journal: Journal) -> None:
-    """A fork has the lines below where it began and its own after them, and continues alone."""
-    claim = await _begun(journal, count=5)
+    """A fork has the lines before its fork point and its own lines after them. It continues
+    independently."""
+    claim = await _begin_run(journal, count=5)
     await journal.answer("run", "g", "1")
     forked = _line(3, '{"parent": "run"}', kind="RunForked", at=5000.0)
     await journal.fork("run", "new", 3, [forked])
@@ -424,9 +426,9 @@ async def _forks(journal: Journal) -> None:
 
 
 async def _forks_forks(journal: Journal) -> None:
-    """A fork can be forked, before and after where it began; a fork that makes no sense changes
-    nothing."""
-    await _ended(journal, "a", 5, data='{"of": "a"}')
+    """A fork can be forked, before and after its own fork point. A fork with wrong arguments
+    changes nothing."""
+    await _end_run(journal, "a", 5, data='{"of": "a"}')
     await journal.fork("a", "b", 3, _lines(3, 6, data='{"of": "b"}'))
     await journal.fork("b", "c", 5, _lines(5, 6, data='{"of": "c"}'))
     await journal.fork("c", "d", 2, _lines(2, 3, data='{"of": "d"}'))
@@ -435,10 +437,10 @@ async def _forks_forks(journal: Journal) -> None:
         lines = (await journal.read(run_id)).lines
         _same(f"who wrote the lines of {run_id}", "".join(line.data[8] for line in lines), text)
     await journal.append(await journal.claim("e"), [_line(6)])
-    with _refused("a fork with an id that exists", "bae-run-exists"):
+    with _expect_refusal("a fork with an id that exists", "bae-run-exists"):
         await journal.fork("a", "b", 1, [])
     for upto, own in ((6, []), (-1, []), (2, [_line(3)]), (2, [_line(1)])):
-        with _refused(f"a fork at line {upto} with {own}", ValueError):
+        with _expect_refusal(f"a fork at line {upto} with {own}", ValueError):
             await journal.fork("a", "new", upto, own)
     _same("the runs", await _ids(journal), ["e", "d", "c", "b", "a"])
 
@@ -446,7 +448,7 @@ async def _forks_forks(journal: Journal) -> None:
 async def _deletes(journal: Journal) -> None:
     """A deleted run is gone with its answers and its id is free. A run that a process works on
     stays. A fork keeps its lines, or keeps its parent from being deleted."""
-    claim = await _begun(journal, count=3)
+    claim = await _begin_run(journal, count=3)
     _same("what delete of an owned run returns", await journal.delete(["run"]), 0)
     await journal.append(claim, [_line(3)])
     await journal.answer("run", "g", "1")
@@ -456,31 +458,31 @@ async def _deletes(journal: Journal) -> None:
     _same("the lines of the fork", await _numbers(journal, "fork"), [0, 1])
     await journal.delete(["fork", "none", "run"])
     _same("the runs", await _ids(journal), [])
-    with _refused("read of a deleted run", "bae-run-unknown"):
+    with _expect_refusal("read of a deleted run", "bae-run-unknown"):
         await journal.read("run")
-    await _ended(journal, data='{"new": 1}')
+    await _end_run(journal, data='{"new": 1}')
     stored = await journal.read("run")
     _same("a new run of its id", (stored.lines, stored.answers), ((_line(0, '{"new": 1}'),), {}))
     _same("what delete returns", await journal.delete(["run", "run", "none"]), 1)
 
 
 async def _prunes(journal: Journal) -> None:
-    """`prune` deletes runs by age and status, and a thread as a whole: all of its runs have to be
-    old enough, and of such a status."""
+    """`prune` deletes runs by age and status. It deletes a thread only as a whole, if all of its
+    runs are old enough and have such a status."""
     now = 4e9  # after everything here was written
     for thread, newest, status in (("a", 10.0, "failed"), ("b", now, "ended")):
-        await _ended(journal, f"{thread}1", at=10.0, thread=thread)
-        await _ended(journal, f"{thread}2", at=newest, thread=thread, status=status)
-    await _ended(journal, "c1", at=10.0, thread="c")
-    await _ended(journal, "c2", at=10.0, thread="c", status="waiting")
+        await _end_run(journal, f"{thread}1", at=10.0, thread=thread)
+        await _end_run(journal, f"{thread}2", at=newest, thread=thread, status=status)
+    await _end_run(journal, "c1", at=10.0, thread="c")
+    await _end_run(journal, "c2", at=10.0, thread="c", status="waiting")
     old = await journal.older(15.0, ["ended", "failed"])
     _same("older(15, ended or failed), by threads", old, ["a1", "a2"])
     _same("what prune of a thread returns", await journal.prune(older_than=3600), 2)
     await journal.delete(["b1", "b2", "c1", "c2"])
-    await _ended(journal, "old", at=10.0)
-    await _ended(journal, "failed", at=20.0, status="failed")
-    await _ended(journal, "parked", at=10.0, status="waiting")
-    await _ended(journal, "new", at=now)
+    await _end_run(journal, "old", at=10.0)
+    await _end_run(journal, "failed", at=20.0, status="failed")
+    await _end_run(journal, "parked", at=10.0, status="waiting")
+    await _end_run(journal, "new", at=now)
     old = await journal.older(15.0, ["ended", "waiting"])
     _same("older(15, ended or waiting)", old, ["old", "parked"])
     _same("older(10, ended)", await journal.older(10.0, ["ended"]), [])
@@ -492,7 +494,7 @@ async def _keeps_runs_apart(journal: Journal) -> None:
     """Many runs write at once, and none gets the lines of another."""
 
     async def write(name: str) -> None:
-        claim = await _claimed(journal.create(_run(name, [])))
+        claim = await _check_claim(journal.create(_run(name, [])))
         for n in range(12):
             line = _line(n, f'{{"of": "{name}"}}')
             if n % 3:
@@ -509,23 +511,23 @@ async def _keeps_runs_apart(journal: Journal) -> None:
 
 
 async def _replaces(journal: Journal) -> None:
-    """`replace` stores several runs in place of others, all or none, and gives up their claims. A
-    store without it refuses redaction and load(existing="replace") by name."""
+    """`replace` replaces several runs, all or none, and gives up their claims. A store without it
+    refuses redaction and load(existing="replace")."""
     if type(journal).replace is Journal.replace:
-        await _ended(journal)
-        with _refused("redaction", "bae-journal-replace"):
+        await _end_run(journal)
+        with _expect_refusal("redaction", "bae-journal-replace"):
             await journal.redact("run", "Person.email")
         return
     for run_id in ("a", "b"):
-        await _ended(journal, run_id, 3, status="failed")
+        await _end_run(journal, run_id, 3, status="failed")
         await journal.answer(run_id, "g", "1")
-    await _begun(journal, "owned")
+    await _begin_run(journal, "owned")
     claim, held = await journal.claim("b"), await journal.read("owned")
     old = [await journal.read("a"), await journal.read("b")]
     lines = _line(0), _line(1, '{"new": 1}')
     new = [replace(run, lines=lines, answers={}) for run in old]
     new = [replace(run, info=replace(run.info, updated=lines[-1].at)) for run in new]
-    with _refused("replace of a run that a process works on", "bae-run-owned"):
+    with _expect_refusal("replace of a run that a process works on", "bae-run-owned"):
         await journal.replace([new[0], held], [])
     _same("a, after a refusal", await journal.read("a"), old[0])
     info = replace(new[1].info, status="failed", owner=None, lease_until=None)
@@ -533,22 +535,22 @@ async def _replaces(journal: Journal) -> None:
     await journal.replace(new, [claim])
     _same("a and b", [await journal.read("a"), await journal.read("b")], new)
     _same("the runs, in their order", await _ids(journal), ["owned", "b", "a"])
-    with _refused("append under a claim that replace has given up", "bae-run-taken"):
+    with _expect_refusal("append under a claim that replace has given up", "bae-run-taken"):
         await journal.append(claim, [_line(2)])
     await journal.put(replace(new[0], info=replace(new[0].info, run_id="c")), replace=True)
     _same("the runs, with a new one", await _ids(journal), ["c", "owned", "b", "a"])
 
 
 async def _keeps_files(journal: Journal) -> None:
-    """Files are stored with the lines that refer to them, and are there as long as a run has them.
-    A store without `put_files` refuses them by name."""
+    """Files are stored with the lines that refer to them, as long as a run refers to them. A store
+    without `put_files` refuses them."""
     one, two = b"one", b"two"
     files = {_hash(one): one}
     if not keeps_files(journal):
-        with _refused("a run with a file", "bae-journal-files"):
+        with _expect_refusal("a run with a file", "bae-journal-files"):
             await journal.put(replace(_run("run", [_line(0)]), files=files))
         return
-    claim = await _claimed(journal.create(replace(_run("run", [_line(0)]), files=files)))
+    claim = await _check_claim(journal.create(replace(_run("run", [_line(0)]), files=files)))
     _same("the files that it was created with", (await journal.read("run")).files, files)
     files[_hash(two)] = two
     journal.put_files(claim, {_hash(two): two})
@@ -567,8 +569,8 @@ async def _keeps_files(journal: Journal) -> None:
         (_hash(two), "fork", None),
         (_hash(two), "other", None),
     ):
-        found = await journal.find_file(hash, lambda info, seen=run_id: info.run_id == seen)
-        _same(f"a file that the reader of {run_id} may see", found, wanted)
+        data = await journal.find_file(hash, lambda info, seen=run_id: info.run_id == seen)
+        _same(f"a file that the reader of {run_id} may see", data, wanted)
     three = b"three"
     answer = "run", "1:Refund.approved", "true", "ana"
     _same("the first answer", await journal.answer(*answer, {_hash(three): three}), True)
@@ -579,21 +581,20 @@ async def _keeps_files(journal: Journal) -> None:
     await journal.put(replace(_run("copy", [_line(0)]), files={_hash(two): two}))
     await journal.delete(["run", "fork"])
     _same("the files of a copy", (await journal.read("copy")).files, {_hash(two): two})
-    await _ended(journal, "other")
+    await _end_run(journal, "other")
     _same("the files of another run", (await journal.read("other")).files, {})
-    lost = await _begun(journal, "lost")
+    lost = await _begin_run(journal, "lost")
     await journal.release(lost, "failed", [])
-    await _claimed(journal.claim("lost"))
+    await _check_claim(journal.claim("lost"))
     journal.put_files(lost, {_hash(one): one})
-    with _refused("a line after a file, under a claim that was given up", "bae-run-taken"):
+    with _expect_refusal("a line after a file, under a claim that was given up", "bae-run-taken"):
         await journal.append(lost, [_line(1)])
     _same("the files of a run that was taken over", (await journal.read("lost")).files, {})
 
 
 async def _closes(journal: Journal) -> None:
-    """A closed journal refuses everything with bae-journal-closed; a store without `close` need
-    not."""
-    claim = await _begun(journal)
+    """A closed journal refuses everything with bae-journal-closed, unless it has no `close`."""
+    claim = await _begin_run(journal)
     await journal.close()
     await journal.close()
     if type(journal).close is Journal.close:
@@ -609,7 +610,7 @@ async def _closes(journal: Journal) -> None:
         "answer": lambda: journal.answer("run", "g", "1"),
         "delete": lambda: journal.delete(["run"]),
     }.items():
-        with _refused(f"{what} after close", "bae-journal-closed"):
+        with _expect_refusal(f"{what} after close", "bae-journal-closed"):
             await ask()
 
 
@@ -643,15 +644,15 @@ PROMISES: Final[Sequence[Callable[[Journal], Awaitable[None]]]] = (
     _keeps_files,
     _closes,
 )
-"""What a store must keep, by itself."""
+"""The promises of a single store."""
 
 
 # --- two stores of the same runs ----------------------------------------------------------------
 
 
 async def _shares(one: Journal, two: Journal) -> None:
-    """What a store has acknowledged, another process reads."""
-    claim = await _begun(one)
+    """Another process can read everything that a store has acknowledged."""
+    claim = await _begin_run(one)
     await one.append(claim, [_line(1)])
     _same("the numbers of its lines", await _numbers(two), [0, 1])
     _same("its owner", (await two.read("run")).info.owner, claim.owner)
@@ -665,12 +666,12 @@ async def _shares(one: Journal, two: Journal) -> None:
 async def _respects_owners(one: Journal, two: Journal) -> None:
     """A run that another process owns is not claimed, deleted or replaced. When its owner closes
     the store, another may claim it and continue."""
-    claim = await _begun(one)
-    with _refused("a claim of a run that another process owns", "bae-run-owned"):
+    claim = await _begin_run(one)
+    with _expect_refusal("a claim of a run that another process owns", "bae-run-owned"):
         await two.claim("run")
     _same("what delete returns", await two.delete(["run"]), 0)
     if type(two).replace is not Journal.replace:
-        with _refused("replace of a run that another process owns", "bae-run-owned"):
+        with _expect_refusal("replace of a run that another process owns", "bae-run-owned"):
             await two.replace([await two.read("run")])
     await one.append(claim, [_line(1)])
     await one.close()
@@ -679,9 +680,9 @@ async def _respects_owners(one: Journal, two: Journal) -> None:
 
 
 async def _shares_threads(one: Journal, two: Journal) -> None:
-    """Of a thread at most one run is in progress, in all processes together."""
-    begun = [_begun(each, f"r{n}", thread="t") for n, each in enumerate((one, two, one, two))]
-    results = await asyncio.gather(*begun, return_exceptions=True)
+    """At most one run of a thread is in progress across all processes."""
+    starts = [_begin_run(each, f"r{n}", thread="t") for n, each in enumerate((one, two, one, two))]
+    results = await asyncio.gather(*starts, return_exceptions=True)
     codes = sorted(getattr(each, "code", "") for each in results)
     _same("the errors of four runs of a thread", codes, ["", *(["bae-thread-busy"] * 3)])
 
@@ -691,13 +692,13 @@ SHARED_PROMISES: Final[Sequence[Callable[[Journal, Journal], Awaitable[None]]]] 
     _respects_owners,
     _shares_threads,
 )
-"""What a store must keep that several processes use."""
+"""The promises of a store that several processes use."""
 
 
 # --- parts --------------------------------------------------------------------------------------
 
 
-def _reopened(
+def _with_reopened(
     promise: Callable[[Journal, Journal], Awaitable[None]], reopen: Callable[[Any], Journal]
 ) -> Callable[[Journal], Awaitable[None]]:
     async def check(journal: Journal) -> None:
@@ -728,27 +729,27 @@ def _run(run_id: str, lines: Iterable[Line], **parts: Any) -> StoredRun:
     return StoredRun(RunInfo(run_id, graph, status, first, last, "hash", **parts), _SHAPE, own, {})
 
 
-async def _claimed(created: Awaitable[Claim | None]) -> Claim:
+async def _check_claim(created: Awaitable[Claim | None]) -> Claim:
     claim = await created
     if claim is None:
         raise AssertionError("create returned no claim")
     return claim
 
 
-async def _begun(
+async def _begin_run(
     journal: Journal, run_id: str = "run", count: int = 1, *, graph: str = "Trip", **parts: Any
 ) -> Claim:
-    """A new run with so many lines, and the claim on it."""
+    """Create a run with `count` lines and return the claim on it."""
     thread = parts.pop("thread", None)
     run = _run(run_id, _lines(0, count, **parts), graph=graph, thread=thread)
-    return await _claimed(journal.create(run))
+    return await _check_claim(journal.create(run))
 
 
-async def _ended(
+async def _end_run(
     journal: Journal, run_id: str = "run", count: int = 1, *, status: Any = "ended", **parts: Any
 ) -> None:
-    """A run with so many lines that is over."""
-    await journal.release(await _begun(journal, run_id, count, **parts), status, [])
+    """Create a run with `count` lines and release it with `status`."""
+    await journal.release(await _begin_run(journal, run_id, count, **parts), status, [])
 
 
 async def _numbers(journal: Journal, run_id: str = "run") -> list[int]:
@@ -765,7 +766,7 @@ def _same(what: str, found: Any, expected: Any) -> None:
 
 
 def _difference(what: str, found: Any, expected: Any) -> str:
-    """Where two values differ first."""
+    """Describe the first difference between two values."""
     if type(found) is type(expected) and is_dataclass(found):
         for each in fields(found):
             mine, other = getattr(found, each.name), getattr(expected, each.name)
@@ -785,8 +786,8 @@ def _true(what: str, found: bool) -> None:
 
 
 @contextmanager
-def _refused(what: str, by: str | type[Exception]) -> Generator[list[Exception]]:
-    """What is inside raises a `JournalError` of that code, or an exception of that class."""
+def _expect_refusal(what: str, by: str | type[Exception]) -> Generator[list[Exception]]:
+    """Expect that the block raises a `JournalError` with this code, or this class of exception."""
     raised: list[Exception] = []
     expected = f"{what} must be refused with {by if isinstance(by, str) else by.__name__}"
     try:

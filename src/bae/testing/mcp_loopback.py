@@ -33,7 +33,7 @@ ToolFault = Literal[
     "stall",
     "summary",
 ]
-"""A tool that misbehaves when it is called; the server then has a tool of that name."""
+"""A fault of a tool call. The server gets a tool with this name that has the fault."""
 ServerFault = Literal[
     "bad-schema",
     "changes",
@@ -47,33 +47,33 @@ ServerFault = Literal[
     "many-tools",
     "wants-login",
 ]
-"""What is wrong with the server itself, or with its list of tools."""
+"""A fault of the server itself, or of its list of tools."""
 _PROGRAM: Final = mcp_program.__file__
 
 
 class MCPLoopback:
-    """An MCP server on this machine, for tests: a real process, over stdio or HTTP.
+    """An MCP server for tests: a process on this machine, over stdio or HTTP.
 
     ```python
     with MCPLoopback("stall") as server:
         tools = Tools(server.stdio(timeout=0.5))
     ```
 
-    It has the tools `echo(text)`, `add(a, b)` and `pid()`, and one more for each fault of a call:
+    The server has the tools `echo(text)`, `add(a, b)` and `pid()`, and a tool for each fault of a
+    call:
 
-    - `stall` never answers; `crash` ends the process; `die` answers, then ends it.
-    - `oversized` answers with `size` characters; `hostile` with instructions and control
-      characters; `garbled` with text that is no Unicode; `misfit` with data that is no valid
-      result; `media` with images and resources; `both` with data and its JSON as text; `summary`
-      with data and another text.
-    - `error` fails as tools do, `refuse` as the protocol does.
-    - `sample`, `elicit` and `roots` ask something of the client.
-    - `progress` reports twice; `children` leaves a process behind, and answers with its id.
+    - `stall` never answers. `crash` ends the process. `die` answers, then ends the process.
+    - `oversized` returns `size` characters, `hostile` instructions and control characters,
+      `garbled` invalid Unicode, `misfit` data that is no valid result, `media` images and
+      resources, `both` data and the same JSON as text, `summary` data and another text.
+    - `error` returns an error of the tool, `refuse` an error of the protocol.
+    - `sample`, `elicit` and `roots` send a request to the client.
+    - `progress` reports progress twice. `children` leaves a process behind and returns its id.
 
-    Faults of the server itself: "does-not-start", "bad-schema" (of every tool), "duplicates",
-    "endless-pages", "many-tools" (200), "long-names", "hostile-list", "chatter" (lines that are no
-    messages), "changes" (its descriptions, when it is started again), "ends-session" (once, over
-    HTTP), "wants-login" (over HTTP). With `delay` it starts so many seconds late.
+    Faults of the server itself: "does-not-start", "bad-schema" (in every tool), "duplicates",
+    "endless-pages", "many-tools" (200), "long-names", "hostile-list", "chatter" (prints lines that
+    are no messages), "changes" (has other descriptions after a restart), "ends-session" (once, over
+    HTTP), "wants-login" (over HTTP). With `delay` the server starts that many seconds late.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class MCPLoopback:
             self._folder = None
 
     def stdio(self, *, env: dict[str, str] | None = None, **options: Unpack[MCPOptions]) -> MCP:
-        """The server as a program; the options are those of `MCP.stdio`."""
+        """The server as a program. Takes the options of `MCP.stdio`."""
         from bae.mcp.servers import MCP
 
         command, *args = self.command()
         return MCP.stdio(command, *args, env=env, name="loopback", **options)
 
     def http(self, **options: Unpack[MCPOptions]) -> MCP:
-        """The server over HTTP, started now; the options are those of `MCP.http`."""
+        """Start the server over HTTP. Takes the options of `MCP.http`."""
         from bae.mcp.servers import MCP
 
         return MCP.http(self.start(), name="loopback", **options)
@@ -112,7 +112,7 @@ class MCPLoopback:
         return [sys.executable, "-I", _PROGRAM, config]
 
     def start(self) -> str:
-        """Start it over HTTP; its address."""
+        """Start the server over HTTP and return its address."""
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
         command = self.command(http=True)
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere)
@@ -129,15 +129,15 @@ class MCPLoopback:
 
     @property
     def calls(self) -> list[tuple[str, dict[str, Any]]]:
-        """The calls that have reached the server, in order: name and arguments."""
-        return [(name, arguments) for name, arguments in self._noted() if name != "start"]
+        """The calls that have reached the server, in order, as names and arguments."""
+        return [(name, arguments) for name, arguments in self._read_log() if name != "start"]
 
     @property
     def starts(self) -> int:
         """How often the server was started."""
-        return sum(name == "start" for name, _ in self._noted())
+        return sum(name == "start" for name, _ in self._read_log())
 
-    def _noted(self) -> list[tuple[str, dict[str, Any]]]:
+    def _read_log(self) -> list[tuple[str, dict[str, Any]]]:
         if not self._log.exists():
             return []
         return [tuple(json.loads(line)) for line in self._log.read_text().splitlines()]

@@ -1,5 +1,5 @@
-"""A model provider on loopback, for tests: a real HTTP server that speaks the APIs of OpenAI and
-Anthropic, answers what a test tells it to, and fails as real providers do."""
+"""A model provider on loopback for tests: an HTTP server with the APIs of OpenAI and Anthropic that
+gives scripted answers and simulates the faults of real providers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from bae.testing.wire import (
     ThinkingBlock,
     Wire,
     WrongSchema,
-    read,
+    read_request,
 )
 from bae.testing.wire_anthropic import MessagesWire
 from bae.testing.wire_openai import ChatCompletions, Responses
@@ -50,15 +50,16 @@ if TYPE_CHECKING:
 ProviderAnswer = (
     Mapping[str, Any] | Sequence[Any] | str | int | float | BaseModel | Fault | Calls | Call
 )
-"""JSON that the model answers with, text that it answers with as it is, tool calls, or a fault."""
+"""The answer of the model: JSON, a plain text, tool calls, or a fault."""
 Answering = Callable[[Received], ProviderAnswer | Awaitable[ProviderAnswer]]
-"""A function that answers by what was asked."""
+"""A function that takes a request and returns its answer."""
 _Checked = str | Fault | Calls | Answering
 P = ParamSpec("P")
 
 
 class _Provider:
-    """What a provider does; its subclasses start it and wait for it, in a loop or in a thread."""
+    """The shared part of `Provider`, which runs in the current event loop, and
+    `ThreadedProvider`."""
 
     def __init__(self) -> None:
         need("h11", extra="testing", by="Provider")
@@ -78,22 +79,23 @@ class _Provider:
     # What to answer
 
     def script(self, *answers: ProviderAnswer | Answering) -> None:
-        """Answer the next requests with these, one each, in the order in which they arrive.
+        """Answer the next requests with `answers`, one for each request, in the order of arrival.
 
-        A dict or a list is sent as JSON, a text as it is, by whichever channel the client asked
-        for. A `Call`, a list of these, or `Calls(…)` is a message that calls tools. A fault is
-        done. A function is called with the `Received`, and returns one of these.
+        A dict or a list is sent as JSON, a text unchanged, through the channel that the client
+        asked for. A `Call`, a list of `Call`, or `Calls(…)` is a message that calls tools. A fault
+        is simulated. A function gets the `Received` and returns an answer.
         """
         checked = [_check_answer(answer) for answer in answers]
         with self._lock:
             self._script.extend(checked)
 
     def always(self, answer: ProviderAnswer | Answering | None = None) -> None:
-        """Answer with this whenever the script is used up; without one, with samples again."""
+        """Answer with `answer` when the script is used up. Without an argument, answer with samples
+        again."""
         self._fallback = None if answer is None else _check_answer(answer)
 
     def assert_complete(self) -> None:
-        """Raise AssertionError when part of the script was never asked for."""
+        """Raise AssertionError if part of the script was not used."""
         with self._lock:
             left = list(self._script)
         if left:
@@ -101,7 +103,7 @@ class _Provider:
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Within this block, answers to requests that arrive wait for its end."""
+        """Hold back the answers to requests that arrive inside the block until its end."""
         hold = asyncio.Event()
         self._holds.append(hold)
         try:
@@ -117,19 +119,19 @@ class _Provider:
 
     @property
     def url(self) -> str:
-        """Where it is: `http://127.0.0.1:…`, without a path."""
+        """The address, `http://127.0.0.1:…`, without a path."""
         if not self._url:
             raise RuntimeError("the provider is not running: use it in a `with` block")
         return self._url
 
     @property
     def requests(self) -> list[Received]:
-        """The requests for an answer so far, oldest first."""
+        """The requests for an answer so far, the oldest first."""
         return list(self._requests)
 
     @property
     def received(self) -> int:
-        """How many requests for an answer there were."""
+        """How many requests for an answer have arrived."""
         return len(self._requests)
 
     @property
@@ -139,11 +141,11 @@ class _Provider:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for the end of `held`, or are stalled, now."""
+        """How many requests are held back by `held` or stalled now."""
         return self._waiting
 
     async def _arrived(self, count: int = 1, *, timeout: float = 10.0) -> None:
-        """Wait until so many requests are waiting at once, held or stalled."""
+        """Wait until `count` requests are held or stalled at the same time."""
         await self._until(
             lambda: count - self._waiting, timeout, f"of {count} requests are missing"
         )
@@ -157,17 +159,18 @@ class _Provider:
         )
 
     async def _disconnected(self, *, left: int = 0, timeout: float = 10.0) -> None:
-        """Wait until no connection is open, or no more than `left`, and nothing of the others."""
+        """Wait until at most `left` connections are open, and the tasks of the others have
+        ended."""
 
-        def still() -> int:
+        def count_open() -> int:
             server = self._server
             return 0 if server is None else max(len(server.connections), len(server.tasks)) - left
 
         beyond = f" beyond {left}" if left else ""
-        await self._until(still, timeout, f"connections{beyond} are still open")
+        await self._until(count_open, timeout, f"connections{beyond} are still open")
 
     async def _until(self, left: Callable[[], int], timeout: float, what: str) -> None:
-        """Wait until none is left, which is looked at whenever something has changed."""
+        """Wait until `left` returns 0. It is checked after every change."""
         try:
             async with asyncio.timeout(timeout):
                 while left() > 0:
@@ -175,7 +178,7 @@ class _Provider:
         except TimeoutError:
             raise TimeoutError(f"{left()} {what} after {timeout:g} s") from None
 
-    def _changed(self) -> None:
+    def _notify_change(self) -> None:
         self._change.set()
         self._change = asyncio.Event()
 
@@ -187,7 +190,9 @@ class _Provider:
         if self._server is not None:
             raise RuntimeError("the provider is running already")
         self._loop = asyncio.get_running_loop()
-        self._server = Server(self._respond, changed=self._changed, failed=self._failures.append)
+        self._server = Server(
+            self._respond, changed=self._notify_change, failed=self._failures.append
+        )
         self._url = f"http://127.0.0.1:{await self._server.start()}"
 
     async def _stop(self, error: BaseException | None) -> None:
@@ -197,7 +202,7 @@ class _Provider:
         finally:
             self._server, self._loop, self._url = None, None, ""
         failures, self._failures = self._failures, []
-        # What a test's own function raised is the test's to see, whatever the client made of it.
+        # An error from the test's own function must reach the test, even if the client hid it.
         if failures and error is None:
             raise failures[0]
 
@@ -211,7 +216,7 @@ class _Provider:
         wire = WIRES.get(request.path, WIRES[default])
         where = f"{request.method} {request.path}"
         if request.path == "/":
-            await client.whole(200, b"", "text/plain")
+            await client.send_all(200, b"", "text/plain")
         elif request.path not in WIRES:
             base = "The base URL for OpenAI's clients ends in /v1, the one for Anthropic's does not"
             here = f"there is nothing here; {', '.join(WIRES)} are. {base}"
@@ -227,7 +232,7 @@ class _Provider:
             if not isinstance(body, dict):
                 raise ValueError("the body is not a JSON object")
             asked = cast(dict[str, Any], body)
-            received = read(wire, request.path, request.headers, asked)
+            received = read_request(wire, request.path, request.headers, asked)
         except (ValueError, RecursionError) as error:
             await _refuse(client, wire, 400, str(error))
             return
@@ -269,8 +274,8 @@ class _Provider:
     def _make_reply(
         self, wire: Wire, received: Received, answer: str | Fault | Calls | None, number: int
     ) -> ModelReply:
-        """What the model says; made from the schema where no answer is given, or where the fault is
-        not in the reply but in how it is sent."""
+        """The model's message. It is a sample from the schema if there is no answer, or if the
+        fault concerns only the transport."""
         _, tool, forced = wire.channel(received.body)
         if wire.concludes(received.body):
             tool = None
@@ -298,16 +303,16 @@ class _Provider:
                         if isinstance(answer, Overlong):
                             text, stop = text[: max(1, len(text) // 2)], "cut-off"
                 if not forced and stop == "end" and not _is_object(text):
-                    tool = None  # a model that need not call a tool says it
+                    tool = None  # the text is no call, and no call is required
                 blocks = [TextBlock(text)]
                 if tool is not None:
                     blocks = [CallBlock(f"{wire.call_id}{number}", tool, text)]
-        said = [each for each in blocks if each.text or not isinstance(each, TextBlock)]
-        text = "".join(each.text for each in said)
+        filled = [each for each in blocks if each.text or not isinstance(each, TextBlock)]
+        text = "".join(each.text for each in filled)
         return ModelReply(
             number=number,
             model=received.model,
-            blocks=tuple(said),
+            blocks=tuple(filled),
             stop=stop,
             counted=self._cache.count(wire, received, text),
             with_usage=wire.with_usage(received.body),
@@ -323,57 +328,57 @@ class _Provider:
         *,
         stream: bool,
     ) -> None:
-        """Send the reply, whole or streamed, with what goes wrong on the way."""
+        """Send the reply, complete or streamed, and simulate faults of the transport."""
         if stream:
             parts = wire.events(reply)
             if isinstance(fault, Malformed):
                 parts[1:] = [parts[2][: len(parts[2]) // 2] + b"\n\n"]
             await client.start(200, "text/event-stream", {"cache-control": "no-cache"})
         else:
-            payload = json.dumps(wire.whole(reply)).encode()
+            payload = json.dumps(wire.body_of(reply)).encode()
             if isinstance(fault, Malformed):
                 payload = b"upstream sent something that is not JSON"
             half = len(payload) // 2
             parts = [payload[:half], payload[half:]]
             await client.start(200, "application/json", {"content-length": str(len(payload))})
         if isinstance(fault, Stall | Cut):
-            whole = 0 if isinstance(fault, Stall) else 1
-            parts = parts[: fault.after if stream else whole]
+            halves = 0 if isinstance(fault, Stall) else 1
+            parts = parts[: fault.after if stream else halves]
         for part in parts:
             await client.send(part)
         if isinstance(fault, Stall):
             with self._count_waiting():
                 await asyncio.Event().wait()
-        # A body without an end is one whose connection is closed.
+        # Without `end`, the server closes the connection.
         if not isinstance(fault, Cut):
             await client.end()
 
     @contextmanager
     def _count_waiting(self) -> Generator[None]:
         self._waiting += 1
-        self._changed()
+        self._notify_change()
         try:
             yield
         finally:
             self._waiting -= 1
-            self._changed()
+            self._notify_change()
 
 
 class Provider(_Provider):
-    """A model provider on 127.0.0.1, for the time of an `async with`.
+    """A model provider on 127.0.0.1. It runs inside an `async with` block.
 
-    Point a client at `url` (Anthropic) or `url + "/v1"` (OpenAI) with any key. Without more it
-    answers every request with a sample made from the request's JSON schema. Say what it answers
-    with `script` and `always`; see what it was asked in `requests`.
+    Point a client at `url` (Anthropic) or `url + "/v1"` (OpenAI) with any key. By default every
+    answer is a sample made from the request's JSON schema. Set other answers with `script` and
+    `always`, and look at the requests in `requests`.
 
-    Tokens are counted as one for four characters. Prompts are cached as the APIs do it: by
-    Anthropic up to where the client says, by OpenAI from 1024 tokens on.
+    Four characters count as one token. Prompts are cached as in the APIs: for Anthropic up to the
+    client's marks, for OpenAI from 1024 tokens up.
     """
 
     @classmethod
     def in_thread(cls) -> ThreadedProvider:
-        """The same in a thread of its own, for the time of a plain `with`: for tests that are not
-        async. Its methods that wait are not async either."""
+        """A provider in its own thread, for tests that are not async. Use it with a plain `with`;
+        its waiting methods are not async either."""
         return ThreadedProvider()
 
     arrived = _Provider._arrived
@@ -399,8 +404,8 @@ def _blocking(
 
 
 class ThreadedProvider(_Provider):
-    """A `Provider` that runs in a thread for the time of a `with`: make it with
-    `Provider.in_thread()`. It has what a `Provider` has, and what waits there waits here."""
+    """A `Provider` that runs in its own thread inside a `with` block. Make it with
+    `Provider.in_thread()`. Its methods are those of `Provider`, but not async."""
 
     arrived = _blocking(_Provider._arrived)
     idle = _blocking(_Provider._idle)
@@ -426,7 +431,7 @@ class ThreadedProvider(_Provider):
             loop.close()
 
     def wait_for(self, waiting: Coroutine[Any, Any, None]) -> None:
-        """Run this in the thread of the provider, to its end."""
+        """Run a coroutine in the provider's thread and wait for its end."""
         if self._loop is None:
             waiting.close()
             raise RuntimeError("the provider is not running: use it in `with Provider.in_thread()`")
@@ -440,23 +445,23 @@ WIRES: dict[str, Wire] = {
 }
 
 
-def _blocks_of(said: Calls, prefix: str, number: int) -> list[Block]:
-    """A message that calls tools, in the order in which a model writes it."""
-    blocks: list[Block] = [ThinkingBlock(said.thinking)] if said.thinking else []
-    for at, (call, result) in enumerate(said.ran, 1):
+def _blocks_of(message: Calls, prefix: str, number: int) -> list[Block]:
+    """The blocks of a message that calls tools, in the order in which a model writes them."""
+    blocks: list[Block] = [ThinkingBlock(message.thinking)] if message.thinking else []
+    for at, (call, result) in enumerate(message.ran, 1):
         blocks.append(RanBlock(f"srv{prefix}{number}_{at}", call.name, call.arguments, result))
-    blocks.append(TextBlock(said.text))
-    last = len(said.calls) - 1
-    for at, call in enumerate(said.calls):
+    blocks.append(TextBlock(message.text))
+    last = len(message.calls) - 1
+    for at, call in enumerate(message.calls):
         made_up = f"{prefix}{number}_{at}" if at else f"{prefix}{number}"
         arguments = json.dumps(call.arguments, ensure_ascii=False)
-        is_raw = at == last and said.raw is not None
+        is_raw = at == last and message.raw is not None
         if is_raw:
-            arguments = said.raw or ""
-        if said.cut and at == last:
+            arguments = message.raw or ""
+        if message.cut and at == last:
             arguments = arguments[: len(arguments) // 2]
         blocks.append(
-            CallBlock(said.ids[at] if said.ids else made_up, call.name, arguments, is_raw)
+            CallBlock(message.ids[at] if message.ids else made_up, call.name, arguments, is_raw)
         )
     return blocks
 
@@ -476,11 +481,11 @@ async def _refuse(
     headers: Mapping[str, str] | None = None,
 ) -> None:
     payload = json.dumps(wire.error(status, message)).encode()
-    await client.whole(status, payload, headers=headers)
+    await client.send_all(status, payload, headers=headers)
 
 
 def _check_answer(answer: Any) -> _Checked:
-    """Check an answer when it is given, so that the test fails where it is wrong."""
+    """Check an answer when the test passes it, so that the error points at that line."""
     if isinstance(answer, str | Fault | Calls):
         return answer
     if isinstance(answer, Call):

@@ -1,5 +1,5 @@
-"""For tests of graphs, without a model: `ScriptedLM` gives the answers a test tells it to, through
-the same validation as any LM's, and remembers what it was asked."""
+"""`ScriptedLM`, for tests of graphs without a model: it gives scripted answers, validates them like
+the answers of any LM, and records the questions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, init=False)
 class Call:
-    """A tool call in a script: `Call("search", query="kettle")`. A list of these is one round."""
+    """A tool call in a script: `Call("search", query="kettle")`. A list of calls is one round."""
 
     name: str
     arguments: dict[str, Any]
@@ -53,10 +53,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """An answer in a script that arrives in pieces, as from a model: to test what shows text as it
-    grows. `Streamed({"text": "…"}, pause=0.02)` waits so many seconds between two pieces of at most
-    `size` characters. `thinking` arrives before it. So many `restarts` times, half of it arrives
-    and is void, as where a request fails."""
+    """An answer in a script that arrives in pieces, to test code that shows streamed text.
+    `Streamed({"text": "…"}, pause=0.02)` waits 0.02 seconds between two pieces of at most `size`
+    characters. `thinking` arrives before the answer. With `restarts=2`, half of the answer arrives
+    twice and becomes void, as if the request had failed."""
 
     answer: Node | Mapping[str, Any] | str
     size: int = 4
@@ -80,18 +80,18 @@ Scripted = (
     | Sequence[Call]
     | None
 )
-"""One answer: a class or its name to choose it, a node or its values to fill it, a text to fill it
-where its field has `Text()`, one of these `Streamed`, calls of tools before it, None to end the
-run, an exception to raise it."""
+"""One answer: a class or its name to choose it; a node or its values to fill it, or a text if its
+field has `Text()`; a `Streamed` fill; calls of tools; None to end the run; an exception to
+raise."""
 
 Answerer = Callable[["Asked"], Scripted]
-"""A function that answers by what is asked, as often as it is asked."""
+"""A function that takes a question and returns the answer, for any number of questions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One question a `ScriptedLM` was asked, with every part of the prompt; `prompt` is what a
-    model would be sent."""
+    """One question to a `ScriptedLM`, with every part of it. `prompt` is the prompt that a model
+    would get."""
 
     kind: Literal["choose_type", "fill"]
     types: tuple[type, ...] = ()
@@ -102,19 +102,19 @@ class Asked:
     previous: Node | None = None
     """The previous node."""
     errors: tuple[str, ...] = ()
-    """What was wrong with the answer before, when it is asked again."""
+    """The errors of the last answer, if the question is asked again."""
     calls: tuple[ToolCall, ...] = ()
     """The tool calls of the conversation so far, with their results."""
     make_prompt: Callable[[], Prompt] | None = field(default=None, repr=False, compare=False)
 
     @property
     def source(self) -> Node | None:
-        """The previous node, by its name in `LM.fill`."""
+        """The previous node, under the name that it has in `LM.fill`."""
         return self.previous
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt of this question, as it is first sent."""
+        """The prompt of this question, before any correction."""
         if self.make_prompt is None:
             raise ValueError("only a question that a ScriptedLM was asked has a prompt")
         return self.make_prompt()
@@ -123,17 +123,17 @@ class Asked:
 class ScriptedLM(RoutingLM):
     """An LM that answers from a script.
 
-    Give answers in order, `ScriptedLM([Outfit, {"top": "shirt"}])`, or by target type,
-    `ScriptedLM({Outfit: [{"top": "shirt"}]}, choices=[Outfit])`; class names serve as well as
-    classes. In order, a choice and a fill each take one answer. By type, `choices` are taken in
-    order; without any the LM chooses the one offered type that has answers left. By type an answer
-    may also be a function of the question, `{Summary: lambda asked: {"text": …}}`: it is called
-    each time, which suits maps, whose questions come in any order.
+    Pass answers in order, `ScriptedLM([Outfit, {"top": "shirt"}])`: each choice and each fill takes
+    one answer. Or pass answers by type, `ScriptedLM({Outfit: [{"top": "shirt"}]},
+    choices=[Outfit])`. Class names work too. By type, choices take the next of `choices`; without
+    `choices`, the LM chooses the only offered type that has answers left. By type, an answer may
+    also be a function of the question, `{Summary: lambda asked: {"text": …}}`. It is called for
+    each question, which suits maps, whose questions come in any order.
 
-    A wrong answer is followed by the next one in the script, as a model is asked again, up to
-    `attempts` in all; then `FillError`. Asked more than is scripted, it raises `ScriptError`; call
-    `assert_complete()` at the end to fail when it was asked less. `asked` lists every question,
-    and `prompts` what a model would have been sent for them.
+    After an invalid answer the next answer in the script is used, up to `attempts` in total; then
+    `FillError` is raised. A question without a scripted answer raises `ScriptError`. Call
+    `assert_complete()` at the end to fail if answers are left. `asked` lists all questions, and
+    `prompts` the prompts that a model would have got.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class ScriptedLM(RoutingLM):
         self._choices: list[Scripted] = list(choices)
         self._in_order = not isinstance(script, Mapping)
         if not isinstance(script, Mapping):
-            self._choices[:0] = script  # and so are fills taken from here
+            self._choices[:0] = script  # fills are taken from this list too
             return
         for target, answers in script.items():
             if isinstance(answers, FunctionType | MethodType):
@@ -166,10 +166,12 @@ class ScriptedLM(RoutingLM):
 
     @classmethod
     def from_file(cls, path: str | Path) -> ScriptedLM:
-        """Read a script from JSON: a list for answers in order (a name chooses, an object fills,
-        or a text where the field has `Text()`, null ends the run), or an object
+        """Read a script from a JSON file.
+
+        A list has answers in order: a name chooses, an object fills, or a text if the field has
+        `Text()`, and null ends the run. An object has answers by type,
         `{"fills": {"Outfit": [{…}]}, "choices": ["Outfit"]}`. A tool call is
-        `{"call": "search", "arguments": {"query": "kettle"}}`, and a list of these is a round."""
+        `{"call": "search", "arguments": {"query": "kettle"}}`, and a list of calls is a round."""
         try:
             script = _FILE.validate_json(read_file(path))
             if isinstance(script, list):
@@ -207,10 +209,10 @@ class ScriptedLM(RoutingLM):
         *,
         scene: Scene | None = None,
     ) -> tuple[type[Node] | type[None], None]:
-        """The scripted choice. What is chosen is then asked for by itself; its prompt is that of a
-        model, which may be asked for both at once."""
+        """The scripted choice. The chosen type is filled by a separate answer. The recorded prompt
+        is a model's prompt, which may ask for both at once."""
         here = scene or scene_around.get()
-        if type(self).choose_type is not ScriptedLM.choose_type:  # of a subclass
+        if type(self).choose_type is not ScriptedLM.choose_type:  # a subclass overrides it
             shown = shown_values(node, here.hidden)
             return await ask_lm(self, "choose_type", here, types, shown), None
         asked = partial(_choice_question, types, fillable, node, None, resolved, here)
@@ -221,7 +223,7 @@ class ScriptedLM(RoutingLM):
         return lm
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
-        """Nothing: it has no budget."""
+        """Does nothing: a script has no budget."""
 
     def _choose(
         self,
@@ -238,11 +240,11 @@ class ScriptedLM(RoutingLM):
         name = _name(answer)
         for offered in types:
             if _name(offered) == name:
-                tell(Attempt(1, name, "valid", (), _JUDGED))
+                tell(Attempt(1, name, "valid", (), _ONE_ANSWER))
                 return offered
         among = ", ".join(map(_name, types))
         errors = (f"choice: not one of {among}",)
-        tell(Attempt(1, name, "invalid", errors, _JUDGED))
+        tell(Attempt(1, name, "invalid", errors, _ONE_ANSWER))
         raise ScriptError(
             f"a choice among {among} was asked for, but the next answer is {answer!r}",
             code="bae-script-mismatch",
@@ -280,11 +282,11 @@ class ScriptedLM(RoutingLM):
                 return target(**resolved)
             tell(Asking(partial(AnswerForm.of, target)))
             values, streamed = _report_call(lambda: self._next_fill(target, tried))
-            assert not isinstance(values, tuple)  # it has no tools
+            assert not isinstance(values, tuple)  # a tuple has tool calls
             thinking = "" if streamed is None else streamed.thinking
             if streamed is not None:
                 await _tell_pieces(_text(values), streamed)
-            attempt = Attempt(number, _text(values), "valid", (), _JUDGED, thinking=thinking)
+            attempt = Attempt(number, _text(values), "valid", (), _ONE_ANSWER, thinking=thinking)
             try:
                 given = from_text(target, values) if isinstance(values, str) else values
                 node = target(**{**given, **resolved})
@@ -309,7 +311,7 @@ class ScriptedLM(RoutingLM):
     async def _fill_with_tools(
         self, target: type[N], resolved: Mapping[str, Any], asked: Asked, box: Toolbox
     ) -> N:
-        """A `target`, after the calls that are scripted before its values."""
+        """Run the scripted tool calls, then fill a `target`."""
         await box.open()
         while True:
             made = box.open_round
@@ -325,11 +327,11 @@ class ScriptedLM(RoutingLM):
                 answer, streamed = _report_call(lambda: self._next_fill(target, []))
                 if isinstance(answer, tuple):
                     calls = [CallPart("", call.name, call.arguments) for call in answer]
-                    made = box.take("", calls, None, _JUDGED)
+                    made = box.take("", calls, None, _ONE_ANSWER)
                 else:
                     if streamed is not None:
                         await _tell_pieces(_text(answer), streamed)
-                    made = box.take(_text(answer), (), None, _JUDGED)
+                    made = box.take(_text(answer), (), None, _ONE_ANSWER)
             if made.calls:
                 await box.run_calls(made, not must_answer)
             elif (node := await self._judge(target, resolved, made, box, streamed)) is not None:
@@ -345,7 +347,7 @@ class ScriptedLM(RoutingLM):
         box: Toolbox,
         streamed: Streamed | None,
     ) -> N | None:
-        """The node of an answer; None where it is wrong, or is not accepted."""
+        """The node of an answer, or None if it is invalid or not accepted."""
         known = {**resolved, box.field.name: box.calls}
         thinking = "" if streamed is None else streamed.thinking
         try:
@@ -366,27 +368,26 @@ class ScriptedLM(RoutingLM):
         return await ask_lm(self, "fill", here, target, {}, instruction, source=node)
 
     async def decide(self, node: Node, *, scene: Scene | None = None) -> Node | None:
-        """The scripted choice among the successors of `node`, filled; None to end the run."""
+        """The scripted successor of `node`, filled. None ends the run."""
         plan, here = plan_of(type(node), strict=True), scene or scene_around.get()
         chosen, _ = await ask_lm(self, "route", here, node, plan.offered, plan.successors)
         return None if chosen is NoneType else await ask_lm(self, "make", here, node, chosen)
 
     @property
     def prompts(self) -> list[Prompt]:
-        """The prompts of the questions so far, with each round of a conversation with tools, and
-        without those that need no call: a single type to choose, or a node with nothing to
-        fill."""
+        """The prompts of the questions so far, one for each round with tools. Questions that need
+        no call are left out: a choice of a single type, and a node without fields to fill."""
         asked = [each for each in self.asked if not each.errors or _has_tools(each.target)]
         prompts = [each.prompt for each in asked]
         return [p for p in prompts if len(p.question.types) > 1 or p.question.fields or p.tools]
 
     def has_answers(self, target: type[Node] | str) -> bool:
-        """Whether the script has answers left for a class, by its name. A script in order names no
-        classes, so it has none."""
+        """Whether the script has answers left for a class. False for a script in order, which names
+        no classes."""
         return bool(self._by_name.get(_name(target)))
 
     def assert_complete(self) -> None:
-        """Raise AssertionError when part of the script was never asked for."""
+        """Raise AssertionError if part of the script was not used."""
         left = self._choices
         parts = [f"{len(left)} in order: {left!r}"] if left else []
         for name, answers in self._by_name.items():
@@ -400,7 +401,7 @@ class ScriptedLM(RoutingLM):
             return self._choices.pop(0)
         offered = ", ".join(map(_name, types))
         if self._in_order:
-            raise self._exhausted(f"a choice among {offered}")
+            raise self._exhausted_error(f"a choice among {offered}")
         able = [each for each in types if self._by_name.get(self._key_of(each))]
         if len(able) == 1:
             return able[0]
@@ -411,8 +412,8 @@ class ScriptedLM(RoutingLM):
         )
 
     def _key_of(self, target: type) -> str:
-        """The name that the script has answers under: that of the class, or the one it had in
-        earlier versions of bae."""
+        """The name under which the script has answers: the name of the class, or its former name
+        in earlier versions of bae."""
         name, former = _name(target), getattr(target, "former_name", None)
         if name in self._by_name or former not in self._by_name:
             return name
@@ -425,12 +426,12 @@ class ScriptedLM(RoutingLM):
     def _next_fill(
         self, target: type[Node], tried: Sequence[Attempt]
     ) -> tuple[Mapping[str, Any] | str | tuple[Call, ...], Streamed | None]:
-        """The next answer, as the values or the text of a `target`, and how it is streamed."""
+        """The next answer, as values, text or tool calls, and how it is streamed."""
         answers = self._choices if self._in_order else self._by_name.get(self._key_of(target))
         refused = "".join(f"; answer {t.number} was refused: {', '.join(t.errors)}" for t in tried)
         wanted = f"the fields of {target.__name__}{' again' if tried else ''}"
         if not answers:
-            raise self._exhausted(wanted, refused)
+            raise self._exhausted_error(wanted, refused)
         answer = answers(self.asked[-1]) if callable(answers) else answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
@@ -457,25 +458,25 @@ class ScriptedLM(RoutingLM):
             fix=_FIX if tried else f"put a {kind} or a {target.__name__} there",
         )
 
-    def _exhausted(self, wanted: str, refused: str = "") -> ScriptError:
-        said = f"asked for {wanted}, but the script has no answer left"
+    def _exhausted_error(self, wanted: str, refused: str = "") -> ScriptError:
+        message = f"asked for {wanted}, but the script has no answer left"
         if refused:
-            return ScriptError(f"{said}{refused}", fix=_FIX)
+            return ScriptError(f"{message}{refused}", fix=_FIX)
         others = [name for name, left in self._by_name.items() if left and not callable(left)]
         has = f"; it has answers for {', '.join(others)}" if others else ""
         return ScriptError(
-            f"{said} (question {len(self.asked)}{has})",
+            f"{message} (question {len(self.asked)}{has})",
             fix="add an answer, or find out why there is one more question",
         )
 
 
 def assert_prompt(prompts: Iterable[Prompt], node: type[Node], *texts: str) -> None:
-    """Raise AssertionError unless an LM sees all of `texts` wherever it is to make a `node`, or may
-    choose one.
+    """Raise AssertionError unless all of `texts` are in every prompt that fills a `node` or offers
+    it as a choice.
 
-    `prompts` are those that a graph can send, `graph.prompts(Letter(text="It broke."))`, or those
-    that were asked in a run, `ScriptedLM.prompts`. Looked at are the system text, the messages and
-    the schema; a text with quotes or line ends is found inside JSON too.
+    Pass the prompts that a graph can send, `graph.prompts(Letter(text="It broke."))`, or the
+    prompts of a run, `ScriptedLM.prompts`. The texts are searched in the system text, the messages
+    and the schema. A text with quotes or line breaks is found inside JSON too.
     """
     asked = [prompt for prompt in prompts if prompt.question.asks_for(node)]
     if not asked:
@@ -500,34 +501,34 @@ class _ScriptFile(BaseModel, extra="forbid"):
 _FILE: Final = TypeAdapter[list[Any] | _ScriptFile](list[Any] | _ScriptFile)
 _CALL: Final = {"call", "arguments"}
 _ROUND: Final = TypeAdapter(list[_CallInFile])
-_JUDGED: Final = Usage(calls=1, attempts=1)
+_ONE_ANSWER: Final = Usage(calls=1, attempts=1)
 _FIX: Final = "fix the answer; or put the next one after it, where it is meant to be wrong"
 
 
 def _with_rounds(answers: Any) -> Any:
-    """The answers of a file, with calls in the place of each list, or object, that has them."""
+    """Replace the tool calls in the answers of a file by lists of `Call`."""
     if not isinstance(answers, list):
         return answers
-    found: list[Any] = []
+    converted: list[Any] = []
     for each in cast("list[Any]", answers):
         is_call = isinstance(each, dict) and {*cast("dict[str, Any]", each)} == _CALL
         if is_call or isinstance(each, list):
             calls = _ROUND.validate_python([each] if is_call else each)
-            found.append([Call(call.call, **call.arguments) for call in calls])
+            converted.append([Call(call.call, **call.arguments) for call in calls])
         else:
-            found.append(each)
-    return found
+            converted.append(each)
+    return converted
 
 
 def _text(values: Mapping[str, Any] | str) -> str:
     try:
         return values if isinstance(values, str) else to_json(values, fallback=repr).decode()
-    except ValueError:  # half a character, which a node may hold all the same
+    except ValueError:  # half a character, which a node may contain
         return "(it cannot be written as JSON)"
 
 
 async def _tell_pieces(text: str, streamed: Streamed) -> None:
-    """Have an answer arrive in pieces."""
+    """Send an answer to observers in pieces."""
     size, restarts = streamed.size, streamed.restarts
     texts = [text[: len(text) // 2]] * restarts + [text]
     for number, each in enumerate(texts):
@@ -546,13 +547,13 @@ def _has_tools(target: type[Node] | None) -> bool:
 
 
 def _errors_of(box: Toolbox) -> tuple[str, ...]:
-    """What was wrong with the round before, or why its answer was refused."""
+    """The errors of the last round, or why its answer was refused."""
     last = box.rounds[-1] if box.rounds else None
     return tuple(last.replies) if last and (last.is_wrong or last.is_refused) else ()
 
 
 def _report_call(ask: Callable[[], T]) -> T:
-    """An answer, reported as one call; an exception in its place is a call without an answer."""
+    """Call `ask` and report one call. An exception is a call without an answer."""
     try:
         answer = ask()
         if isinstance(answer, BaseException):
@@ -560,12 +561,12 @@ def _report_call(ask: Callable[[], T]) -> T:
     except BaseException:
         report(Usage(calls=1))
         raise
-    report(_JUDGED)
+    report(_ONE_ANSWER)
     return answer
 
 
 def _fill_question(*asked: Any) -> Prompt:
-    from bae.prompts.questions import fill_question  # a run needs no prompts, a test may
+    from bae.prompts.questions import fill_question  # only needed if a test looks at a prompt
 
     return fill_question(*asked)
 

@@ -1,5 +1,5 @@
-"""HTTP/1.1 on loopback for `Provider`: connections, requests within bounds, and answers in parts.
-h11 knows the protocol."""
+"""An HTTP/1.1 server on loopback for `Provider`, based on h11: connections, requests, and answers
+in parts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class HTTPRequest:
 
 
 class Server:
-    """Listens on a port of 127.0.0.1 that the system picks. Every connection has one task, which
-    the server owns and ends with the connection."""
+    """Listens on a free port of 127.0.0.1. Every connection has one task, which ends with the
+    connection."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class Server:
 
     @property
     def busy(self) -> int:
-        """How many connections have a request that is not answered yet."""
+        """How many connections have an unanswered request."""
         return sum(connection.busy for connection in self.connections)
 
     async def start(self) -> int:
-        """Listen; the port."""
+        """Start listening and return the port."""
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_server(
             lambda: Connection(self), "127.0.0.1", 0, backlog=1024
@@ -63,8 +63,8 @@ class Server:
 
 
 class Connection(asyncio.Protocol):
-    """One client, which is answered with `whole`, or with `start`, `send` and `end`. That it goes
-    away is noticed at any time, also while it waits for an answer."""
+    """A connection to one client. Answer with `send_all`, or with `start`, `send` and `end`. If the
+    client disconnects, even while it waits for an answer, the task is cancelled."""
 
     def __init__(self, server: Server) -> None:
         self.busy = False
@@ -77,30 +77,30 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
 
-    async def whole(
+    async def send_all(
         self,
         status: int,
         payload: bytes,
         content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a whole answer."""
-        found = {**(headers or {}), "content-length": str(len(payload))}
-        await self.start(status, content_type, found)
+        """Send a complete answer."""
+        all_headers = {**(headers or {}), "content-length": str(len(payload))}
+        await self.start(status, content_type, all_headers)
         await self.send(payload)
         await self.end()
 
     async def start(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         """Send the headers."""
-        found = {"content-type": content_type, **headers}
-        await self._write(h11.Response(status_code=status, headers=list(found.items())))
+        fields = {"content-type": content_type, **headers}
+        await self._write(h11.Response(status_code=status, headers=list(fields.items())))
 
     async def send(self, data: bytes) -> None:
-        """Send a part of the body, and wait while the client is slow to read."""
+        """Send a part of the body. Waits while the client is slow to read."""
         await self._write(h11.Data(data=data))
 
     async def end(self) -> None:
-        """Say that the body is complete; without it the connection is closed in mid-body."""
+        """End the body. Without this call the connection is closed in the middle of the body."""
         await self._write(h11.EndOfMessage())
 
     def abort(self) -> None:
@@ -111,13 +111,13 @@ class Connection(asyncio.Protocol):
             self._task.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
+        """A client has connected."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._server.connections.add(self)
         self._task = asyncio.get_running_loop().create_task(self._serve(transport))
         self._server.tasks.add(self._task)
-        self._task.add_done_callback(self._served)
+        self._task.add_done_callback(self._finish_task)
         self._server.changed()
 
     def data_received(self, data: bytes) -> None:
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         self._received.set()
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than it is sent to."""
+        """The client reads more slowly than the server writes."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
                     break
                 self._h11.start_next_cycle()
         except h11.RemoteProtocolError:
-            pass  # what came is not HTTP: the connection is closed
+            pass  # the client sent no valid HTTP: close the connection
         finally:
             self._set_busy(False)
             transport.close()
@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
             self.busy = busy
             self._server.changed()
 
-    def _served(self, task: asyncio.Task[None]) -> None:
+    def _finish_task(self, task: asyncio.Task[None]) -> None:
         self._server.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:

@@ -1,5 +1,5 @@
-"""What an API looks like to `Provider`: how its requests are read, its answers written, and how it
-fails. One module each for OpenAI's and Anthropic's."""
+"""The base class of the APIs that `Provider` speaks: how to read a request, write an answer, and
+fail. OpenAI's and Anthropic's APIs each have their own module."""
 
 from __future__ import annotations
 
@@ -18,59 +18,60 @@ if TYPE_CHECKING:
 
 Body = Mapping[str, Any]
 WireChannel = tuple[Mapping[str, Any] | None, str | None, bool]
-"""The schema of the answer, the tool that it is given by, and whether that tool must be called."""
+"""The schema of the answer, the tool that takes the answer, and whether that tool must be
+called."""
 
 STRUCTURED_OUTPUT: Final = "StructuredOutput"
-"""The tool by which the Claude CLI has a model answer to a schema, though it need not call it."""
+"""The tool through which the Claude CLI gets a structured answer. The model need not call it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request for an answer. Look at it to see what a client sent."""
+    """A request that a client has sent."""
 
     path: str
-    """Where it was sent, without the query."""
+    """The path without the query."""
     headers: Mapping[str, str] = field(repr=False)
-    """Its headers, by names in lower case."""
+    """The headers, with names in lower case."""
     body: Mapping[str, Any] = field(repr=False)
-    """All of it, as the client's JSON says it."""
+    """The JSON body."""
     api: Literal["openai", "anthropic"]
     stream: bool
     schema: Mapping[str, Any] | None = field(repr=False)
-    """The JSON schema of the answer, wherever the API has the client put it; None without one."""
+    """The JSON schema of the answer, from any of the places that the API allows, or None."""
     tool: str | None
-    """The tool by which the answer is given, where it is."""
+    """The tool that takes the answer, or None."""
     tools: tuple[str, ...]
-    """The names of all tools that are declared, in their order."""
+    """The names of all declared tools, in order."""
     results: tuple[str, ...]
-    """The results of tool calls in the last message, as text, in their order."""
+    """The results of tool calls in the last message, as texts, in order."""
     text: str
     """All the text of the prompt, the system part first."""
     tokens: int
-    """How many tokens the prompt is counted as, with the descriptions of tools."""
+    """The number of tokens of the prompt, with the descriptions of tools."""
 
     @property
     def model(self) -> str:
-        """The model that was asked for."""
+        """The requested model."""
         return str(self.body["model"])
 
 
 def tokens_in(text: str) -> int:
-    """How many tokens a text has: one for four characters, begun ones included."""
+    """How many tokens a text has: one for every four characters, rounded up."""
     return -(-len(text) // 4)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong with real providers, for a `Provider` to do on purpose: give one of its
-    subclasses in place of an answer."""
+    """A fault of real providers that a `Provider` simulates. Give a subclass instead of an
+    answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status(Fault):
-    """An error with an HTTP status, in the shape the API gives its errors.
+    """An error with an HTTP status, in the API's format for errors.
 
-    `retry_after`, in seconds, is sent as the header of that name; so are `headers`.
+    `retry_after`, in seconds, is sent as the header of that name. `headers` are further headers.
     """
 
     code: int
@@ -85,62 +86,63 @@ class Status(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Stall(Fault):
-    """Headers, and in a stream the first `after` events; then nothing until the client goes."""
+    """Send the headers, and in a stream the first `after` events. Then send nothing until the
+    client disconnects."""
 
     after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Cut(Fault):
-    """The connection is closed in the middle of the body: in a stream after `after` events, else
-    after half of it."""
+    """Close the connection in the middle of the body: after `after` events of a stream, or after
+    half of another body."""
 
     after: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed(Fault):
-    """A body that is not JSON; in a stream, an event that is not, after the first that is."""
+    """Send a body that is not JSON. In a stream, the second event is not JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongSchema(Fault):
-    """A whole answer of valid JSON that does not fit the schema: one property has a wrong type."""
+    """Send a complete JSON answer in which one property does not fit the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overlong(Fault):
-    """Half an answer, cut off by the limit on its length, with the stop reason that says so."""
+    """Send half an answer with the stop reason for the limit on its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal(Fault):
-    """The model declines, and says `text`."""
+    """Refuse to answer, with `text` as the model's words."""
 
     text: str = "I cannot help with that."
 
 
 @dataclass(frozen=True, slots=True)
 class Empty(Fault):
-    """A whole answer with nothing in it."""
+    """Send a complete but empty answer."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Calls:
-    """A message in which the model calls tools, for a `Provider` to send:
+    """A message in which the model calls tools:
     `Calls(Call("search", query="kettle"), Call("read", page=2), text="I will look.")`.
 
-    - `text`: what the model writes before the calls.
-    - `thinking`: what it thinks before that. It is sent with a signature, and a later request that
-      has it changed is refused. Chat completions have no thinking: there it is left out.
-    - `ran`: calls of tools that the provider runs itself, with their results, as
-      `[(Call("web_search", query="kettle"), [{"title": "…"}])]`. In Anthropic's messages alone.
-    - `ids`: the ids of the calls; made up unless given.
-    - `raw`: the arguments of the last call as this text, in place of its own: no JSON, for example.
+    - `text`: the model's text before the calls.
+    - `thinking`: the model's thinking before the text. It is sent with a signature, and a later
+      request with changed thinking is refused. Chat completions leave it out.
+    - `ran`: calls of tools that the provider runs itself, with their results, such as
+      `[(Call("web_search", query="kettle"), [{"title": "…"}])]`. Only for Anthropic's messages.
+    - `ids`: the ids of the calls. By default they are generated.
+    - `raw`: a text to send as the arguments of the last call, which need not be JSON.
     - `cut`: whether the message ends in the middle of its last call, at the limit on its length.
-    - `paused`: whether the provider has stopped for a while and wants its own message back, as
-      Anthropic does in a long search. In Anthropic's messages alone.
-    - `size`: how many characters each piece of a streamed text, or of arguments, has.
+    - `paused`: whether the provider pauses and needs its own message back to continue, as Anthropic
+      does in a long search. Only for Anthropic's messages.
+    - `size`: the characters of each streamed piece of a text or of arguments.
     """
 
     calls: tuple[Call, ...]
@@ -176,7 +178,7 @@ class Calls:
 
 
 def signature_of(thinking: str) -> str:
-    """What a provider signs thinking with: it knows by this whether the thinking was changed."""
+    """The signature of thinking, by which a provider notices that it was changed."""
     return blake2b(thinking.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -189,15 +191,14 @@ class TextBlock:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingBlock:
-    """What the model thought."""
+    """Thinking in a message of the model."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallBlock:
-    """A call of a tool. `arguments` are the text that the model wrote; with `is_raw`, a text that
-    may be no JSON."""
+    """A call of a tool. `arguments` are the model's text; with `is_raw` they need not be JSON."""
 
     id: str
     name: str
@@ -206,7 +207,7 @@ class CallBlock:
 
     @property
     def text(self) -> str:
-        """What the model wrote."""
+        """The arguments."""
         return self.arguments
 
 
@@ -228,8 +229,9 @@ Block = TextBlock | ThinkingBlock | CallBlock | RanBlock
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of the prompt. `cached` ends a prefix that the client asks to be cached; `spoken` is
-    false for what is not prompt text, such as the description of a tool."""
+    """A part of the prompt. `cached` marks the end of a prefix that the client wants cached.
+    `spoken` is False for parts that are not text of the prompt, such as the description of a
+    tool."""
 
     text: str
     cached: bool = False
@@ -238,7 +240,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """The tokens of an exchange. `read` and `written` are the cached ones among `input`."""
+    """The tokens of an exchange. Of the `input`, `read` came from the cache and `written` went into
+    it."""
 
     input: int
     output: int
@@ -248,7 +251,7 @@ class TokenCount:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What the model says, in parts, and why it ended. A refusal is one text."""
+    """The model's message in blocks, and why it ended. A refusal is one text."""
 
     number: int
     model: str
@@ -283,11 +286,14 @@ def channel_of(
     forbidden: bool,
     replied: bool,
 ) -> WireChannel:
-    """How a request has the answer given, by what it says: the `schema` of an answer in text, and
-    whether it is to be JSON (`formatted`); or `tools` with their schemas, of which one is `named`
-    or `forced`, or none may be called; and whether the last message is what a tool `replied`.
+    """How to give the answer to a request.
 
-    A tool is called that is named or must be, or the only one that may be and was not."""
+    The request may have the `schema` of a text, which is JSON if it is `formatted`. It may have
+    `tools` with their schemas: one may be `named`, a call may be `forced` or `forbidden`. The last
+    message may be the result of a tool (`replied`).
+
+    The answer is the call of a tool if a tool is named or a call is forced, or if there is just one
+    tool, which may be called and was not called yet."""
     names = list(tools)
     if named is None and names:
         if forced:
@@ -307,21 +313,21 @@ class Wire(ABC):
 
     api: ClassVar[Literal["openai", "anthropic"]]
     call_id: ClassVar[str]
-    """What the ids of calls begin with."""
+    """The prefix of the ids of calls."""
     needed: ClassVar[tuple[str, ...]]
-    """The parameters that a request cannot do without."""
+    """The required parameters of a request."""
 
     @abstractmethod
     def pieces(self, body: Body) -> Iterable[Piece]:
-        """The prompt in order."""
+        """The parts of the prompt, in order."""
 
     @abstractmethod
     def channel(self, body: Body) -> WireChannel:
-        """How to answer."""
+        """How to give the answer."""
 
     @abstractmethod
     def results(self, body: Body) -> Iterable[Any]:
-        """What the tools replied, in the last message: contents of parts."""
+        """The contents of the tool results in the last message."""
 
     @abstractmethod
     def tools(self, body: Body) -> Iterable[str]:
@@ -329,11 +335,11 @@ class Wire(ABC):
 
     @abstractmethod
     def check(self, body: Body) -> None:
-        """Raise ValueError, with the words of the API, for a conversation that it refuses: a call
-        without its result, a result without its call, thinking that was changed."""
+        """Raise ValueError, in the words of the API, for a conversation that the API refuses: a
+        call without its result, a result without its call, or changed thinking."""
 
     @abstractmethod
-    def whole(self, reply: ModelReply) -> Body:
+    def body_of(self, reply: ModelReply) -> Body:
         """The answer as one body."""
 
     @abstractmethod
@@ -345,16 +351,16 @@ class Wire(ABC):
         """The body of an error."""
 
     def with_usage(self, body: Body) -> bool:
-        """Whether a stream is to end with the usage."""
+        """Whether a stream ends with the usage."""
         return True
 
     def concludes(self, body: Body) -> bool:
-        """Whether the request only reports that the structured answer before was taken."""
+        """Whether the request only reports that the last structured answer was accepted."""
         return False
 
 
-def read(wire: Wire, path: str, headers: Mapping[str, str], body: Body) -> Received:
-    """Read a request; raise ValueError, which says what is wrong with it, when that fails."""
+def read_request(wire: Wire, path: str, headers: Mapping[str, str], body: Body) -> Received:
+    """Read a request. Raises ValueError with the reason if that fails."""
     for name in wire.needed:
         if not body.get(name):
             raise ValueError(f"{name}: this parameter is required")
@@ -382,19 +388,19 @@ def read(wire: Wire, path: str, headers: Mapping[str, str], body: Body) -> Recei
 
 
 LOOKED_BACK: Final = 20
-"""How many blocks before a mark Anthropic looks at for what is cached."""
+"""How many blocks before a mark Anthropic searches for a cached prefix."""
 
 
 class PromptCache:
-    """The prefixes of prompts that were seen before."""
+    """The prefixes of earlier prompts."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
 
     def count(self, wire: Wire, received: Received, answer: str) -> TokenCount:
-        """Count an exchange. Anthropic caches a prompt up to where the client marks it, and looks
-        for what is cached there and in the 20 blocks before; OpenAI caches every one of 1024 tokens
-        and more, by 128 at a time."""
+        """Count the tokens of an exchange. Anthropic caches a prompt up to the client's marks, and
+        searches for a cached prefix there and in the 20 blocks before. OpenAI caches every prompt
+        of 1024 tokens or more, in steps of 128."""
         so_far = blake2b(received.model.encode(), digest_size=16)
         text, total, read, written = "", 0, 0, 0
         before: deque[tuple[bytes, int]] = deque(maxlen=LOOKED_BACK + 1)
@@ -417,14 +423,14 @@ class PromptCache:
         return TokenCount(total, tokens_in(answer), read, written)
 
     def _has(self, digest: bytes) -> bool:
-        """Whether it was seen before; it is from now on."""
+        """Whether a digest was seen before. Adds it."""
         known = digest in self._seen
         self._seen.add(digest)
         return known
 
 
 def mapping(value: Any) -> Body:
-    """The value where it is a JSON object, else an empty one."""
+    """The value if it is a JSON object, otherwise an empty object."""
     return cast(Body, value) if isinstance(value, Mapping) else {}
 
 
@@ -443,14 +449,14 @@ def texts_in(content: Any) -> Iterator[str]:
 
 
 def text_in(part: Any) -> str:
-    """The text of one part: what it says, or what a tool was called with or returned."""
-    found = mapping(part)
+    """The text of one part: its text, or the arguments or the result of a tool call."""
+    data = mapping(part)
     for key in ("text", "thinking", "arguments", "output", "refusal"):
-        if isinstance(found.get(key), str):
-            return found[key]
-    if "input" in found:
-        return json.dumps(found["input"])
-    return "\n".join(texts_in(found.get("content", ())))
+        if isinstance(data.get(key), str):
+            return data[key]
+    if "input" in data:
+        return json.dumps(data["input"])
+    return "\n".join(texts_in(data.get("content", ())))
 
 
 ERROR_TYPES: Final = {
@@ -466,5 +472,5 @@ ERROR_TYPES: Final = {
 
 
 def error_type(status: int) -> str:
-    """The type of an error: by its status, or else by whose fault it is."""
+    """The type of an error by its status."""
     return ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")

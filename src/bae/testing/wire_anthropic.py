@@ -1,4 +1,4 @@
-"""Anthropic's messages, as `Provider` speaks them, to the Claude CLI too."""
+"""Anthropic's messages API for `Provider`, also for the Claude CLI."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class MessagesWire(Wire):
     needed = ("model", "messages", "max_tokens")
 
     def pieces(self, body: Body) -> list[Piece]:
-        """The prompt in order."""
-        found = [
+        """The parts of the prompt, in order."""
+        pieces = [
             Piece(
                 json.dumps({key: tool[key] for key in tool if key != "cache_control"}),
                 cached=bool(tool.get("cache_control")),
@@ -47,14 +47,14 @@ class MessagesWire(Wire):
         ]
         for message in ({"content": body.get("system")}, *body["messages"]):
             for part in _parts(message):
-                found.append(Piece(text_in(part), bool(part.get("cache_control"))))
-        if body.get("cache_control") and found:
-            # Caching of the whole prompt, asked for without saying up to where.
-            found[-1] = replace(found[-1], cached=True)
-        return found
+                pieces.append(Piece(text_in(part), bool(part.get("cache_control"))))
+        if body.get("cache_control") and pieces:
+            # The client wants the whole prompt cached.
+            pieces[-1] = replace(pieces[-1], cached=True)
+        return pieces
 
     def channel(self, body: Body) -> WireChannel:
-        """How to answer."""
+        """How to give the answer."""
         choice = mapping(body.get("tool_choice"))
         asked = mapping(mapping(body.get("output_config")).get("format"))
         kind = choice.get("type")
@@ -73,7 +73,7 @@ class MessagesWire(Wire):
         )
 
     def concludes(self, body: Body) -> bool:
-        """Whether the request only reports that the structured answer before was taken."""
+        """Whether the request only reports that the last structured answer was accepted."""
         results = [part for part in _last(body) if _is(part, "tool_result")]
         calls = {
             part.get("id"): part.get("name")
@@ -91,7 +91,7 @@ class MessagesWire(Wire):
         return [str(tool["name"]) for tool in body.get("tools") or ()]
 
     def results(self, body: Body) -> list[Any]:
-        """What the tools replied, in the last message."""
+        """The contents of the tool results in the last message."""
         return [part.get("content") for part in _last(body) if _is(part, "tool_result")]
 
     def check(self, body: Body) -> None:
@@ -121,7 +121,7 @@ class MessagesWire(Wire):
         if open_calls:
             _refuse_open(len(body["messages"]) - 1, open_calls)
 
-    def whole(self, reply: ModelReply) -> Body:
+    def body_of(self, reply: ModelReply) -> Body:
         """The answer as one body."""
         content = [block for _, block, _ in _blocks(reply)]
         return {**_message(reply, content), **_stop(reply), "usage": _usage(reply.counted)}
@@ -134,8 +134,8 @@ class MessagesWire(Wire):
             {"type": "message_start", "message": {**start, "usage": {**usage, "output_tokens": 1}}},
             {"type": "ping"},
         ]
-        for at, (begun, _, deltas) in enumerate(_blocks(reply)):
-            bodies.append({"type": "content_block_start", "index": at, "content_block": begun})
+        for at, (first, _, deltas) in enumerate(_blocks(reply)):
+            bodies.append({"type": "content_block_start", "index": at, "content_block": first})
             bodies += [{"type": "content_block_delta", "index": at, "delta": d} for d in deltas]
             bodies.append({"type": "content_block_stop", "index": at})
         bodies.append({"type": "message_delta", "delta": _stop(reply), "usage": usage})
@@ -168,18 +168,18 @@ def _is(part: Body, *kinds: str) -> bool:
 
 
 def _turns(body: Body) -> list[tuple[str, list[Body]]]:
-    """The messages, with neighbors of one role as one, as the API takes them."""
-    found: list[tuple[str, list[Body]]] = []
+    """The messages. As in the API, neighbors with the same role are merged."""
+    turns: list[tuple[str, list[Body]]] = []
     for message in body["messages"]:
-        if found and found[-1][0] == message["role"]:
-            found[-1][1].extend(_parts(message))
+        if turns and turns[-1][0] == message["role"]:
+            turns[-1][1].extend(_parts(message))
         else:
-            found.append((str(message["role"]), _parts(message)))
-    return found
+            turns.append((str(message["role"]), _parts(message)))
+    return turns
 
 
 def _check_blocks(at: int, parts: list[Body]) -> None:
-    """Raise for a block that is refused by itself."""
+    """Raise for a block that the API refuses."""
     served = {str(part.get("id")) for part in parts if _is(part, "server_tool_use")}
     for number, part in enumerate(parts):
         where = f"messages.{at}.content.{number}"
@@ -194,7 +194,7 @@ def _check_blocks(at: int, parts: list[Body]) -> None:
 
 
 def _check_results(at: int, parts: list[Body], open_calls: list[str]) -> None:
-    """Raise where the results are not those of the calls before, or come after other content."""
+    """Raise if the results do not match the last calls, or come after other content."""
     results = [n for n, part in enumerate(parts) if _is(part, "tool_result")]
     given = [str(parts[n].get("tool_use_id")) for n in results]
     unknown = [id for id in given if id not in open_calls]
@@ -220,10 +220,9 @@ def _refuse_open(at: int, open_calls: list[str]) -> None:
 
 
 def _blocks(reply: ModelReply) -> Iterator[tuple[Body, Body, list[Body]]]:
-    """The blocks of content: each as it begins, as it is in the end, and what is streamed between.
+    """The blocks of content. Each has its start, its final form, and the streamed deltas.
 
-    What is not JSON cannot be the input of a tool: a model that says that says it as text. Of an
-    input that was cut off, nothing is there.
+    A tool input that is not JSON is sent as text. A tool input that was cut off is empty.
     """
     for each in reply.blocks:
         match each:
@@ -256,7 +255,7 @@ def _deltas(kind: str, key: str, pieces: Iterable[str]) -> list[Body]:
 
 
 def _input(reply: ModelReply, call: CallBlock) -> Any:
-    """The input of a call; None where it is no JSON, and the model did not end before it was."""
+    """The input of a call. Empty if it was cut off; None if it is complete but no JSON."""
     try:
         return json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

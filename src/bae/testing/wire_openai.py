@@ -1,4 +1,4 @@
-"""OpenAI's chat completions and responses, as `Provider` speaks them."""
+"""OpenAI's chat completions and responses APIs for `Provider`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from bae.testing.wire import (
 )
 
 CREATED = 1_700_000_000
-"""When every answer was made: a fixed time, so that equal requests have equal answers."""
+"""The time of every answer. It is fixed, so that equal requests get equal answers."""
 
 
 class OpenAIWire(Wire):
-    """What both of OpenAI's APIs share."""
+    """The shared part of OpenAI's two APIs."""
 
     api = "openai"
     call_id = "call_"
@@ -73,7 +73,7 @@ class ChatCompletions(OpenAIWire):
     needed = ("model", "messages")
 
     def pieces(self, body: Body) -> Iterator[Piece]:
-        """The prompt in order."""
+        """The parts of the prompt, in order."""
         for tool in body.get("tools") or ():
             yield Piece(json.dumps(tool), spoken=False)
         for message in body["messages"]:
@@ -83,7 +83,7 @@ class ChatCompletions(OpenAIWire):
                 yield Piece(call.get("function", {}).get("arguments", ""))
 
     def channel(self, body: Body) -> WireChannel:
-        """How to answer."""
+        """How to give the answer."""
         tools = {
             tool["function"]["name"]: tool["function"].get("parameters")
             for tool in body.get("tools") or ()
@@ -96,7 +96,7 @@ class ChatCompletions(OpenAIWire):
         return _channel(body, tools, asked, schema, named=named, replied=replied)
 
     def with_usage(self, body: Body) -> bool:
-        """Whether a stream is to end with the usage."""
+        """Whether a stream ends with the usage."""
         return bool(mapping(body.get("stream_options")).get("include_usage"))
 
     def tools(self, body: Body) -> list[str]:
@@ -104,14 +104,14 @@ class ChatCompletions(OpenAIWire):
         return [str(mapping(tool.get("function")).get("name")) for tool in body.get("tools") or ()]
 
     def results(self, body: Body) -> list[Any]:
-        """What the tools replied, in the last messages."""
-        found: list[Any] = []
+        """The contents of the tool results in the last messages."""
+        contents: list[Any] = []
         for message in reversed(body["messages"]):
             if message.get("role") == "assistant":
                 break
             if message.get("role") == "tool":
-                found.insert(0, message.get("content"))
-        return found
+                contents.insert(0, message.get("content"))
+        return contents
 
     def check(self, body: Body) -> None:
         """Raise for a conversation that the API refuses."""
@@ -131,7 +131,7 @@ class ChatCompletions(OpenAIWire):
                 open_calls = [str(call.get("id")) for call in message.get("tool_calls") or ()]
         _refuse_open(open_calls)
 
-    def whole(self, reply: ModelReply) -> Body:
+    def body_of(self, reply: ModelReply) -> Body:
         """The answer as one body."""
         message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
         if reply.stop == "refused":
@@ -226,7 +226,7 @@ class Responses(OpenAIWire):
     needed = ("model", "input")
 
     def pieces(self, body: Body) -> Iterator[Piece]:
-        """The prompt in order."""
+        """The parts of the prompt, in order."""
         for tool in body.get("tools") or ():
             yield Piece(json.dumps(tool), spoken=False)
         for text in texts_in(body.get("instructions")):
@@ -241,7 +241,7 @@ class Responses(OpenAIWire):
                 yield Piece(text_in(item))
 
     def channel(self, body: Body) -> WireChannel:
-        """How to answer."""
+        """How to give the answer."""
         tools = {
             tool["name"]: tool.get("parameters")
             for tool in body.get("tools") or ()
@@ -257,14 +257,14 @@ class Responses(OpenAIWire):
         return [str(tool.get("name") or tool.get("type")) for tool in body.get("tools") or ()]
 
     def results(self, body: Body) -> list[Any]:
-        """What the tools replied, in the last items."""
-        found: list[Any] = []
+        """The contents of the tool results in the last items."""
+        outputs: list[Any] = []
         for item in reversed(_items(body)):
             if item.get("type") in ("function_call", "reasoning") or _is_assistant(item):
                 break
             if item.get("type") == "function_call_output":
-                found.insert(0, item.get("output"))
-        return found
+                outputs.insert(0, item.get("output"))
+        return outputs
 
     def check(self, body: Body) -> None:
         """Raise for a conversation that the API refuses."""
@@ -283,8 +283,8 @@ class Responses(OpenAIWire):
         for item, after in pairwise([*items, {}]):
             if item.get("type") != "reasoning":
                 continue
-            said = "\n".join(texts_in(item.get("summary")))
-            if item.get("encrypted_content") not in (None, signature_of(said)):
+            summary = "\n".join(texts_in(item.get("summary")))
+            if item.get("encrypted_content") not in (None, signature_of(summary)):
                 raise ValueError(
                     f"The encrypted content for item {item.get('id')} could not be verified."
                 )
@@ -294,9 +294,11 @@ class Responses(OpenAIWire):
                     " following item."
                 )
 
-    def whole(self, reply: ModelReply) -> Body:
+    def body_of(self, reply: ModelReply) -> Body:
         """The answer as one body."""
-        return _response(reply, [_item(reply, *each) for each in _said(reply)], done=True)
+        return _response(
+            reply, [_item(reply, *each) for each in _numbered_blocks(reply)], done=True
+        )
 
     def events(self, reply: ModelReply) -> list[bytes]:
         """The answer as the events of a stream."""
@@ -305,10 +307,10 @@ class Responses(OpenAIWire):
             {"type": "response.created", "response": started},
             {"type": "response.in_progress", "response": started},
         ]
-        for at, block in _said(reply):
+        for at, block in _numbered_blocks(reply):
             bodies += _item_events(reply, at, block)
         end = "response.incomplete" if reply.stop == "cut-off" else "response.completed"
-        bodies.append({"type": end, "response": self.whole(reply)})
+        bodies.append({"type": end, "response": self.body_of(reply)})
         return [
             event({**body, "sequence_number": number}, body["type"])
             for number, body in enumerate(bodies)
@@ -324,8 +326,8 @@ def _is_assistant(item: Body) -> bool:
     return item.get("role") == "assistant"
 
 
-def _said(reply: ModelReply) -> list[tuple[int, Block]]:
-    """The parts of a message that the API has, with their places."""
+def _numbered_blocks(reply: ModelReply) -> list[tuple[int, Block]]:
+    """The blocks of a message that the API knows, with their indexes."""
     return list(enumerate(each for each in reply.blocks if not isinstance(each, RanBlock)))
 
 
@@ -369,7 +371,7 @@ def _item_events(reply: ModelReply, at: int, block: Block) -> list[dict[str, Any
 
 
 def _item(reply: ModelReply, at: int, block: Block) -> dict[str, Any]:
-    last = len(_said(reply)) - 1
+    last = len(_numbered_blocks(reply)) - 1
     status = "incomplete" if reply.stop == "cut-off" and at == last else "completed"
     number = f"{reply.number}_{at}" if at else f"{reply.number}"
     match block:

@@ -81,14 +81,15 @@ export function Problem({ error, children }: { error: unknown; children?: ReactN
   );
 }
 
-/** An empty state: what is missing, and what to do next. */
-export function Empty({ mark, title, children }: { mark: string; title: string; children?: ReactNode }) {
+/** An empty state: what is missing, and what to do next. With `isPage` it is all of the page. */
+export function Empty({ mark, title, isPage = false, children }: { mark: string; title: string; isPage?: boolean; children?: ReactNode }) {
+  const Heading = isPage ? "h1" : "h2";
   return (
     <div className="empty">
       <span className="mark" aria-hidden="true">
         {mark}
       </span>
-      <h2>{title}</h2>
+      <Heading>{title}</Heading>
       {children}
     </div>
   );

@@ -7,8 +7,9 @@ from typing import Any, Final
 from bae.journal.postgres.functions import FUNCTIONS
 from bae.journal.postgres.lease import KEY_BITS
 from bae.journal.stored_runs import FORMAT
+from bae.postgres.shared import BUCKETS, SHARED_FUNCTIONS, SHARED_TABLES
 
-VERSION: Final = 1
+VERSION: Final = 2
 """The version of the tables. `UPGRADES` has what changes in them."""
 DAYS_AHEAD: Final = 7
 """For how many days there are partitions before they are needed."""
@@ -59,14 +60,14 @@ create table {s}.file_uses (run bigint not null, hash text not null, primary key
 create index file_uses_by_hash on {s}.file_uses (hash);
 """
 
-UPGRADES: Final[dict[int, str]] = {}
+UPGRADES: Final[dict[int, str]] = {1: SHARED_TABLES}
 """By version of the tables: the statements that make them those of the next version."""
 
 
 async def upgrade(connection: Any, schema: str) -> tuple[int, int]:
     """Make the tables of a journal, or bring them to the version of today: all at once. Returns the
     versions before and after; 0 is none."""
-    named = {"s": schema, "bits": KEY_BITS, "days": DAYS_AHEAD}
+    named = {"s": schema, "bits": KEY_BITS, "buckets": BUCKETS}
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 7))", schema)
         before = await _version(connection, schema)
@@ -74,12 +75,12 @@ async def upgrade(connection: Any, schema: str) -> tuple[int, int]:
             return before, before
         if not before:
             await connection.execute(f"create schema if not exists {schema}")
-            await connection.execute(TABLES.format(**named))
+            await connection.execute((TABLES + SHARED_TABLES).format(**named))
             insert = f"insert into {schema}.versions (version, stored_format) values ($1, $2)"
             await connection.execute(insert, VERSION, FORMAT)
         for version in range(before or VERSION, VERSION):
             await connection.execute(UPGRADES[version].format(**named))
-        await connection.execute(FUNCTIONS.format(**named))
+        await connection.execute((FUNCTIONS + SHARED_FUNCTIONS).format(**named))
         update = f"update {schema}.versions set version = $1, stored_format = $2"
         await connection.execute(update, VERSION, FORMAT)
         await connection.execute(f"select {schema}.make_days($1)", DAYS_AHEAD)

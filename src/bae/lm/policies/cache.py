@@ -23,6 +23,7 @@ from bae.lm.backend import UNPARSED, Answer, Backend, Prompt
 from bae.lm.policies.budget import budgets_in_force
 from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
 from bae.lm.policies.policy import Policy, all_innermost, identity_of, innermost
+from bae.postgres.address import is_address
 from bae.prompts.messages import CallPart, FilePart, Part, ResultPart
 from bae.tasks import cancellations, gone
 from bae.usage import CallEvent, Meter, Restart, Usage, meter_in_force, report, tell
@@ -85,10 +86,16 @@ class Cached(Policy):
             raise ValueError(f"Cached(store_timeout={store_timeout!r}): give a number above 0")
         if store is None:
             store = MemoryCache()
+        elif isinstance(store, str) and is_address(store):
+            from bae.lm.policies.postgres_store import PostgresStore
+
+            store = PostgresStore(store)
         elif isinstance(store, str | Path):
             store = SQLiteCache(store)
         elif not all(hasattr(store, name) for name in ("get", "put")):
-            raise TypeError(f"Cached(lm, {store!r}): give a store, or the path of a file")
+            raise TypeError(
+                f"Cached(lm, {store!r}): give a store, a path, or the address of a database"
+            )
         self.store: CacheStore = store
         if not isinstance(store, MemoryCache):
             for each in all_innermost(self):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Prompt
@@ -96,6 +96,34 @@ class RateStatistics:
     waited: float
 
 
+class RatePlace(NamedTuple):
+    """What a `RateStore` says to a request: with a `wait` of 0 it may be sent, and is counted in
+    the `bucket`; otherwise ask again in so many seconds."""
+
+    bucket: int
+    wait: float
+
+
+class RateStore(Protocol):
+    """What `RateLimit` needs of a store that processes share, as `bae.lm.PostgresStore`. It may be
+    used from several event loops."""
+
+    async def reserve(
+        self, name: str, per: float, requests: int | None, tokens: int | None, asked: int
+    ) -> RatePlace:
+        """Count a request with `asked` tokens if no span of `per` seconds then holds more than so
+        many `requests` and `tokens` of this name."""
+        ...
+
+    def settle(self, name: str, per: float, bucket: int, requests: int, tokens: int) -> None:
+        """Correct what is counted in a bucket by so much, soon."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the store. It opens again when it is used again."""
+        ...
+
+
 class RateLimit(Policy):
     """Sends at most `requests` requests, or `tokens` tokens of input and output, in any `per`
     seconds.
@@ -118,19 +146,31 @@ class RateLimit(Policy):
         per: float = 60.0,
         *,
         longest_wait: float | None = None,
+        store: RateStore | str | None = None,
+        name: str | None = None,
         clock: Callable[[], float] = monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         super().__init__(lm)
         if requests is None and tokens is None:
             raise ValueError("RateLimit(lm): give requests=, tokens= or both")
-        for name, value in (("requests", requests), ("tokens", tokens)):
+        for limit, value in (("requests", requests), ("tokens", tokens)):
             if value is not None and (type(value) is not int or value < 1):
-                raise ValueError(f"RateLimit({name}={value!r}): give 1 or more")
+                raise ValueError(f"RateLimit({limit}={value!r}): give 1 or more")
         if not isfinite(per) or per <= 0:
             raise ValueError(f"RateLimit(per={per!r}): give more than 0 seconds")
         if longest_wait is not None and not longest_wait >= 0:
             raise ValueError(f"RateLimit(longest_wait={longest_wait!r}): give 0 or more seconds")
+        if isinstance(store, str):
+            from bae.lm.policies.postgres_store import PostgresStore
+
+            store = PostgresStore(store)
+        elif store is not None and not hasattr(store, "reserve"):
+            raise TypeError(f"RateLimit(store={store!r}): give a PostgresStore, or its address")
+        self.store = store
+        self.name = name or self.model or ""
+        if store is not None and not self.name:
+            raise ValueError("RateLimit(store=…): the model has no name, so give the limit a name=")
         self.requests = requests
         self.tokens = tokens
         self.per = per
@@ -158,9 +198,21 @@ class RateLimit(Policy):
             used += reported
             # An answer from a cache has no calls. Some LMs do not report tokens.
             tokens = sum(at_least_estimated(each, estimate) for each in used if each.calls)
+            requests = sum(each.calls for each in used)
+            if self.store is not None:
+                more = requests - 1, tokens - sent.reserved
+                self.store.settle(self.name, self.per, sent.bucket, *more)
             with self._lock:
-                self._window.correct(sent, sum(each.calls for each in used), tokens)
+                self._window.correct(sent, requests, tokens)
         return answer
+
+    async def aclose(self) -> None:
+        """Close the store, and the LM inside."""
+        try:
+            if self.store is not None:
+                await self.store.aclose()
+        finally:
+            await super().aclose()
 
     def statistics(self) -> RateStatistics:
         """Counts of the last span of time, and of waiting requests."""
@@ -180,14 +232,20 @@ class RateLimit(Policy):
         try:
             async with self._first:
                 while True:
+                    bucket, shared_wait = 0, 0.0
+                    if self.store is not None:
+                        limits = self.requests, self.tokens
+                        place = await self.store.reserve(self.name, self.per, *limits, tokens)
+                        bucket, shared_wait = place
                     with self._lock:
                         now = self._clock()
-                        wait = self._wait(now, 1, tokens)
-                        self._check_wait(now - arrived + wait)
+                        wait = shared_wait if self.store else self._wait(now, 1, tokens)
+                        if wait > 0 or self.store is None:
+                            self._check_wait(now - arrived + wait)
                         if wait <= 0:
                             self._sent += 1
                             self._waited += now - arrived
-                            return self._window.add(now, tokens)
+                            return self._window.add(now, tokens, bucket)
                     await self._sleep(max(wait, SHORTEST_WAIT))
         finally:
             with self._lock:
@@ -237,6 +295,9 @@ class _Sent:
     requests: int = 1
     position: int = 0
     """The position in the window, from 1 up. 0 once the request is too old to count."""
+    bucket: int = 0
+    """The bucket of the store that counts the request, with `reserved` tokens."""
+    reserved: int = 0
 
 
 class _Window:
@@ -250,9 +311,10 @@ class _Window:
         self._sent: list[_Sent] = []
         self._forgotten = 0
 
-    def add(self, now: float, tokens: int) -> _Sent:
+    def add(self, now: float, tokens: int, bucket: int = 0) -> _Sent:
         """Count a request that is sent now."""
-        self._sent.append(_Sent(now, tokens, position=len(self._sent) + 1))
+        position = len(self._sent) + 1
+        self._sent.append(_Sent(now, tokens, 1, position, bucket, tokens))
         self.requests.append(1)
         self.tokens.append(tokens)
         return self._sent[-1]

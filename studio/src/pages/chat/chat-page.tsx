@@ -20,7 +20,7 @@ export default function ChatPage({ graph, thread }: { graph: string | null; thre
   if (graph === null && chats.length === 1) return <Redirect to={addressOf(chats[0]!.name)} replace />;
   if (graph === null && chats.length > 1) return <ChooseGraph chats={chats} />;
   return (
-    <Empty mark="…" title={graph === null ? "No graph to chat with" : `There is no chat with ${graph}`}>
+    <Empty isPage mark="…" title={graph === null ? "No graph to chat with" : `There is no chat with ${graph}`}>
       <p>A chat needs a graph that is loaded, with a text field in its start node. The field takes the message.</p>
       <Command text={studio.serve_command} />
     </Empty>

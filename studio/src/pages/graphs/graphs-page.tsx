@@ -24,7 +24,7 @@ export default function GraphsPage({ graph }: { graph: string | null }) {
   const found = graphs.find((each) => each.name === graph);
   if (graphs.length === 0) {
     return (
-      <Empty mark="◇" title="No graph is loaded">
+      <Empty isPage mark="◇" title="No graph is loaded">
         <p>A graph that is loaded is shown here with its picture, its problems and its prompts. Its runs can be started, resumed and forked.</p>
         <Command text={command} />
       </Empty>
@@ -43,7 +43,7 @@ export default function GraphsPage({ graph }: { graph: string | null }) {
         </nav>
       )}
       {found === undefined ? (
-        <Empty mark="?" title={`No graph ${graph} is loaded`}>
+        <Empty isPage mark="?" title={`No graph ${graph} is loaded`}>
           <Command text={command} />
         </Empty>
       ) : (

@@ -128,7 +128,7 @@ function ErrorPage({ error }: { error: unknown }) {
 function NothingWaits() {
   const studio = useStudio();
   return (
-    <Empty mark="✓" title="Nothing waits for you">
+    <Empty isPage mark="✓" title="Nothing waits for you">
       <p>Gates and tool approvals of runs appear here{studio.teams.length > 0 && ", with the questions and plans of teams"}. The title and icon of the tab show their number.</p>
       {studio.read_only !== null && <Command text={studio.read_only.command} />}
     </Empty>

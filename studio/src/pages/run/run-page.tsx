@@ -38,7 +38,7 @@ export default function RunPage({ base, run }: RunAt) {
   if (data === undefined || isGone) {
     if (isGone) {
       return (
-        <Empty mark="?" title={`There is no run ${run}`}>
+        <Empty isPage mark="?" title={`There is no run ${run}`}>
           <p>It was deleted, or is in another journal.</p>
           <Command text="bae runs list" />
           <Link href="/runs">All runs</Link>

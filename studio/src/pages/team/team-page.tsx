@@ -26,7 +26,7 @@ export default function TeamPage({ team }: { team: string | null }) {
   const first = studio.teams[0];
   if (first === undefined) {
     return (
-      <Empty mark="⚑" title="No team here">
+      <Empty isPage mark="⚑" title="No team here">
         <p>A team turns a goal into merged, tested code, in your git repository. Set it up there, then open the studio with it:</p>
         <Command text="bae team init ." />
         <Command text="bae studio --team . --open" />
