@@ -193,7 +193,7 @@ async def test_a_cancelled_question_cancels_the_run(browser: Browser):
         assert run.outcome == "interrupt"
 
 
-async def test_a_user_may_say_something_else_instead_of_an_answer(browser: Browser):
+async def test_a_user_may_write_a_message_instead_of_an_answer(browser: Browser):
     async with pages(browser) as page:
         first = await page.run("Plan it.", graph="plan", forget=True)
         entries = [{"interruptId": each["id"], "status": "cancelled"} for each in first.pending]
@@ -214,7 +214,7 @@ async def test_a_client_before_1_0_gets_no_outcome_that_it_does_not_know(browser
     assert "RUN_FINISHED" not in old.text
 
 
-async def test_a_question_that_somebody_else_has_answered_is_not_answered_again(browser: Browser):
+async def test_a_question_is_not_answered_again_after_another_user(browser: Browser):
     async with pages(browser) as page:
         run = await page.run("Plan it.", graph="plan", forget=True)
         entries = resolve(run, count=3, why="rain")
@@ -232,7 +232,7 @@ async def test_a_question_that_somebody_else_has_answered_is_not_answered_again(
         assert run.texts[-1] == ("assistant", "5 because of rain")
 
 
-async def test_a_page_with_questions_that_nobody_asks_any_more_gets_what_is_now(browser: Browser):
+async def test_a_page_with_closed_questions_gets_the_present_conversation(browser: Browser):
     async with pages(browser) as page:
         run = await page.run("Plan it.", graph="plan", forget=True)
         entries = resolve(run, count=3, why="rain")
@@ -342,7 +342,7 @@ async def test_messages_that_a_page_makes_up_are_not_used(browser: Browser):
         assert "You may have" not in response.text
 
 
-async def test_a_client_that_loses_the_stream_takes_it_up_under_the_same_run_id(browser: Browser):
+async def test_a_client_that_loses_the_stream_continues_under_the_same_run_id(browser: Browser):
     text = "It is a lamp, and it was shipped."
     lm = answers(Call("look_up", number="A-17"), Streamed({"text": text}, size=4, pause=0.1))
     async with pages(browser, lm) as page:
@@ -361,7 +361,7 @@ async def test_a_client_that_loses_the_stream_takes_it_up_under_the_same_run_id(
         assert len(await page.served.journal.runs()) == 1
 
 
-async def test_a_message_that_is_sent_again_takes_the_place_of_its_turn(browser: Browser):
+async def test_a_message_that_is_sent_again_replaces_its_turn(browser: Browser):
     lm = answers({"text": "Hello Ana!"}, {"text": "Hi Ana!"}, {"text": "You are Ana."})
     async with pages(browser, lm) as page:
         first = await page.run("I am Ana.", forget=True)
@@ -422,7 +422,7 @@ async def test_images_of_a_message_become_values_of_the_start_node(browser: Brow
         assert loaded.messages[0]["content"].endswith("What is it?")
 
 
-async def test_parts_that_a_graph_has_no_use_for_are_left_out_and_the_page_is_told(
+async def test_the_page_is_informed_about_parts_that_a_graph_does_not_use(
     browser: Browser,
 ):
     image = {"type": "image", "source": DATA}
@@ -446,7 +446,7 @@ async def test_parts_that_a_graph_has_no_use_for_are_left_out_and_the_page_is_to
         assert photo["type"] == "image/png"
 
 
-async def test_tools_and_context_of_a_page_are_not_used_and_it_is_told(browser: Browser):
+async def test_the_page_is_informed_that_its_tools_and_context_are_not_used(browser: Browser):
     lm = answers({"text": "Hi."})
     async with pages(browser, lm) as page:
         tool = {"name": "paint", "description": "Paint the page.", "parameters": {}}
@@ -632,7 +632,7 @@ async def test_two_pages_of_one_thread_see_one_run_at_a_time(browser: Browser):
         assert (other.status_code, other.json()["type"]) == (409, "bae-ag-ui-thread")
 
 
-async def test_what_a_graph_can_do_is_told(browser: Browser):
+async def test_the_capabilities_of_a_graph_are_shown(browser: Browser):
     async with pages(browser) as page:
         shown = await page.served.get("/ag-ui/talk")
     assert shown["identity"]["name"] == "talk"

@@ -58,7 +58,7 @@ def test_the_example_of_a_chat_is_an_agent_whose_calls_a_user_approves(tmp_path:
         browser.close()
 
 
-def test_a_turn_goes_on_with_the_next_server_and_the_page_takes_it_up(tmp_path: Path):
+def test_the_next_server_continues_a_turn_and_the_page_follows_it(tmp_path: Path):
     port, browser = free_port(), Browser()
     url = f"http://127.0.0.1:{port}/ag-ui/works"
     message = {"id": "m1", "role": "user", "content": "Work"}

@@ -109,7 +109,7 @@ async def test_a_decision_that_does_not_fit_says_where_and_nothing_is_called(
         assert len((await served.get("/inbox"))["gates"]) == 1
 
 
-async def test_a_yes_for_the_run_holds_for_its_later_calls():
+async def test_an_approval_for_the_run_holds_for_its_later_calls():
     SENT.clear()
     async with serving(**asks(Call("refund", euros=1), Call("refund", euros=2))) as served:
         run = await served.post("/graphs/refunds/runs?wait=10", START)
@@ -156,7 +156,7 @@ class Counting(MemoryJournal):
 
 
 @pytest.mark.parametrize("path", ["/runs", "/inbox", "/threads"])
-async def test_what_a_user_may_not_see_is_left_out_by_the_store(path: str):
+async def test_the_store_leaves_out_runs_that_a_user_may_not_see(path: str):
     journal = Counting()
     async with serving(journal, visible="own", recover=False) as served:
         for number in range(5):

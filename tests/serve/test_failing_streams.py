@@ -52,9 +52,7 @@ async def messages_of(url: str, *frames: Any) -> tuple[list[Any], int | None, st
 
 
 @fails
-async def test_a_feed_ends_where_it_cannot_be_told_what_a_user_may_see(
-    error: Exception, caplog: pytest.LogCaptureFixture
-):
+async def test_a_feed_ends_if_visible_fails(error: Exception, caplog: pytest.LogCaptureFixture):
     def sees(user: User, run: RunInfo) -> bool:
         if user.name == "ben":
             raise error
@@ -73,7 +71,7 @@ async def test_a_feed_ends_where_it_cannot_be_told_what_a_user_may_see(
 
 
 @fails
-async def test_a_web_socket_says_that_the_server_failed_where_the_hook_fails(
+async def test_a_web_socket_is_closed_as_failed_if_the_hook_fails(
     error: Exception, caplog: pytest.LogCaptureFixture
 ):
     known = bearer(USERS)

@@ -198,7 +198,7 @@ async def test_a_start_names_no_path_no_address_and_no_unknown_hash(photo):
 @pytest.mark.parametrize(
     "data", [b"", b"<svg/>\0", b"\x7fELF\2\1\1\0", b"\x00\x00\x00\x18ftypheic"]
 )
-async def test_what_is_no_image_and_no_document_is_not_taken(data):
+async def test_bytes_of_other_types_are_refused(data):
     async with files_served() as served:
         refused = await upload(served, data, "photo.png", **{"content-type": "image/png"})
         assert (refused.status_code, refused.json()["type"]) == (422, "bae-serve-input")
@@ -241,7 +241,7 @@ async def test_a_hash_or_a_name_that_means_something_to_a_header_or_a_path_is_da
             assert (await served.client.get(f"/files/{hash}")).status_code == 404
 
 
-async def test_who_may_only_answer_may_send_a_file():
+async def test_a_user_who_may_only_answer_may_send_a_file():
     users = bearer({TOKEN: User("ana"), "ida": User("ida", frozenset({"answer"}))})
     async with files_served(auth=users) as served:
         assert (await upload(served, NOTE.data, **by("ida"))).status_code == 201

@@ -194,7 +194,7 @@ class Forecast(Node):
 trips = Graph(start=Trip, end=Forecast, name="trips")
 
 
-async def test_a_failed_run_says_what_failed_where_why_and_what_to_do(tmp_path):
+async def test_a_failed_run_has_its_place_cause_and_fix(tmp_path):
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
         async with serving(journal, graphs={"trips": trips}) as served:
             start = {"start": {"city": "Ghent"}, "run_id": "one"}
@@ -399,7 +399,7 @@ async def test_a_client_that_takes_nothing_is_dropped_and_costs_the_others_nothi
                     assert hanging.close_code in (1006, 1013)
 
 
-async def test_what_is_sent_is_written_off_the_event_loop():
+async def test_responses_are_encoded_off_the_event_loop():
     written: list[threading.Thread] = []
 
     class Page(BaseModel):

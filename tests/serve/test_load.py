@@ -68,7 +68,7 @@ async def hang(url: str, over: asyncio.Event) -> int:
 
 
 @pytest.mark.slow
-async def test_of_200_subscribers_those_that_hang_are_dropped_and_the_others_miss_nothing(
+async def test_of_200_subscribers_the_hanging_are_dropped_and_the_others_miss_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("bae.serve.live.SEND_SECONDS", 1.0)

@@ -83,7 +83,7 @@ async def test_two_routers_in_one_application_know_nothing_of_each_other():
         assert (missing.status_code, missing.json()["type"]) == (404, "bae-serve-no-graph")
 
 
-async def test_a_run_is_refused_where_nothing_would_own_it():
+async def test_a_run_is_refused_if_the_api_is_not_open():
     app = Starlette(routes=[Mount("/bae", app=make_api())])
     async with client_of(app) as client:
         refused = await client.post("/bae/graphs/orders/runs", json=BODY)

@@ -13,7 +13,7 @@ from bae.journal import SQLiteJournal
 from serving import held, serving
 
 
-async def test_a_run_is_recovered_once_its_journal_is_not_locked_any_more(
+async def test_a_run_is_recovered_when_its_journal_is_unlocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr("bae.serve.owner.RECOVER", 0.05)

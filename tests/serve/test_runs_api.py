@@ -14,7 +14,7 @@ from bae.testing import Call, ScriptedLM, Streamed
 from serving import TOKEN, Credit, credits, held, orders_with, quantities, serving, shop, talk
 
 
-async def test_a_run_is_started_once_however_often_the_request_is_sent():
+async def test_a_run_is_started_once_for_repeated_requests():
     async with serving() as served:
         body = {"run_id": "order/1", "start": {"sku": "lamp", "count": 3}}
         first = await served.client.post("/graphs/orders/runs?wait=10", json=body)
@@ -188,7 +188,7 @@ async def test_text_is_streamed_while_it_is_written_and_void_text_begins_again()
         assert live[0] is True
 
 
-async def test_a_yes_for_a_thread_is_given_listed_and_taken_back():
+async def test_an_approval_for_a_thread_is_given_listed_and_revoked():
     call = [Call("pay_back", euros=20)]
     lm = ScriptedLM({Credit: [call, {"text": "Paid."}, call, {"text": "Paid."}, call]})
     async with serving(graphs={"credits": credits}, lm=lm) as served:
@@ -212,7 +212,7 @@ async def test_a_yes_for_a_thread_is_given_listed_and_taken_back():
         assert await turn("three") == "waiting"
 
 
-async def test_a_thread_has_its_turns_and_no_stranger_may_add_one():
+async def test_a_thread_has_its_turns_and_no_other_user_may_add_one():
     lm = ScriptedLM([{"text": "Hello."}, {"text": "Fine."}])
     async with serving(graphs={"talk": talk}, lm=lm, visible="own") as served:
         for question in ("Hi", "How are you?"):
@@ -247,7 +247,7 @@ async def test_a_thread_has_its_turns_and_no_stranger_may_add_one():
         assert (await served.get("/threads"))["threads"] == []
 
 
-async def test_threads_are_listed_with_one_look_at_each_however_many_turns_it_has():
+async def test_listing_threads_reads_each_thread_once():
     looks: list[str] = []
 
     class Counting(MemoryJournal):
@@ -284,7 +284,7 @@ async def test_the_same_request_twice_at_once_starts_one_run():
     assert (await served.journal.read("once")).info.standing() == "interrupted"
 
 
-async def test_an_answer_says_what_fits_and_who_has_answered_what():
+async def test_refused_answers_have_the_field_or_who_answered():
     async with serving(graphs={"quantities": quantities}) as served:
         run = await served.post("/graphs/quantities/runs?wait=10", {"start": {}, "run_id": "q"})
         gate = run["waiting"][0]["gate"]
@@ -415,7 +415,7 @@ async def test_two_runs_are_compared_by_place():
         assert (await served.get("/compare?a=a&b=a&same=true"))["total"] == 2
 
 
-async def test_a_replay_tells_whether_the_code_goes_the_same_way():
+async def test_a_replay_shows_whether_the_code_takes_the_same_path():
     async with serving() as served:
         await served.start(count=2, run_id="one")
         replay = await served.post("/runs/one/replay")
@@ -469,7 +469,7 @@ class HouseModel(Backend):
         return Answer(text, Usage(1, 100, 20, cost=None))
 
 
-async def test_what_an_llm_was_asked_has_prompts_attempts_and_an_unknown_cost_of_null():
+async def test_a_call_has_prompts_attempts_and_an_unknown_cost_of_null():
     async with serving(graphs={"talk": talk}, lm=HouseModel()) as served:
         body = {"start": {"question": "Weather?"}, "run_id": "one"}
         await served.post("/graphs/talk/runs?wait=10", body)

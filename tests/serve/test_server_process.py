@@ -217,9 +217,7 @@ def test_clients_that_come_back_miss_nothing_when_the_server_is_killed(tmp_path:
 
 
 @pytest.mark.parametrize("mounted", [False, True], ids=["alone", "mounted"])
-def test_a_server_that_is_told_to_stop_ends_its_streams_and_cancels_no_run(
-    tmp_path: Path, mounted: bool
-):
+def test_a_server_that_stops_ends_its_streams_and_cancels_no_run(tmp_path: Path, mounted: bool):
     port = free_port()
     with client_of(port) as client, ThreadPoolExecutor() as threads:
         with served(tmp_path, port, mounted=mounted) as process:

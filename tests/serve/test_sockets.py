@@ -81,7 +81,7 @@ async def test_a_feed_is_left_and_a_wrong_one_says_what_is_wrong():
         assert messages[-1]["end"] == "reset"
 
 
-async def test_a_client_is_asked_now_and_then_whether_it_is_there(monkeypatch: pytest.MonkeyPatch):
+async def test_clients_get_pings(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("bae.serve.live.HEARTBEAT", 0.01)
     async with serving() as served, asyncio.timeout(20), connect(served.ws()) as socket:
         await say(socket, {"token": TOKEN})

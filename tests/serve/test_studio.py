@@ -325,7 +325,7 @@ def test_a_file_of_logins_that_is_damaged_says_what_to_do(tmp_path: Path):
 # What the page is told
 
 
-async def test_the_page_is_told_what_it_may_do_with_which_graphs(tmp_path: Path):
+async def test_the_page_gets_its_rights_and_graphs(tmp_path: Path):
     async with open_studio(tmp_path, lm="local") as studio:
         told = await studio.get("/api/studio")
     assert (told["user"], told["can"]) == ("ana", ["admin", "answer", "edit", "read", "run"])

@@ -219,7 +219,7 @@ def run_bae(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_token_of_ones_own_is_for_scripts(folder: Path):
+def test_a_given_token_is_for_scripts(folder: Path):
     started = studio(folder, "app.py", "--port", "0", BAE_STUDIO_TOKEN=TOKEN)
     with started as (told, _), client_of(told, TOKEN) as client:
         assert client.get("/api/runs").status_code == 200
@@ -236,7 +236,7 @@ def test_open_has_the_browser_open_the_link(folder: Path):
         assert (folder / "opened").read_text() == told["link"]
 
 
-def test_a_place_where_logins_cannot_be_kept_is_no_reason_not_to_start(folder: Path):
+def test_a_studio_starts_without_a_place_for_logins(folder: Path):
     (folder / "state").write_text("a file where the folder should be")
     with studio(folder, "app.py", "--port", "0") as (told, process):
         assert log_in(told)

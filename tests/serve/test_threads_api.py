@@ -49,7 +49,7 @@ def turn(run_id: str, text: str, thread: str = "ana") -> dict[str, Any]:
     return {"run_id": run_id, "thread": thread, "start": {"text": text}}
 
 
-async def test_a_turn_tells_its_fields_tool_calls_and_reply():
+async def test_a_turn_shows_its_fields_tool_calls_and_reply():
     call = Call("look_up", number="A-17")
     async with serving(**replies(call, {"text": "A lamp."})) as served:
         await served.post("/graphs/support/runs?wait=10", turn("one", "What is A-17?"))
@@ -123,7 +123,7 @@ async def test_a_tool_call_that_waits_says_what_the_tool_takes_and_later_who_app
         ]
 
 
-async def test_a_turn_tells_what_the_model_has_thought_where_the_journal_keeps_that():
+async def test_a_turn_shows_the_thoughts_that_the_journal_keeps():
     thinks = Streamed({"text": "Hello."}, thinking="They greet me.")
     for keeps, thoughts in ((True, ["They greet me."]), (False, [])):
         journal = MemoryJournal(thinking=keeps)

@@ -56,7 +56,7 @@ MESSAGE: Final = "ag_ui_message"
 """The key in the metadata of a run for the id of the message that began the turn."""
 _OVER: Final = ("ended", "failed", "cancelled")
 _STALE: Final = ("bae-gate-answered", "bae-gate-cancelled", "bae-gate-timeout", "bae-gate-unknown")
-"""Codes of errors for answers to questions that are not open any more."""
+"""Codes of errors for answers to closed questions."""
 _BUSY: Final = "a run without messages follows the turn; POST /runs/R/cancel cancels it"
 
 

@@ -201,7 +201,7 @@ class API:
         self._gatekeeper.check_host(request)
 
     async def known_user(self, request: HTTPConnection) -> User | None:
-        """The user of a request; None where nobody is authenticated."""
+        """The user of a request; None without a valid token."""
         return await self._auth(request)
 
     def may_see(self, user: User, info: RunInfo) -> bool:
@@ -281,7 +281,7 @@ class API:
         try:
             return await self._answer(request)
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # the client has gone
         except Exception as error:
             return make_refusal(error, request.url.path).response()
 

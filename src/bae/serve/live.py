@@ -293,7 +293,7 @@ class _Connection:
         """Close the connection of a user who has logged out, or whose token has expired."""
         try:
             if await self._api.known_user(self._identity) is None:
-                self._finish(_NO_TOKEN, "the token is not valid any more")
+                self._finish(_NO_TOKEN, "the token has become invalid")
         except Exception as error:  # of the hook
             if not self._over.done():
                 self._over.set_exception(error)

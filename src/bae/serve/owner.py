@@ -207,7 +207,7 @@ class RunOwner:
             raise Refused(
                 500,
                 "bae-serve-closed",
-                "the API is not open, so nobody would own the run",
+                "the API is not open, so no process would own the run",
                 "open it with the application: FastAPI(lifespan=api.open)",
             )
         if len(self._tasks) >= self._at_once:

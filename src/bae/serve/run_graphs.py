@@ -261,7 +261,7 @@ def _fork_form(stored: StoredRun, graph: Graph[Any, Any], at: int, cut: int) -> 
         raise Refused(
             409,
             "bae-run-changed",
-            f"the graph {graph.name} has no class {node.name} any more",
+            f"the graph {graph.name} no longer has the class {node.name}",
             "fork at a node whose class is there, or serve the code that the run began with",
             run_id=run_id,
         )

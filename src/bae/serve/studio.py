@@ -90,7 +90,7 @@ class LogoutBody(Form):
 
 
 class LogoutView(BaseModel):
-    """The token is not valid any more."""
+    """The result of a logout: the token is invalid."""
 
     logged_out: bool = True
 
