@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from urllib.parse import urlsplit
@@ -10,7 +11,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from bae.serve import server
-from serving import TOKEN, held, serving
+from serving import TOKEN, Served, held, serving
 
 HEAD = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n"
 CLOSE = b"connection: close\r\n\r\n"
@@ -20,7 +21,11 @@ CLOSE = b"connection: close\r\n\r\n"
 async def open_pipe(
     url: str, sent: bytes = b""
 ) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+    plain = socket.socket()
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)  # little is received unread
+    plain.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(plain, ("127.0.0.1", urlsplit(url).port))
+    reader, writer = await asyncio.open_connection(sock=plain)
     try:
         writer.write(sent)
         yield reader, writer
@@ -28,6 +33,13 @@ async def open_pipe(
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
+
+
+async def wait_for_checks(served: Served, count: int) -> None:
+    """Wait until so many silent connections, one after the other, were closed."""
+    for _ in range(count):
+        async with open_pipe(served.url) as (pipe, _):
+            assert await pipe.read() == b""
 
 
 @pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"\r\n" + HEAD], ids=range(3))
@@ -42,20 +54,39 @@ async def test_a_connection_without_a_complete_request_is_closed(
 
 async def test_streams_outlive_the_time_for_a_request(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.1)
-    async with serving() as served, asyncio.timeout(20), connect(served.ws()) as socket:
+    async with serving() as served, asyncio.timeout(20), connect(served.ws()) as feed:
         body = {"run_id": "long", "start": {"name": "long"}}
         await served.post("/graphs/slow/runs", body)
-        await socket.send(json.dumps({"token": TOKEN, "sub": 1, "feed": "runs"}))
+        await feed.send(json.dumps({"token": TOKEN, "sub": 1, "feed": "runs"}))
         events = served.events("long")
         kinds = [(await anext(events))[0]]
-        for _ in range(2):
-            async with open_pipe(served.url) as (pipe, _):
-                assert await pipe.read() == b""
+        await wait_for_checks(served, 2)
         held["long"].set()
         kinds += [kind async for kind, _, _ in events]
         assert (kinds[0], kinds[-1]) == ("record", "end")
-        await socket.send(json.dumps({"sub": 1, "feed": "runs"}))
-        assert json.loads(await socket.recv())["sub"] == 1
+        await feed.send(json.dumps({"sub": 1, "feed": "runs"}))
+        assert json.loads(await feed.recv())["sub"] == 1
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_long_answer_is_sent_for_as_long_as_the_client_reads(
+    reads: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.05)
+    async with serving() as served, asyncio.timeout(20):
+        octets = {"content-type": "application/octet-stream"}
+        sent = await served.client.post("/files", content=b"text" * 4_000_000, headers=octets)
+        request = f"GET /files/{sent.json()['hash']} HTTP/1.1\r\nhost: localhost\r\n"
+        request += f"authorization: Bearer {TOKEN}\r\n\r\n"
+        async with open_pipe(served.url, request.encode()) as (pipe, _):
+            await pipe.readuntil(b"\r\n\r\n")
+            if not reads:
+                await wait_for_checks(served, 3)
+            with suppress(ConnectionError):
+                size = 0
+                while data := await pipe.read(1 << 16):
+                    size += len(data)
+            assert (size == 16_000_000) is reads
 
 
 async def test_connections_beyond_the_bound_are_closed_at_once(monkeypatch: pytest.MonkeyPatch):

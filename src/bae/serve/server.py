@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 CLOSE_SECONDS: Final = 2.0
 """How long connections may take to end when the server stops."""
 REQUEST_SECONDS: Final = 15.0
-"""How long a connection may be open without a complete request."""
+"""How long a connection may be open while its client sends no complete request, or reads nothing of
+an answer."""
 MOST_CONNECTIONS: Final = 1_000
 """How many connections there may be at once; fewer where the process may open few files."""
 BACKLOG: Final = 256
@@ -103,8 +104,8 @@ class _Server(uvicorn.Server):
 
 
 class _HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """A connection that is closed if its client sends no complete request, and at once if there are
-    too many."""
+    """A connection that is closed if its client sends no complete request or reads no answer, and
+    at once if there are too many connections."""
 
     connections: set[Any]
     cycle: Any
@@ -116,17 +117,19 @@ class _HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         if len(self.connections) > _most_connections():
             transport.abort()
         else:
-            self.loop.call_later(REQUEST_SECONDS, self._close_idle, None)
+            self.loop.call_later(REQUEST_SECONDS, self._close_idle, (None, 0))
 
-    def _close_idle(self, last: Any) -> None:
-        """Close the connection unless a request came after the request `last`."""
+    def _close_idle(self, last: tuple[Any, int]) -> None:
+        """Close the connection if nothing has changed since the last check: its newest request,
+        and the bytes that the client has yet to read."""
         if self not in self.connections:  # closed, or a WebSocket now
             return
-        is_idle = self.cycle is None or self.cycle.response_complete
-        if is_idle and self.cycle is last:
+        state = self.cycle, self.transport.get_write_buffer_size()
+        is_answered = self.cycle is None or self.cycle.response_complete
+        if is_answered and state == last:
             self.transport.abort()
         else:
-            self.loop.call_later(REQUEST_SECONDS, self._close_idle, self.cycle)
+            self.loop.call_later(REQUEST_SECONDS, self._close_idle, state)
 
 
 def _most_connections() -> int:
