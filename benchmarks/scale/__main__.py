@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         say("steps")
         results = asyncio.run(measure_steps(url, settings))
         say("workers")
-        counts = (60, 20) if options.quick else (300, 100)
+        counts = (60, 20) if options.quick else (300, 50)
         results += asyncio.run(measure_fleets(url, address, *counts))
     verdicts = [verdict for result in results for verdict in result.verdicts]
     print(where, *(result.markdown() for result in results), sep="\n\n")

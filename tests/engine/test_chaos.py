@@ -94,6 +94,23 @@ async def test_runs_end_when_workers_and_the_database_are_killed_and_workers_sta
     assert found.again <= 13 * fleet.concurrency
 
 
+@pytest.mark.slow
+async def test_nothing_is_repeated_when_the_database_is_away_for_three_leases(
+    address: str, database: PostgresServer, where: str, tmp_path: Path
+):
+    async with open_journal(where, LEASE) as journal:
+        more: Any = {"lease": LEASE, "address": address, "seconds": 0.3}
+        async with fleet_of(3, tmp_path, where, **more) as fleet:
+            ids = await submit_orders(journal, 50, engine_at(address))
+            await fleet.until_effects(40)
+            database.kill()
+            await asyncio.sleep(3 * LEASE)  # the lease is a time
+            await asyncio.to_thread(database.start)
+            await all_ended(fleet, journal, ids, 120)
+        found = await repeats(fleet, journal, ids)
+    assert (found.again, found.after_stored, found.missing) == (0, [], [])
+
+
 async def stand_still(fleet: Fleet, random: Random) -> None:
     """Stop a worker for longer than its lease, and let it continue."""
     worker = random.choice(fleet.workers)

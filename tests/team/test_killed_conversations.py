@@ -15,7 +15,7 @@ import pytest
 
 from bae.journal import SQLiteJournal, list_questions
 from bae.team.store import Store
-from bae.team.worker import ATTEMPT
+from bae.team.workspaces import ATTEMPT
 from bounded import BOUND
 from git_repositories import git, left_over
 from killed_conversation import CALLS, QUESTION

@@ -1,4 +1,4 @@
-"""`Engine`: what hands the runs of a journal to workers."""
+"""`Engine`: the protocol of a service that hands the runs of a journal to workers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Engine(ABC):
 
     @abstractmethod
     async def dispatch(self, run_id: str, graph: str, *, delay: float = 0.0) -> None:
-        """Have a worker look at a run: one that was submitted, or whose gate was answered. It may
-        be looked at already. A run that is new begins in `delay` seconds."""
+        """Have a worker look at a run, because it was submitted or a gate of it was answered. A
+        worker may be looking at it already. A new run begins in `delay` seconds."""
 
     @abstractmethod
     async def serve(self, worker: Worker) -> None:
-        """Have the worker carry out runs, `await worker.carry_out(run_id, graph)`, until
-        `worker.stopping` is set. Return after the last of them is over."""
+        """Call `await worker.carry_out(run_id, graph)` for each run, until `worker.stopping` is
+        set. Return after the last call has returned."""
 
     async def status(self) -> dict[str, Any]:
-        """What the engine itself reports, for `bae engine status`: plain JSON."""
+        """Facts about the engine for `bae engine status`, as JSON."""
         return {}
 
     async def close(self) -> None:  # noqa: B027 - an engine may hold nothing open
-        """Close what is open."""
+        """Close connections and other resources."""

@@ -1,4 +1,4 @@
-"""`JournalEngine`: workers look into the journal for runs, and nothing else is needed."""
+"""`JournalEngine`: workers search the journal for runs; no other service is needed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _log = logging.getLogger("bae")
 
 
 class JournalEngine(Engine):
-    """Workers that look into the journal every `poll` seconds. It needs no other service: a
-    `SQLiteJournal` for the workers of one machine, a `PostgresJournal` for those of many."""
+    """Has workers search the journal every `poll` seconds. It needs no other service. Use a
+    `SQLiteJournal` for workers on one machine, a `PostgresJournal` for workers on several."""
 
     def __init__(self, *, poll: float = 1.0) -> None:
         if not poll > 0:
@@ -32,13 +32,13 @@ class JournalEngine(Engine):
         self.poll = poll
 
     async def dispatch(self, run_id: str, graph: str, *, delay: float = 0.0) -> None:
-        """Nothing: the run is in the journal, where a worker finds it."""
+        """Do nothing: a worker finds the run in the journal."""
 
     async def serve(self, worker: Worker) -> None:
-        """Carry out what is ready, until the worker stops."""
+        """Carry out ready runs until the worker stops."""
         ready = ReadyRuns(worker.journal, [*worker.graphs])
         bell = asyncio.Event()
-        found: deque[RunInfo] = deque()
+        ready_infos: deque[RunInfo] = deque()
         next_look = 0.0
         failures = 0
         async with asyncio.TaskGroup() as group:
@@ -48,18 +48,18 @@ class JournalEngine(Engine):
                 if worker.free and (now := monotonic()) >= next_look:
                     limit = 2 * worker.concurrency
                     try:
-                        found = deque(await ready.find(limit, worker.run_ids))
+                        ready_infos = deque(await ready.find(limit, worker.run_ids))
                         failures = 0
                     except Exception as error:  # a store may raise anything, and is asked again
                         failures += 1
                         _log.warning("the journal could not be searched: %s", describe(error))
                     next_look = now + min(self.poll * 2**failures, _LONGEST_PAUSE)
                     next_look += self.poll * uniform(-0.2, 0.2)  # workers look at other times
-                is_known = bool(found)
-                for _ in range(min(worker.free, len(found))):
-                    group.create_task(self._carry_out(worker, ready, found.popleft(), bell))
+                had_runs = bool(ready_infos)
+                for _ in range(min(worker.free, len(ready_infos))):
+                    group.create_task(self._carry_out(worker, ready, ready_infos.popleft(), bell))
                 await asyncio.sleep(0)  # the runs are in progress before their number is asked
-                if is_known and not found:
+                if had_runs and not ready_infos:
                     next_look = 0.0  # there may be more
                 pause = next_look - monotonic() if worker.free else self.poll
                 if pause > 0:

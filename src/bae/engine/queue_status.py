@@ -1,4 +1,4 @@
-"""`queue_status`: how many runs wait, since when, and who works on the others."""
+"""`queue_status`: how many runs wait, for how long, and which processes work on the others."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ class QueueStatus:
 async def queue_status(journal: Journal, graphs: Collection[str] = ()) -> QueueStatus:
     """The runs of a journal that have not ended: of some graphs, or of all. It reads the entry of
     each."""
-    found = QueueStatus()
-    for status in _OPEN:
-        async for info in journal.every_run(status=status):
+    status = QueueStatus()
+    for listed in _OPEN:
+        async for info in journal.every_run(status=listed):
             if graphs and info.graph not in graphs:
                 continue
             now = time()
             standing = info.standing(now)
             if standing == "queued" and not info.is_due(now):
-                found.delayed[info.graph] += 1
+                status.delayed[info.graph] += 1
                 continue
-            getattr(found, standing)[info.graph] += 1
+            getattr(status, standing)[info.graph] += 1
             if standing == "running":
-                found.owners[info.owner or ""] += 1
+                status.owners[info.owner or ""] += 1
                 continue
             if standing == "waiting" and info.can_continue(now):
-                found.ready[info.graph] += 1
+                status.ready[info.graph] += 1
             since = info.started if standing == "queued" else info.updated
-            found.oldest[standing] = max(found.oldest.get(standing, 0.0), now - since)
-    return found
+            status.oldest[standing] = max(status.oldest.get(standing, 0.0), now - since)
+    return status

@@ -36,9 +36,9 @@ class ReadyRuns:
         self._skipped[info.run_id] = info.change, until
 
     async def find(self, limit: int, busy: Collection[str] = ()) -> list[RunInfo]:
-        """At most `limit` runs, without those that are `busy` here. Several workers look at the
-        same time, so a worker takes some of those that are ready, and the oldest ones soon."""
-        found: list[RunInfo] = []
+        """At most `limit` ready runs that are not `busy` here. Workers search at the same time, so
+        each takes a random part of the oldest ready runs."""
+        candidates: list[RunInfo] = []
         for graph in self._graphs:
             wanted = max(2 * limit, _PAGE)
             parked = await self._find_parked(graph)
@@ -49,11 +49,11 @@ class ReadyRuns:
                         break
                     if info.is_due() and self._is_free(info, busy):
                         ready.append(info)
-            found += ready
-        shuffle(found)
-        for info in found[:limit]:  # what becomes of it changes it
+            candidates += ready
+        shuffle(candidates)
+        for info in candidates[:limit]:  # a worker takes it, which changes its entry
             self._parked.pop(info.run_id, None)
-        return found[:limit]
+        return candidates[:limit]
 
     async def _pages(self, status: Listed, graph: str) -> AsyncIterator[RunInfo]:
         """The runs of a status, those that changed first at the beginning."""

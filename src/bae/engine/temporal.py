@@ -85,7 +85,7 @@ class TemporalEngine(Engine):
         )
 
     async def serve(self, worker: Worker) -> None:
-        """Carry out what Temporal hands out, until the worker stops."""
+        """Carry out the runs that Temporal hands out, until the worker stops."""
         async with asyncio.TaskGroup() as group:
             stopping = group.create_task(worker.stopping.wait())
             client = await self._connect_until(stopping)
@@ -97,16 +97,16 @@ class TemporalEngine(Engine):
             sweeping.cancel()
 
     async def status(self) -> dict[str, Any]:
-        """What Temporal has: open workflows, and whether a worker is there for them."""
+        """Where Temporal is, and how many workflows are open."""
         client = await self._connected()
         wanted = f'WorkflowType = "bae.run" AND TaskQueue = "{self.task_queue}"'
-        found = await client.count_workflows(f'{wanted} AND ExecutionStatus = "Running"')
+        counted = await client.count_workflows(f'{wanted} AND ExecutionStatus = "Running"')
         return {
             "name": "temporal",
             "address": client.service_client.config.target_host,
             "namespace": client.namespace,
             "task_queue": self.task_queue,
-            "open_workflows": found.count,
+            "open_workflows": counted.count,
         }
 
     # The connection.
@@ -168,7 +168,7 @@ class TemporalEngine(Engine):
         )
 
     async def _sweep(self, worker: Worker) -> None:
-        """Give Temporal the runs that the journal has and that nobody works on."""
+        """Give Temporal the ready runs of the journal that no process works on."""
         ready = ReadyRuns(worker.journal, [*worker.graphs])
         given: dict[str, float] = {}
         while True:
@@ -191,7 +191,7 @@ def workflow_id(run_id: str) -> str:
 
 
 def _reported(outcome: WorkOutcome) -> dict[str, Any]:
-    """What the workflow is told. An error has Temporal try again, here or in another worker."""
+    """The outcome for the workflow. An error has Temporal try again, here or in another worker."""
     from temporalio.exceptions import ApplicationError
 
     if outcome.kind in ("over", "waiting"):
@@ -226,8 +226,8 @@ async def _heartbeats(every: float) -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def _running(worker: TemporalWorker) -> AsyncGenerator[None]:
-    """Have a worker of Temporal run inside the block. At its end it takes nothing new, and what it
-    does is waited for."""
+    """Run a worker of Temporal inside the block. At the end of the block it takes no more tasks,
+    and its tasks in progress are waited for."""
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
         try:

@@ -43,8 +43,8 @@ _log = logging.getLogger("bae")
 
 @dataclass(frozen=True, slots=True)
 class WorkerGraph:
-    """A graph that a worker carries out, with what its runs need here: the LM, and in `given` the
-    secrets that no journal stores, as `{"Login.token": SecretStr(…)}`."""
+    """A graph for a worker, with the LM of its runs and with `given`, the secrets that no journal
+    stores: `{"Login.token": SecretStr(…)}`."""
 
     graph: Graph[Any, Any]
     lm: LM | str | None = None
@@ -53,7 +53,7 @@ class WorkerGraph:
 
 @dataclass(frozen=True, slots=True)
 class WorkOutcome:
-    """What came of a run that a worker was to carry out.
+    """The outcome of one attempt to carry out a run.
 
     - "over": it has ended, has failed or was cancelled; `error` says why it failed.
     - "waiting": it waits for a person, or for a time `after` so many seconds.
@@ -69,18 +69,19 @@ class WorkOutcome:
 
 
 class Worker:
-    """Carries out the runs of graphs that a journal has: `await Worker(graph, journal=…).run()`.
+    """Carries out the runs of some graphs in a journal: `await Worker(graph, journal=…).run()`.
 
-    - `graphs` are graphs, or each a `WorkerGraph` with its own LM and secrets; `lm` is for the
-      others.
-    - `engine` says which runs; without one the worker looks into the journal (`JournalEngine`).
-    - `concurrency` is how many runs are in progress here at once.
-    - `retries` is how often a run is tried again after an error that may pass, as an LM that is
-      busy (`error.retryable`), with growing pauses. A journal that is away is waited for.
-    - `most_deaths` is how many processes may die while they work on the same step of a run. After
-      that the run has failed with `bae-run-poisoned`.
+    - `graphs` are graphs or `WorkerGraph`s. A `WorkerGraph` brings its own LM and secrets; the
+      other graphs use `lm`.
+    - `engine` hands runs to the worker. The default is a `JournalEngine`, which searches the
+      journal.
+    - `concurrency` is the number of runs in progress here at once.
+    - `retries` is how often a run is tried again after an error that may pass, such as a busy LLM
+      (`error.retryable`), with growing pauses. While the journal is away, the worker waits.
+    - `most_deaths` is how many processes may die at the same step of a run. Then the run fails
+      with `bae-run-poisoned`.
 
-    A run whose classes have changed so that it does not fit is left to a worker with other code.
+    A run that does not fit the classes here is left to a worker with other code.
     """
 
     def __init__(
@@ -155,9 +156,9 @@ class Worker:
         self.stopping.set()
 
     async def carry_out(self, run_id: str, graph: str, info: RunInfo | None = None) -> WorkOutcome:
-        """Begin or resume a run, and return what came of it. `info` is its entry, if it was read
-        a moment ago. An engine calls this; only what is a fault of the program is raised. If it is
-        cancelled, the run is handed over."""
+        """Begin or resume a run, and return the outcome. An engine calls this. Pass `info`, the
+        entry of the run, if you read it a moment ago. Errors of the run are in the outcome and not
+        raised. If this call is cancelled, the run is handed over."""
         worked = self.graphs.get(graph)
         if worked is None:
             return WorkOutcome("unfit")
@@ -205,7 +206,7 @@ class Worker:
             return await self._outcome_of(error, run_id, attempts)
 
     async def _survives(self, run_id: str, worked: WorkerGraph, attempts: Attempts) -> bool:
-        """Store that a process died at work on a run; whether the run may be tried again."""
+        """Store that the process of a run died. False if the run is ended as poison."""
         await note_death(self.journal, run_id, attempts)
         if attempts.deaths < self.most_deaths:
             return True
@@ -266,22 +267,22 @@ class Worker:
 
 def is_retryable(error: BaseException) -> bool:
     """Whether trying again may help: the error, or one that it was caused by, says so."""
-    found: BaseException | None = error
-    while found is not None:
-        if getattr(found, "retryable", False):
+    current: BaseException | None = error
+    while current is not None:
+        if getattr(current, "retryable", False):
             return True
-        found = found.cause if isinstance(found, BaeError) else found.__cause__
+        current = current.cause if isinstance(current, BaeError) else current.__cause__
     return False
 
 
 def _retry_after(error: BaseException) -> float:
     """The seconds for which a provider asks to wait."""
-    found: BaseException | None = error
-    while found is not None:
-        after: float | None = getattr(found, "retry_after", None)
+    current: BaseException | None = error
+    while current is not None:
+        after: float | None = getattr(current, "retry_after", None)
         if after is not None:
             return after
-        found = found.cause if isinstance(found, BaeError) else found.__cause__
+        current = current.cause if isinstance(current, BaeError) else current.__cause__
     return 0.0
 
 

@@ -16,7 +16,7 @@ from bae.team.desk import Desk, Try, get_desk
 from bae.team.edits import find_refused
 from bae.team.events import CommitCreated
 from bae.team.files import delete_folder, make_accessible
-from bae.team.git import BRANCHES, shown_path
+from bae.team.git import shown_path
 from bae.team.models import Task, bounded
 from bae.team.programs import CodingProgram, EndedTurn, ProgramError, ProgramEvent, TurnEnd
 from bae.team.task_context import FROM_PEOPLE
@@ -85,7 +85,7 @@ class _Turn:
         if self.progress.mark == self.mark:
             return self.progress.result
         workspace = await self.desk.worker.workspace(self.desk.task)
-        commit = await self._find_commit(workspace)
+        commit = await workspace.find_attempt(self.mark)
         if commit is None:
             return None
         files = await self.desk.bench.repository.changed_files(f"{commit}^", commit)
@@ -191,16 +191,11 @@ class _Turn:
         problems = await asyncio.to_thread(find_refused, *args)
         if problems:
             return (), _LEFT.format(bounded("\n".join(f"- {each}" for each in problems), 4000))
-        title = " ".join(task.title.split()).replace(_ATTEMPT, "")
-        commit = await workspace.commit(names, f"{title}\n\n{_ATTEMPT} {self.mark}\n")
+        commit = await workspace.commit_attempt(names, task.title, self.mark)
         files = tuple(map(shown_path, names))
         if commit:
             await self.desk.bench.emit(CommitCreated(task.project_id, task.id, commit, files))
         return files if commit else (), ""
-
-    async def _find_commit(self, workspace: Workspace) -> str | None:
-        within = f"{workspace.base}..{BRANCHES}{self.desk.task.branch}"
-        return await self.desk.bench.repository.find_commit(f"{_ATTEMPT} {self.mark}", within)
 
     async def _save(self, **changed: object) -> None:
         self.progress = self.progress.model_copy(update=changed)
@@ -253,7 +248,6 @@ def _write_progress(folder: Path, text: str) -> None:
     new.replace(folder / _PROGRESS)
 
 
-_ATTEMPT: Final = "Bae-Attempt:"
 _PROGRESS: Final = "progress.json"
 _SHOWN_ACTIVITY: Final = 200
 _READ_BY_ITSELF: Final = ("# Files\n", "# Files of the repository\n")

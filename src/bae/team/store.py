@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from pathlib import Path
 from time import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from weakref import WeakValueDictionary
 
@@ -121,12 +120,7 @@ class Store:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def sending_to(self, ws_manager: Broadcaster | None) -> Self:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from os import PathLike, urandom
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self, cast, overload
 
 from bae import LM, BaeError
@@ -43,8 +42,6 @@ from bae.team.worker_runs import run_task
 from bae.team.workspaces import SetupError, Workspace
 
 _log = logging.getLogger(__name__)
-ATTEMPT: Final = "Bae-Attempt:"
-"""The line of a commit message that names the attempt whose edits it holds."""
 
 
 class WorkerAgent:
@@ -189,15 +186,12 @@ class WorkerAgent:
         that were committed with the same `mark` are not applied again."""
         bench = await self.open()
         workspace = await self.workspace(task)
-        trailer = f"{ATTEMPT} {mark}\n" if mark else ""
-        within = f"{workspace.base}..{BRANCHES}{task.branch}"
-        if mark and (done := await bench.repository.find_commit(trailer.rstrip(), within)):
+        if mark and (done := await workspace.find_attempt(mark)):
             return await bench.repository.changed_files(f"{done}^", done)
         await workspace.restore("left before new edits")
         changes = await apply_answer(workspace.path, answer, workspace.submodules)
         files = tuple(change.path for change in changes)
-        title = " ".join(task.title.split()).replace(ATTEMPT, "")
-        commit = await workspace.commit(files, f"{title}\n\n{trailer}")
+        commit = await workspace.commit_attempt(files, task.title, mark)
         if commit:
             await bench.emit(CommitCreated(task.project_id, task.id, commit, files))
         return files
@@ -340,12 +334,7 @@ class WorkerAgent:
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await finish_despite_cancel(self.close())
 
 
@@ -459,9 +448,9 @@ async def _begin_alone(bench: Workbench, task_id: int) -> None:
     for blocker in await store.blockers(task.project_id, open_only=True):
         if blocker.task_id == task_id:
             await store.answer_blocker(blocker.id, "No answer: it is tried again.")
-    if task.status not in (TaskStatus.READY, TaskStatus.IN_PROGRESS, *_MERGED):
+    if task.status not in (TaskStatus.READY, TaskStatus.IN_PROGRESS, TaskStatus.COMPLETED):
         await store.move(task_id, task.status, TaskStatus.READY)
-    if task.status not in (TaskStatus.IN_PROGRESS, *_MERGED):
+    if task.status not in (TaskStatus.IN_PROGRESS, TaskStatus.COMPLETED):
         base = await (await bench.features.branch_of(task)).head()
         await store.move(task_id, TaskStatus.READY, TaskStatus.IN_PROGRESS, base=base)
 
@@ -481,9 +470,6 @@ async def _store_alone(bench: Workbench, result: TaskResult) -> None:
     reason = result.error or result.question or ""
     after = TaskStatus(result.status)
     await _end_alone(bench, result.task_id, after, reason, result.commit)
-
-
-_MERGED: Final = (TaskStatus.COMPLETED,)
 
 
 async def _find_stored(store: Store, values: Mapping[str, Any]) -> Task:

@@ -43,6 +43,8 @@ from bae.team.models import TeamError, bounded, strip_escapes
 from bae.team.sandbox import Ran
 from bae.team.test_runs import write_command
 
+ATTEMPT: Final = "Bae-Attempt:"
+"""The line of a commit message that names the attempt whose edits it holds."""
 TRAILER: Final = "Bae-Task:"
 _PREFIX: Final = "bae."
 _CHECK: Final = _PREFIX + "check-"
@@ -124,6 +126,18 @@ class Workspace:
         if INCLUDE in (named_path(path).casefold() for path in paths):
             raise WorkspaceError(f"{INCLUDE} says what a worktree gets: only the user changes it")
         return await self.repository.commit(self.checkout, paths, message)
+
+    async def commit_attempt(self, paths: Sequence[str], title: str, mark: str) -> str | None:
+        """Commit the files of an attempt with its mark, if it has one."""
+        title = " ".join(title.split()).replace(ATTEMPT, "")
+        return await self.commit(
+            paths, f"{title}\n\n{ATTEMPT} {mark}\n" if mark else f"{title}\n\n"
+        )
+
+    async def find_attempt(self, mark: str) -> str | None:
+        """The commit with the mark of an attempt."""
+        within = f"{self.base}..{await self.head()}"
+        return await self.repository.find_commit(f"{ATTEMPT} {mark}", within)
 
     async def uncommitted(self) -> tuple[str, ...]:
         """The files that were changed, added or removed since the last commit, without files that
