@@ -9,6 +9,7 @@ import { client, inboxQuery } from "./api/queries.ts";
 import type { RunRow } from "./api/types.ts";
 import { useStudio } from "./studio.tsx";
 import { toggleTheme } from "./theme.ts";
+import { Copy } from "./ui/basics.tsx";
 import { Icon, type IconName } from "./ui/icons.tsx";
 import { Dialog } from "./ui/overlays.tsx";
 import { useSoon } from "./ui/soon.ts";
@@ -120,19 +121,20 @@ function Banners() {
       )}
       {studio.read_only !== null && !location.startsWith("/team") && (
         <div className="banner quiet">
-          Read-only: {studio.read_only.reason} <code>{studio.read_only.command}</code>
+          Read-only: {studio.read_only.reason}. To start, answer and fork runs: <code>{studio.read_only.command}</code> <Copy text={studio.read_only.command} />
         </div>
       )}
     </>
   );
 }
 
-/** What changed while the connection was lost is read when it is there again. */
+/** After a lost connection, data is read again. The list of runs is not: its feed continues where it
+ *  stopped, so that no row moves. */
 function useReconnected(): void {
   const connection = useConnection();
   const wasLost = useRef(false);
   useEffect(() => {
-    if (connection === "open" && wasLost.current) void client.invalidateQueries();
+    if (connection === "open" && wasLost.current) void client.invalidateQueries({ predicate: ({ queryKey }) => queryKey[0] !== "run-list" });
     wasLost.current = connection === "lost" || (wasLost.current && connection !== "open");
   }, [connection]);
 }

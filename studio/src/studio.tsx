@@ -20,7 +20,8 @@ export function useStudio(): StudioView {
 export function useMay(verb: StudioView["can"][number]): { may: boolean; why: string } {
   const studio = useStudio();
   if (studio.can.includes(verb)) return { may: true, why: "" };
-  return { may: false, why: `${studio.user} may not ${verb}` };
+  const why = studio.read_only === null ? `${studio.user} may not ${verb}` : `This studio is read-only. Start: ${studio.read_only.command}`;
+  return { may: false, why };
 }
 
 /** Whether runs of a graph can be started, resumed and forked here, and if not, which command helps. */

@@ -123,12 +123,15 @@ async def test_a_page_reconnects_when_the_server_is_back_and_shows_what_it_misse
         SQLiteJournal(path) as journal,
         open_studio(hello, journal=journal, port=port, logins=logins) as opened,
     ):
+        await hello.arun(Hello(text="before"), journal=journal, run_id="first-1")
         await opened.show(page, "/runs")
+        await page.get_by_role("link", name="first-1").wait_for()
         await page.get_by_text("live", exact=True).wait_for()
     await page.get_by_text("Reconnecting").wait_for()
     async with SQLiteJournal(path) as journal:
         await hello.arun(Hello(text="meanwhile"), journal=journal, run_id="missed-1")
         async with open_studio(hello, journal=journal, port=port, logins=logins):
             await page.get_by_text("Reconnecting").wait_for(state="detached")
-            await page.get_by_text("missed-1").or_(page.get_by_text("1 new run")).first.wait_for()
+            await page.get_by_role("button", name="1 new run").click()
+            await page.get_by_role("link", name="missed-1").wait_for()
     logins.__exit__()

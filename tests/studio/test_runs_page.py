@@ -10,6 +10,7 @@ from pydantic import Field
 
 from bae import Gate, Graph, Node
 from bae.journal import Journal, MemoryJournal
+from bae.serve import User
 from opened_studio import OpenedStudio, open_studio
 
 HOSTILE = '<img src=x onerror="throw 1">'
@@ -235,3 +236,21 @@ async def test_hostile_ids_metadata_and_errors_are_text(page: Any, expect: Any):
         await page.reload()
         heading = page.get_by_role("heading", name="../../etc?x#y 100%")
         await expect(heading).to_be_visible()
+
+
+async def test_without_a_module_the_page_names_the_command_that_enables_actions(
+    page: Any, expect: Any
+):
+    journal, reader = MemoryJournal(), User("ana", frozenset({"read"}))
+    await orders.arun(Order(sku="lamp", count=20), journal=journal, run_id="wait")
+    async with open_studio(
+        journal=journal, user=reader, serve_command="bae studio MODULE --journal runs.db"
+    ) as opened:
+        await opened.show(page, "/inbox")
+        command = "bae studio MODULE --journal runs.db"
+        await expect(page.get_by_text("Read-only: no graph is served.")).to_contain_text(command)
+        question = page.get_by_role("region", name="Question")
+        await expect(question.get_by_text(f"read-only. Start: {command}")).to_be_visible()
+        await page.goto(f"{opened.url}/runs/wait")
+        await expect(page.get_by_role("article", name="Step 1, Approval")).to_be_visible()
+        await expect(page.get_by_role("button", name="Cancel")).to_be_disabled()

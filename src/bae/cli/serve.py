@@ -33,7 +33,7 @@ EPILOG: Final = examples(
     "BAE_SERVE_TOKEN=… bae serve app.py --host 0.0.0.0 --allow-host bae.example.com",
 )
 SHORTEST_TOKEN: Final = 8
-"""Characters of a token that somebody chooses."""
+"""The least characters of a token that the user chooses."""
 
 
 def serve(
@@ -44,21 +44,21 @@ def serve(
         list[str] | None,
         option(
             "--allow-host NAME",
-            "A name under which the server is reached, besides loopback names. Repeatable.",
+            "Another host name of the server, besides the names of loopback. Repeatable.",
         ),
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
         option(
             "--allow-origin ORIGIN",
-            "Pages of another site that may use the API, as http://127.0.0.1:5173. Repeatable.",
+            "A web page of another site that may use the API: http://127.0.0.1:5173. Repeatable.",
         ),
     ] = None,
     token: Annotated[
         str | None,
         option(
             "--token TOKEN",
-            "The token that every request has. Default: a new one, which is printed.",
+            "The token for every request. Default: a new token, which is printed.",
             envvar="BAE_SERVE_TOKEN",
         ),
     ] = None,
@@ -70,9 +70,9 @@ def serve(
 ) -> None:
     """Serve a graph over HTTP: start, follow, answer and inspect its runs.
 
-    Every request has a token, on this machine too. Runs that can continue are resumed: interrupted
-    ones, and those whose gates are answered. When the server is stopped, it takes nothing new and
-    hands over its runs: the next server continues them. The endpoints are in /openapi.json.
+    Every request needs a token, on this machine too. The server resumes interrupted runs, and runs
+    whose gates have answers. A server that stops takes no new runs and hands over its runs: the
+    next server continues them. /openapi.json describes the endpoints.
     """
     need_server()
     from bae.serve import bearer, router
@@ -86,7 +86,7 @@ def serve(
         raise typer.BadParameter(str(error), param_hint="'--allow-origin'") from error
     graph = load_proved(module)
     check_lm(graph, lm, begins=True)
-    # One LM for all runs: a script goes on where it was.
+    # One LM for all runs, so a script continues with its next answer.
     model = lm_with_learned(graph, make_lm(graph, lm, quiet=as_json), optimized)
     file = file_to_write(journal)
     names = (*LOOPBACK, host, *(allow_host or ()))
@@ -116,7 +116,7 @@ def serve(
 
 
 def find_token(given: str | None) -> str:
-    """The token that every request has: the one that was given, or a new one."""
+    """The token for every request: the given token, or a new one."""
     if given is None:
         return secrets.token_urlsafe(24)
     if len(given) < SHORTEST_TOKEN or not given.isascii():

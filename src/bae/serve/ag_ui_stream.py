@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from bae.journal.decoder import off_loop
@@ -25,7 +24,14 @@ from bae.serve.endpoints import ApiCall
 from bae.serve.gates import GatesQuery, list_gates
 from bae.serve.graphs import starts_of
 from bae.serve.problems import Refused, make_refusal
-from bae.serve.records import SEND_SECONDS, ClientGone, batches, close_with_client, sending
+from bae.serve.records import (
+    SEND_SECONDS,
+    ClientGone,
+    EventResponse,
+    batches,
+    close_with_client,
+    sending,
+)
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.views import GateView, UsageView, Value, dump
 from bae.tasks import gone
@@ -54,7 +60,7 @@ class Follow:
     muted: int = -1
 
 
-class AgentStream(Response):
+class AgentStream(EventResponse):
     """The events of one AG-UI run. The stream begins with RUN_STARTED, and with all messages if the
     client has others. It ends with RUN_FINISHED or RUN_ERROR. With an `error` it has no other
     events, unless the error `is_late`. `unused` explains which parts of the request the graph
@@ -71,16 +77,10 @@ class AgentStream(Response):
         is_late: bool = False,
         unused: Sequence[str] = (),
     ) -> None:
-        super().__init__(
-            status_code=200,
-            headers={"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"},
-            media_type="text/event-stream",
-        )
-        del self.headers["content-length"]
+        super().__init__()
         self._call, self._messages, self._error = call, messages, error
         self._to_follow, self._details = follow, details
         self._is_late, self._unused = is_late, unused
-        self._sending = asyncio.Lock()
 
     @property
     def _request(self) -> AgentRequest:

@@ -110,20 +110,27 @@ async def sending(seconds: float) -> AsyncGenerator[None]:
         raise ClientGone from error
 
 
-class EventStream(Response):
-    """The records of a run as server-sent events: `record` with its number as id, `status` after a
-    change, `text` in progress if the run is `live` here, and always `end`. Closing the
-    connection does not affect the run."""
+class EventResponse(Response):
+    """A response of server-sent events, which proxies do not buffer."""
 
-    def __init__(self, call: ApiCall, after: int) -> None:
+    def __init__(self) -> None:
         super().__init__(
             status_code=200,
             headers={"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"},
             media_type="text/event-stream",
         )
         del self.headers["content-length"]
-        self._call, self._after = call, after
         self._sending = asyncio.Lock()
+
+
+class EventStream(EventResponse):
+    """The records of a run as server-sent events: `record` with its number as id, `status` after a
+    change, `text` in progress if the run is `live` here, and always `end`. Closing the
+    connection does not affect the run."""
+
+    def __init__(self, call: ApiCall, after: int) -> None:
+        super().__init__()
+        self._call, self._after = call, after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}

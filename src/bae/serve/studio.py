@@ -167,7 +167,7 @@ class Studio:
 
     async def show_studio(self, call: ApiCall) -> StudioView:
         """The data that the page loads first."""
-        reason = "no graph is served, so runs of the journal are read-only"
+        reason = "no graph is served"
         has_graphs = bool(self.api.starts)
         return StudioView(
             bae=__version__,

@@ -1,5 +1,5 @@
-"""Acceptance tests before the work: whether a task has written tests that load and fail because
-the behavior is missing, and interfaces without behavior beside them."""
+"""Acceptance tests before the work: whether a task wrote tests that load and fail because the
+behavior is missing, with stubs beside them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bae.team.test_edits import is_test_file
 def find_acceptance_problems(
     before: TestReport, after: TestReport, changes: Sequence[FileChange]
 ) -> list[str]:
-    """Why the work of a task with the proof `failing-tests` is refused, as sentences for its next
-    attempt. `before` is the report of the base, `after` the report of the work. All new tests have
-    to load and fail, and code outside of tests has no behavior."""
+    """The reasons why the work of a task with the proof `failing-tests` is refused, as sentences
+    for its next attempt. `before` is the report of the base, `after` the report of the work. All
+    new tests have to load and fail, and code outside of tests must have no behavior."""
     known = {case.id for case in before.cases}
     new = [case for case in after.cases if case.id not in known]
     problems = [*_find_behavior(changes, before, after)]
@@ -54,7 +54,7 @@ _WRONG_REASON: Final = re.compile(
 def _find_behavior(
     changes: Sequence[FileChange], before: TestReport, after: TestReport
 ) -> Iterator[str]:
-    """The changes of code outside of tests that are no stubs."""
+    """The changes of code outside of tests that are not stubs."""
     for change in changes:
         if is_test_file(change.path, before, after):
             continue

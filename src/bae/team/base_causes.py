@@ -1,5 +1,5 @@
-"""Why the tests of a commit that work starts from cannot be run, and the commands that correct it:
-they are written to be copied."""
+"""The likely causes why the tests of a base cannot run, with commands that fix them, to be
+copied."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _cause(text: str, fix: str) -> Cause:
 def find_problem(
     report: TestReport, project: Project, tracked: Sequence[str], tests: Sequence[str]
 ) -> Cause | None:
-    """What keeps the tests of a base from being run; None where tasks can be judged. `tracked` are
-    the files of the commit, and `tests` those that tasks have to make pass: they may be impossible
-    to load before. It looks at files of the checkout; call it in a thread."""
+    """The problem that keeps the tests of a base from running, or None if tasks can be judged.
+    `tracked` are the files of the commit, and `tests` the tests that tasks must make pass, which
+    may not load before. It reads files of the checkout, so call it in a thread."""
     if report.ended_by in _ENDED:
         return _ENDED[report.ended_by]
     failed = report.of("failed")
@@ -97,11 +97,11 @@ _ENDED: Final = {
 _NOTHING: Final = (0, 1, 5)
 """Exit codes of test programs that found no tests."""
 _NONE_FOUND: Final = re.compile(r"^No tests? (?:files )?found", re.MULTILINE)
-"""What Jest and Vitest print instead of a report."""
+"""The message of Jest and Vitest in place of a report."""
 
 
 def _find_printed(output: str, project: Project, tracked: Sequence[str]) -> Cause | None:
-    """What a test program prints, and what it means."""
+    """A known message of a test program, with its meaning."""
     if unknown := re.search(r"unrecognized arguments: (.+)", output):
         options = [word.partition("=")[0] for word in unknown[1].split() if word[:1] == "-"]
         plugins = [name for option, name in _PLUGINS.items() if option in options]
@@ -152,7 +152,8 @@ _MISSING: Final = re.compile(
 
 
 def _find_missing(text: str, project: Project, tracked: Sequence[str]) -> Cause | None:
-    """What cannot be imported: the project itself, a generated file of it, or a dependency."""
+    """The module that cannot be imported: the project itself, a generated file of it, or a
+    dependency."""
     names = list(dict.fromkeys(name for found in _MISSING.findall(text) for name in found if name))
     for name in names:
         own = _find_own(name, tracked)
@@ -174,7 +175,7 @@ def _find_missing(text: str, project: Project, tracked: Sequence[str]) -> Cause 
 
 
 def _describe_generated(path: str, project: Project, tracked: Sequence[str]) -> Cause:
-    """A file of a package that git does not have: the checkout may have it."""
+    """The problem of a missing file that git does not have. The checkout may have it."""
     if Path(project.root, path).exists():
         return _cause(
             f"{path} is missing: git does not have it",
@@ -189,7 +190,7 @@ def _describe_generated(path: str, project: Project, tracked: Sequence[str]) -> 
 
 
 def _find_own(name: str, tracked: Sequence[str]) -> str | None:
-    """Where the project has the package of a dotted name."""
+    """The folder of the project that has the package of a dotted name."""
     top = name.partition(".")[0].replace("-", "_")
     for folder in ("", "src/", "lib/", "python/"):
         for path in tracked:
@@ -231,7 +232,7 @@ def _describe_none(project: Project) -> Cause:
 
 
 def _complete_program(cause: Cause, project: Project, tracked: Sequence[str]) -> Cause:
-    """A test program that was not found, with the command that installs it."""
+    """The problem of a missing test program, with the command that installs it."""
     for command in split_commands(project.test_command):
         program = find_test_program(command)
         if program is None or program.name in ("go", "node"):
@@ -242,7 +243,7 @@ def _complete_program(cause: Cause, project: Project, tracked: Sequence[str]) ->
 
 
 def _install(names: Sequence[str], project: Project, tracked: Sequence[str]) -> str:
-    """The command that has the tests find packages."""
+    """The command that installs packages where the tests run."""
     listed = shlex.join(names)
     programs = {
         program.name
@@ -273,7 +274,7 @@ def _install(names: Sequence[str], project: Project, tracked: Sequence[str]) -> 
 
 
 def _install_own(project: Project, tracked: Sequence[str], folder: str) -> str:
-    """The command that has the tests find the project itself, which has its code in a folder."""
+    """The command that makes the tests find the project itself, whose code is in a folder."""
     if pip := _find_pip(project):
         return f"install it where the tests run: `{pip} -e .`"
     words = project.test_command[project.test_command[0] == "env" :]
@@ -288,7 +289,7 @@ def _install_own(project: Project, tracked: Sequence[str], folder: str) -> str:
 
 
 def _propose(project: Project, tracked: Sequence[str], names: Sequence[str] = ()) -> str:
-    """The command that sets a project in Python up in an environment of its own."""
+    """The setup command that gives a Python project its own environment."""
     place = Path(project.root, project.folder)
     setup = python_setup.find_setup(place, tracked, tracked, names)
     if not setup:
@@ -298,8 +299,8 @@ def _propose(project: Project, tracked: Sequence[str], names: Sequence[str] = ()
 
 
 def _find_pip(project: Project) -> str:
-    """What installs into the environment outside of worktrees that the test command names; empty
-    where it names none."""
+    """The installer of the environment outside of worktrees that the test command names; empty if
+    it names none."""
     for word in filter(os.path.isabs, project.test_command):
         folder = Path(word).parent
         if (folder.parent / "pyvenv.cfg").exists():

@@ -1,5 +1,5 @@
-"""The commit that work starts from, looked at before an LLM is asked: whether its tests can be run
-at all, which of them fail already, and the reports of commits, so that none is tested twice."""
+"""A check of the commit that work starts from, before an LLM is asked: whether its tests can run,
+and which of them fail already. The reports of commits are kept, so that none is tested twice."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from bae.team.test_order import is_selected
 from bae.team.workspaces import SetupError, Workspaces
 
 CHECK: Final = "base.json"
-"""The newest check, beside the state of the team."""
+"""The file of the newest check, beside the state of the team."""
 SETUP_OUTPUT: Final = "setup.log"
-"""All that a setup command printed when it failed, beside the check."""
+"""The file with the full output of a failed setup command, beside the check."""
 _REPORTS: Final = "base-reports"
 _KEPT: Final = 32
 
 
 class BaseError(TeamError):
-    """The tests cannot be run on the commit that work starts from. No LLM was called."""
+    """The tests cannot run on the commit that work starts from. No LLM was called."""
 
     code: str = "bae-team-base"
 
 
 class BaseCheck(BaseModel):
-    """What the tests show on the commit that work starts from. A `problem` is one sentence for a
-    person, with what to do as its `fix`: no task can be judged before."""
+    """The test results of the commit that work starts from. A `problem` is one sentence for a
+    person, and `fix` says what to do. No task can be judged until then."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -54,7 +54,7 @@ class BaseCheck(BaseModel):
 
     @property
     def text(self) -> str:
-        """What a person is told, in one line."""
+        """The check in one line."""
         if self.problem:
             return f"the tests cannot be run: {self.problem}"
         if not self.tests:
@@ -72,7 +72,7 @@ class BaseCheck(BaseModel):
         return Cause("base", f"the tests cannot be run: {self.problem}", self.fix)
 
     def raise_problem(self) -> None:
-        """Raise BaseError where the tests cannot be run."""
+        """Raise BaseError if the tests cannot run."""
         if self.problem:
             shown = f"\n{self.output}" if self.output else ""
             message = f"the tests cannot be run at {self.commit[:12]}: {self.problem}{shown}"
@@ -80,8 +80,8 @@ class BaseCheck(BaseModel):
 
 
 def describe_failed_before(report: TestReport, tests: Sequence[str] = ()) -> str:
-    """The tests that fail without the work of a task, which is not judged by them, as a text; empty
-    where there are none. `tests` are those that the task has to make pass."""
+    """A text that names the tests which failed before a task and do not count for it; empty if
+    there are none. `tests` are the tests that the task must make pass."""
     failed = [case.id for case in report.of("failed") if not is_selected(case, tests)]
     if not failed:
         return ""
@@ -99,9 +99,9 @@ def examine_base(
     tracked: Sequence[str] = (),
     tests: Sequence[str] = (),
 ) -> BaseCheck:
-    """Judge the report of a base. `tracked` are the files of the commit, and `tests` those that
-    tasks have to make pass: they may be impossible to load before. It looks at files of the
-    checkout; call it in a thread."""
+    """Judge the report of a base. `tracked` are the files of the commit, and `tests` the tests that
+    tasks must make pass, which may not load before. It reads files of the checkout, so call it in a
+    thread."""
     from bae.team.base_causes import find_problem  # which `read_check` does not need
 
     failed = report.of("failed")
@@ -119,8 +119,8 @@ def examine_base(
 
 
 def shorten_output(output: str) -> str:
-    """What a person needs of what a failed command printed: a few lines from the first error on,
-    and the last lines."""
+    """The useful part of a failed command's output: a few lines from the first error on, and the
+    last lines."""
     lines = [bounded(line, 300) for line in output.splitlines() if line.strip()]
     error = next((at for at, line in enumerate(lines) if _ERROR.search(line)), 0)
     shown = {*range(error, error + 7), *range(len(lines) - 4, len(lines))}
@@ -142,8 +142,8 @@ _ERROR: Final = re.compile(r"\berr(or)?\b", re.IGNORECASE)
 
 
 class BaseReports:
-    """What the tests of commits show, each tested once: by their trees, the test command and what
-    is installed, also in the next process where there is a `folder` for them."""
+    """The test reports of commits. Each tree is tested once for a test command and its
+    installation; with a `folder`, also across processes."""
 
     def __init__(
         self,
@@ -163,8 +163,7 @@ class BaseReports:
     async def check(
         self, commit: str, tests: Sequence[str] = (), *, keep: bool = True
     ) -> BaseCheck:
-        """Look at a commit that work is to start from, and store what was found if it is to be
-        kept."""
+        """Check a commit that work is to start from. With `keep`, the result is stored."""
         commit = await self.workspaces.repository.commit_id(commit)
         try:
             report = await self.get(commit)
@@ -193,8 +192,8 @@ class BaseReports:
         return check
 
     async def get(self, commit: str) -> TestReport:
-        """What the tests of a commit show. They are run in a new worktree, where this is not known
-        yet, and once more where the environment failed. Raises SetupError."""
+        """The test report of a commit. If it is unknown, the tests run in a new worktree, and again
+        if the environment failed. Raises SetupError."""
         from bae.team.verdict import run_fixed
 
         tree = await self._tree(commit)
@@ -217,7 +216,7 @@ class BaseReports:
             return report
 
     async def find(self, commit: str) -> TestReport | None:
-        """What the tests of a commit show, where its tree was tested before."""
+        """The test report of a commit whose tree was tested before, or None."""
         tree = await self._tree(commit)
         if tree not in self._reports and self.folder is not None:
             stored = await asyncio.to_thread(_read_report, await self._path(tree))
@@ -226,8 +225,8 @@ class BaseReports:
         return self._reports.get(tree)
 
     async def remember(self, commit: str, report: TestReport) -> None:
-        """Keep what all tests of a commit have shown in a new worktree. A run that the environment
-        or a limit has ended is not kept: the next one may have more luck."""
+        """Keep the report of all tests of a commit in a new worktree. A run that the environment or
+        a limit ended is not kept, since the next one may succeed."""
         if report.exit_code is None or find_cause(report) is not None:
             return
         tree = await self._tree(commit)
@@ -262,7 +261,7 @@ class BaseReports:
 
 
 def read_check(folder: Path) -> BaseCheck | None:
-    """The newest check of a team; None where there is none that can be read."""
+    """The newest readable check of a team, or None."""
     try:
         return BaseCheck.model_validate_json((folder / CHECK).read_bytes())
     except (OSError, ValidationError):
@@ -281,7 +280,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file, or leave it as it was. Of the files beside it the newest are kept."""
+    """Replace a file atomically. Only the newest files beside it are kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.urandom(4).hex()}.new")
     with open(new, "w", encoding="utf-8", opener=_open_private) as file:

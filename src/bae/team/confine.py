@@ -1,9 +1,7 @@
-"""The program between bae and a command that is not trusted: it sets limits, watches the command,
-and leaves no process of it. It is pid 1 of a sandbox, or adopts what the command leaves behind.
-
-Run by its path, with the standard library alone: `python -I -S confine.py SPEC`. Its stdin says
-that bae is still there, its stdout is the command's output, its stderr gets one line of JSON.
-"""
+"""The program between bae and an untrusted command: it sets limits, watches the command, and leaves
+none of its processes behind. It is pid 1 of a sandbox, or adopts leftover processes. It runs by its
+path, with the standard library alone: `python -I -S confine.py SPEC`. Its stdin shows that bae is
+alive, its stdout is the command's output, and its stderr gets one line of JSON."""
 
 from __future__ import annotations
 
@@ -24,11 +22,11 @@ if TYPE_CHECKING:
     from typing import Any, Final, NoReturn
 
 INTERVAL: Final = 0.05
-"""Seconds between two looks at what the command's processes use."""
+"""Seconds between two measurements of the command's processes."""
 
 
 def main() -> NoReturn:
-    """Run the command of the specification, and say how it ended."""
+    """Run the command of the specification, and report how it ended."""
     spec: dict[str, Any] = json.loads(sys.argv[1])
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
@@ -78,9 +76,9 @@ def _watch(child: int, wake: int, spec: dict[str, Any]) -> tuple[int | None, str
 
 
 class _Disk:
-    """What the command's files take on disk: those that it wrote since it began. The free space is
-    looked at each time, which costs nothing; the files only where that fell by more than the
-    command may use, and now and then."""
+    """The disk space of the files that the command wrote. The free space is checked each time,
+    which is cheap; the files are measured only if the free space fell by more than the command's
+    limit, and occasionally."""
 
     def __init__(self, paths: list[str], most: int) -> None:
         self.paths = paths
@@ -161,9 +159,9 @@ def _list_folder(path: str) -> list[os.DirEntry[str]]:
 
 
 _LOOK: Final = 5.0
-"""Seconds between two looks at the files, where the free space says nothing."""
+"""Seconds between two measurements of the files, if the free space shows nothing."""
 _SMALLEST: Final = 4096
-"""What an empty file counts, so that their number is bounded too."""
+"""The size that an empty file counts as, so that the number of files is bounded too."""
 
 
 def _reap_children() -> Iterable[tuple[int, int]]:
@@ -173,7 +171,7 @@ def _reap_children() -> Iterable[tuple[int, int]]:
 
 
 def _find_processes() -> list[int]:
-    """The processes of the command: all of the namespace, or all descendants of this one."""
+    """The processes of the command: all of the namespace, or all descendants of this process."""
     if os.getpid() == 1:
         return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
     processes: list[int] = []
@@ -189,7 +187,7 @@ def _find_processes() -> list[int]:
 
 
 def _measure_use(pids: list[int], most: int) -> tuple[int, int]:
-    """How many threads the processes have, and how many bytes of memory."""
+    """The number of threads and the bytes of memory of processes."""
     if len(pids) >= most:
         return len(pids), 0
     tasks = pages = 0
@@ -210,7 +208,7 @@ def _measure_memory(pid: int) -> int:
 
 
 def _end_all(child: int) -> None:
-    """Kill every descendant. They are stopped first: what is stopped starts no others."""
+    """Kill every descendant. They are stopped first, so that they start no others."""
     with contextlib.suppress(OSError):
         os.killpg(child, signal.SIGKILL)
     stopped: set[int] = set()
@@ -292,7 +290,7 @@ _OF_FILES: Final = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14  # those that a rule for a
 
 
 def _restrict_files(read: list[str], write: list[str]) -> None:
-    """Landlock: only these paths can be read, only those written; no signal leaves."""
+    """Landlock: allow reading and writing only these paths, and no signals to other processes."""
     version = _syscall(_LANDLOCK_CREATE, None, 0, 1)
     if version < 3:
         raise NotImplementedError(f"Landlock {version} cannot prevent truncation; 3 is needed")
@@ -311,12 +309,12 @@ def _restrict_files(read: list[str], write: list[str]) -> None:
 
 
 _ARCHITECTURES: Final = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
-"""The audit number and that of socket(), by machine."""
+"""The audit number and the number of socket(), by machine."""
 _IO_URING_SETUP: Final = 425
 
 
 def _restrict_calls(network: bool) -> None:
-    """seccomp: no socket, so no network; nor io_uring, which opens sockets by itself."""
+    """seccomp: deny sockets, and so the network, and io_uring, which can open sockets."""
     audit, socket = _ARCHITECTURES[os.uname().machine]
     refused = [_IO_URING_SETUP] if network else [_IO_URING_SETUP, socket]
     load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06

@@ -1,5 +1,5 @@
-"""Doctests: examples in docstrings of code and in texts, which pytest runs as tests. The file of an
-example is code, so what a change does to examples is looked at without the code around them."""
+"""Doctests: examples in docstrings and texts, which pytest runs as tests. The file of an example is
+code, so changes of examples are judged apart from the code around them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _ADDED: Final = ".__test__.examples"
 
 
 def is_example(id: str) -> bool:
-    """Whether a test is a doctest: it is named by its module, as `a/b.py::a.b.function`."""
+    """Whether a test is a doctest. Its id ends with its dotted name, as in
+    `a/b.py::a.b.function`."""
     path, _, name = id.partition("::")
     pure = PurePosixPath(path)
     if pure.suffix not in (".py", ".md", ".rst", ".txt"):
@@ -26,7 +27,7 @@ def is_example(id: str) -> bool:
 
 
 def keeps_examples(change: FileChange) -> bool:
-    """Whether all examples that a file had are still there."""
+    """Whether all examples of a file are still there."""
     before, after = [
         Counter(example for text in _read_texts(change.path, each) for example in _parse(text))
         for each in (change.before, change.after)
@@ -35,8 +36,8 @@ def keeps_examples(change: FileChange) -> bool:
 
 
 def add_examples(change: FileChange) -> FileChange:
-    """The code of a file before a change, with the docstrings that the change has added or changed
-    as one more doctest, which `is_added` recognizes. A text is as the change leaves it."""
+    """The code of a file before a change, with the new and changed docstrings as one more doctest,
+    which `is_added` recognizes. A text is returned as the change leaves it."""
     if not change.path.endswith(".py"):
         return change
     known = _read_texts(change.path, change.before)
@@ -47,12 +48,12 @@ def add_examples(change: FileChange) -> FileChange:
 
 
 def is_added(id: str) -> bool:
-    """Whether a test is the doctest of `add_examples`."""
+    """Whether a test is the doctest that `add_examples` added."""
     return id.endswith(_ADDED)
 
 
 def _read_texts(path: str, content: bytes | None) -> list[str]:
-    """The docstrings of a file of Python, or the text of another file."""
+    """The docstrings of a Python file, or the text of another file."""
     if not path.endswith(".py"):
         return [(content or b"").decode("utf-8", "replace")]
     try:
@@ -63,7 +64,7 @@ def _read_texts(path: str, content: bytes | None) -> list[str]:
 
 
 def _parse(text: str) -> list[tuple[str, str]]:
-    """The examples of a text: what is run, and what it shows."""
+    """The examples of a text, each with its code and its expected output."""
     try:
         return [(each.source, each.want) for each in doctest.DocTestParser().get_examples(text)]
     except ValueError:  # pytest reports it

@@ -1,6 +1,6 @@
-"""The plain text in which an LLM writes edits: whole files, blocks to search and replace, and
-deletions. Markers may be longer than shown, so that any text can be between them. Unified diffs and
-fenced files below their path are read too."""
+"""The plain-text format in which an LLM writes edits: whole files, SEARCH/REPLACE blocks, and
+deletions. Markers may be longer than shown, so that any text fits between them. Unified diffs, and
+fenced files below their path, are read too."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bae.team.unified_diffs import Hunk, begins_diff, read_diff
 LARGEST_ANSWER: Final = 4_000_000
 MOST_EDITS: Final = 500
 SHORT_FILE: Final = 200
-"""Files with up to so many lines are best written whole."""
+"""Files up to this number of lines are best written whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeFile:
-    """A file as it is to be, new or not. Its last line ends with a line break."""
+    """The full content of a file, new or not. Its last line ends with a line break."""
 
     path: str
     lines: tuple[str, ...]
@@ -29,7 +29,7 @@ class WholeFile:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Lines that are in a file once, and what is to be there instead."""
+    """Lines that are in a file once, and the lines that replace them."""
 
     path: str
     search: tuple[str, ...]
@@ -45,12 +45,13 @@ class Deletion:
 
 Edit: TypeAlias = WholeFile | Replacement | Deletion | Hunk
 EditFormat: TypeAlias = Literal["auto", "whole", "blocks"]
-"""What an LLM is asked for: `auto` is whole files where they are new or short, blocks elsewhere."""
+"""The form of edits that an LLM is asked for. `auto`: whole files if they are new or short, blocks
+otherwise."""
 
 
 class EditError(TeamError):
-    """An answer cannot be applied, and no file was changed. `.reasons` are in words for the
-    LLM; `.missed` are the files whose lines were not found: ask for them whole."""
+    """An answer cannot be applied, and no file was changed. `reasons` are sentences for the LLM.
+    `missed` are the files whose lines were not found: ask for them whole."""
 
     code: str = "bae-team-edit"
     reasons: tuple[str, ...] = ()
@@ -61,14 +62,14 @@ UNCHANGED: Final = "the edits change nothing: every file is already as they writ
 
 
 def format_instructions(form: EditFormat = "auto") -> str:
-    """What an LLM is told about how to write edits."""
+    """The instructions for an LLM on how to write edits."""
     parts = {"auto": (_WHOLE, _BLOCKS), "whole": (_WHOLE,), "blocks": (_BLOCKS, _NEW)}[form]
     return "\n\n".join((*parts, _REST))
 
 
 def parse_answer(answer: str) -> tuple[Edit, ...]:
-    """The edits of an answer, in order; all text around them is left out. Raises EditError where an
-    edit is cut off or can be read in two ways, or there is none."""
+    """The edits of an answer, in order, without the text around them. Raises EditError if an edit
+    is cut off or ambiguous, or if there is none."""
     if len(answer) > LARGEST_ANSWER:
         raise refusal(
             [f"the answer has {len(answer)} characters; at most {LARGEST_ANSWER} are read"]
@@ -140,7 +141,7 @@ def parse_answer(answer: str) -> tuple[Edit, ...]:
 
 
 def refusal(problems: Sequence[str], missed: Sequence[str] = ()) -> EditError:
-    """The error for an answer that was not applied."""
+    """The error for edits that were not applied."""
     message = "the edits were not applied, and no file was changed:\n- " + "\n- ".join(problems)
     return EditError(message, reasons=tuple(problems), missed=tuple(dict.fromkeys(missed)))
 
@@ -176,7 +177,8 @@ _CODE: Final = {".py", ".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".go", ".js
 
 
 def _path_above(lines: Sequence[str], number: int, edits: Sequence[Edit]) -> str:
-    """The path in a line of its own above a block, as some LLMs write it; else the last one."""
+    """The path on a line of its own above a block, as some LLMs write it; otherwise the last
+    path."""
     above = [text for line in lines[max(0, number - 3) : number] if (text := line.strip())]
     while above and above[-1].startswith("```"):
         above.pop()
@@ -187,8 +189,8 @@ def _path_above(lines: Sequence[str], number: int, edits: Sequence[Edit]) -> str
 
 
 def _path_of_fence(lines: Sequence[str], number: int) -> str:
-    """The path of the file that a fenced block holds: in a line of its own above the block, or with
-    an empty line between. Empty where there is none, or the block holds other edits."""
+    """The path of the file in a fenced block: on a line of its own above the block, or with an
+    empty line between. Empty if there is none, or if the block holds other edits."""
     at = number - 1 if number and lines[number - 1].strip() else number - 2
     match = _PATH_LINE.fullmatch(lines[at].strip()) if at >= 0 else None
     if match is None:
@@ -207,8 +209,8 @@ def _path_of_fence(lines: Sequence[str], number: int) -> str:
 def _read_fenced_file(
     lines: Sequence[str], number: int, path: str, edits: list[Edit], problems: list[str]
 ) -> int:
-    """Add the file of a fenced block to the edits, or why it is not clear what the file is. Returns
-    the line below."""
+    """Add the file of a fenced block to the edits, or the reason why its path is unclear. Returns
+    the number of the line below."""
     start = number + 1
     where = f"the fenced block of {path[:200]} in line {start}"
     instead = "write the file between `<<<<<<< FILE path` and `>>>>>>> FILE`"
@@ -268,7 +270,7 @@ _PRINTED: Final = {"console", "output", "text", "txt", "bash", "sh", "shell", "l
 
 
 def _end(lines: Sequence[str], start: int, opened: re.Match[str]) -> int:
-    """The line that closes a block; where another block begins before, that one's line."""
+    """The line that closes a block, or the line where another block begins before that."""
     for number in range(start + 1, len(lines)):
         for pattern, kind in ((_CLOSE, _CLOSED_BY[opened["kind"]]), (_OPEN, None)):
             match = pattern.fullmatch(lines[number])

@@ -1,6 +1,6 @@
-"""Applying the edits of an LLM's answer to files: all of them, or none. Files outside of the root,
-of git itself, behind links, binary or huge are refused; lines that are not found are answered with
-those that are most like them."""
+"""Applying the edits of an LLM's answer to files, all or none. Files outside of the root, git's own
+files, files behind links, and binary or huge files are refused. Lines that are not in the file are
+answered with the nearest lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LARGEST_FILE: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """What an answer does to a file. None is no file."""
+    """The change of one file. None stands for no file."""
 
     path: str
     before: bytes | None
@@ -50,8 +50,8 @@ async def apply_answer(
     root: Path, answer: str, submodules: Sequence[str] = ()
 ) -> tuple[FileChange, ...]:
     """Apply the edits of an answer to the files below `root`, all or none. Raises EditError with
-    all reasons; files in `submodules` are refused, and edits that break the syntax of a file. A
-    cancellation waits until the files are as before, or all are written."""
+    all reasons. Files in `submodules` and edits that break the syntax of a file are refused. A
+    cancellation waits until the files are restored, or all are written."""
 
     def apply() -> tuple[FileChange, ...]:
         changes = plan_changes(root, parse_answer(answer), submodules)
@@ -67,7 +67,7 @@ async def apply_answer(
 def plan_changes(
     root: Path, edits: Sequence[Edit], submodules: Sequence[str] = ()
 ) -> tuple[FileChange, ...]:
-    """What edits would do to the files below `root`, one after the other. Nothing is written."""
+    """The changes that edits would make to the files below `root`, in order. Nothing is written."""
     files: dict[str, _File] = {}
     problems: list[str] = []
     missed: list[str] = []
@@ -99,8 +99,8 @@ def plan_changes(
 
 
 def find_refused(root: Path, names: Sequence[str], submodules: Sequence[str] = ()) -> list[str]:
-    """Why files that another program has changed are not taken, for the same reasons as edits: a
-    line for each."""
+    """The reasons why files that another program has changed are refused, by the same rules as
+    edits."""
     problems: list[str] = []
     if len(names) > _MOST_FILES:
         return [f"{len(names)} files are changed, and at most {_MOST_FILES} are taken at once"]
@@ -157,7 +157,7 @@ _LONGEST_PATH: Final = 1000
 
 
 class _Refused(Exception):
-    """An edit that is not applied, and why."""
+    """An edit that is not applied, with the reason."""
 
 
 class _Miss(_Refused):
@@ -225,7 +225,7 @@ def _make_folders(folder: Path, made: list[Path]) -> None:
 
 
 def _remove_empty_folders(root: Path, path: Path) -> None:
-    """Remove the empty folders of a file that is gone, as git does: a file may have their name."""
+    """Remove the empty folders of a deleted file, as git does: a new file may have their name."""
     with suppress(OSError):
         for folder in path.parents:
             if folder == root:
@@ -234,8 +234,7 @@ def _remove_empty_folders(root: Path, path: Path) -> None:
 
 
 def _write(path: Path, content: bytes | None, mode: int | None) -> None:
-    """Have a file with this content. It takes the place of the old one at once; where the old one
-    has a second name, that keeps the old content."""
+    """Write a file. It replaces the old one at once; a second hard link keeps the old content."""
     if content is None:
         path.unlink(missing_ok=True)
         return
@@ -352,7 +351,7 @@ def _name_lines(edit: Replacement | Hunk) -> str:
 
 
 def _find(lines: Sequence[str], search: Sequence[str]) -> list[int]:
-    """Where these lines are, the first five places."""
+    """The first five places of these lines in a file."""
     text, wanted = "\n".join(("", *lines, "")), "\n".join(("", *search, ""))
     numbers: list[int] = []
     at, counted, number = text.find(wanted), 0, 0
@@ -369,7 +368,7 @@ def _strip_whitespace(lines: Iterable[str]) -> list[str]:
 
 
 def _trim_empty_lines(search: list[str], replace: list[str]) -> tuple[list[str], list[str]]:
-    """Both without the empty lines at the ends of the first."""
+    """Both lists without the empty lines at the ends of the first."""
     above = next((n for n, line in enumerate(search) if line.strip()), len(search))
     below = next((n for n, line in enumerate(reversed(search)) if line.strip()), 0)
     start, end = 0, len(replace)
@@ -381,8 +380,8 @@ def _trim_empty_lines(search: list[str], replace: list[str]) -> tuple[list[str],
 
 
 def _fit_indents(search: list[str], matched: list[str], replace: list[str]) -> list[str] | None:
-    """The replacement of lines that were found without regard to whitespace: lines that stay are
-    the file's own, others are indented as the file is. None where that cannot be known."""
+    """The replacement for lines that were found without regard to whitespace: unchanged lines are
+    the file's own, and others get its indentation. None if that is unclear."""
     pairs = [(_indent(s), _indent(f)) for s, f in zip(search, matched, strict=True) if s.strip()]
     added = {f.removesuffix(s) if f.endswith(s) else None for s, f in pairs}
     removed = {s.removesuffix(f) if s.endswith(f) else None for s, f in pairs}
@@ -414,7 +413,7 @@ def _indent(line: str) -> str:
 
 
 def _describe_nearest(problem: str, lines: Sequence[str], search: Sequence[str]) -> str:
-    """What is said about lines that are not in a file, with those that are most like them."""
+    """The message for lines that are not in a file, with its nearest lines."""
     wanted = sorted({line.strip() for line in search}, key=len)[-_SEARCHED_LINES:]
     words = [frozenset(re.findall(r"\w+", line[:_SHOWN_WIDTH])) for line in wanted]
     known: dict[str, float] = {}

@@ -1,5 +1,5 @@
-"""Failures of the machine and its settings, told apart from failures of the code under test. The
-evidence is exit codes, signals, limits and what programs print; all of it is in one table."""
+"""Failures of the machine and its settings, as opposed to failures of the code under test. The
+evidence is exit codes, signals, limits and printed output; all of it is in one table."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from bae.team.models import TestReport
 from bae.team.sandbox import Ran
 
 Kind = Literal["killed", "space", "network", "program", "time", "setup", "base"]
-"""What failed. `base`: the tests of the commit that work starts from cannot be run as they are."""
+"""The kind of failure. `base`: the tests of the commit that work starts from cannot run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a command could not do its work, whatever the code is: one sentence, and what to do."""
+    """Why a command could not do its work, independent of the code: one sentence, and what to
+    do."""
 
     kind: Kind
     text: str
@@ -30,8 +31,8 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """What shows a cause: an exit code, or a line of the output. The output is evidence only where
-    there is no report, since tests may print anything; `in_tests` is looked for in failed tests."""
+    """The evidence for a cause: an exit code, or a line of the output. The output counts only
+    without a report, since tests may print anything; `in_tests` is searched in failed tests."""
 
     cause: Cause
     codes: tuple[int, ...] = ()
@@ -104,8 +105,9 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def find_cause(report: TestReport, before: TestReport | None = None) -> Cause | None:
-    """What of the environment kept tests from a verdict; None where the code answers for it.
-    `before` is the report of the base, where this one is of work that starts from it."""
+    """The failure of the environment that kept tests from a verdict, or None if the code is
+    responsible. `before` is the report of the base, if this report is of work that starts from
+    it."""
     if report.ended_by == "killed":
         return KILLED
     if report.ended_by == "timeout":
@@ -133,7 +135,7 @@ def find_setup_cause(ran: Ran) -> Cause:
 
 
 def find_error_cause(error: BaseException) -> Cause | None:
-    """What of the environment an error comes from; None where it is of another kind."""
+    """The failure of the environment behind an error, or None."""
     from bae.team.workspaces import SetupError
 
     for each in _chain(error):

@@ -1,5 +1,5 @@
 """Files that other programs use or have written: locks between processes, temporary folders,
-reading what is not trusted, and what must not leave the user's checkout."""
+untrusted files, and secrets that must stay in the user's checkout."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from typing import Final
 from bae.given_files import open_file
 
 INCLUDE: Final = ".worktreeinclude"
-"""Names what a new worktree needs and git does not have; written like a `.gitignore`."""
+"""Names the untracked files that a new worktree needs, in the syntax of `.gitignore`."""
 
 
 def read_file(path: Path, most: int) -> bytes | None:
-    """The content of a file that untrusted code may have put there, at most one byte more than
-    `most`; None where there is no plain file. Links are not followed, and a pipe does not block."""
+    """The content of a file that untrusted code may have written, at most one byte more than
+    `most`. None if it is not a plain file. Links are not followed, and a pipe does not block."""
     try:
         with open_file(path, follow=False) as file:
             return file.read(most + 1)
@@ -34,12 +34,12 @@ def read_file(path: Path, most: int) -> bytes | None:
 
 
 class TemporaryFolder(tempfile.TemporaryDirectory[str]):
-    """A temporary folder that is locked as long as it is used."""
+    """A temporary folder that is locked while it is used."""
 
     file: int = -1
 
     def cleanup(self) -> None:
-        """Remove the folder, and let its lock go."""
+        """Remove the folder and release its lock."""
         delete_folder(Path(self.name))  # which may be deeper than the usual way can go
         super().cleanup()
         if self.file >= 0:
@@ -48,7 +48,7 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
 
 
 def make_folder() -> TemporaryFolder:
-    """A new temporary folder. Its path has no links in it."""
+    """Create a temporary folder. Its path has no links."""
     place = os.path.realpath(tempfile.gettempdir())
     while True:
         folder = TemporaryFolder(prefix=_PREFIX, dir=place, ignore_cleanup_errors=True)
@@ -61,7 +61,7 @@ def make_folder() -> TemporaryFolder:
 
 
 def remove_abandoned() -> None:
-    """Remove the temporary folders of processes that are gone."""
+    """Remove the temporary folders of ended processes."""
     for path in Path(os.path.realpath(tempfile.gettempdir())).glob(f"{_PREFIX}*"):
         with suppress(OSError):  # it is in use, another user's, or gone
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -73,7 +73,7 @@ def remove_abandoned() -> None:
 
 
 def is_secret(path: Path, name: str) -> bool:
-    """Whether a file looks like one that holds a key or a password, by its name or its text."""
+    """Whether a file seems to hold a key or a password, by its name or its text."""
     *folders, last = Path(name.lower()).parts
     if _SECRET_FOLDERS & set(folders):
         return True
@@ -86,8 +86,8 @@ def is_secret(path: Path, name: str) -> bool:
 
 
 def copy_files(root: Path, to: Path, names: Sequence[str]) -> list[str]:
-    """Copy files that are not there yet to another folder. Those that are left out are returned:
-    secrets, what cannot be read, and links that lead elsewhere."""
+    """Copy new files to another folder. Returns the files that were left out: secrets, unreadable
+    files, and links that lead elsewhere."""
     left_out: list[str] = []
     for name in names:
         source, target = root / name, to / name
@@ -107,11 +107,10 @@ def copy_files(root: Path, to: Path, names: Sequence[str]) -> list[str]:
 
 
 def copy_new(source: Path, to: Path, known: frozenset[str]) -> list[str]:
-    """Copy what is in a folder, but for the files `known` by their paths in it, to another folder:
-    copies that share nothing with the originals but, where the file system can, blocks that are
-    copied on write. What is there already stays, and nothing is written through a link. Paths of
-    the folder in links, and in files that an installation finds itself by, become those of the
-    copy. Returns what was not there, files and whole folders."""
+    """Copy the content of a folder to another folder, without the files `known`. Existing files
+    stay, and nothing is written through a link. Copies share nothing with the originals except
+    copy-on-write blocks. Paths of the folder in links, and in files by which an installation finds
+    itself, become paths of the copy. Returns the new files and folders."""
     source, to = Path(os.path.realpath(source)), Path(os.path.realpath(to))
     moved = os.fsencode(source), os.fsencode(to)
     return _copy_folder(source, to, "", known, moved)
@@ -159,7 +158,7 @@ def _copy_file(source: Path, target: Path, moved: tuple[bytes, bytes]) -> None:
 
 
 def _finds_itself(path: Path) -> bool:
-    """Whether a file may name the folder that it is in, as those of virtual environments do."""
+    """Whether a file may contain the path of its folder, as files of virtual environments do."""
     if path.parent.name not in ("bin", ".bin") and not any(
         fnmatch(path.name, pattern) for pattern in _SELF_NAMED
     ):
@@ -173,8 +172,8 @@ def _move_path(path: bytes, moved: tuple[bytes, bytes]) -> bytes:
 
 
 def delete_folder(directory: Path) -> None:
-    """Delete a folder with all that is in it, however deep it is and whatever its modes are: tests
-    may have made it. What cannot be deleted stays."""
+    """Delete a folder with its content, however deep it is and whatever modes tests have set. What
+    cannot be deleted stays."""
     if not directory.is_dir() or directory.is_symlink():
         return
     name = os.path.join(directory, f".removed-{os.urandom(8).hex()}-")
@@ -194,7 +193,7 @@ def delete_folder(directory: Path) -> None:
 
 
 def _delete_files(folder: str | Path) -> list[str]:
-    """Delete the files of a folder. Returns its folders, which can be read and changed then."""
+    """Delete the files of a folder. Returns its subfolders, which can be read and changed then."""
     folders: list[str] = []
     for entry in _list_folder(folder):
         with suppress(OSError):
@@ -207,8 +206,8 @@ def _delete_files(folder: str | Path) -> list[str]:
 
 
 def make_accessible(directory: Path) -> None:
-    """Have a folder that git can read after code ran in it that is not trusted. The owner may read
-    its files and change its folders; pipes and devices, which git would wait for, are removed."""
+    """Make a folder readable for git after untrusted code ran in it. The owner may read its files
+    and change its folders. Pipes and devices, which git would wait for, are removed."""
     _allow(directory, stat.S_IRWXU)
     left: list[str | Path] = [directory]
     while left:
@@ -237,19 +236,19 @@ def _allow(path: Path, mode: int) -> None:
 
 
 class FileLock:
-    """A lock between processes, on a file. Where it is taken already it is asked for again every
-    few milliseconds, so that nothing waits in a thread."""
+    """A lock between processes, on a file. A taken lock is tried again every few milliseconds, so
+    that no thread is blocked."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: int | None = None
 
     def descriptors(self) -> tuple[int, ...]:
-        """The open file, for processes that hold the lock on after this one is killed."""
+        """The open file, for processes that keep the lock after this one is killed."""
         return () if self._file is None else (self._file,)
 
     async def acquire(self, *, exclusive: bool, timeout: float) -> None:
-        """Take the lock, or change it from shared to exclusive or back. Raises TimeoutError."""
+        """Take the lock, or switch between shared and exclusive. Raises TimeoutError."""
         if self._file is None:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
@@ -263,7 +262,7 @@ class FileLock:
             await asyncio.sleep(0.01)
 
     def release(self) -> None:
-        """Give the lock up, also for processes that were handed it."""
+        """Release the lock, also for processes that share it."""
         if self._file is not None:
             fcntl.flock(self._file, fcntl.LOCK_UN)
             os.close(self._file)
@@ -271,7 +270,7 @@ class FileLock:
 
     @asynccontextmanager
     async def held(self, *, exclusive: bool, timeout: float) -> AsyncGenerator[None]:
-        """Hold the lock for a while."""
+        """Hold the lock while the block runs."""
         try:
             await self.acquire(exclusive=exclusive, timeout=timeout)
             yield

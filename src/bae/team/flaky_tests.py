@@ -1,5 +1,4 @@
-"""Flaky tests: a test that fails with the work of a task, although the task does not touch it, has
-a second chance in a second run of all tests."""
+"""Flaky tests: if a test fails that a task does not touch, all tests run a second time."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from bae.team.models import TestCase, TestReport
 from bae.team.test_order import is_selected
 
 MOST_FLAKY: Final = 3
-"""How many failed tests have a second chance at most: more are hardly an accident."""
+"""How many failed tests may be flaky. More are hardly an accident."""
 
 
 async def run_again(
@@ -21,9 +20,9 @@ async def run_again(
     tests: Sequence[str],
     changed: Collection[str],
 ) -> TestReport:
-    """The report of a second run, where all tests pass in it that failed in the first and may be
-    `flaky`; the first report otherwise. `before` is the report without the work; `tests` are those
-    that the task names, and `changed` the files that it changes."""
+    """The report of a second run if all tests pass in it that failed in the first and may be
+    `flaky`, otherwise the first report. `before` is the report without the work, `tests` are the
+    tests that the task names, and `changed` the files that it changes."""
     doubtful = find_doubtful(report, before, tests=tests, changed=changed)
     if not doubtful:
         return report
@@ -37,8 +36,8 @@ async def run_again(
 def find_doubtful(
     report: TestReport, before: TestReport, *, tests: Sequence[str], changed: Collection[str]
 ) -> tuple[str, ...]:
-    """The failed tests that may be flaky: each passed before, the task does not name it and does
-    not change its file. There are none where anything else failed, or more than a few."""
+    """The failed tests that may be flaky: each passed before, and the task neither names it nor
+    changes its file. Empty if there are other failures, or too many."""
     own = report.for_task(tests, before)
     failed = own.of("failed")
     passed = {case.id for case in before.of("passed")}

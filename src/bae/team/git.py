@@ -19,13 +19,13 @@ from bae.team.files import FileLock
 from bae.team.models import TeamError, bounded
 
 OLDEST: Final = (2, 38)
-"""The first git that merges without a checkout."""
+"""The oldest supported version: the first that merges without a checkout."""
 LARGEST_OUTPUT: Final = 64 * 2**20
 """How many bytes a git command may print."""
 BRANCHES: Final = "refs/heads/"
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 KEPT: Final = "refs/bae/kept/"
-"""Where work is kept that is on no branch: what was left in a worktree, and abandoned attempts."""
+"""The refs of kept work that is on no branch: leftovers of worktrees, and abandoned attempts."""
 _PASSED_ON: Final = ("HOME", "PATH", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM")
 _SETTINGS: Final = {
     "core.hooksPath": "/dev/null",
@@ -42,14 +42,14 @@ _SETTINGS: Final = {
 
 
 class GitError(TeamError):
-    """A git command failed, or the repository is not in a state that a team can work with."""
+    """A git command failed, or a team cannot work with the state of the repository."""
 
     code: str = "bae-team-git"
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A merge with conflicts: the files, and a text that shows both sides of each."""
+    """A merge with conflicts: the files, and a text with both sides of each conflict."""
 
     files: tuple[str, ...]
     text: str
@@ -58,30 +58,28 @@ class Conflict:
 
 
 MADE: Final = "bae-made.txt"
-"""What setup has made in a worktree, written like a `.gitignore`."""
+"""The file that lists the results of setup in a worktree, in the syntax of `.gitignore`."""
 _BYPRODUCTS: Final = ("__pycache__/", "*.pyc", ".pytest_cache/", "node_modules/", ".venv/")
 
 
 class Checkout(NamedTuple):
-    """A directory with files of the repository, and the git directory that belongs to it. Git never
-    looks for the latter by itself: code that ran in the directory may have replaced its `.git`."""
+    """A directory with files of the repository, and its git directory. Git is never left to search
+    for the latter, since code that ran in the directory may have replaced its `.git`."""
 
     path: Path
     git_dir: Path
 
     def ignored(self) -> list[str]:
-        """The options of `git ls-files` that leave out what setup and tests have made."""
+        """The options of `git ls-files` that leave out results of setup and tests."""
         options = [f"--exclude={pattern}" for pattern in _BYPRODUCTS]
         made = self.git_dir / MADE
         return [*options, f"--exclude-from={made}"] if made.is_file() else options
 
 
 class Repository:
-    """A git repository with the user's checkout. Make one with `open` or `create`.
-
-    A command that was started is finished even if its caller is cancelled, since git leaves lock
-    files where it is killed; the cancellation is raised then.
-    """
+    """A git repository with the user's checkout. Create one with `open` or `create`. A started
+    command is finished even if its caller is cancelled, since a killed git leaves lock files; the
+    cancellation is raised then."""
 
     def __init__(self, checkout: Checkout, common: Path, *, timeout: float = 120.0) -> None:
         self.checkout = checkout
@@ -90,7 +88,8 @@ class Repository:
         self.timeout = timeout
         self.author: tuple[str, str] = ("bae team", "team@bae.invalid")
         self.alive = FileLock(common / "bae-team.lock")
-        """Held, shared, by every process at work, the git commands that it started included."""
+        """A shared lock that every working process holds, including the git commands that it
+        started."""
         self._programs: tuple[tuple[str, str], ...] = ()
         self._answers: dict[tuple[str, ...], tuple[int, bytes, str]] = {}
         self._holders = 0
@@ -99,7 +98,7 @@ class Repository:
 
     @classmethod
     async def open(cls, path: Path, *, timeout: float = 120.0) -> Self:
-        """The repository that a directory is in. Raises GitError where there is none to work in."""
+        """The repository of a directory. Raises GitError if there is none to work in."""
         path = await asyncio.to_thread(path.resolve)
         self = cls(Checkout(path, path / ".git"), path / ".git", timeout=timeout)
         await self._check_version(path)
@@ -118,7 +117,7 @@ class Repository:
         return self
 
     async def _check_version(self, path: Path) -> None:
-        """Raise GitError where git is too old, which is asked once in a process."""
+        """Raise GitError if git is too old. Git is asked once in a process."""
         places = os.environ.get("PATH", "")
         if places in _CHECKED:
             return
@@ -129,7 +128,7 @@ class Repository:
 
     @classmethod
     async def refuse_bare(cls, path: Path) -> None:
-        """Raise GitError where a directory is in a bare repository, or in the `.git` of another."""
+        """Raise GitError if a directory is in a bare repository, or in the `.git` of another."""
         self = cls(Checkout(path, path), path)
         args = ("rev-parse", "--is-bare-repository", "--is-inside-git-dir")
         code, output, _ = await self._run(args, path, _environment())
@@ -142,7 +141,7 @@ class Repository:
 
     @classmethod
     async def create(cls, path: Path, *, timeout: float = 120.0) -> Self:
-        """A new repository with one empty commit on `main`; files that are there are untouched."""
+        """Create a repository with one empty commit on `main`. Existing files are untouched."""
         await asyncio.to_thread(path.mkdir, parents=True, exist_ok=True)
         path = await asyncio.to_thread(path.resolve)
         self = cls(Checkout(path, path / ".git"), path / ".git", timeout=timeout)
@@ -160,8 +159,8 @@ class Repository:
         stdin: bytes | None = None,
         index: Path | None = None,
     ) -> str:
-        """What a git command prints, without the last line break, in the user's checkout or in
-        another. Raises GitError where it fails."""
+        """The output of a git command without its last line break, in the user's checkout or in
+        another. Raises GitError if it fails."""
         code, output, problem = await self.run_git(*args, at=at, stdin=stdin, index=index)
         text = output.decode("utf-8", "replace").removesuffix("\n")
         if code:
@@ -175,7 +174,7 @@ class Repository:
         stdin: bytes | None = None,
         index: Path | None = None,
     ) -> tuple[int, bytes, str]:
-        """Exit code, output and error text of a git command."""
+        """The exit code, output and error text of a git command."""
         at = at or self.checkout
         # A filter runs where files are: a script, or a module of Python, could be a model's there.
         filters = {
@@ -191,8 +190,8 @@ class Repository:
         return await self._run(args, at.path, env, stdin)
 
     async def _run_once(self, *args: str) -> tuple[int, bytes, str]:
-        """The same for a command that names commits and trees by their ids alone. Its answer never
-        changes, so it is kept."""
+        """The same for a command that names commits and trees by their ids alone. The result never
+        changes, so it is cached."""
         if args in self._answers:
             return self._answers[args]
         code, output, problem = await self.run_git(*args)
@@ -235,7 +234,7 @@ class Repository:
 
     def runs(self, path: str) -> bool:
         """Whether the user's git runs a file of the repository: a hook, or the script of a filter
-        or driver that its settings name."""
+        or driver in its settings."""
         for key, value in self._programs:
             if key == "core.hookspath":
                 folder = os.path.relpath(os.path.join(self.root, value), self.root)
@@ -247,13 +246,14 @@ class Repository:
 
     @asynccontextmanager
     async def administration(self) -> AsyncGenerator[None]:
-        """The one lock for adding and removing worktrees, in this process and in others."""
+        """The lock for adding and removing worktrees, in this process and in others."""
         async with self._turn, self._worktrees.held(exclusive=True, timeout=self.timeout):
             yield
 
     @asynccontextmanager
     async def at_work(self) -> AsyncGenerator[None]:
-        """Be seen by other processes, which clean up only after those that are gone."""
+        """Register this process as working while the block runs. Other processes clean up only
+        after ended processes."""
         await self.begin_work()
         try:
             yield
@@ -261,7 +261,7 @@ class Repository:
             self.end_work()
 
     async def begin_work(self) -> None:
-        """Be seen by other processes until `end_work`."""
+        """Register this process as working, until `end_work`."""
         await self.alive.acquire(exclusive=False, timeout=self.timeout)
         self._holders += 1
 
@@ -273,7 +273,8 @@ class Repository:
 
     @asynccontextmanager
     async def alone(self, patience: float) -> AsyncGenerator[None]:
-        """Be sure that no other process is at work. Raises TimeoutError where one is."""
+        """Ensure that no other process works while the block runs. Raises TimeoutError
+        otherwise."""
         try:
             await self.alive.acquire(exclusive=True, timeout=patience)
             yield
@@ -284,7 +285,7 @@ class Repository:
                 self.alive.release()
 
     async def is_in_use(self) -> bool:
-        """Whether another process is at work."""
+        """Whether another process works."""
         try:
             async with self.alone(0):
                 return False
@@ -294,7 +295,7 @@ class Repository:
     # --- commits and refs ---
 
     async def resolve(self, name: str) -> str | None:
-        """The commit that a name stands for, if there is one."""
+        """The commit of a name, or None."""
         if _COMMIT.fullmatch(name):
             return name
         # Branches are asked for dozens of times in each task: most are read without a process.
@@ -308,8 +309,8 @@ class Repository:
         return output.decode().strip() if code == 0 else None
 
     def _read_ref(self, name: str, at: Checkout) -> str | None:
-        """The commit of a branch, or of the HEAD of a checkout, from the files of git; empty where
-        there is no such branch. None where only git can tell."""
+        """The commit of a branch, or of a checkout's HEAD, from git's files; empty if there is no
+        such branch. None if only git can tell."""
         folder = at.git_dir if name == "HEAD" else self.common
         try:
             text = (folder / name).read_text("ascii").strip()
@@ -322,7 +323,7 @@ class Repository:
         return text if _COMMIT.fullmatch(text) else None
 
     def _read_packed(self, name: str) -> str | None:
-        """The same for a branch that has no file of its own."""
+        """The same for a branch without a file of its own."""
         if not _PLAIN.fullmatch(name) or not (self.common / BRANCHES).is_dir():
             return None
         try:
@@ -336,7 +337,7 @@ class Repository:
         )
 
     async def head(self, at: Checkout) -> str:
-        """The commit that a checkout is at."""
+        """The current commit of a checkout."""
         read = await asyncio.to_thread(self._read_ref, "HEAD", at)
         return read or await self.git("rev-parse", "--verify", "HEAD", at=at)
 
@@ -349,12 +350,12 @@ class Repository:
         return output.decode().strip()
 
     async def _ask(self, *args: str) -> str | None:
-        """What a git command prints, or None where it fails."""
+        """The output of a git command, or None if it fails."""
         code, output, _ = await self.run_git(*args)
         return output.decode().strip() if code == 0 else None
 
     async def commit_id(self, name: str) -> str:
-        """The commit that a name stands for. Raises GitError where there is none."""
+        """The commit of a name. Raises GitError if there is none."""
         commit = await self.resolve(name)
         if commit is None:
             what = "has no commit yet" if name == "HEAD" else f"has no commit {name}"
@@ -364,12 +365,12 @@ class Repository:
         return commit
 
     async def current_branch(self) -> str | None:
-        """The branch of the user's checkout, without `refs/heads/`; None where HEAD is detached."""
+        """The branch of the user's checkout, without `refs/heads/`; None if HEAD is detached."""
         branch = await self._ask("symbolic-ref", "--quiet", "HEAD")
         return branch and branch.removeprefix(BRANCHES)
 
     async def merge_base(self, one: str, other: str) -> str | None:
-        """The newest commit that both have in their history."""
+        """The newest common ancestor of two commits."""
         ids = await self.resolve(one), await self.resolve(other)
         if None in ids or ids[0] == ids[1]:
             return ids[0] and ids[1]
@@ -377,21 +378,21 @@ class Repository:
         return output.decode().strip() if code == 0 else None
 
     async def contains(self, commit: str, older: str) -> bool:
-        """Whether a commit has another one in its history, or is the same."""
+        """Whether a commit is another one, or has it in its history."""
         ids = await self.resolve(older), await self.resolve(commit)
         if None in ids or ids[0] == ids[1]:
             return None not in ids
         return (await self._run_once("merge-base", "--is-ancestor", *filter(None, ids)))[0] == 0
 
     async def move(self, ref: str, to: str, before: str | None) -> bool:
-        """Set a ref if it still is at `before`, or does not exist yet where that is None."""
+        """Set a ref if it still is at `before`; with None, if it does not exist."""
         code, _, problem = await self.run_git("update-ref", "--", ref, to, before or "0" * len(to))
         if code and await self.resolve(ref) == before:
             raise GitError(f"{ref} cannot be set to {to[:12]}: {problem}")
         return code == 0
 
     async def commit_tree(self, tree: str, parents: Iterable[str], message: str) -> str:
-        """A new commit that no branch has yet."""
+        """Create a commit that is on no branch."""
         args = [word for parent in parents for word in ("-p", parent)]
         text = message.encode("utf-8", "replace").replace(b"\0", b" ")
         commit = await self.git("commit-tree", tree, *args, stdin=text.rstrip() + b"\n")
@@ -399,8 +400,8 @@ class Repository:
         return commit
 
     async def commit(self, at: Checkout, paths: Iterable[str], message: str) -> str | None:
-        """Commit the named files of a checkout, and nothing else, on the branch that it is on. A
-        named file that is not there is removed. None where all are as they were."""
+        """Commit the named files of a checkout, and nothing else, on its branch. A named file that
+        is missing is removed. Returns None if nothing changed."""
         names = list(dict.fromkeys(map(named_path, paths)))
         await asyncio.to_thread(_refuse_links, at.path, names)
         return await finish_despite_cancel(self._commit(at, names, message))
@@ -417,7 +418,7 @@ class Repository:
     async def write_tree(
         self, at: Checkout, names: Sequence[str], index: Path | None = None
     ) -> str:
-        """The tree of an index after the named files are put into it."""
+        """The tree of an index with the named files added."""
         if names:
             # A file before the files of a folder that has replaced it.
             paths = b"".join(os.fsencode(name) + b"\0" for name in sorted(names))
@@ -434,7 +435,7 @@ class Repository:
         return split_paths(output)
 
     async def list_checkout(self, at: Checkout | None = None) -> tuple[str, ...]:
-        """The files of a checkout that git has or would add, without those that setup made."""
+        """The files of a checkout that git has or would add, without results of setup."""
         args = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
         ignored = await asyncio.to_thread((at or self.checkout).ignored)
         code, output, problem = await self.run_git(*args, *ignored, at=at)
@@ -443,8 +444,8 @@ class Repository:
         return split_paths(output)
 
     async def read_files(self, commit: str, paths: Sequence[str]) -> list[bytes | None]:
-        """The contents of files at a commit, or in a tree; None for a file that is not there, also
-        where a folder has its name."""
+        """The contents of files at a commit or in a tree. None for a missing file, or for a folder
+        with its name."""
         if not paths:
             return []
         names = [os.fsencode(f"{commit}:{path}") for path in paths]
@@ -468,7 +469,7 @@ class Repository:
         return contents
 
     async def find_commit(self, text: str, within: str) -> str | None:
-        """The newest commit of a range that has a text in its message."""
+        """The newest commit of a range with a text in its message."""
         first, _, last = within.partition("..")
         ids = await self.resolve(first), await self.resolve(last)
         if None not in ids:
@@ -494,8 +495,8 @@ class Repository:
     async def merge(
         self, branch: str, into: str, message: str, *, squash: bool = True
     ) -> str | Conflict:
-        """Merge a branch into another without a checkout. The commit is made and no ref is moved;
-        squashed, it has the other branch as its only parent."""
+        """Merge a branch into another without a checkout. The commit is created, and no ref moves.
+        A squashed commit has the other branch as its only parent."""
         ours, theirs = await self.commit_id(into), await self.commit_id(branch)
         tree = await self.merge_tree(branch, into)
         if isinstance(tree, Conflict):
@@ -504,7 +505,7 @@ class Repository:
         return await self.commit_tree(tree, parents, message)
 
     async def merge_tree(self, branch: str, into: str) -> str | Conflict:
-        """The tree of a merge. The names given are what conflict markers are labelled with."""
+        """The tree of a merge. The given names are the labels of conflict markers."""
         args = ("merge-tree", "--write-tree", "-z", "--name-only", "--messages", into, branch)
         code, output, problem = await self.run_git(*args)
         if code not in (0, 1):
@@ -527,7 +528,7 @@ class Repository:
 
 
 def _show_conflict(name: str, content: bytes | None) -> str:
-    """The parts of a merged file that have conflict markers."""
+    """The parts of a merged file with conflict markers."""
     if content is None or b"\0" in content:
         return ""
     lines = content.decode("utf-8", "replace").splitlines()
@@ -543,7 +544,7 @@ def _show_conflict(name: str, content: bytes | None) -> str:
 
 
 def named_path(path: str) -> str:
-    """A path inside a checkout as git names it. Raises GitError for every other."""
+    """A path inside a checkout as git names it. Raises GitError for any other path."""
     parts = PurePosixPath(path).parts
     inside = parts and not path.startswith("/") and ".." not in parts and "\0" not in path
     try:
@@ -563,17 +564,17 @@ def fold_name(name: str) -> str:
 
 
 def shown_path(path: str) -> str:
-    """A path as text can have it: a name that is not UTF-8 has marks in the place of its bytes."""
+    """A path as valid text: bytes that are not UTF-8 are replaced by marks."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 def split_paths(output: bytes) -> tuple[str, ...]:
-    """The paths that a command has printed with `-z`."""
+    """The paths in output that was printed with `-z`."""
     return tuple(os.fsdecode(part) for part in output.split(b"\0") if part)
 
 
 def remove_stale(locks: Iterable[Path], since: float = 0.0, until: float = float("inf")) -> None:
-    """Remove lock files of git commands that were killed."""
+    """Remove the lock files of killed git commands."""
     for lock in locks:
         with suppress(OSError):
             if since <= lock.stat().st_mtime <= until:
@@ -581,7 +582,7 @@ def remove_stale(locks: Iterable[Path], since: float = 0.0, until: float = float
 
 
 def find_folders(names: Iterable[str]) -> set[str]:
-    """The folders that files are in."""
+    """The folders of files."""
     return {str(folder) for name in names for folder in PurePosixPath(name).parents}
 
 
@@ -600,17 +601,17 @@ def _name_tree(commit: str) -> tuple[str, ...]:
 
 
 _CHECKED: Final = set[str]()
-"""The values of PATH that lead to a git which is new enough."""
+"""The values of PATH whose git is known to be new enough."""
 _PLAIN: Final = re.compile(rf"{BRANCHES}[\w./-]+")
 _IGNORED: Final = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
-"""Characters that names on macOS may have and that do not count."""
+"""Characters that macOS ignores in names."""
 _MOST_ANSWERS: Final = 500
 _LARGEST_ANSWER: Final = 2**16
 _PROGRAMS: Final = (
     r"^(core\.hookspath|filter\..*\.(clean|smudge|process)|merge\..*\.driver"
     r"|diff\..*\.(command|textconv))$"
 )
-"""The settings of git that name programs."""
+"""The git settings that name programs."""
 
 
 def _environment(more: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""Files that run on the user's machine, pull packages or instruct later workers: what a model wrote
-there is merged only after a person said yes to exactly that content."""
+"""Guarded files: they run on the user's machine, pull packages or instruct later workers. A model's
+changes there are merged only after a person's yes to exactly that content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INSTRUCTIONS: Final = (
     *(".claude/", ".cursor/", ".cursorrules", ".windsurf/", ".windsurfrules", ".clinerules*"),
     *(".aider*", ".mcp.json", "copilot-instructions.md", "opencode.json*"),
 )
-"""What later workers, and other agents, are told. A name with `/` is a folder, at any depth."""
+"""Instructions for later workers and other agents. A name with `/` is a folder, at any depth."""
 AUTOMATION: Final = (
     *(".github/", ".gitlab/", ".gitlab-ci.yml", ".circleci/", ".travis.yml", "Jenkinsfile"),
     *("azure-pipelines.yml", "bitbucket-pipelines.yml", ".drone.yml", ".woodpecker*"),
@@ -30,7 +30,7 @@ AUTOMATION: Final = (
     *("Dockerfile*", "*.Dockerfile", "docker-compose*", "compose.yml", "compose.yaml"),
     *("sitecustomize.py", "usercustomize.py", "*.pth", "Vagrantfile", "Procfile"),
 )
-"""What editors, shells, hooks and servers run without being asked."""
+"""Files that editors, shells, hooks and servers run unasked."""
 BUILD_SCRIPTS: Final = (
     *("setup.py", "setup.cfg", "hatch_build.py", "noxfile.py", "tox.ini", "Makefile", "makefile"),
     *("GNUmakefile", "*.mk", "justfile", ".justfile", "Taskfile.y*ml", "CMakeLists.txt"),
@@ -46,18 +46,18 @@ MANIFESTS: Final = (
     *("go.work.sum", "Cargo.lock", "Gemfile.lock", "composer.lock", ".yarn/"),
     *("uv.toml", "hatch.toml", "pixi.toml", "bunfig.toml", "deno.json*", "deno.lock"),
 )
-"""What says which packages are installed, lock files included."""
+"""Files that name the packages to install, including lock files."""
 HARMLESS: Final = (
     *(".gitignore", ".gitkeep", ".keep", ".*ignore", ".prettierrc", ".prettierrc.json"),
     *(".coveragerc", ".nojekyll", ".changeset/", ".well-known/"),
 )
-"""Hidden files that no program runs and nobody follows."""
+"""Hidden files that no program runs and no agent follows."""
 GUARDED: Final = (*INSTRUCTIONS, *AUTOMATION, *BUILD_SCRIPTS, *MANIFESTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """Work that waits for a person: `question` has the diff of the guarded files, and `digest`
+    """Work that waits for a person. `question` has the diff of the guarded files, and `digest`
     stands for their content."""
 
     files: tuple[str, ...]
@@ -72,9 +72,9 @@ async def find_guarded(
     allow: Sequence[str] = (),
     setup: Sequence[str] = (),
 ) -> Guarded | None:
-    """What a person is asked before a task's branch is merged into the team's; None where it
-    changes no guarded file, or only those that the patterns `allow`. Files that the command `setup`
-    names are guarded too, and so are hooks and scripts that the user's git runs."""
+    """The question to a person before a task's branch is merged into the team's branch, or None if
+    it changes no guarded file, or only files that the patterns `allow`. Files that the command
+    `setup` names, and hooks and scripts that the user's git runs, are guarded too."""
     tip = await repository.commit_id(BRANCHES + branch)
     base = await repository.merge_base(BRANCHES + team, tip)
     if base is None:
@@ -108,8 +108,8 @@ async def find_guarded(
 
 
 def is_guarded(path: str) -> bool:
-    """Whether a file runs on the user's machine, pulls packages, or instructs later workers. Any
-    hidden file may: only a few are known to be harmless."""
+    """Whether a file runs on the user's machine, pulls packages, or instructs later workers. All
+    hidden files do, except for a few that are known to be harmless."""
     if any(matches(path, pattern) for pattern in GUARDED):
         return True
     is_hidden = any(part.startswith(".") for part in PurePosixPath(path).parts)
@@ -117,13 +117,14 @@ def is_guarded(path: str) -> bool:
 
 
 def is_manifest(path: str) -> bool:
-    """Whether a file says which packages are installed, or how the project is."""
+    """Whether a file names the packages to install, or how the project is installed."""
     return any(matches(path, pattern) for pattern in (*MANIFESTS, *BUILD_SCRIPTS))
 
 
 def matches(path: str, pattern: str) -> bool:
-    """Whether a path fits a pattern, without regard to case, as some file systems have it. One with
-    `/` at its end is a folder, one without any `/` a name, both at any depth; `*` fits `/` too."""
+    """Whether a path fits a pattern, without regard to case, as on some file systems. A pattern
+    with `/` at its end is a folder, and one without `/` a name, both at any depth; `*` matches `/`
+    too."""
     path, pattern = path.casefold(), pattern.casefold()
     *folders, name = PurePosixPath(path).parts or ("",)
     if pattern.endswith("/") and "/" not in pattern[:-1]:
@@ -134,8 +135,8 @@ def matches(path: str, pattern: str) -> bool:
 
 
 def read_essence(path: str, content: bytes) -> bytes:
-    """What of a file decides about packages and what runs by itself: all of it, but for
-    `package.json` and `pyproject.toml` without their version, description and the like."""
+    """The part of a file that decides about packages and what runs by itself: the whole file,
+    except for the version, description and the like of `package.json` and `pyproject.toml`."""
     name = PurePosixPath(path).name.casefold()
     reader = _TABLES.get(name)
     if reader is None:
@@ -149,8 +150,8 @@ def read_essence(path: str, content: bytes) -> bytes:
 
 
 async def read_manifests(repository: Repository, commit: str, setup: Sequence[str] = ()) -> str:
-    """A digest of what the manifests and build scripts of a commit decide, and of the files that
-    the command `setup` names."""
+    """A digest of the essence of a commit's manifests and build scripts, and of the files that the
+    command `setup` names."""
     files = await repository.list_files(commit)
     paths = sorted(path for path in files if is_manifest(path) or _is_named(path, setup))
     digest = sha256()
@@ -189,7 +190,7 @@ def _reduce_pyproject(table: dict[str, Any]) -> dict[str, Any]:
 _LIFECYCLE: Final = frozenset(
     ("install", "prepare", "dependencies", "publish", "pack", "uninstall", "restart", "version")
 )
-"""Scripts that npm runs by itself; also those that begin with `pre` and `post`."""
+"""Scripts that npm runs by itself, also with `pre` and `post`."""
 _ABOUT: Final = (
     *("name", "version", "description", "keywords", "author", "authors", "contributors"),
     *("maintainers", "license", "license-files", "homepage", "bugs", "repository", "funding"),

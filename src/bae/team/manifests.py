@@ -1,4 +1,4 @@
-"""Reading the manifests of a project: pyproject.toml, package.json, tox.ini and their like."""
+"""Reading the manifests of a project, such as pyproject.toml, package.json and tox.ini."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from bae.given_files import read_text
 
 
 def as_table(value: Any) -> dict[str, Any]:
-    """A table of a JSON or TOML file, empty where it is something else."""
+    """The value as a table; empty for other values."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def as_texts(value: Any) -> list[str]:
-    """The texts of a list, without what is something else."""
+    """The texts of a list, without other values."""
     items = cast("list[Any]", value) if isinstance(value, list) else []
     return [each for each in items if isinstance(each, str)]
 
 
 def find_table(table: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The table at a path of names, empty where there is none."""
+    """The table at a path of names, or an empty one."""
     for name in names:
         table = as_table(table.get(name))
     return table
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The table in a JSON file, empty where it is something else, or there is none."""
+    """The table in a JSON file, or an empty one."""
     return _read_table(path, json.loads)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The table in a TOML file, empty where there is none that can be read."""
+    """The table in a TOML file, or an empty one."""
     return _read_table(path, tomllib.loads)
 
 
 def read_ini(path: Path) -> configparser.RawConfigParser:
-    """The sections of an INI file, none where there is none that can be read."""
+    """The sections of an INI file, or none."""
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read_string(read_text(path))

@@ -1,5 +1,5 @@
-"""How a project in JavaScript or TypeScript is installed, and which of its scripts runs its tests:
-what package.json and the lock files say."""
+"""The installation of a JavaScript or TypeScript project, and its test script, from package.json
+and lock files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bae.team.test_runs import find_test_program
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What package.json says: the packages that it needs, its scripts and its package manager."""
+    """The content of package.json: required packages, scripts and package manager."""
 
     needed: frozenset[str]
     scripts: dict[str, str]
@@ -27,7 +27,7 @@ class Package:
 
 
 def read_package(root: Path) -> Package:
-    """The package of a folder; an empty one where there is none that can be read."""
+    """The package of a folder, or an empty one if it cannot be read."""
     table = read_json(root / "package.json")
     needed = {*as_table(table.get("dependencies")), *as_table(table.get("devDependencies"))}
     scripts = {
@@ -40,8 +40,8 @@ def read_package(root: Path) -> Package:
 
 
 def find_setup(place: Path, top: Path, is_committed: Callable[[Path], bool]) -> tuple[str, ...]:
-    """The command that installs the packages of a folder of a repository. A lock file counts if git
-    has it: worktrees have no other. It may be that of a workspace around the folder."""
+    """The command that installs the packages of a folder. Only a committed lock file counts, since
+    worktrees have no other; it may belong to a workspace around the folder."""
     package = read_package(place)
     for folder in (place, *place.parents):
         for name, install in LOCKS.items():
@@ -90,15 +90,15 @@ LOCKS: Final[dict[str, Callable[[Path, str], tuple[str, ...]]]] = {
 
 
 def _find_manager(name: str, package: str) -> tuple[str, ...]:
-    """A package manager: that of this machine, or the package that has it, which npm fetches."""
+    """The command of a package manager: on this machine, or fetched by npm."""
     if find_program(name, Path("/")):
         return (name,)
     return ("npx", "--yes", package.partition("+")[0] or name)
 
 
 def find_test_command(place: Path, *, is_inside: bool = False) -> tuple[str, ...]:
-    """The known test program that the test script runs, without what only measures coverage or
-    waits for changes. `is_inside`: the packages are installed in a folder around this one."""
+    """The supported test program behind the test script, without coverage and watch options. With
+    `is_inside`, packages are installed in a folder around this one."""
     package = read_package(place)
     for words in _list_commands(package.scripts, "test"):
         if command := _find_known(words):
@@ -111,8 +111,7 @@ def find_test_command(place: Path, *, is_inside: bool = False) -> tuple[str, ...
 
 
 def find_other(place: Path) -> str:
-    """What runs the tests of a project where bae does not know the program; empty where there is no
-    such program."""
+    """The command that runs a test program which bae does not support; empty if there is none."""
     package = read_package(place)
     commands = [*_list_commands(package.scripts, "test")]
     if any(map(_find_known, commands)):
@@ -127,8 +126,7 @@ def find_other(place: Path) -> str:
 
 
 def describe_reporter(program: str) -> str:
-    """How a test program writes a JUnit file, as an example behind a sentence; empty where that is
-    not known."""
+    """A sentence with an example of how a test program writes a JUnit file, or an empty text."""
     if program != "mocha":
         return ""
     return (
@@ -140,7 +138,7 @@ def describe_reporter(program: str) -> str:
 def _list_commands(
     scripts: dict[str, str], name: str, seen: frozenset[str] = frozenset()
 ) -> list[list[str]]:
-    """The commands that a script runs one after the other, those of scripts that it runs too."""
+    """The commands that a script runs in order, including those of scripts that it runs."""
     commands: list[list[str]] = []
     if name in seen or len(seen) > _DEEPEST:
         return commands
@@ -166,7 +164,7 @@ def _find_scripts(words: Sequence[str], scripts: dict[str, str]) -> list[str]:
 
 
 def _find_known(words: Sequence[str]) -> list[str]:
-    """The known test program of a command, without what is run around it, as `c8`."""
+    """The supported test program in a command, without programs around it, such as `c8`."""
     at, variables = 0, list[str]()
     while at < len(words) and (words[at] in ("cross-env", "env") or _VARIABLE.match(words[at])):
         variables += [words[at]] if "=" in words[at] else []
@@ -200,7 +198,7 @@ def _complete(command: list[str], is_inside: bool) -> tuple[str, ...]:
 
 
 def _split(text: str) -> list[str]:
-    """The words of a plain command; none of one that needs a shell."""
+    """The words of a plain command; empty for a command that needs a shell."""
     if any(each in text for each in "&|<>$`"):
         return []
     try:

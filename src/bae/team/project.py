@@ -1,4 +1,4 @@
-"""What can be known of a project before it is asked about: its languages and its test command."""
+"""Detection of a project's languages, test command and setup command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bae.team.test_runs import (
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """What was found in a directory. `test_command` is empty where it is not known, and
+    """The detected settings of a directory. `test_command` is empty if it is unknown, and
     `questions` are for the person who sets the project up."""
 
     root: Path
@@ -35,7 +35,7 @@ class Detected:
     questions: tuple[str, ...] = ()
     folder: str = ""
     setup_of_others: tuple[str, ...] = ()
-    """What is set up for a test command that names no `.venv` of the worktree."""
+    """The setup for a test command that names no `.venv` of the worktree."""
 
     def project(
         self,
@@ -48,7 +48,7 @@ class Detected:
         requirements: str = "",
         report: str = "",
     ) -> Project:
-        """The project, with what a person has said in place of what was found."""
+        """The project, with a person's settings in place of detected ones."""
         makes = f"{python_setup.VENV}/"
         uses = not test_command or any(word.startswith(makes) for word in test_command)
         setup_parts = self.setup if uses else self.setup_of_others
@@ -69,9 +69,9 @@ class Detected:
 def detect(
     root: str | os.PathLike[str], folder: str = "", committed: Collection[str] | None = None
 ) -> Detected:
-    """Look at a repository, or at a folder of it: its files and manifests. `committed` are the
-    files that git has, by their paths in the repository; lock files count only if they are among
-    them. It reads files and runs nothing; call it in a thread."""
+    """Detect the settings of a repository, or of a folder in it, from its files and manifests.
+    `committed` are the files that git has, by their paths in the repository; only committed lock
+    files count. It reads files and runs nothing, so call it in a thread."""
     top = Path(root).resolve()
     place = top / folder
     files = _files(place)
@@ -116,7 +116,7 @@ def detect(
 
 
 def _join(commands: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Commands that are run one after the other."""
+    """The commands, joined by `&&`."""
     joined: tuple[str, ...] = ()
     for each in filter(None, commands):
         joined += (AND, *each) if joined else each
@@ -124,8 +124,8 @@ def _join(commands: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def find_problems(project: Project) -> tuple[str, ...]:
-    """Why a team cannot work on a project, each with what to do; to be reported before anything is
-    spent."""
+    """The reasons why a team cannot work on a project, each with what to do, to be reported before
+    anything is spent."""
     problems: list[str] = []
     root = Path(project.root)
     if not root.is_dir():
@@ -141,8 +141,9 @@ def find_problems(project: Project) -> tuple[str, ...]:
 def find_command_problems(
     test_command: Sequence[str], root: Path, report: str = "", setup: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Why a test command cannot be used in a directory, which need not exist yet. `report` is what
-    a program writes that bae does not know; `setup` may make the program."""
+    """The reasons why a test command cannot be used in a directory, which need not exist yet.
+    `report` is the report of a program that bae does not support; `setup` may install the
+    program."""
     if not test_command:
         return ("there is no test command: name one, as pytest or node --test",)
     problems: list[str] = []
@@ -173,7 +174,7 @@ def find_command_problems(
 
 
 def find_setup_problems(setup: Sequence[str], root: Path) -> tuple[str, ...]:
-    """Why a setup command cannot be run in a directory."""
+    """The reasons why a setup command cannot run in a directory."""
     problems: list[str] = []
     for number, command in enumerate(split_commands(setup) if setup else ()):
         if not command:
@@ -194,8 +195,8 @@ def find_setup_problems(setup: Sequence[str], root: Path) -> tuple[str, ...]:
 
 
 def _find_problem(command: Sequence[str], root: Path, is_made: bool) -> str:
-    """Why a command cannot be started; `is_made`: one before it may make programs of the
-    project."""
+    """The reason why a command cannot start. With `is_made`, an earlier command may install
+    programs of the project."""
     program = command[0]
     if "=" in program:
         return f"{program} is no program: write env {program} before the command"
@@ -229,7 +230,7 @@ _SUFFIXES: Final = {
 
 
 def _files(root: Path) -> list[str]:
-    """Files of the project by their paths, without hidden and generated directories."""
+    """The paths of a project's files, without hidden and generated directories."""
     names_found: list[str] = []
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(each for each in folders if each[0] != "." and each not in _SKIPPED)
@@ -246,8 +247,8 @@ def _languages(files: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """How a language is tested: its test command, which may not be known, and what it is set up
-    with. `makes`: the folder that setup makes the test program in."""
+    """The test command of a language, which may be unknown, and its setup. `makes` is the folder in
+    which setup installs the test program."""
 
     language: str
     test_command: tuple[str, ...] = ()
@@ -302,7 +303,7 @@ def _find_go(root: Path) -> _Candidate | None:
 
 
 def _is_node_test(name: str) -> bool:
-    """Whether `node --test` takes a file for a test."""
+    """Whether `node --test` runs a file as a test."""
     stem, suffix = os.path.splitext(os.path.basename(name))
     if suffix not in (".js", ".mjs", ".cjs"):
         return False

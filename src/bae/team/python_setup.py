@@ -1,4 +1,4 @@
-"""How a project in Python is installed for its tests: what its maintainers wrote for uv, Poetry,
+"""The installation of a Python project for its tests: the maintainers' settings for uv, Poetry,
 PDM, tox, Hatch or pip, as a setup command that makes a `.venv`."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ VENV_TEST: Final = (f"{VENV}/bin/python", "-m", "pytest")
 
 @dataclass
 class _Needs:
-    """What tests need: the words that pip installs it by, the names of the distributions as far as
-    they are known, and what is run after it."""
+    """The needs of tests: the words for pip, the known names of distributions, and commands to run
+    afterwards."""
 
     words: list[str] = field(default_factory=list[str])
     names: set[str] = field(default_factory=set[str])
@@ -33,7 +33,7 @@ class _Needs:
     is_known: bool = True
 
     def add(self, requirements: Sequence[str]) -> None:
-        """Requirements that are written out."""
+        """Add explicit requirements."""
         self.words += requirements
         self.names |= {_name(each) for each in requirements}
 
@@ -44,9 +44,9 @@ def find_setup(
     committed: Collection[str] | None = None,
     more: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The command that installs a project with what its tests need, and with `more`; empty where
-    nothing says that it has to be installed. `files` are those of the project, and `committed`
-    those that git has."""
+    """The command that installs a project with the needs of its tests, and with `more`. Empty if
+    nothing shows that it has to be installed. `files` are the project's files, and `committed` the
+    files that git has."""
     pyproject = read_toml(root / "pyproject.toml")
     tools = as_table(pyproject.get("tool"))
     known = files if committed is None else committed
@@ -65,8 +65,8 @@ def find_setup(
 
 
 def is_installed(root: Path, files: Sequence[str]) -> bool:
-    """Whether the Python that `python` names has what the tests of a project need, the project
-    included, so that nothing has to be set up."""
+    """Whether the Python `python` has everything that the tests of a project need, including the
+    project, so that setup is not needed."""
     pyproject = read_toml(root / "pyproject.toml")
     needs = _find_needs(root, pyproject, files)
     own = _find_own(root, pyproject)
@@ -130,15 +130,15 @@ def _use_pip(root: Path, needs: _Needs, own: list[str]) -> tuple[str, ...]:
 
 
 def _find_own(root: Path, pyproject: dict[str, Any]) -> list[str]:
-    """The words that install the project itself, or what it needs where it is no package."""
+    """The words that install the project itself, or its requirements if it is not a package."""
     if "build-system" in pyproject or (root / "setup.py").exists():
         return ["-e", "."]
     return as_texts(as_table(pyproject.get("project")).get("dependencies"))
 
 
 def _find_needs(root: Path, pyproject: dict[str, Any], files: Sequence[str]) -> _Needs:
-    """What the tests need, by the first source that says it: tox, a group or extra with pytest,
-    Poetry, PDM, Hatch, or a file of requirements."""
+    """The needs of the tests, from the first of these: tox, a group or extra with pytest, Poetry,
+    PDM, Hatch, or a file of requirements."""
     tools = as_table(pyproject.get("tool"))
     groups = as_table(pyproject.get("dependency-groups"))
     extras = _read_extras(root, pyproject)
@@ -185,7 +185,7 @@ def _read_extras(root: Path, pyproject: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _read_tools(tools: dict[str, Any]) -> list[str]:
-    """The requirements of tests that Poetry, PDM or Hatch have in tables of their own."""
+    """The test requirements in the tables of Poetry, PDM or Hatch."""
     poetry = as_table(tools.get("poetry"))
     tables = {name: as_table(each) for name, each in as_table(poetry.get("group")).items()}
     groups = {name: _of_poetry(as_table(each.get("dependencies"))) for name, each in tables.items()}
@@ -206,7 +206,7 @@ def _read_tools(tools: dict[str, Any]) -> list[str]:
 
 
 def _of_poetry(table: dict[str, Any]) -> list[str]:
-    """Requirements as pip reads them."""
+    """Poetry's requirements in the syntax of pip."""
     packages: list[str] = []
     for name, value in table.items():
         version = value if isinstance(value, str) else as_table(value).get("version", "*")
@@ -217,7 +217,7 @@ def _of_poetry(table: dict[str, Any]) -> list[str]:
 
 
 def _convert_version(version: str) -> str:
-    """What Poetry's `^1.2` and `~1.2` mean."""
+    """Poetry's `^1.2` or `~1.2` in the syntax of pip."""
     parts = re.fullmatch(r"([\^~]|~=|==|>=)?\s*(\d+(?:\.\d+)*)", version.strip())
     if parts is None:
         return "" if version.strip() in ("*", "") else version.replace(" ", "")
@@ -233,7 +233,7 @@ def _convert_version(version: str) -> str:
 
 
 def _read_tox(root: Path, groups: dict[str, Any], extras: dict[str, list[str]]) -> _Needs:
-    """What tox installs for its tests, and runs before them."""
+    """The packages that tox installs for tests, and the commands that it runs before them."""
     needs, parser = _Needs(), read_ini(root / "tox.ini")
     if not parser.has_section("testenv"):
         return needs
@@ -266,7 +266,7 @@ def _read_tox(root: Path, groups: dict[str, Any], extras: dict[str, list[str]]) 
 
 
 def _find_named(groups: dict[str, list[str]]) -> str:
-    """The group of requirements for tests: of those with pytest the one with the usual name."""
+    """The group of test requirements: among the groups with pytest, the one with the usual name."""
     names = [name for name, value in groups.items() if "pytest" in map(_name, value)]
     usual = [name for name in _USUAL if name in names]
     return next(iter((*usual, *names)), "")
@@ -275,7 +275,7 @@ def _find_named(groups: dict[str, list[str]]) -> str:
 def _expand_group(
     groups: dict[str, Any], name: str, seen: frozenset[str] = frozenset()
 ) -> list[str]:
-    """The requirements of a group, those of the groups that it includes too."""
+    """The requirements of a group and of the groups that it includes."""
     packages: list[str] = []
     value = groups.get(name)
     if not isinstance(value, list) or name in seen:
@@ -289,13 +289,13 @@ def _expand_group(
 
 
 def _list_requirements(files: Sequence[str]) -> list[str]:
-    """The files of requirements that are for tests by their names, the usual first."""
+    """The requirements files for tests, by name, the usual one first."""
     names = [name for name in files if _REQUIREMENTS.fullmatch(name)]
     return sorted(names, key=lambda name: ("test" not in name, "dev" not in name, name))
 
 
 def _read_requirements(path: Path, depth: int = 0) -> set[str]:
-    """The names of the distributions in a file of requirements and those that it includes."""
+    """The names of the distributions in a requirements file and in the files that it includes."""
     requirements: set[str] = set()
     try:
         lines = _lines(read_text(path))

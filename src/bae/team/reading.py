@@ -29,8 +29,8 @@ SEARCH_SECONDS: Final = 5.0
 
 
 class CodeTree:
-    """The files that a run reads: those of a checkout, which a function may find when it is first
-    needed. Files that changed are read again."""
+    """The files that a run reads: a checkout, or a function that finds it on first use. Changed
+    files are read again."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class CodeTree:
         self._turn = asyncio.Lock()
 
     async def read(self) -> Code:
-        """The files as they are now."""
+        """The current files."""
         async with self._turn:
             if self._checkout is not None and not isinstance(self._checkout, Checkout):
                 self._checkout = await self._checkout()
@@ -52,7 +52,7 @@ class CodeTree:
 
 
 async def get_tree() -> CodeTree:
-    """The files of this run: every run is given its own."""
+    """The files of this run, given to each run."""
     raise LookupError("a run with reading tools needs its files in dep_cache: get_tree")
 
 
@@ -119,9 +119,9 @@ class _Hit(NamedTuple):
 
 
 _NAMES: Final = ""
-"""The names of all files, among the texts that are searched."""
+"""The key of the list of all file names, among the texts that are searched."""
 _PASSES: Final = 5
-"""Lines of one file among the hits, where other files have some too."""
+"""How many hits of one file are shown if other files have hits too."""
 _WIDEST: Final = 120
 _LONGEST_LINE: Final = 500
 _WORDS: Final = re.compile(r"[\w\s.,:;'\"`/-]+")
@@ -129,8 +129,8 @@ _MAY_TAKE_LONG: Final = re.compile(r"[*+?{]|\\[1-9]|\(.*\|", re.DOTALL)
 
 
 async def _search(pattern: str, flags: int, texts: Mapping[str, str]) -> dict[str, list[int]]:
-    """The lines that match, by file. A pattern with repetitions, or alternatives in groups, may
-    take forever, and nothing stops it inside a thread: it gets a process."""
+    """The matching lines, by file. A pattern with repetitions, or with alternatives in groups, may
+    never end, and a thread cannot be stopped, so it runs in a process."""
     if not _MAY_TAKE_LONG.search(pattern):
         return await asyncio.to_thread(line_search.search_lines, pattern, flags, texts)
     args = {"pattern": pattern, "flags": flags, "texts": texts}
@@ -156,7 +156,7 @@ def _show_hits(
     hits: Mapping[str, list[int]],
     named: Container[str],
 ) -> str:
-    """The hits as a text; `named` are the files whose names match."""
+    """The hits as a text. `named` are the files whose names match."""
     ranked: list[tuple[tuple[object, ...], str, list[_Hit]]] = []
     for name, numbers in hits.items():
         lines = texts[name].split("\n")
@@ -190,7 +190,7 @@ def _show_hits(
 def _show_words(
     code: Code, words: str, texts: Mapping[str, str], most: int, without: Mapping[str, object]
 ) -> str:
-    """The files that have most to do with words, with their best lines."""
+    """The files that fit these words best, with their best lines."""
     names = [each.path for each in code.search(words, most=len(texts)) if each.path in texts]
     names = [name for name in names if name not in without and name in code.texts]
     few = most // 5  # files with two lines, the others have one
@@ -203,7 +203,7 @@ def _show_words(
 
 
 def _share_out(hits: Mapping[str, Sequence[_Hit]]) -> dict[str, list[_Hit]]:
-    """The hits that are shown: each file has one before another has two."""
+    """The hits to show: each file has one before another has two."""
     shown: dict[str, list[_Hit]] = {}
     left = MOST_HITS
     for turn in range(_PASSES if len(hits) > 1 else MOST_HITS):

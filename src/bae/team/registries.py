@@ -1,5 +1,5 @@
-"""How setup reaches package registries: the certificates, proxies, mirrors and logins of the person
-who started bae. Setup alone gets them. What it prints is shown without passwords and tokens."""
+"""Access of setup to package registries: certificates, proxies, mirrors and logins of the user.
+Only setup gets it. Passwords and tokens are masked in its output."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bae.team.files import read_file
 
 @dataclass(frozen=True, slots=True)
 class RegistryAccess:
-    """What a command needs to reach registries: variables, files that these or the settings name,
-    and settings in the home directory, by their paths there."""
+    """The needs of a command that reaches registries: variables, the files that they or the
+    settings name, and settings in the home directory, by their paths there."""
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     readable: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class RegistryAccess:
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def mask(self, text: str) -> str:
-        """A text with none of the passwords and tokens in it."""
+        """The text without its passwords and tokens."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return remove_passwords(text)
@@ -36,7 +36,7 @@ class RegistryAccess:
 def find_access(
     environment: Mapping[str, str] | None = None, home: Path | None = None
 ) -> RegistryAccess:
-    """What this process has for package registries. It reads files; call it in a thread."""
+    """The registry access of this process. It reads files, so call it in a thread."""
     environment = os.environ if environment is None else environment
     home = home or Path.home()
     files = {name: path for name, path in _find_settings(environment, home) if path.is_file()}
@@ -66,7 +66,7 @@ def find_access(
 
 
 def _find_settings(environment: Mapping[str, str], home: Path) -> Iterator[tuple[str, Path]]:
-    """Where settings are in a home directory, and the files of this user."""
+    """The settings files of the user, by their paths in a home directory."""
     for name in _HOME:
         yield name, home / name
     folder = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
@@ -108,7 +108,7 @@ def _find_secrets(variables: Mapping[str, str], texts: list[str]) -> Iterator[st
 
 _LARGEST: Final = 2**20
 _SHORTEST: Final = 6
-"""A shorter secret is hidden only in URLs: it may be part of any word."""
+"""A shorter secret is masked only in URLs, since it may be part of any word."""
 _HOME: Final = (".npmrc", ".yarnrc", ".yarnrc.yml", ".pip/pip.conf", ".bunfig.toml")
 _CONFIG: Final = (
     *("pip/pip.conf", "uv/uv.toml", "pypoetry/config.toml", "pypoetry/auth.toml"),

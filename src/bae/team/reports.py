@@ -1,5 +1,5 @@
-"""Reading the reports of test programs: JUnit of pytest, Vitest and others, JSON of Node, Jest and
-Go."""
+"""Reading reports of test programs: JUnit XML of pytest, Vitest and others, and JSON of Node, Jest
+and Go."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 from bae.team.models import TestCase, bounded, strip_escapes
 
 NOT_LOADED: Final = "not loaded: "
-"""How the message of a case begins that stands for a whole file, because none of its tests ran."""
+"""The start of the message of a case that stands for a whole file, because none of its tests
+ran."""
 
 LONGEST_MESSAGE: Final = 4_000
 
@@ -20,17 +21,17 @@ TestOutcome = Literal["passed", "failed", "skipped"]
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Names in one line, the first twenty of them."""
+    """Up to twenty names, in one line."""
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     return ", ".join(names[:20]) + more
 
 
 class ReportError(ValueError):
-    """A report that cannot be read."""
+    """A report cannot be read."""
 
 
 def read_junit(text: str, root: str) -> tuple[TestCase, ...]:
-    """The tests of a JUnit file, as pytest and Vitest write it."""
+    """The tests in a JUnit file of pytest or Vitest."""
     return _merge_cases(_junit_case(each) for each in _parse_junit(text).iter("testcase"))
 
 
@@ -44,8 +45,8 @@ def _parse_junit(text: str) -> ElementTree.Element:
 
 
 def read_any_junit(texts: Iterable[str], root: str) -> tuple[TestCase, ...]:
-    """The tests of the JUnit files of any program, such as Mocha, CTest, gotestsum or PHPUnit. The
-    id of a test has its file, its class and its name, as far as the program writes them."""
+    """The tests in the JUnit files of any program, such as Mocha, CTest, gotestsum or PHPUnit. The
+    id of a test has its file, class and name, as far as the program writes them."""
     cases: list[TestCase] = []
     for text in texts:
         stack: list[tuple[ElementTree.Element, str]] = [(_parse_junit(text), "")]
@@ -114,9 +115,10 @@ def _junit_case(case: ElementTree.Element) -> TestCase:
 
 
 def read_node(text: str, root: str) -> tuple[TestCase, ...]:
-    """The tests of `guards/reporter.mjs`. A group comes after its tests, and counts as they do."""
+    """The tests in the output of `guards/reporter.mjs`. A group comes after its tests, and counts
+    as they do."""
     tests: list[tuple[int, list[str], TestCase]] = []
-    """Each test with its depth, and the names of the groups around it that are known by now."""
+    """Each test with its depth, and the names of its groups that are known so far."""
     is_complete = False
     try:
         for line in text.splitlines():
@@ -154,7 +156,7 @@ def _add_node_test(
 
 
 def read_jest(text: str, root: str) -> tuple[TestCase, ...]:
-    """The tests of Jest's JSON."""
+    """The tests in Jest's JSON."""
     try:
         files: list[dict[str, Any]] = json.loads(text)["testResults"]
         cases: list[TestCase] = []
@@ -203,7 +205,7 @@ _GO: Final[Mapping[str, TestOutcome]] = {"pass": "passed", "fail": "failed", "sk
 
 
 def go_output(text: str) -> str:
-    """The output of `go test -json` as `go test` would have printed it."""
+    """The output of `go test`, from that of `go test -json`."""
     lines: list[str] = []
     for line in text.splitlines(keepends=True):
         events = list(_go_events(line))
@@ -231,7 +233,7 @@ _ORDER: Final = ("failed", "passed", "skipped")
 
 
 def _merge_cases(cases: Iterable[TestCase]) -> tuple[TestCase, ...]:
-    """One case a test: pytest writes one more where a test fails and then its fixture too."""
+    """One case for each test: pytest writes a second case if a test and then its fixture fail."""
     by_id: dict[str, TestCase] = {}
     for case in cases:
         before = by_id.get(case.id)
@@ -241,7 +243,7 @@ def _merge_cases(cases: Iterable[TestCase]) -> tuple[TestCase, ...]:
 
 
 def number_cases(cases: Sequence[TestCase]) -> tuple[TestCase, ...]:
-    """Cases with ids of their own, where several tests have one name."""
+    """The cases with unique ids, if several tests have the same name."""
     seen: dict[str, int] = {}
     named: list[TestCase] = []
     for case in cases:

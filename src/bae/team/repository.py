@@ -1,5 +1,5 @@
-"""Reading a repository for an LLM: an outline of its files by tree-sitter, the files that a task is
-about by a search of their contents (BM25), and its conventions. All of it is bounded."""
+"""Reading a repository for an LLM: outlines of files (tree-sitter), search by words (BM25), and
+conventions, all bounded in size."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 MOST_FILES: Final = 20_000
 LARGEST_FILE: Final = 200_000
-"""How many bytes a file may have to be read; of larger ones only the name is known."""
+"""How many bytes of a file are read. Of larger files only the name is known."""
 LARGEST_REPOSITORY: Final = 50_000_000
-"""How many bytes are read altogether."""
+"""How many bytes are read in total."""
 CONVENTIONS: Final = ("AGENTS.md", "CLAUDE.md", "CONTRIBUTING.md", ".editorconfig")
 
 
 class Match(NamedTuple):
-    """A file that a search has found."""
+    """A file in the result of a search."""
 
     path: str
     score: float
@@ -51,14 +51,14 @@ class Definition(NamedTuple):
     signature: str
     depth: int
     line: int
-    """Where its signature starts."""
+    """The first line of its signature."""
     first: int
-    """Where it starts, decorators included."""
+    """Its first line, decorators included."""
     last: int
 
 
 class Chunk(NamedTuple):
-    """Lines of a file that belong together, as a function, with how well they fit a search."""
+    """Lines of a file that belong together, such as a function, with their score in a search."""
 
     path: str
     first: int
@@ -68,29 +68,29 @@ class Chunk(NamedTuple):
 
 
 class FileKind(IntEnum):
-    """What a file is for, by its name."""
+    """The purpose of a file, by its name."""
 
     CODE = 0
     TEST = 1
     TEXT = 2
     """Documentation and configuration."""
     DATA = 3
-    """Changelogs, lock files, generated files and data: of no use in a prompt."""
+    """Changelogs, lock files, generated files and data, which are useless in a prompt."""
 
 
 async def read_code(
     repository: Repository, at: Checkout | None = None, before: Code | None = None
 ) -> Code:
-    """The files of a checkout that git has or would add. Files that look like secrets, and files
-    behind links, are left out. Files that did not change since `before` are taken from there."""
+    """The files of a checkout that git has or would add, without files that look like secrets and
+    files behind links. Files that are unchanged since `before` are taken from there."""
     names = sorted(await repository.list_checkout(at))
     root = (at or repository.checkout).path
     return await asyncio.to_thread(_read_all, root, names, before)
 
 
 def find_nearest_paths(path: str, names: Iterable[str], most: int = 5) -> list[str]:
-    """The paths that a wrong path most likely means: files with the same name, the files of that
-    folder, then similar paths."""
+    """The most likely meanings of a wrong path: files with the same name, the files of that folder,
+    then similar paths."""
     known, last = sorted(names), PurePosixPath(path).name
     same = [name for name in known if PurePosixPath(name).name == last]
     below = [name for name in known if name.startswith(f"{path.rstrip('/')}/")]
@@ -99,8 +99,8 @@ def find_nearest_paths(path: str, names: Iterable[str], most: int = 5) -> list[s
 
 
 class CodeReader:
-    """Reads checkouts of one repository. Words are counted again only in files that have changed:
-    to count all takes seconds where there are many."""
+    """Reads checkouts of one repository. Words are counted again only in changed files, since
+    counting all takes seconds in a large repository."""
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
@@ -108,8 +108,8 @@ class CodeReader:
         self._turn = asyncio.Lock()
 
     async def read(self, at: Checkout | None = None, before: Code | None = None) -> Code:
-        """The files of a checkout, as `read_code` reads them, ready to be searched. If nothing
-        changed since `before`, it is `before` itself."""
+        """The files of a checkout, ready to be searched. If nothing changed since `before`, the
+        result is `before` itself."""
         code = await read_code(self.repository, at, before)
         if before and code.is_same_as(before):
             return before
@@ -136,22 +136,22 @@ class CommitReader(CodeReader):
 
 @dataclass(frozen=True)
 class Code:
-    """The files of a repository at one moment. Its methods compute: call them in a thread."""
+    """The files of a repository at one moment. Its methods compute, so call them in a thread."""
 
     names: tuple[str, ...]
     texts: Mapping[str, str]
-    """The files that were read, by their names."""
+    """The contents of files, by name."""
     left_out: int = 0
-    """How many files are not in `names`, since there are too many."""
+    """How many files are not in `names`, because there are too many."""
     words: Mapping[str, Counter[str]] = field(
         default_factory=dict[str, Counter[str]], compare=False
     )
-    """How often each word is in each file; counted when they are first searched, if not before."""
+    """The number of occurrences of each word in each file, counted on the first search."""
     stamps: Mapping[str, Stamp] = field(default_factory=dict[str, "Stamp"], compare=False)
-    """What tells whether a file has changed since. Files that changed just now have none."""
+    """Marks that show whether a file has changed. Files that changed just now have none."""
 
     def kind(self, name: str) -> FileKind:
-        """What a file is for. A module `test_runs.py` without tests is code."""
+        """The purpose of a file. A module such as `test_runs.py` without tests is code."""
         pure, text = PurePosixPath(name), self.texts.get(name, "")
         if _DATA.fullmatch(pure.name.lower()) or _GENERATED.search(text[:500]):
             return FileKind.DATA
@@ -162,13 +162,13 @@ class Code:
         return FileKind.CODE
 
     def is_same_as(self, other: Code) -> bool:
-        """Whether no file has changed, as far as their times tell."""
+        """Whether no file has changed, by file times."""
         is_known = len(self.stamps) == len(self.names)
         return is_known and self.names == other.names and self.stamps == other.stamps
 
     def search(self, query: str, most: int = 10) -> tuple[Match, ...]:
-        """The files that have most to do with a text, best first, by BM25. Code counts more than
-        tests and texts, and files next to good ones count a little more."""
+        """The files that fit a text best, best first, by BM25. Code counts more than tests and
+        texts, and files next to good ones count a little more."""
         words = self.words or count_words(self).words
         rarity = self._rarity(query)
         mean = max(1.0, sum(map(len, self.texts.values())) / max(1, len(words)))
@@ -188,7 +188,7 @@ class Code:
         return tuple(sorted(matches, key=lambda match: (-match.score, match.path))[:most])
 
     def search_chunks(self, query: str, names: Iterable[str]) -> list[Chunk]:
-        """The functions and classes of files, those that have most to do with a text first."""
+        """The functions and classes of files, by how well they fit a text."""
         rarity = self._rarity(query)
         chunks: list[Chunk] = []
         for name in names:
@@ -199,7 +199,7 @@ class Code:
         return sorted(chunks, key=lambda chunk: -chunk.score)
 
     def _rarity(self, query: str) -> dict[str, float]:
-        """How much each word of a text tells: more, the fewer files have it."""
+        """The weight of each word of a text: higher if fewer files have it."""
         words = self.words or count_words(self).words
         wanted = dict.fromkeys(_words(query))
         counts = {word: sum(word in own for own in words.values()) for word in wanted}
@@ -212,8 +212,8 @@ class Code:
     def best_lines(
         self, query: str, names: Iterable[str], *, most: int = 2
     ) -> dict[str, list[tuple[int, str]]]:
-        """The lines of files that have most to do with a text, with their numbers. The line that
-        starts a definition counts more than another."""
+        """The lines of files that fit a text best, with their numbers. The first line of a
+        definition counts more."""
         rarity = self._rarity(query)
         lines: dict[str, list[tuple[int, str]]] = {}
         for name in names:
@@ -229,8 +229,8 @@ class Code:
         return lines
 
     def outline(self, first: Iterable[str] = (), *, longest: int = 12_000) -> str:
-        """The files of the repository: those named `first` with what they define, then the others
-        with less and less, in at most so many characters."""
+        """The files of the repository in at most so many characters: first those named `first` with
+        their definitions, then the others with less and less detail."""
         order = dict.fromkeys((*(name for name in first if name in self.texts), *self.names))
         lines: dict[str, str] = {}
         left = longest - 60  # for the line about what is left out
@@ -252,8 +252,8 @@ class Code:
         return "\n".join((*lines.values(), *rest))
 
     def list_folder(self, folder: str = "", *, longest: int = 8_000) -> str:
-        """The files of a folder: those of its folders too as far as there is room, level by level,
-        and what they define as far as there is room then."""
+        """The files of a folder: level by level while there is room, then their definitions while
+        there is room."""
         start = f"{folder}/" if folder else ""
         inside = [name for name in self.names if name.startswith(start)]
 
@@ -284,7 +284,7 @@ class Code:
         return bounded("\n".join(lines), longest)
 
     def versions(self) -> list[str]:
-        """The versions of languages that the repository names, as lines of a list."""
+        """The versions of languages that the repository names, as list items."""
         return [
             f"- {name}: {' '.join(match[0].split())}"
             for name, pattern in _VERSIONS.items()
@@ -292,7 +292,8 @@ class Code:
         ]
 
     def conventions(self, *, longest: int = 6_000) -> str:
-        """What the repository says about how to work in it, and how its files are laid out."""
+        """The repository's conventions: its files of instructions, and the settings of its
+        layout."""
         names = [name for name in CONVENTIONS if self.texts.get(name, "").strip()]
         each = longest // max(1, len(names)) - 60
         return "\n\n".join(f"{name}:\n{bounded(self.texts[name].strip(), each)}" for name in names)
@@ -300,8 +301,8 @@ class Code:
 
 @lru_cache(1000)
 def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, ...]:
-    """The classes and functions that a file defines. Empty for languages that are not known; code
-    that is broken is read as far as it goes."""
+    """The classes and functions that a file defines. Empty for unsupported languages; broken code
+    is read as far as possible."""
     parser = make_parser(PurePosixPath(name).suffix.lower())
     if parser is None or not text.strip():
         return ()
@@ -326,8 +327,9 @@ def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, 
 
 
 def split_file(name: str, text: str) -> list[Chunk]:
-    """The parts of a file: before its first definition, then each function and each class up to its
-    first method. Where nothing is known of what it defines, so many lines each."""
+    """The parts of a file: the lines before its first definition, then each function, and each
+    class up to its first method. Files in unsupported languages are split into parts of equal
+    length."""
     lines = text.splitlines()
     starts = sorted({each.first for each in outline_file(name, text, most=1000) if each.depth < 3})
     starts = starts or list(range(1 + _LINES, len(lines) + 1, _LINES))
@@ -341,7 +343,7 @@ def split_file(name: str, text: str) -> list[Chunk]:
 
 
 def _bm25(rarity: Mapping[str, float], counts: Mapping[str, int], length: float) -> float:
-    """How well words fit, where `length` is relative to the usual one."""
+    """The BM25 score of words, with `length` relative to the average."""
     norm = 1.2 * (0.25 + 0.75 * length)
     weighted = ((weight, counts[word]) for word, weight in rarity.items() if word in counts)
     return sum(weight * count * 2.2 / (count + norm) for weight, count in weighted)
@@ -355,11 +357,11 @@ _VERSIONS: Final = {
     "go.mod": re.compile(r"^go .*", re.MULTILINE),
 }
 _USUAL: Final = 1500
-"""Characters of a function, as a rule."""
+"""The average number of characters of a function."""
 _LINES: Final = 40
 Stamp = tuple[int, int, int, int]
 _SETTLES: Final = 100_000_000
-"""Nanoseconds in which a file may change twice without a difference in its times."""
+"""Nanoseconds in which a file may change twice without a new time stamp."""
 _CODE: Final = re.compile(
     r"\.(pyi?|[cm]?[jt]s|[jt]sx|vue|svelte|css|html|go|rs|java|kt|rb|php|c|h|cc|cpp|hpp|cs|swift"
     r"|scala|exs?|lua|sh|sql)"
@@ -411,7 +413,7 @@ _WEIGHTS: Final = {
 
 
 def _join(names: Iterable[str], longest: int) -> str:
-    """As many names as there is room for."""
+    """As many names as fit."""
     joined = ""
     for name in names:
         if len(joined) + len(name) + 5 > longest:
@@ -468,15 +470,14 @@ def _read_contents(files: Mapping[str, bytes | None]) -> Code:
 
 
 def _is_code(path: Path, name: str) -> bool:
-    """Whether a file that is named like a secret is code, as secrets.py: it defines something, and
-    neither its text nor its folder tells of a secret."""
+    """Whether a file with the name of a secret is code, such as secrets.py: it defines something,
+    and neither its text nor its folder suggests a secret."""
     text = read_file(path, LARGEST_FILE, follow=False).decode("utf-8", "replace")
     return bool(outline_file(name, text)) and not is_secret(path, f"{name.rpartition('/')[0]}/x")
 
 
 def count_words(code: Code, before: Code | None = None) -> Code:
-    """The same files with their words counted, taken from `before` for files that are as they were
-    there."""
+    """The same files with counted words, taken from `before` for unchanged files."""
     words: dict[str, Counter[str]] = {}
     for name in code.names:
         text = code.texts.get(name, "")
@@ -491,7 +492,7 @@ def count_words(code: Code, before: Code | None = None) -> Code:
 
 
 def _words(text: str) -> Iterator[str]:
-    """The words of a text or code: identifiers, and their parts where they have several."""
+    """The words of a text or code: identifiers, and the parts of compound identifiers."""
     # By parts, since a regular expression keeps all other threads waiting while it runs.
     for start in range(0, len(text), _CHUNK):
         for word in _WORD.findall(text[start : start + _CHUNK]):
@@ -505,7 +506,7 @@ def _words(text: str) -> Iterator[str]:
 
 @lru_cache(100_000)
 def _stem(word: str) -> str:
-    """The same for the forms of a word: plan, plans, planned, planning."""
+    """The common stem of a word's forms: plan, plans, planned, planning."""
     if len(word) > 4 and word.endswith("ies"):
         return f"{word[:-3]}y"
     for end in _ENDS:
@@ -520,7 +521,7 @@ _ENDS: Final = ("ions", "ings", "ers", "ing", "ion", "ed", "er", "es", "ly", "s"
 
 
 def _definitions(node: Node, depth: int, inside: int) -> Iterator[tuple[int, Node, Node | None]]:
-    """What a node defines: how deep, the definition, and its body."""
+    """The definitions of a syntax node, each with its depth and its body."""
     for child in node.named_children if inside < _DEEPEST else ():
         body = child.child_by_field_name("body")
         if child.type in _CLASSES:

@@ -79,14 +79,14 @@ class Limits(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """What a command has besides its worktree, where bubblewrap mounts it.
+    """The mounts of a command in addition to its worktree, under bubblewrap.
 
-    - `home`: a folder that is its home directory. It may write there, and the folder is kept.
-    - `logins`: the user's own files by their paths in that home, which it may write to as well, as
-      a program does that renews a login.
-    - `covered`: files and folders of the worktree that are empty and read-only for it. Where one is
-      a link, what it leads to is.
-    - `stdin`: a file that it reads on its stdin; it must be inside `home`.
+    - `home`: its home directory, which it may write to and which is kept.
+    - `logins`: files of the user, by their paths in that home. The command may write to them, to
+      renew a login.
+    - `covered`: files and folders of the worktree that it sees empty and read-only. If one is a
+      link, so is its target.
+    - `stdin`: a file for its stdin, inside of `home`.
     """
 
     home: str = ""
@@ -129,23 +129,25 @@ async def run(
     kind: Protection | None = None,
     unsandboxed: bool = False,
 ) -> Ran:
-    """Run a command in a directory, which it may write to, and nowhere else. It starts in the
-    folder `within`, if one is named. It may not write to `.git`, unless that is its `own_git`.
+    """Run a command in a directory, which it may write to, and nowhere else. All its processes have
+    ended when this returns, raises or is cancelled, and they end if this process is killed. The
+    command uses the best kind of protection that works; less than a sandbox is used only if `kind`
+    names it or `unsandboxed` allows it.
 
-    It gets an environment of a few names and those of `env`, none of this process's. It ends when
-    it exits, after `timeout` seconds, when all its processes together use more than `memory` bytes
-    or have `processes` threads, when the files that it wrote take more than `disk` bytes, or when
-    it prints more than `output` bytes; a file that grows beyond `file_size` is an error that the
-    command sees. All its processes have ended when this returns, raises or is cancelled, and they
-    end if this process is killed. `readable` and `writable` are further paths; `fixed` are files of
-    the directory that are mounted read-only where the protection can mount (`can_mount`). Folders
-    that Python packages are installed from, as by `pip install -e`, can be read, but none that
-    holds a folder of `hidden`, as the user's own checkout: secrets may be there. Its home directory
-    is empty but for the files `home`, by their paths there. It finds the programs that the commands
-    `like` find, in place of those that its own words name. The best kind of protection there is,
-    unless one is named; less than a sandbox only where it is named, or `unsandboxed` allows it.
-    `mounts` needs bubblewrap. With `on_output`, all that it prints goes to that function, piece by
-    piece, and the returned `output` is empty.
+    - `within`: the folder of the directory that it starts in.
+    - `timeout`: the seconds after which it is ended. `memory`, `processes` (threads) and `disk`
+      limit all its processes together, and `output` the bytes that it prints. A file that grows
+      beyond `file_size` is an error that the command sees.
+    - `env`: its environment variables, besides a few usual ones. It gets none of this process's.
+    - `readable`, `writable`: additional paths. Folders of editable installs (`pip install -e`) are
+      readable, except those that contain a folder of `hidden`, such as the user's checkout.
+    - `fixed`: files of the directory that are mounted read-only, if the protection can mount
+      (`can_mount`).
+    - `home`: files in its otherwise empty home directory, by their paths there.
+    - `like`: commands whose programs it finds, in place of those that its own words name.
+    - `own_git`: whether it may write to `.git`.
+    - `mounts`: more mounts, which need bubblewrap.
+    - `on_output`: gets the output piece by piece. The returned `output` is empty then.
     """
     if not command:
         raise ValueError("no command to run")

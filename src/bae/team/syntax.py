@@ -1,5 +1,5 @@
-"""The syntax of files that an LLM has edited. A file that was broken before, that may have a newer
-syntax, or that is test data meant to be broken, is not judged."""
+"""Syntax checks of files that an LLM has edited. Files that were broken before, that may use a
+newer syntax, or that are broken test data are not checked."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def find_syntax_error(path: str, before: bytes | None, after: bytes | None) -> str | None:
-    """Why the syntax of a file is broken, with its lines around; None where it is not, or was
-    before. Python, JSON, TOML, JavaScript and TypeScript are read."""
+    """The syntax error in a file, with the lines around it. None if there is none, or if the file
+    was broken before. Checks Python, JSON, TOML, JavaScript and TypeScript."""
     check = _CHECKS.get(PurePosixPath(path).suffix.lower())
     if check is None or after is None or is_broken_on_purpose(path):
         return None
@@ -44,8 +44,8 @@ def find_syntax_error(path: str, before: bytes | None, after: bytes | None) -> s
 
 
 def is_broken_on_purpose(path: str) -> bool:
-    """Whether a file may be test data that is meant to be broken: in a folder of test data, such as
-    `tests/data` or `fixtures`, or with a name such as `broken.json` below a folder of tests."""
+    """Whether a file may be broken test data: in a folder of test data, such as `tests/data` or
+    `fixtures`, or with a name such as `broken.json` below a folder of tests."""
     *folders, name = PurePosixPath(path.lower()).parts
     if _DATA.intersection(folders):
         return True
@@ -55,7 +55,7 @@ def is_broken_on_purpose(path: str) -> bool:
 
 
 def make_parser(suffix: str) -> Parser | None:
-    """A parser for files with a suffix; None where there is no grammar for them."""
+    """A parser for files with a suffix, or None if there is no grammar."""
     grammar = _language(suffix)
     if grammar is None:
         return None
@@ -142,7 +142,7 @@ _WITH_COMMENTS: Final = re.compile(
     r"|(^|/)\.vscode/",
     re.IGNORECASE,
 )
-"""Files that programs read with comments and trailing commas."""
+"""JSON files that programs read with comments and trailing commas."""
 _TESTS: Final = frozenset(("test", "tests", "__tests__", "spec", "specs"))
 _DATA: Final = frozenset(("fixtures", "__fixtures__", "testdata", "test_data", "test-data"))
 _TEST_DATA: Final = frozenset(("data", "cases", "samples", "snapshots", "resources", "files"))
@@ -159,7 +159,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, str], _Error | None]]] = {
 
 @cache
 def _language(suffix: str) -> object | None:
-    """The grammar of a file by its suffix; None where there is none, or tree-sitter is missing."""
+    """The grammar of a file by its suffix, or None if there is none or tree-sitter is missing."""
     try:
         if suffix in (".py", ".pyi"):
             from tree_sitter_python import language

@@ -1,4 +1,4 @@
-"""The tables of a team's SQLite file, and how it is opened."""
+"""The tables of a team's SQLite file, and how the file is opened."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _UPGRADES: Final = {
     ),
     4: ("alter table runs add column budget json",),
 }
-"""What is done to a file of each earlier format, to have it in the next one."""
+"""The statements that upgrade a file from each earlier format to the next."""
 BUSY_SECONDS: Final = 30.0
-"""How long a process waits for another one that writes."""
+"""How many seconds a process waits for another process that writes."""
 
 _metadata = sa.MetaData()
 
@@ -164,19 +164,19 @@ requests = _table(
 
 
 def insert(db: sa.Connection, table: sa.Table, **values: Any) -> int:
-    """Add a row: its number."""
+    """Add a row and return its number."""
     number = db.execute(sa.insert(table).values(values)).inserted_primary_key
     assert number is not None
     return number[0]
 
 
 def rows(db: sa.Connection, query: sa.Executable) -> Sequence[Mapping[str, Any]]:
-    """What a query finds."""
+    """The rows of a query's result."""
     return [dict(row) for row in db.execute(query).mappings()]
 
 
 def one(db: sa.Connection, query: sa.Executable, kind: str, number: int) -> Mapping[str, Any]:
-    """The one row that a query finds. Raises TeamError where there is none."""
+    """The one row of a query's result. Raises TeamError if there is none."""
     matching = rows(db, query)
     if not matching:
         raise unknown(kind, number)
@@ -184,14 +184,14 @@ def one(db: sa.Connection, query: sa.Executable, kind: str, number: int) -> Mapp
 
 
 def unknown(kind: str, number: int) -> TeamError:
-    """The error for a number that nothing has."""
+    """The error for an unknown number."""
     return TeamError(f"there is no {kind} {number}", code="bae-team-unknown")
 
 
 def open_engine(path: Path) -> sa.Engine:
-    """An engine with one connection to the file, which is created if there is none. A file of
-    another program or another format is refused and not changed. Transactions that write say so
-    with the execution option `write`, and wait for each other at their beginning."""
+    """An engine with one connection to the file, which is created if it is missing. A file of
+    another program or format is refused and stays unchanged. Transactions that write have the
+    execution option `write`, and wait for each other at their start."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -255,7 +255,7 @@ def _check_kind(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:
-    """Have a file of an earlier format in the newest one."""
+    """Upgrade a file of an earlier format."""
     [(stored,)] = connection.execute("pragma user_version").fetchall()
     for number in range(stored, FORMAT):
         for statement in _UPGRADES[number]:

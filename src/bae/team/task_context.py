@@ -1,5 +1,5 @@
-"""What a worker knows about its task before it writes: requirements, the work it builds on, the
-repository, what was tried before and what people said, gathered at once and bounded in size."""
+"""The context of a task for a worker: requirements, the work it builds on, the repository, earlier
+attempts and notes of people, bounded in size."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ if TYPE_CHECKING:
 LONGEST_CONTEXT: Final = 36_000
 """How many characters a context has at most, for an LLM that is asked once."""
 LOOP_CONTEXT: Final = 16_000
-"""How many it has for an LLM that can look at files itself."""
+"""The same for an LLM that can look at files itself."""
 FROM_PEOPLE: Final = "From the people you work for"
 LAST_FAILURE: Final = "The last attempt failed"
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a worker's LLM is shown of its task: `str` gives the text. What is the same for all
-    tasks of a project comes first, so that providers can cache it."""
+    """The context of a task in a worker's prompt; `str` gives the text. Parts that are the same for
+    all tasks of a project come first, so that providers can cache them."""
 
     sections: Mapping[str, str]
     """Texts by their headings."""
     files: Mapping[str, str]
-    """What is shown of files that the task is about: all of them, or their best parts."""
+    """The excerpts of relevant files, whole or in parts."""
     reminder: str = ""
-    """The task and its rules once more, in short, for the end of a brief."""
+    """The task and its rules in short, for the end of a brief."""
 
     def __str__(self) -> str:
         return "\n\n".join(f"# {title}\n{text}" for title, text in self.sections.items() if text)
 
     def without_failure(self) -> Context:
-        """The same without the failure of the last attempt, for a brief that shows it elsewhere."""
+        """The context without the failure of the last attempt, for a brief that shows it
+        elsewhere."""
         rest = {title: text for title, text in self.sections.items() if title != LAST_FAILURE}
         return replace(self, sections=rest)
 
@@ -53,8 +54,8 @@ async def gather_context(
     *,
     longest: int = LONGEST_CONTEXT,
 ) -> Context:
-    """All that a worker needs to know for a task, from the store and from the checkout that it
-    works in, in at most `longest` characters. The parts are read concurrently."""
+    """Gather the context of a task from the store and from the checkout that it works in, in at
+    most `longest` characters. The parts are read concurrently."""
     try:
         async with asyncio.TaskGroup() as group:
             project = group.create_task(store.project(task.project_id))
@@ -86,10 +87,10 @@ async def gather_context(
 _ATTEMPTS: Final = "Attempts before that, which failed too"
 _HEADS: Final = 700
 _CUT: Final = 60
-"""How much longer a text may be that says how much of it was left out."""
+"""Room for the note that says how much was left out."""
 _TAG: Final = 40
 _SEARCHED: Final = 25
-"""Files whose functions are ranked."""
+"""How many files are searched for functions."""
 
 
 def _assemble(
@@ -100,8 +101,7 @@ def _assemble(
     code: Code,
     longest: int,
 ) -> Context:
-    """The context of texts, each with its share of the length, and of code. Files have the rest,
-    and what others do not need."""
+    """The context of texts, each with its share of the length, and of code, which gets the rest."""
     bound = {
         title: bounded(text.strip(), max(0, int(longest * share) - _CUT))
         for title, (text, share) in texts.items()
@@ -121,8 +121,8 @@ def _assemble(
 
 
 def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) -> dict[str, str]:
-    """What is shown of the files that a task is about: those that it names whole where they have
-    room, then the best functions of others. No other file has more than a quarter of the room."""
+    """Excerpts of relevant files: files that the task names are shown whole if they fit, then the
+    best functions of others. No other file has more than a quarter of the room."""
     query = "\n".join((task.title, task.description, *task.criteria, *task.files, *task.tests))
     named = [name for name in dict.fromkeys(task.files) if name in code.texts]
     best = [
@@ -138,7 +138,7 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
     sizes = dict.fromkeys(most, 0)
 
     def choose(name: str, chunks: list[Chunk]) -> None:
-        """Show chunks of a file in place of those chosen before, if there is room."""
+        """Show these chunks of a file in place of earlier ones, if they fit."""
         nonlocal room
         size = sum(len(each.text) + len(name) + _TAG for each in chunks)
         if size <= most[name] and size - sizes[name] <= room:
@@ -163,7 +163,7 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
 
 
 def _show_chunks(chunks: Sequence[Chunk]) -> str:
-    """Parts of one file in tags, in the order of their lines; neighbors are joined."""
+    """The chunks of one file in tags, in the order of their lines. Adjacent chunks are joined."""
     joined: list[Chunk] = []
     for chunk in sorted(chunks, key=lambda each: each.first):
         before = joined[-1] if joined else None
@@ -179,11 +179,11 @@ def _show_chunks(chunks: Sequence[Chunk]) -> str:
 
 
 _GAP: Final = 3
-"""Lines from one definition to the next that may only be blank."""
+"""How many lines between two chunks may be blank for them to be joined."""
 
 
 def describe_rules(project: Project) -> str:
-    """How the work of every task of a project is judged."""
+    """The rules by which the work of every task of a project is judged."""
     where = f" in the folder {project.folder}" if project.folder else ""
     languages = f" Languages: {', '.join(project.languages)}." if project.languages else ""
     return (
@@ -198,7 +198,7 @@ def describe_rules(project: Project) -> str:
 
 
 async def _results(task: Task, store: Store) -> list[tuple[str, tuple[str, ...]]]:
-    """What the tasks that this one depends on have done, and the files that they changed."""
+    """The results of the tasks that this one depends on, and the files that they changed."""
     needed = [each for each in await store.tasks(task.project_id) if each.key in task.depends_on]
     attempts = await asyncio.gather(*(store.attempts(each.id) for each in needed))
     results: list[tuple[str, tuple[str, ...]]] = []
@@ -227,7 +227,7 @@ _LEVELS: Final[Mapping[May, str]] = {
 
 
 def describe_task(task: Task) -> str:
-    """What is to be done, when it is done, and the rules that its work is judged by."""
+    """The task, its criteria, and the rules by which its work is judged."""
     criteria = "\n".join(f"- {each}" for each in task.criteria)
     tests = f"{_PROOFS[task.proof]} {_LEVELS[task.may]}"
     named = f"These tests must pass: {', '.join(task.tests)}" if task.tests else ""

@@ -1,5 +1,5 @@
-"""What a change does to tests: which files are tests, what was only added, what was changed or
-removed, and what a person should look at before it is merged."""
+"""The changes of tests in a task's work: which files are tests, what was only added, what was
+changed or removed, and what a person should look at before the merge."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ def is_test_file(path: str, *reports: TestReport) -> bool:
 
 
 def is_fixed(path: str) -> bool:
-    """Whether a run of tests may not write to a file: it holds tests, or says how they are run."""
+    """Whether a test run may not write to a file: it holds tests or test settings."""
     name = PurePosixPath(path).name
     known = _TEST_NAME.fullmatch(name) or _SETTINGS.fullmatch(name) or name in _CONFIGURATIONS
     return bool(known) and "node_modules" not in PurePosixPath(path).parts
 
 
 def reported_files(report: TestReport) -> set[str]:
-    """The files with tests in a report, without files that have only examples."""
+    """The files with tests in a report, without files that only have examples."""
     paths = ((case.id, case.id.partition("::")[0]) for case in report.cases)
     return {path for id, path in paths if is_test_file(path) or not is_example(id)}
 
 
 def files_with_examples(*reports: TestReport) -> set[str]:
-    """The files of code and text with examples in reports: doctests of pytest."""
+    """The files with doctests of pytest in reports."""
     ids = [case.id for report in reports for case in report.cases]
     files = {id.partition("::")[0] for id in ids if is_example(id)}
     return {path for path in files if not is_test_file(path, *reports)}
 
 
 def find_named(command: Sequence[str], folder: str = "") -> set[str]:
-    """The files of a repository that a test command may name, as a script or as settings; its words
-    are relative to `folder`."""
+    """The files of a repository that a test command names, as scripts or settings. Its words are
+    relative to `folder`."""
     names_found: set[str] = set()
     for option, word in zip(("", *command), command, strict=False):
         name = word.rpartition("=")[2]
@@ -65,8 +65,8 @@ def find_named(command: Sequence[str], folder: str = "") -> set[str]:
 
 
 def is_prose(path: str) -> bool:
-    """Whether a file is text or pictures for people, and no program reads it. In folders for
-    documentation that is also true of data."""
+    """Whether a file is text or a picture for people, which no program reads. In folders for
+    documentation this includes data."""
     pure = PurePosixPath(path)
     name, suffix = pure.name.lower(), pure.suffix.lower()
     if _READ_BY_PROGRAMS.fullmatch(name) or any(part.startswith(".") for part in pure.parts):
@@ -94,7 +94,7 @@ _SETTINGS: Final = re.compile(
     r"|(site|user)customize\.py|.*\.pth|\.mocharc.*|babel\.config\..*|\.babelrc.*|\.swcrc"
     r"|entry_points\.txt"  # which names plugins of pytest, also in the repository
 )
-"""Files that say what is run as a test, or that run with every test."""
+"""Files that decide which tests run, or that run with every test."""
 _CONFTEST: Final = "conftest.py"
 _PLUGINS: Final = "pytest_plugins"
 _SHADOWS: Final = re.compile(
@@ -105,8 +105,8 @@ _SHADOWS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TestEdits:
-    """What a change does to existing tests that its task may not do. `problems` are sentences for
-    the next attempt, `forbidden` the changes that they are about."""
+    """Changes of existing tests that the task may not make. `problems` are sentences for the next
+    attempt, and `forbidden` the changes."""
 
     __test__ = False  # no test class for pytest
 
@@ -122,9 +122,9 @@ def find_edits(
     command: Sequence[str] = (),
     folder: str = "",
 ) -> TestEdits:
-    """What a change does to existing tests, and to how they are run, that a task may not do.
-    `files` are those of the base; files that the reports have tests of are tests. Files that the
-    test `command` names decide how tests are run; it runs in `folder`."""
+    """Find changes of existing tests and test settings that a task may not make. `files` are the
+    files of the base; files with tests in the reports are files of tests. Files that the test
+    `command` names, which runs in `folder`, are test settings."""
     named = find_named(command, folder)
     refused: list[tuple[FileChange, str]] = []
     examples = files_with_examples(*reports) if may == "add-tests" else ()
@@ -150,14 +150,15 @@ def find_edits(
 
 
 def _list_reported(path: str, *reports: TestReport) -> set[str]:
-    """The tests of a file in reports, by the part of their ids behind its name, without cases."""
+    """The tests of a file in reports, by the part of their ids after the file name, without
+    cases."""
     ids = (case.id for report in reports for case in report.cases)
     start = f"{path}::"
     return {id.removeprefix(start).partition("[")[0] for id in ids if id.startswith(start)}
 
 
 def _try(describe: Callable[[FileChange], str], change: FileChange) -> str:
-    """What is described, or that it cannot be: code may be nested too deeply."""
+    """The described change, or that it cannot be read: code may be nested too deeply."""
     try:
         return describe(change)
     except RecursionError:
@@ -168,7 +169,7 @@ _TOO_DEEP: Final = "is nested too deeply to be read"
 
 
 def _holds_tests(path: str, *reports: TestReport) -> bool:
-    """Whether a file has tests, or examples that are run as tests."""
+    """Whether a file has tests or doctests."""
     cases = (case for report in reports for case in report.cases)
     return is_test_file(path) or any(case.id.startswith(f"{path}::") for case in cases)
 
@@ -179,15 +180,15 @@ def _restore(level: May) -> str:
 
 
 def ask_for(level: May) -> str:
-    """What to do where a task needs another level."""
+    """The advice for a task that needs another level."""
     return f"If the task needs it, ask a person for `bae team tasks edit TASK --may {level}`"
 
 
 def _find_shadows(
     changes: Sequence[FileChange], files: Collection[str], start: str
 ) -> Iterator[str]:
-    """Files that would be loaded in place of the test program, of a module of Python, or of the
-    project's own code. Tests run in the folder `start`."""
+    """Files that would be loaded in place of the test program, a module of Python, or the project's
+    own code. Tests run in the folder `start`."""
     own = {part for path in files if not is_test_file(path) for part in _top_module(path)}
     packages = {str(PurePosixPath(p).parent) for p in files if p.endswith("/__init__.py")}
     roots = {".", "src", str(PurePosixPath(start)), str(PurePosixPath(start, "src"))}
@@ -208,7 +209,7 @@ def _find_shadows(
 
 
 def _top_module(path: str) -> Iterator[str]:
-    """The name that Python code of a project is imported by."""
+    """The import name of a Python project's code."""
     parts = PurePosixPath(path).parts
     if path.endswith(".py"):
         start = 1 if parts[0] in _ROOTS and len(parts) > 1 else 0
@@ -222,7 +223,7 @@ _ROOTS: Final = ("src", "lib")
 
 
 def _describe_setup(change: FileChange) -> str:
-    """How a change affects the way in which tests are run; empty where it does not."""
+    """The effect of a change on how tests run, or an empty text."""
     name = PurePosixPath(change.path).name
     if _SETTINGS.fullmatch(name):
         return "decides how tests are run, and this task may not change that"
@@ -239,8 +240,8 @@ def _describe_setup(change: FileChange) -> str:
 
 
 def _hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
-    """What runs around every test: hooks, plugins and automatic fixtures of a conftest, hooks of
-    other code in folders of tests, and the plugins that any file names."""
+    """Code that runs around every test: hooks, plugins and automatic fixtures of a conftest, hooks
+    in test folders, and plugins that any file names."""
     hooks: set[tuple[str, str]] = set()
     is_conftest = PurePosixPath(path).name == _CONFTEST
     text = content or b""
@@ -277,7 +278,7 @@ _CONFIGURATIONS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
 
 
 def _read_settings(name: str, content: bytes | None) -> object:
-    """What a manifest says about tests; all of a manifest that cannot be read."""
+    """The test settings in a manifest, or the whole manifest if it cannot be read."""
     text = (content or b"").decode("utf-8", "replace")
     try:
         if name.endswith(".json"):
@@ -302,8 +303,8 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _describe_edit(change: FileChange, reported: Collection[str]) -> str:
-    """How the tests of a file were changed; empty if tests were only added. Those that are
-    `reported` are tests whatever their names are, as a project may choose them."""
+    """The change of a file's tests, or an empty text if tests were only added. `reported` tests are
+    tests whatever their names, since a project may choose them."""
     before, after = change.before or b"", change.after
     if after is None:
         return "it was deleted"
@@ -341,8 +342,8 @@ def is_added_to(old: Sequence[object], new: Sequence[object]) -> bool:
 
 
 def _split_imports(content: bytes) -> tuple[set[tuple[str, str]], str]:
-    """What JavaScript imports, as a name and a module each, and the rest of it without comments.
-    Other files have no imports."""
+    """The imports of JavaScript code, each with a name and a module, and the rest of the code
+    without comments. Other files have no imports."""
     text = _drop_comments(content.decode("utf-8", "replace"))
     imports: set[tuple[str, str]] = set()
     for each in _IMPORT_JAVASCRIPT.finditer(text):
@@ -366,8 +367,8 @@ def _tokens_of(text: str) -> list[str]:
 
 
 def _drop_comments(text: str) -> str:
-    """A text without comments as those of JavaScript. Its time grows with its length alone: a model
-    may have written the text."""
+    """The text without comments of JavaScript. The time is linear in the length, since a model may
+    have written the text."""
     parts: list[str] = []
     at = kept = 0
     while (match := _COMMENT.search(text, at)) is not None:
@@ -388,7 +389,7 @@ _COMMENT: Final = re.compile(rf"{_LINE_COMMENT.pattern}|/\*")
 
 
 def _without_skips(tree: ast.Module) -> ast.Module:
-    """Code of tests without the marks that keep them from being run: these may go."""
+    """The code of tests without skip marks, which may be removed."""
     for node in ast.walk(tree):
         if isinstance(node, _Function | ast.ClassDef):
             marks = node.decorator_list
@@ -425,7 +426,7 @@ def _functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str
 
 def _is_extended(old: _Function, new: _Function) -> bool:
     """Whether a test keeps its statements. Assertions may be added between them, and any statement
-    at the end. Cases and marks do not count."""
+    at the end. Cases and marks are ignored."""
     if ast.dump(old.args) != ast.dump(new.args):
         return False
     rest, more = [*new.body], list[ast.stmt]()
@@ -451,8 +452,8 @@ _CHANGING: Final = (
 
 
 def _write_code(tree: ast.Module) -> str:
-    """The code of a file without its imports, and with fixtures that yield what they return at
-    their end, so that a cleanup may follow."""
+    """The code of a file without imports. Fixtures yield their return value, so that a cleanup may
+    follow."""
     for node in ast.walk(tree):
         if isinstance(node, _Function) and any(
             "fixture" in ast.unparse(mark) for mark in node.decorator_list
@@ -469,7 +470,7 @@ _IMPORTS: Final = (ast.Import, ast.ImportFrom)
 
 
 def _find_imports(tree: ast.Module) -> set[tuple[str, str]]:
-    """The names that a module imports, and where from."""
+    """The names that a module imports, with their modules."""
     imports: set[tuple[str, str]] = set()
     for each in ast.walk(tree):
         if isinstance(each, ast.Import):
@@ -486,9 +487,9 @@ def _find_imports(tree: ast.Module) -> set[tuple[str, str]]:
 def find_concerns(
     changes: Sequence[FileChange], *reports: TestReport
 ) -> tuple[tuple[str, str], ...]:
-    """What code outside of tests does since a change that could decide about its own tests, by its
-    file: it imports a test program, has hooks of it, or ends the process. No reason to refuse it,
-    but to look at it. Support of tests, as a plugin or a setup file, is shown at each change."""
+    """The code outside of tests that could decide about its own tests after a change, by file: it
+    imports a test program, has its hooks, or ends the process. The work is not refused, but shown
+    to a person. Support of tests, such as a plugin or a setup file, is shown at each change."""
     return tuple(
         (each.path, reason)
         for each in changes
@@ -499,8 +500,8 @@ def find_concerns(
 
 
 def _acts(path: str, content: bytes | None) -> set[tuple[str, bool]]:
-    """What code does that could decide about its tests, and whether that makes it support of
-    tests."""
+    """The actions of code that could decide about its tests, each with whether it makes the code
+    support of tests."""
     try:
         return _find_acts(path, content)
     except RecursionError:
@@ -537,7 +538,7 @@ _SETUP: Final = re.compile(
     r"((?:before|after)(?:Each|All)|expect\.\w+|(?:jest|vi)\.(?:\w*[mM]ock|fn|spyOn|stubGlobal)"
     r"|(?<=\.)(?:expect|it|test|describe))\s*(?:\(|=(?!=))"
 )
-"""What setup files of Jest and Vitest do around every test, also without an import."""
+"""Calls of Jest and Vitest that run code around every test, also without an import."""
 _JAVASCRIPT_TESTS: Final = re.compile(
     r"""(?:from|require\(|import\(?)\s*["'](node:test|vitest|jest|@jest/[^"']+|mocha|ava)["']"""
 )
@@ -552,8 +553,7 @@ def _exits(node: ast.AST) -> bool:
 
 
 def _run_at_import(body: Iterable[ast.AST], *, functions: bool = False) -> Iterator[ast.AST]:
-    """The code of a module that runs when it is imported; with `functions`, those too that it
-    defines, without what is in them."""
+    """The code of a module that runs when it is imported. With `functions`, also its functions."""
     for each in body:
         if isinstance(each, _Function | ast.Lambda):
             if functions:

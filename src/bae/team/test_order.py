@@ -1,5 +1,5 @@
-"""Running some of a project's tests: those that are named, or those that show soonest what is wrong
-and the others only if these pass."""
+"""Runs of some of a project's tests: named tests, or the most relevant tests first and the others
+only if these pass."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ async def run_in_order(
     fixed: Sequence[str] = (),
     **limits: Unpack[sandbox.Limits],
 ) -> TestReport:
-    """Run the tests of the files `first`, and the others only if the report of these is accepted.
-    The report is that of all tests, or of the first files where tests of them failed. Where a
-    command cannot be split, all tests are run at once. No run can change the files `fixed`."""
+    """Run the tests of the files `first`, and the others only if their report is accepted. The
+    result is the report of all tests, or of the first files if they failed. If the command cannot
+    be split, all tests run at once. No run can change the files `fixed`."""
     split = split_command(project.test_command, first)
 
     async def run(command: tuple[str, ...]) -> TestReport:
@@ -51,8 +51,8 @@ async def run_in_order(
 def split_command(
     command: Sequence[str], first: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The commands for some files of tests and for all others; None where the command names files
-    itself, or its program has no option for that."""
+    """The commands for some files of tests and for all others. Returns None if the command names
+    files itself, or if its program has no option for that."""
     words, *more = split_commands(command)
     program = find_test_program(words)
     if more or not first or program is None or program.name != "pytest":
@@ -64,7 +64,7 @@ def split_command(
 
 def is_selected(case: TestCase, names: Iterable[str]) -> bool:
     """Whether a test is named: itself, or its file, group or folder. A file that could not be
-    loaded stands for all tests that are named of it."""
+    loaded stands for all of its tests."""
     not_loaded = case.message.startswith(NOT_LOADED)
     return any(
         case.id == name
@@ -77,10 +77,10 @@ def is_selected(case: TestCase, names: Iterable[str]) -> bool:
 def select_tests(
     command: Sequence[str], names: Sequence[str], *, folder: str = "", only_files: bool = False
 ) -> tuple[str, ...] | None:
-    """The test command for named tests, files or groups, whose paths begin at the root of the
-    repository; the command runs in `folder`. It may run more tests than the named ones, as all of
-    their files with `only_files`. None where the program cannot be asked for some tests, or it is
-    not clear which words of the command are its files."""
+    """The test command for named tests, files or groups, with paths from the root of the
+    repository; the command runs in `folder`. It may run more tests than named, with `only_files`
+    all tests of the files. Returns None if the program cannot select tests, or if the command's own
+    files are unclear."""
     chosen: list[str] = []
     left = set(names)
     commands = split_commands(command)
@@ -103,8 +103,8 @@ def select_tests(
 
 
 def drop_files(words: Sequence[str]) -> tuple[str, ...] | None:
-    """A test command without the files, folders or packages that it names; None where a word may be
-    one of them, or the value of an option."""
+    """A test command without the files, folders or packages that it names. Returns None if a word
+    may be a file or the value of an option."""
     program = find_test_program(words)
     if program is None:
         return None
@@ -126,8 +126,8 @@ def drop_files(words: Sequence[str]) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """How a test program is asked for some tests: with the files that it takes, by their suffixes,
-    and with an option for the names of tests inside them."""
+    """How a test program selects tests: its files, by suffix, and its option for the names of
+    tests."""
 
     suffixes: frozenset[str]
     option: str = ""
@@ -136,14 +136,14 @@ class _Selection:
     """Whether files are named by regular expressions."""
 
     def takes(self, name: str, *, alone: bool) -> bool:
-        """Whether a name can be one of this program's; `alone` where there is no other."""
+        """Whether a name can belong to this program; `alone` if there is no other program."""
         if name.startswith("-"):
             return False
         suffix = PurePosixPath(name.partition("::")[0]).suffix.lower()
         return suffix in self.suffixes or (alone and not suffix and self.folders)
 
     def write(self, names: Sequence[str]) -> list[str]:
-        """The words that ask for tests."""
+        """The words of a command that select tests."""
         files = list(dict.fromkeys(name.partition("::")[0] for name in names))
         if not self.option:
             return list(dict.fromkeys(names))

@@ -1,5 +1,5 @@
-"""Running a project's tests: in the sandbox, with a report of every test. The verdict is that of
-the exit code and the report together, never of what the program printed."""
+"""Runs of a project's tests in the sandbox, with a report of every test. The verdict follows from
+the exit code and the report together, never from printed output."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from bae.team.models import Project, TestCase, TestReport, bounded, strip_escape
 LARGEST_REPORT: Final = 32 * 1024 * 1024
 LARGEST_FIXED: Final = 4 * 1024 * 1024
 MOST_MOUNTED: Final = 1000
-"""How many files are mounted read-only at most; more are only compared."""
+"""How many files are mounted read-only. Further files are only compared after the run."""
 GUARDS: Final = Path(__file__).with_name("guards")
-"""What is loaded into the processes of test programs."""
+"""Code that is loaded into the processes of test programs."""
 
 
 async def run_tests(
@@ -68,7 +68,7 @@ async def run_tests(
 
 
 def _hash_files(root: Path, names: Sequence[str]) -> dict[str, str]:
-    """The files among names, each with a hash of its content."""
+    """The existing files among names, each with a hash of its content."""
     hashes: dict[str, str] = {}
     for name in names:
         content = read_file(root / name, LARGEST_FIXED)
@@ -78,7 +78,7 @@ def _hash_files(root: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def split_commands(command: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """The commands of a test command, which has `&&` between them."""
+    """The commands of a test command, which are joined by `&&`."""
     commands: list[list[str]] = [[]]
     for word in command:
         if word == AND:
@@ -89,14 +89,15 @@ def split_commands(command: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def count_variables(command: Sequence[str]) -> int:
-    """How many words of a command set variables before its program: `env` and what follows it."""
+    """The number of words at the start of a command that set variables: `env` and its
+    assignments."""
     if not command or os.path.basename(command[0]) != "env":
         return 0
     return 1 + sum(1 for _ in takewhile(lambda word: "=" in word, command[1:]))
 
 
 def write_command(command: Sequence[str]) -> str:
-    """A test command as a person writes it."""
+    """A test command in the syntax of a shell."""
     return f" {AND} ".join(map(shlex.join, split_commands(command)))
 
 
@@ -104,8 +105,8 @@ AND: Final = "&&"
 
 
 def find_variables(project: Project, worktree: Path) -> dict[str, str]:
-    """The environment variables that the tests of a project have in a worktree, for other commands
-    there. It reads files; call it in a thread."""
+    """The environment variables of a project's tests in a worktree, for other commands there. It
+    reads files, so call it in a thread."""
     command = split_commands(project.test_command)[0]
     named = command[1 : count_variables(command)]
     variables = {**_ENVIRONMENT, **dict(word.split("=", 1) for word in named)}
@@ -176,8 +177,8 @@ async def _run_with_junit(
     fixed: Sequence[str],
     limits: sandbox.Limits,
 ) -> TestReport:
-    """Run a test program that bae does not know, and read the JUnit files that it writes. Files of
-    an earlier run are removed first."""
+    """Run a test program that bae does not support, and read the JUnit files that it writes. Files
+    of an earlier run are removed first."""
     pattern, start = read_report_option(project.report), worktree / project.folder
     await asyncio.to_thread(_take_reports, start, pattern)
     ran = await sandbox.run(
@@ -205,8 +206,8 @@ async def _run_with_junit(
 
 
 def read_report_option(option: str) -> str:
-    """The path, or the pattern of paths, that a project's `report` names below its folder. Raises
-    ValueError, with words for a person."""
+    """The path or pattern below a project's folder that its `report` names. Raises ValueError with
+    a message for a person."""
     kind, _, pattern = option.partition(":")
     parts = PurePosixPath(pattern).parts
     if kind != "junit" or not parts:
@@ -217,8 +218,8 @@ def read_report_option(option: str) -> str:
 
 
 def _take_reports(folder: Path, pattern: str) -> list[bytes]:
-    """The contents of the plain files that a pattern names, which are removed. What is behind links
-    is left alone: tests may have made them."""
+    """The contents of the plain files that a pattern names. The files are removed. Links are left
+    alone, since tests may have made them."""
     root, contents = folder.resolve(), list[bytes]()
     for path in sorted(folder.glob(pattern)):
         if path.is_symlink() or path.parent.resolve() != root / path.parent.relative_to(folder):
@@ -232,8 +233,8 @@ def _take_reports(folder: Path, pattern: str) -> list[bytes]:
 def _name_in_repository(
     cases: tuple[TestCase, ...], worktree: Path, folder: str
 ) -> tuple[TestCase, ...]:
-    """Cases whose ids begin with paths in the repository, where the program named those in the
-    folder that it ran in."""
+    """The cases with paths from the root of the repository, if the program named them from its
+    folder."""
     if not folder:
         return cases
     named: dict[str, str] = {}
@@ -268,7 +269,7 @@ def _make_report(
 
 
 def merge_reports(command: tuple[str, ...], run_reports: Sequence[TestReport]) -> TestReport:
-    """The report of several commands: each has to end well, and one of them to find tests."""
+    """The report of several commands. Each has to end well, and one of them has to find tests."""
     # A part of the project may have no tests yet: those that it had are missed by the verdict.
     counted = [each for each in run_reports if not each.problem.startswith(_NONE)] or run_reports[
         :1
@@ -293,8 +294,8 @@ def merge_reports(command: tuple[str, ...], run_reports: Sequence[TestReport]) -
 
 @dataclass(frozen=True, slots=True)
 class TestProgram:
-    """A program that runs tests and can report on each. `options` come after the command, or
-    after its word `after`; REPORT in them is the file of the report."""
+    """A program that runs tests and can report each. `options` come after the command, or after its
+    word `after`; REPORT in them stands for the file of the report."""
 
     __test__ = False  # no test class for pytest
 
@@ -303,10 +304,10 @@ class TestProgram:
     read: reports.Reader
     after: str | None = None
     replaces: tuple[str, ...] = ()
-    """Options of a person's that `options` take the place of."""
+    """Options of the user that `options` replace."""
 
     def with_report(self, command: Sequence[str], report: str) -> list[str]:
-        """The command, which also writes its report to a file."""
+        """The command with the options that make it write a report."""
         words = self._without_replaced(command)
         at = words.index(self.after) + 1 if self.after else len(words)
         folder = os.path.dirname(report)
@@ -325,7 +326,8 @@ class TestProgram:
 
 
 def find_test_program(command: Sequence[str]) -> TestProgram | None:
-    """The program that a command runs tests with, itself or through another, as `python -m`."""
+    """The test program of a command, started directly or through another program, such as `python
+    -m`."""
     command = command[count_variables(command) :]
     names = [os.path.basename(word).split(".")[0] for word in command]
     for name in ("pytest", "vitest", "jest"):
@@ -391,7 +393,7 @@ _PROGRAMS: Final = {
 
 
 def _import_first(command: Sequence[str], paths: Sequence[str]) -> list[str]:
-    """A command whose Python imports from paths before those that the command names itself."""
+    """A Python command that imports from these paths first."""
     name = f"{_PYTHONPATH}="
     return [
         name + os.pathsep.join((*paths, word.removeprefix(name)))
@@ -402,7 +404,7 @@ def _import_first(command: Sequence[str], paths: Sequence[str]) -> list[str]:
 
 
 def _read_report(path: Path) -> tuple[bytes, str]:
-    """A report that an untrusted program wrote: its content, or why there is none."""
+    """The content of a report that an untrusted program wrote, or why it cannot be read."""
     content = read_file(path, LARGEST_REPORT)
     if content is None:
         return b"", "it wrote no report: it did not start, or it exited before all tests were done"

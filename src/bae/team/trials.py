@@ -1,4 +1,4 @@
-"""What a worker tries before it submits: a command, or some tests, on a throw-away copy of its
+"""Trials of a worker before it submits: a command or some tests, on a throw-away copy of its
 committed work. The results are texts for an LLM."""
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _ENVIRONMENTS: Final = (".venv/bin", "node_modules/.bin")
 async def run_command(
     bench: Workbench, task: Task, workspace: Workspace, command: str, *, timeout: float = 60.0
 ) -> str:
-    """Run a shell command in the sandbox, on a copy of what a task has committed, and describe what
-    came of it. Programs are found as the project's tests find them. There is no network, and what
-    the command writes is not kept. Raises ToolError where the command cannot be run."""
+    """Run a shell command in the sandbox, on a copy of a task's committed work, and describe the
+    result. Programs are found as the project's tests find them. There is no network, and files that
+    the command writes are not kept. Raises ToolError if the command cannot run."""
     if not command.strip() or "\0" in command or len(command) > LONGEST_COMMAND:
         raise ToolError(
             f"a command is a text of 1 to {LONGEST_COMMAND} characters, without null characters"
@@ -81,10 +81,9 @@ async def run_command(
 async def check_tests(
     bench: Workbench, task: Task, workspace: Workspace, tests: Sequence[str] = ()
 ) -> str:
-    """Run the named tests, files or groups, or all tests without a name, on a copy of what a task
-    has committed, and describe what came of it. Failures that the tests had before the task are
-    marked, and a name that no test has is answered with the nearest names. Raises ToolError where
-    the tests cannot be run."""
+    """Run the named tests, files or groups, or all tests, on a copy of a task's committed work, and
+    describe the result. Failures from before the task are marked, and unknown names are answered
+    with the nearest names. Raises ToolError if the tests cannot run."""
     if len(tests) > _MOST_NAMES:
         raise ToolError(f"{len(tests)} tests are named: name at most {_MOST_NAMES}, or their files")
     names = list(dict.fromkeys(name.strip().removeprefix("./") for name in tests if name.strip()))
@@ -122,8 +121,8 @@ async def check_tests(
 async def _copy_work(
     bench: Workbench, task: Task, workspace: Workspace
 ) -> AsyncGenerator[Workspace]:
-    """A throw-away copy of what a task has committed. Progress of the task is reported as long as
-    the copy is used."""
+    """A throw-away copy of a task's committed work. Progress of the task is reported while the copy
+    is used."""
     folder = bench.project.folder
     with bench.busy(task.id):
         try:
@@ -140,7 +139,7 @@ async def _copy_work(
 
 
 async def _list_changed(copy: Workspace) -> list[str] | None:
-    """The files that a command has changed; None where git cannot list them, as in a folder that is
+    """The files that a command has changed. None if git cannot list them, as in a folder that is
     too deep."""
     await asyncio.to_thread(make_accessible, copy.path)
     try:
@@ -150,8 +149,7 @@ async def _list_changed(copy: Workspace) -> list[str] | None:
 
 
 def _find_programs(project: Project, worktree: Path) -> tuple[str, dict[str, str]]:
-    """Where the test command finds programs in a worktree, as a beginning of PATH, and its
-    environment variables."""
+    """The start of PATH and the environment variables that the test command uses in a worktree."""
     start = worktree / project.folder
     folders = [
         Path(word).parent
@@ -168,7 +166,7 @@ def _find_missing(names: Sequence[str], report: TestReport) -> list[str]:
 
 
 def _find_files(root: Path, names: Sequence[str]) -> list[str]:
-    """The names whose files there are."""
+    """The names whose files exist."""
     return [name for name in names if os.path.exists(root / name.partition("::")[0])]
 
 
@@ -207,7 +205,7 @@ def _describe(
 def _describe_missing(
     missing: Sequence[str], report: TestReport, before: TestReport, files: Sequence[str]
 ) -> list[str]:
-    """Names that no test has, each with the nearest names of tests."""
+    """Messages for unknown names, each with the nearest names of tests."""
     ids = dict.fromkeys(case.id for each in (report, before) for case in each.cases)
     known = dict.fromkeys((*ids, *(id.partition("::")[0] for id in ids), *files))
     lines: list[str] = []

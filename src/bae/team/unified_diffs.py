@@ -1,5 +1,5 @@
-"""Unified diffs as an LLM or git writes them: hunks are found by their lines, and the numbers in
-their headers only tell equal places apart."""
+"""Unified diffs as an LLM or git writes them. A hunk is found by its lines; the numbers in its
+header only decide between equal places."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 LONGEST_LINE: Final = 2_000
-"""Characters of a line that is shown; generated code may be one line."""
+"""How many characters of a line are shown. Generated code may be one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hunk:
-    """Lines of a file, and the lines that take their place, from one hunk of a diff."""
+    """The lines of a file, and the lines that replace them, in one hunk of a diff."""
 
     path: str
     search: tuple[str, ...]
     replace: tuple[str, ...]
     at: int = 0
-    """How many lines are above, when the hunks before it are applied; it may be wrong."""
+    """The number of lines above, once the hunks before it are applied. It may be wrong."""
     ends: bool | None = None
-    """Whether the file ends with a line break afterwards; None where the diff does not say."""
+    """Whether the file ends with a line break afterwards; None if the diff does not show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """What a diff does to one file. `problem` is why it cannot be applied; `after` is the number of
-    the first line below it."""
+    """The change of one file in a diff. `problem` is why it cannot be applied; `after` is the
+    number of the first line below it."""
 
     path: str
     after: int
@@ -40,8 +40,8 @@ class FileDiff:
 
 @dataclass(slots=True)
 class ChangedLines:
-    """Lines of a diff as people see them, each with ` `, `-` or `+` before it, and the numbers of
-    the first line before and after. `heading` is what git writes behind the numbers."""
+    """Lines of a diff to show, each with ` `, `-` or `+` before it, and the numbers of the first
+    line before and after the change. `heading` is git's text after the numbers."""
 
     old: int
     new: int
@@ -51,9 +51,9 @@ class ChangedLines:
 
 @dataclass(slots=True)
 class ChangedFile:
-    """What a diff of git does to one file, to be shown. `hunks` are cut where `is_cut`; `added` and
-    `removed` count all lines. `mode` is that of git where it is new, as 100755 of a program and
-    120000 of a link. A byte of a path that is no UTF-8 is shown as `�`."""
+    """The change of one file, to show. `hunks` are cut if `is_cut`; `added` and `removed` count all
+    lines. `mode` is a new git mode, such as 100755 of a program and 120000 of a link. A byte of a
+    path that is not UTF-8 is shown as `�`."""
 
     path: str
     old_path: str
@@ -67,8 +67,8 @@ class ChangedFile:
 
 
 def read_changed_files(text: str, most: int, most_of_all: int) -> list[ChangedFile]:
-    """The files of a diff as git writes it, to be shown: at most `most` lines of each file and
-    `most_of_all` lines in all, and the beginning of very long lines; 0 is no bound."""
+    """The files of a git diff, to show: at most `most` lines of each file and `most_of_all` lines
+    in total, with long lines cut; 0 means no limit."""
     files: list[ChangedFile] = []
     old = new = lines = total = 0  # lines that are left of the hunk; lines of the file, and of all
     for line in text.split("\n"):
@@ -104,7 +104,7 @@ def read_changed_files(text: str, most: int, most_of_all: int) -> list[ChangedFi
 
 
 def _read_kind(file: ChangedFile, line: str) -> None:
-    """Take in a line between the name of a file and its hunks."""
+    """Read a line between the name of a file and its hunks."""
     if line.startswith("new mode "):
         file.mode = line.removeprefix("new mode ")
     elif line.startswith("new file mode "):
@@ -179,7 +179,7 @@ def read_diff(lines: Sequence[str], number: int) -> FileDiff:
 _GIT: Final = "diff --git "
 _NONE: Final = "/dev/null"
 _LINKS: Final = ("120000", "160000")
-"""The modes of links and of submodules."""
+"""The git modes of links and submodules."""
 _EXTENDED: Final = re.compile(
     r"(index|new file mode|deleted file mode|old mode|new mode|(?:dis)?similarity index"
     r"|rename from|rename to|copy from|copy to|Binary files|GIT binary patch)\b"
@@ -202,7 +202,8 @@ def _is_header(lines: Sequence[str], number: int) -> bool:
 
 
 def _read_git_line(line: str) -> str:
-    """The path in `diff --git a/x b/x`, where both are the same; it counts only without others."""
+    """The path in `diff --git a/x b/x`, if both are the same. It counts only without other
+    paths."""
     words = line.removeprefix(_GIT).rstrip()
     half = len(words) // 2
     first, second = _shown_path(words[:half]), _shown_path(words[half + 1 :])
@@ -210,7 +211,7 @@ def _read_git_line(line: str) -> str:
 
 
 def _read_path(text: str, errors: Literal["strict", "replace"] = "strict") -> str:
-    """A path as git writes it: in quotes with escapes, or up to a tab. Raises ValueError."""
+    """A path as git writes it: quoted with escapes, or up to a tab. Raises ValueError."""
     text = text.partition("\t")[0].rstrip() if not text.startswith('"') else text.rstrip()
     if not text.startswith('"'):
         return text
@@ -234,8 +235,8 @@ def _strip_prefixes(old: str, new: str) -> tuple[str, str]:
 def _read_hunk(
     lines: Sequence[str], number: int, path: str, header: re.Match[str]
 ) -> tuple[Hunk, int]:
-    """A hunk, and the line below it. Its end is where its header says, if that can be: otherwise
-    the first line that belongs to no hunk."""
+    """A hunk, and the number of the line below it. It ends where its header says if possible,
+    otherwise before the first line that belongs to no hunk."""
     start = number + 1
     end = start
     if header["at"] is not None:
@@ -265,7 +266,7 @@ def _read_hunk(
 
 
 def _find_counted_end(lines: Sequence[str], start: int, old: int, new: int) -> int:
-    """The end of a hunk by its numbers of lines; its start where these are wrong."""
+    """The end of a hunk by its counts of lines, or its start if these are wrong."""
     end = start
     while (old or new) and end < len(lines):
         kind = lines[end][:1] or " "

@@ -1,5 +1,5 @@
-"""Whether a task's work may be accepted: tests prove it, and those that existed still pass as they
-were. Each run of tests is in a fresh worktree, in which nothing else was run."""
+"""The verdict on a task's work: tests prove it, and existing tests still pass as they were. Each
+test run is in a fresh worktree in which nothing ran before."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from bae.team.workspaces import Workspace, Workspaces
 
 @dataclass(frozen=True, slots=True)
 class WorkVerdict:
-    """What was found about a task's work. `problems` are sentences for its next attempt; `concerns`
-    are files, and what a person looks at in them before the work is merged."""
+    """The verdict on a task's work. `problems` are sentences for its next attempt. `concerns` are
+    files, each with what a person should look at before the merge."""
 
     report: TestReport
     changes: tuple[FileChange, ...] = ()
@@ -55,12 +55,13 @@ class WorkVerdict:
 
     @property
     def text(self) -> str:
-        """All problems."""
+        """All problems, as one text."""
         return "\n\n".join(self.problems)
 
     @property
     def digest(self) -> str:
-        """What a person says yes to: the concerns, in exactly these files. Empty without any."""
+        """A digest of the concerns and their files, which a person's yes accepts; empty without
+        concerns."""
         if not self.concerns:
             return ""
         files = [
@@ -80,12 +81,12 @@ async def verify(
     before: TestReport | None = None,
     **limits: Unpack[sandbox.Limits],
 ) -> WorkVerdict:
-    """Judge the commits of a task by runs of the tests in fresh worktrees.
+    """Judge the commits of a task by test runs in fresh worktrees. `before` is the report of its
+    base, which is tested if it is None.
 
-    `before` is the report of the tests at its base, which are run if it is None. The tests run on
-    the work; then those of the base alone, where the work changes or adds some; then those of the
-    work on the code of the base, where new tests are the proof. The limits are those of
-    `sandbox.run`.
+    First the tests run on the work. If the work changes or adds tests, those of the base then run
+    alone. If new tests are the proof, the new tests finally run on the code of the base. The limits
+    are those of `sandbox.run`.
     """
     may = task.may
     repository, base, head = workspace.repository, workspace.base, await workspace.head()
@@ -166,14 +167,14 @@ _HIDDEN: Final = (
 async def run_fixed(
     project: Project, workspace: Workspace, *known: TestReport, **limits: Unpack[sandbox.Limits]
 ) -> TestReport:
-    """Run the tests of a worktree. They cannot write to files of tests, nor to files that say how
-    tests are run. Files with tests in the reports `known` are such files too."""
+    """Run the tests of a worktree. The run cannot write to files of tests or test settings. Files
+    with tests in the reports `known` count as files of tests."""
     fixed = await list_fixed(project, workspace, *known)
     return await run_tests(project, workspace.path, fixed=fixed, **limits)
 
 
 async def list_fixed(project: Project, workspace: Workspace, *known: TestReport) -> tuple[str, ...]:
-    """The files of a worktree that tests cannot write to while they run."""
+    """The files of a worktree that a test run cannot write to."""
     args = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     _, output, _ = await workspace.repository.run_git(*args, at=workspace.checkout)
     tests = {path for report in known for path in reported_files(report)}
@@ -184,15 +185,15 @@ async def list_fixed(project: Project, workspace: Workspace, *known: TestReport)
 
 
 async def read_changes(repository: Repository, base: str, head: str) -> tuple[FileChange, ...]:
-    """What differs between two commits."""
+    """The changes between two commits."""
     paths = await repository.changed_files(base, head)
     before, after = [await repository.read_files(commit, paths) for commit in (base, head)]
     return tuple(map(FileChange, paths, before, after))
 
 
 def _write(root: Path, changes: Sequence[FileChange], *, undo: bool = False) -> None:
-    """Write files as a change leaves them, or as they were before it. What is in their way, as a
-    folder with the name of a file, is removed."""
+    """Write files as a change leaves them, or as they were before it. Anything in the way, such as
+    a folder with the name of a file, is removed."""
     place = root.resolve()
     for each in changes:
         path, content = root / each.path, each.before if undo else each.after
@@ -221,9 +222,9 @@ def judge(
     tests: Sequence[str] = (),
     may: May = "add-tests",
 ) -> tuple[str, ...]:
-    """Why the tests refuse a task's work, as sentences for its next attempt. `before` is the report
-    of the base, `after` the report of the work. The task has to make `tests` pass, where others
-    fail already."""
+    """The reasons why the tests refuse a task's work, as sentences for its next attempt. `before`
+    is the report of the base, `after` the report of the work. `tests` are the tests that the task
+    must make pass, while others may fail as before."""
     problems = [*_find_lost(before, after)] if may == "add-tests" else []
     own = after.for_task(tests, before)
     if not own.passed:
@@ -253,7 +254,7 @@ def _find_lost(before: TestReport, after: TestReport) -> Iterator[str]:
 
 
 def find_broken(before: TestReport, after: TestReport) -> tuple[str, ...]:
-    """The tests that passed before and do not pass now, in a sentence."""
+    """A sentence that names the tests which passed before and do not pass now."""
     passed = {case.id for case in after.of("passed")}
     broken = [case.id for case in before.of("passed") if case.id not in passed]
     if not broken:
@@ -264,7 +265,7 @@ def find_broken(before: TestReport, after: TestReport) -> tuple[str, ...]:
 
 def find_existing(names: Sequence[str], before: TestReport) -> tuple[str, ...]:
     """The named tests, files or groups with tests in `before`. A file that could not be loaded
-    counts as all of its tests."""
+    stands for all of its tests."""
 
     return tuple(name for name in names if any(is_selected(case, [name]) for case in before.cases))
 
@@ -278,9 +279,9 @@ def find_unproved(
     only_tests: bool = False,
     may: May = "add-tests",
 ) -> tuple[str, ...]:
-    """What is missing if no new test proves a change. A proof passes now, and fails in `on_base`,
-    the report of the new and changed tests on the code of the base. If the task is to write
-    `only_tests`, a proof only has to pass."""
+    """The reason why no new test proves a change. A proof passes now and fails in `on_base`, the
+    report of the new and changed tests on the code of the base. If the task writes `only_tests`, a
+    proof only has to pass."""
     known = {case.id for case in before.cases}
     new = [case for case in after.cases if case.id not in known]
     passed = [case.id for case in new if case.outcome == "passed"]
@@ -335,9 +336,9 @@ def _find_changed(
     changes: Sequence[FileChange],
     may: May,
 ) -> set[str]:
-    """The tests that existed and now test something else: those of changed files and, where data
-    or helpers of tests were changed, those that passed and now fail on the code of the base. Where
-    tests are only added to, they have to run there: a file that does not load shows nothing."""
+    """The existing tests that now test something else: tests of changed files and, if test data or
+    helpers changed, tests that passed and now fail on the code of the base. If tests are only added
+    to, they must run there: a file that does not load proves nothing."""
     edited = [each for each in changes if each.after is not None]
     collected, touched = reported_files(after), {each.path for each in edited}
     data = any(
@@ -356,7 +357,7 @@ def _find_changed(
 
 
 def _find_uncollected(changes: Sequence[FileChange], report: TestReport) -> list[str]:
-    """The changed files that look like tests, and that a report has no test of."""
+    """The changed files that look like tests, without a test in the report."""
     collected = reported_files(report)
     return [
         each.path
@@ -378,7 +379,7 @@ _A_TEST: Final = re.compile(
 
 
 def _find_code(changes: Sequence[FileChange], allowed: Collection[str]) -> Iterator[str]:
-    """The code that work without tests may not touch."""
+    """The code that a task without tests may not change."""
     if not changes:
         yield "nothing was changed"
     if code := [c.path for c in changes if not is_prose(c.path) and c.path not in allowed]:
@@ -393,7 +394,7 @@ def _stands_for_file(case: TestCase) -> bool:
 
 
 def describe_failure(report: TestReport) -> str:
-    """What went wrong in a run of tests, in a few thousand characters."""
+    """A description of a failed test run, in a few thousand characters."""
     failed = report.of("failed")
     lines = [report.problem] if report.problem else []
     if failed:

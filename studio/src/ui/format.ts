@@ -19,7 +19,10 @@ export function formatSeconds(seconds: number): string {
     const rest = Math.round(seconds % 60);
     return minutes < 10 && rest ? `${minutes} min ${rest} s` : `${minutes} min`;
   }
-  if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  if (seconds < 86_400) {
+    const minutes = Math.floor((seconds % 3600) / 60);
+    return `${Math.floor(seconds / 3600)} h${minutes ? ` ${minutes} min` : ""}`;
+  }
   return `${Math.floor(seconds / 86_400)} d`;
 }
 
