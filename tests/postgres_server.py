@@ -40,10 +40,11 @@ class PostgresServer:
     def url(self) -> str:
         return f"postgresql://bae@127.0.0.1:{self.port}/postgres"
 
-    def new_database(self) -> str:
-        """The address of a new database, without tables."""
+    def new_database(self, like: str | None = None) -> str:
+        """The address of a new database, without tables, or like another one."""
         name = f"bae_{os.getpid()}_{next(_SCHEMAS)}"
-        _alone(self._execute(f"create database {name}"))
+        template = f" template {like.rpartition('/')[2]}" if like else ""
+        _alone(self._execute(f"create database {name}{template}"))
         return self.url.replace("/postgres", f"/{name}")
 
     def start(self) -> None:

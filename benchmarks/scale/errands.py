@@ -1,12 +1,15 @@
 """A graph of five steps that each wait 50 ms, and its worker as a process:
-python -m benchmarks.scale.errands JOURNAL POLL CONCURRENCY [TEMPORAL]."""
+python -m benchmarks.scale.errands JOURNAL WAY CONCURRENCY TEMPORAL."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 from bae import Graph, Node
 from bae.engine import Engine, JournalEngine, TemporalEngine, Worker
@@ -37,9 +40,29 @@ class Finished(Node):
 graph = Graph(start=Errand, end=Finished, name="errands")
 
 
-async def work(url: str, poll: float, concurrency: int, address: str = "") -> None:
+def engine_of(way: str, url: str, address: str) -> Engine:
+    """An engine by its way of dispatching: "temporal", "dbos", or a number: the seconds between two
+    looks into the journal."""
+    if way == "temporal":
+        return TemporalEngine(address)
+    if way == "dbos":
+        return dbos_engine(url)
+    return JournalEngine(poll=float(way))
+
+
+def dbos_engine(url: str) -> Engine:
+    """The engine of the docs. What it loses it would find after a minute, too late to count."""
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "engine.md"
+    (code,) = re.findall(r'title="dbos_engine.py"\n(.*?)^```$', page.read_text(), re.S | re.M)
+    names: dict[str, Any] = {}
+    exec(compile(code, str(page), "exec"), names)
+    made: Engine = names["DBOSEngine"](url, poll=60)
+    return made
+
+
+async def work(url: str, way: str, concurrency: int, address: str) -> None:
     """Carry out runs until SIGTERM."""
-    engine: Engine = TemporalEngine(address) if address else JournalEngine(poll=poll)
+    engine = engine_of(way, url, address)
     async with PostgresJournal(url) as journal:
         await journal.last_change()  # the connection is open
         worker = Worker(graph, journal=journal, engine=engine, concurrency=concurrency)
@@ -49,4 +72,4 @@ async def work(url: str, poll: float, concurrency: int, address: str = "") -> No
 
 
 if __name__ == "__main__":
-    asyncio.run(work(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]))
+    asyncio.run(work(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

@@ -10,30 +10,32 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from bae.engine import Engine, JournalEngine, TemporalEngine
+from bae.engine import Engine
 from bae.journal import PostgresJournal
 from benchmarks.report import Result, figure
 from benchmarks.sampling import say
-from benchmarks.scale.errands import PAUSE, STEPS, Errand, graph
+from benchmarks.scale.errands import PAUSE, STEPS, Errand, engine_of, graph
 
 AT_ONCE = 20
 """Runs in progress in each worker."""
 SUBMITTED_AT_ONCE = 50
 WAYS = {
-    "journal alone": 1.0,
-    "journal alone, --poll 0.1": 0.1,
-    "Temporal's development server": 0.0,
+    "journal alone": "1.0",
+    "journal alone, --poll 0.1": "0.1",
+    "Temporal's development server": "temporal",
+    "DBOS, which looks every 0.2 s": "dbos",
 }
-"""By the way of dispatching, the seconds between two looks into the journal; 0 with Temporal."""
 
 
 @contextmanager
-def workers(number: int, url: str, poll: float, address: str) -> Generator[None]:
+def workers(number: int, url: str, way: str, address: str) -> Generator[None]:
     """So many worker processes inside the block."""
-    arguments = [url, str(poll or 1.0), str(AT_ONCE), *([] if poll else [address])]
+    arguments = [url, way, str(AT_ONCE), address]
     command = [sys.executable, "-m", "benchmarks.scale.errands", *arguments]
-    pipe = subprocess.PIPE
-    started = [subprocess.Popen(command, stdout=pipe, text=True) for _ in range(number)]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    started = [
+        subprocess.Popen(command, stdout=pipe, stderr=null, text=True) for _ in range(number)
+    ]
     try:
         for process in started:
             assert process.stdout is not None
@@ -53,14 +55,16 @@ async def measure_fleets(url: str, address: str, runs: int, latencies: int) -> l
     waits: dict[str, list[float]] = {}
     async with PostgresJournal(url) as journal:
         await journal.upgrade()
-        for name, poll in WAYS.items():
-            engine: Engine = JournalEngine() if poll else TemporalEngine(address)
+        for name, way in WAYS.items():
+            engine = engine_of(way, url, address)
             for number in (1, 2, 3):
-                with workers(number, url, poll, address):
+                with workers(number, url, way, address):
                     say(f"  {name}: {number} workers")
+                    await _speed(journal, engine, 5)  # all is connected, and has tables
                     speeds.setdefault(name, []).append(await _speed(journal, engine, runs))
                     if number == 1:
                         waits[name] = await _waits(journal, engine, latencies)
+            await engine.close()
     return [_throughput(speeds, runs), _latency(waits)]
 
 

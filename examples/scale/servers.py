@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -54,7 +55,7 @@ def postgres(folder: Path) -> Generator[str]:
         _wait(server, connect)
         yield url
     finally:
-        server.terminate()
+        server.send_signal(signal.SIGINT)  # it does not wait until all connections are closed
         server.wait(PATIENCE)
 
 

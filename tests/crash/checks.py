@@ -16,14 +16,14 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from bae.journal import RunInfo, SQLiteJournal
+from bae.journal import RunInfo
 from bae.journal.decoder import decode
 from crash import newsroom
 from crash.acknowledged import acknowledged, calls
 from crash.child import Action, Job, Outcome, Report, Task
 from crash.effects import Happened
 from crash.forks import Forks
-from crash.killing import MOMENTS, Kill
+from crash.killing import MOMENTS, Kill, open_journal
 
 DEATH_IS_SEEN = sys.platform == "linux"
 """Whether others see at once that the owner of a run has died; elsewhere its lease must be over."""
@@ -69,10 +69,12 @@ class Story:
     """One run, `run_id`, in a journal of its own or one that others share, and everything that
     processes did with it."""
 
-    def __init__(self, forks: Forks, folder: Path, run_id: str = "run", of: Path | None = None):
+    def __init__(
+        self, forks: Forks, folder: Path, run_id: str = "run", of: Path | str | None = None
+    ):
         self.forks = forks
         self.run_id = run_id
-        self.journal = (folder if of is None else of) / "runs.db"
+        self.journal = of if isinstance(of, str) else (of or folder) / "runs.db"
         folder.mkdir(parents=True, exist_ok=True)
         self.effects = folder / f"{run_id}.effects"
         self.process = 0
@@ -84,7 +86,12 @@ class Story:
     async def parked_as(self, reference: Reference) -> None:
         """Begin with the run as it is at its gate."""
         for file in reference.parked.iterdir():
-            shutil.copy(file, self.journal.parent)
+            shutil.copy(file, self.effects.parent)
+        if not isinstance(self.journal, Path):
+            async with open_journal(reference.parked / "runs.db") as parked:
+                run = await parked.read("run")
+            async with open_journal(self.journal) as journal:
+                await journal.put(run)
         self.process = 1
         self.standing = await self.look()
 
@@ -150,7 +157,7 @@ class Story:
     async def look(self) -> Standing:
         """Open the journal, list its runs and read every one of them."""
         mine = NOTHING
-        async with SQLiteJournal(self.journal) as journal:
+        async with open_journal(self.journal) as journal:
             for info in await journal.runs(limit=100):
                 stored = await journal.read(info.run_id)
                 assert [line.n for line in stored.lines] == list(range(len(stored.lines)))
@@ -175,7 +182,7 @@ async def uninterrupted(forks: Forks, folder: Path) -> Reference:
     story = Story(forks, folder / "reference")
     await story.one_process()
     assert story.outcome is None
-    parked = shutil.copytree(story.journal.parent, folder / "parked")
+    parked = shutil.copytree(folder / "reference", folder / "parked")
     await story.one_process()
     first, second = story.reports
     assert first is not None

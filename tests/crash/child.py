@@ -15,7 +15,7 @@ from bae.journal import Journal
 from bae.lm import Budget
 from crash import held, newsroom, workshop
 from crash.effects import HERE, Effects
-from crash.killing import Kill, KillingJournal
+from crash.killing import Kill, killing_journal
 from crash.oracle import Oracle
 
 Action = Literal["begin", "resume", "answer"]
@@ -80,7 +80,7 @@ def work(job: Job, pipe: Connection) -> None:
 
 async def _do(job: Job) -> Report:
     started = perf_counter()
-    async with KillingJournal(job.journal, job.kill, lease=job.lease) as journal:
+    async with killing_journal(job.journal, job.kill, job.lease) as journal:
         outcomes = await asyncio.gather(*(_carry_out(task, journal) for task in job.tasks))
         ids = [task.run_id for task in job.tasks]
         return Report(

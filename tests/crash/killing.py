@@ -1,5 +1,5 @@
 """A journal that kills its own process, with no chance to say goodbye, when it comes to a given
-write. Every call that changes the file is one write, counted from 0 in each process."""
+write. Every call that changes the journal is one write, counted from 0 in each process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from bae.journal import Claim, Line, ParkedGate, RunSummary, SQLiteJournal, StoredRun
+from bae.journal import (
+    Claim,
+    Journal,
+    Line,
+    ParkedGate,
+    PostgresJournal,
+    RunSummary,
+    SQLiteJournal,
+    StoredRun,
+)
 from bae.journal.stored_runs import RunStatus
+from bae.postgres.address import is_address
 from crash.effects import HERE
 
 Moment = Literal["before", "handed", "after"]
@@ -27,11 +37,11 @@ class Kill(NamedTuple):
     moment: Moment
 
 
-class KillingJournal(SQLiteJournal):
-    """A `SQLiteJournal` that is told when to die. `writes` lists what it was asked to write."""
+class KillingJournal(Journal):
+    """A journal that is told when to die. `writes` lists what it was asked to write."""
 
-    def __init__(self, path: str | Path, kill: Kill | None, **options: Any) -> None:
-        super().__init__(path, **options)
+    def __init__(self, place: str | Path, kill: Kill | None, **options: Any) -> None:
+        super().__init__(place, **options)  # type: ignore[call-arg]
         self._kill = kill
         self.writes: list[str] = []
 
@@ -94,6 +104,26 @@ class KillingJournal(SQLiteJournal):
     def _die(self, number: int, moment: Moment) -> None:
         if self._kill == (number, moment):
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KillingSQLiteJournal(KillingJournal, SQLiteJournal):
+    """In a file."""
+
+
+class KillingPostgresJournal(KillingJournal, PostgresJournal):
+    """In a database."""
+
+
+def killing_journal(place: str, kill: Kill | None, lease: float) -> KillingJournal:
+    """The journal in a file or a database."""
+    made = KillingPostgresJournal if is_address(place) else KillingSQLiteJournal
+    return made(place, kill, lease=lease)
+
+
+def open_journal(place: str | Path) -> Journal:
+    """The same journal, which kills nobody."""
+    text = str(place)
+    return PostgresJournal(text) if is_address(text) else SQLiteJournal(text)
 
 
 def _name(line: Line) -> str:

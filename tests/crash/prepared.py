@@ -8,6 +8,8 @@ import gc
 import logging
 import os
 import threading
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from bae.journal import MemoryJournal
@@ -29,6 +31,8 @@ async def run() -> None:
     decode(newsroom.graph, (await options["journal"].read("warm")).lines)
 
 
+with suppress(ModuleNotFoundError):  # of an extra
+    import_module("asyncpg")
 logging.getLogger("bae").setLevel(logging.ERROR)
 asyncio.run(run())
 set_thread_limit(THREAD_LIMIT)

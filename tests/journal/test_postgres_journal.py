@@ -62,6 +62,9 @@ async def test_tables_of_an_earlier_version_are_upgraded_with_the_runs_in_them(
     before = await journal.read("r")
     connection = await asyncpg.connect(postgres.url)
     for statement in (
+        "drop index {s}.runs_by_state",
+        "drop index {s}.runs_of_graph",
+        "drop index {s}.runs_of_busy_threads",
         "drop table {s}.rates",
         "drop table {s}.cached_answers",
         "update {s}.versions set version = 1",

@@ -169,8 +169,8 @@ def init(
         "allow": allow,
         "allow_unsandboxed": allow_unsandboxed,
     }
-    said = directory, test, report, folder, setup, branch
-    run_async(lambda: _init(*said, not no_ask, settings, not no_check))
+    given = directory, test, report, folder, setup, branch
+    run_async(lambda: _init(*given, not no_ask, settings, not no_check))
 
 
 async def _init(
@@ -473,8 +473,8 @@ async def status(team: Team, as_json: AsJSON = False) -> None:
     counts = summary(task.status for task in tasks)
     waiting = sum(not task.approved for task in tasks)
     check = await asyncio.to_thread(read_check, team.store.path.parent)
-    found = await team.store.flaky_tests(team.project.id)
-    flaky = list(dict.fromkeys(name for names in found.values() for name in names))
+    flaky_by_task = await team.store.flaky_tests(team.project.id)
+    flaky = list(dict.fromkeys(name for names in flaky_by_task.values() for name in names))
     reviews = await team.store.reviews(team.project.id)
     newest = {task_id: each[-1] for task_id, each in reviews.items()}
     if as_json:

@@ -371,28 +371,28 @@ def _describe(event: Event) -> str:
     """What an event tells a person, in one line; nothing where others tell the same."""
     match event:
         case TaskStatusChanged(status=status, reason=reason):
-            said = f"{status.label}: {headline(reason)}" if reason else status.label
+            shown = f"{status.label}: {headline(reason)}" if reason else status.label
         case TestResult():
-            said = f"tests {'passed' if event.passed else 'failed'}: {_describe_tests(event)}"
+            shown = f"tests {'passed' if event.passed else 'failed'}: {_describe_tests(event)}"
         case CorrectionAttempt(attempt=attempt, failure=failure):
-            said = f"correction {attempt}: {headline(failure)}"
+            shown = f"correction {attempt}: {headline(failure)}"
         case CommitCreated(commit=commit, files=files):
-            said = f"commit {commit[:10]} {', '.join(files)}"
+            shown = f"commit {commit[:10]} {', '.join(files)}"
         case WorkReviewed(review=review):
-            said = f"reviewed: {review.headline}"
+            shown = f"reviewed: {review.headline}"
         case BlockerCreated(question=question, blocker_id=number):
-            said = f'asks: {headline(question)} (bae team answer {number} "...")'
+            shown = f'asks: {headline(question)} (bae team answer {number} "...")'
         case BlockerResolved(answer=answer, by=by):
-            said = f"was answered{f' by {by}' if by else ''}: {answer}"
+            shown = f"was answered{f' by {by}' if by else ''}: {answer}"
         case PlanChanged(change=change, tasks=keys, by=by):
-            said = f"{change}{f' by {by}' if by else ''}: {', '.join(keys)}"
+            shown = f"{change}{f' by {by}' if by else ''}: {', '.join(keys)}"
         case ActionRequested(action=action, text=note, by=by):
-            said = f"{action}{f' by {by}' if by else ''}{f': {headline(note)}' if note else ''}"
+            shown = f"{action}{f' by {by}' if by else ''}{f': {headline(note)}' if note else ''}"
         case ActivityUpdate(text=text):
-            said = text
+            shown = text
         case _:
             return ""
-    return in_one_line(said[:_LONGEST]).strip()
+    return in_one_line(shown[:_LONGEST]).strip()
 
 
 def _describe_tests(event: TestResult) -> str:

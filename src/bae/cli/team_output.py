@@ -51,15 +51,15 @@ def print_fields(fields: Mapping[str, str]) -> None:
     """Lines with a name and a value each; empty values are left out."""
     for name, value in fields.items():
         if value:
-            said = Text(f"{name:<{_LABEL}}", style="bold")
-            print_hanging(out(), said.append(in_lines(value, _LABEL), style="not bold"), _LABEL)
+            line = Text(f"{name:<{_LABEL}}", style="bold")
+            print_hanging(out(), line.append(in_lines(value, _LABEL), style="not bold"), _LABEL)
 
 
 def print_next(*commands: str) -> None:
     """What to type next, on stderr."""
     for number, command in enumerate(commands):
-        said = Text("next: " if not number else "      ", style="dim").append(command, style="cyan")
-        err().print(said, soft_wrap=True)
+        line = Text("next: " if not number else "      ", style="dim").append(command, style="cyan")
+        err().print(line, soft_wrap=True)
 
 
 def print_address(console: Console, address: Address, *, is_token_given: bool = False) -> None:
@@ -180,8 +180,8 @@ def _line(
 ) -> Text:
     stopped = interrupted and task.status == "in_progress"
     mark, style = MARKS["ready" if stopped else task.status]
-    said = Text(f"{mark} ", style=style).append(task.key, style="bold")
-    said.append(f"  {in_one_line(task.title)}")
+    line = Text(f"{mark} ", style=style).append(task.key, style="bold")
+    line.append(f"  {in_one_line(task.title)}")
     facts = [task.kind]
     label = INTERRUPTED if stopped else task.status.label
     facts += [label] if task.approved else ["not approved"]
@@ -191,10 +191,10 @@ def _line(
     facts += [_LEVELS[task.may]] if task.may in _LEVELS else []
     facts += [f"also after {', '.join(others)}"] if others else []
     facts += [used] if used else []
-    said.append(f"  {', '.join(facts)}", style="dim")
+    line.append(f"  {', '.join(facts)}", style="dim")
     if task.reason and shows_reason and task.status in ("blocked", "failed", "cancelled"):
-        said.append(f"\n  {in_one_line(headline(task.reason))}", style=style)
-    return said
+        line.append(f"\n  {in_one_line(headline(task.reason))}", style=style)
+    return line
 
 
 def _describe_feature(task: Task) -> str:
@@ -260,16 +260,16 @@ def print_blockers(
     """Questions with their tasks, without the output below them, unless they are wanted in full."""
     by_id = {task.id: task for task in tasks}
     for blocker in blockers:
-        said = Text(f"{blocker.id:>3} ", style="bold yellow")
-        said.append(by_id[blocker.task_id].key, style="bold")
+        line = Text(f"{blocker.id:>3} ", style="bold yellow")
+        line.append(by_id[blocker.task_id].key, style="bold")
         question = blocker.question if full else blocker.summary
-        said.append(f"  {in_lines(question, 4)}")
+        line.append(f"  {in_lines(question, 4)}")
         if blocker.is_folded and not full:
             key = by_id[blocker.task_id].key
-            said.append(f"\n    the output: bae team tasks show {key}", style="dim")
+            line.append(f"\n    the output: bae team tasks show {key}", style="dim")
         if blocker.answer is not None:
-            said.append(f"\n    -> {in_lines(blocker.answer, 7)}", style="green")
-        print_hanging(out(), said, 4)
+            line.append(f"\n    -> {in_lines(blocker.answer, 7)}", style="green")
+        print_hanging(out(), line, 4)
 
 
 def as_data(models: Sequence[Any]) -> list[dict[str, Any]]:

@@ -227,15 +227,15 @@ def find_lm(named: str | None) -> LM:
     """The LM that is named, or else the one that this machine offers, which is reported."""
     from bae.lm.registry import VARIABLE, cached_lm, find_default_lm, find_default_name
 
-    found = find_default_name().name
+    default = find_default_name().name
     if named is None:
         from bae.team.workbench import refuse_local
 
-        refuse_local(found)
-    if named is not None or found:
+        refuse_local(default)
+    if named is not None or default:
         if named is None and not os.environ.get(VARIABLE, "").strip():
-            note(f"using {found}: --lm names another")
-        return cached_lm(named or found)
+            note(f"using {default}: --lm names another")
+        return cached_lm(named or default)
     try:
         return find_default_lm("the team needs one")
     except BaeError as error:

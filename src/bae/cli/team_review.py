@@ -58,8 +58,8 @@ async def diff(
     """
     from bae.team import diff_task
 
-    found = await team.task(task)
-    text = await diff_task(team.project, team.repository, found, stat=stat)
+    named = await team.task(task)
+    text = await diff_task(team.project, team.repository, named, stat=stat)
     if out().is_terminal:
         _print_diff(text)
     else:
@@ -107,28 +107,28 @@ async def log(
     """
     from bae.team import read_task_log
 
-    found = await team.task(task)
+    named = await team.task(task)
     async with team.store.journal() as journal:
-        told = await read_task_log(team.store, journal, found)
+        task_log = await read_task_log(team.store, journal, named)
     if as_json:
-        print_json(told.model_dump(mode="json"))
+        print_json(task_log.model_dump(mode="json"))
     else:
-        _print_log(told, full=full)
+        _print_log(task_log, full=full)
 
 
-def _print_log(told: TaskLog, *, full: bool) -> None:
+def _print_log(log: TaskLog, *, full: bool) -> None:
     from rich.text import Text
 
     from bae.cli.team_output import spent_text
     from bae.cli.wording import count, in_one_line
 
-    task = told.task
+    task = log.task
     facts = [task.status.label]
-    facts += [count(len(told.attempts), "attempt")] if told.attempts else []
-    facts += filter(None, [spent_text(told.spent)])
+    facts += [count(len(log.attempts), "attempt")] if log.attempts else []
+    facts += filter(None, [spent_text(log.spent)])
     head = Text(task.key, style="bold").append(f"  {in_one_line(task.title)}", style="not bold")
     print_hanging(out(), head.append(f"  {', '.join(facts)}", style="dim not bold"), 4)
-    shown = [entry for entry in told.entries if full or entry.kind not in _MINOR]
+    shown = [entry for entry in log.entries if full or entry.kind not in _MINOR]
     if not shown:
         note("nothing has happened yet: bae team run")
     for entry in shown:
@@ -145,15 +145,15 @@ def _print_entry(entry: LogEntry, *, full: bool) -> None:
     from bae.cli.wording import cost, cut, in_lines, in_one_line, spent, took
 
     label, style = _LABELS[entry.kind]
-    said = Text(strftime("%H:%M:%S  ", localtime(entry.at)), style="dim")
-    said.append(f"{label:<12}", style=style if entry.ok else "yellow")
+    line = Text(strftime("%H:%M:%S  ", localtime(entry.at)), style="dim")
+    line.append(f"{label:<12}", style=style if entry.ok else "yellow")
     facts = [entry.text if full else cut(in_one_line(entry.text), _LONGEST)]
     if entry.usage is not None:
         unknown = [cost(entry.usage)] if entry.usage.cost is None else []
         facts = [*entry.usage.models, *spent(entry.usage), *unknown, *facts]
     facts += [took(entry.seconds)]
-    said.append(in_one_line(", ".join(filter(None, facts))), style="not dim")
-    print_hanging(out(), said, _INDENT)
+    line.append(in_one_line(", ".join(filter(None, facts))), style="not dim")
+    print_hanging(out(), line, _INDENT)
     if full and entry.detail.strip() not in ("", entry.text):
         below = Text(" " * _INDENT + in_lines(entry.detail.rstrip(), _INDENT), style="dim")
         out().print(below, soft_wrap=True)
@@ -231,14 +231,14 @@ async def patch(
     from bae.cli.wording import count
     from bae.team import format_patch
 
-    found, text = await format_patch(team.project, team.repository, team.store, into)
+    delivery, text = await format_patch(team.project, team.repository, team.store, into)
     if not text:
-        _note_nothing(found)
+        _note_nothing(delivery)
     elif file is None or file == "-":
         _write(text)
     else:
         _write_file(file, text)
-        note(f"{file} has {count(len(found.tasks), 'task')} for {found.into}")
+        note(f"{file} has {count(len(delivery.tasks), 'task')} for {delivery.into}")
         print_next(f"git am {file}")
 
 
@@ -274,8 +274,8 @@ async def clean(
     note(f"{many} would be deleted" if dry_run else f"{many} deleted")
 
 
-def _note_nothing(found: Delivery) -> None:
-    note(f"there is nothing to merge: {found.into} has all merged tasks of {found.branch}")
+def _note_nothing(delivery: Delivery) -> None:
+    note(f"there is nothing to merge: {delivery.into} has all merged tasks of {delivery.branch}")
 
 
 def _as_data(done: Delivery) -> dict[str, object]:

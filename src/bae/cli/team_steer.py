@@ -122,11 +122,11 @@ async def blockers(
     as_json: AsJSON = False,
 ) -> None:
     """List the questions that tasks wait for."""
-    found = await team.store.blockers(team.project.id, open_only=not every)
+    listed = await team.store.blockers(team.project.id, open_only=not every)
     if as_json:
-        print_json(as_data(found))
-    elif found:
-        print_blockers(found, await team.tasks(), full=full)
+        print_json(as_data(listed))
+    elif listed:
+        print_blockers(listed, await team.tasks(), full=full)
     else:
         out().print("No task waits for an answer.")
 
@@ -159,16 +159,16 @@ async def answer(
     The task continues at once if the team is running, and in the next run otherwise.
     """
     keys = {task.id: task.key for task in await team.tasks()}
-    found = await team.store.blockers(team.project.id, open_only=True)
+    waiting = await team.store.blockers(team.project.id, open_only=True)
     if question is not None:
-        found = [each for each in found if question in (str(each.id), keys[each.task_id])]
-    if not found:
+        waiting = [each for each in waiting if question in (str(each.id), keys[each.task_id])]
+    if not waiting:
         missing = f"there is no open question {question or ''}".rstrip()
         raise refused(missing, fix="bae team blockers --all")
     if text is None and not can_ask():
         raise refused("there is no answer", fix="bae team answer QUESTION 'ANSWER'")
     running = await team.is_running()
-    for each in found[: 1 if text is not None else None]:
+    for each in waiting[: 1 if text is not None else None]:
         given = read_text(text) if text is not None else None
         try:
             given = given or await ask(f"{keys[each.task_id]}: {each.summary}")

@@ -140,27 +140,27 @@ def tasks(context: typer.Context) -> None:
 @team_command(group, "bae team tasks list", "bae team tasks list --json", name="list")
 async def list_(team: Team, as_json: AsJSON = False) -> None:
     """Draw the tasks as a graph, each below a task that it depends on."""
-    found = await team.tasks()
+    planned = await team.tasks()
     if as_json:
-        print_json(as_data(found))
+        print_json(as_data(planned))
     else:
-        print_tasks(found, interrupted=await team.is_interrupted())
+        print_tasks(planned, interrupted=await team.is_interrupted())
 
 
 @team_command(group, "bae team tasks show add-login")
 async def show(team: Team, task: OneTask, as_json: AsJSON = False) -> None:
     """Show one task with its plan, attempts, reviews, questions and answers."""
-    found = await team.task(task)
-    attempts = await team.store.attempts(found.id)
+    named = await team.task(task)
+    attempts = await team.store.attempts(named.id)
     asked = await team.store.blockers(team.project.id)
-    blockers = [each for each in asked if each.task_id == found.id]
-    flaky = (await team.store.flaky_tests(team.project.id)).get(found.id, ())
-    reviews = (await team.store.reviews(team.project.id)).get(found.id, ())
+    blockers = [each for each in asked if each.task_id == named.id]
+    flaky = (await team.store.flaky_tests(team.project.id)).get(named.id, ())
+    reviews = (await team.store.reviews(team.project.id)).get(named.id, ())
     if as_json:
         more = {"attempts": as_data(attempts), "blockers": as_data(blockers), "flaky": flaky}
-        print_json(found.model_dump(mode="json") | more | {"reviews": as_data(reviews)})
+        print_json(named.model_dump(mode="json") | more | {"reviews": as_data(reviews)})
     else:
-        print_task(found, attempts, blockers, flaky, reviews)
+        print_task(named, attempts, blockers, flaky, reviews)
 
 
 @team_command(
@@ -188,13 +188,13 @@ async def approve(
     if without_tests and not tasks:
         raise Misuse("--without-tests is for tasks that are named", fix="name each of them")
     named = [await team.task(each) for each in tasks] if tasks else await team.tasks()
-    found = [task for task in named if not task.approved]
-    untested = [task for task in found if task.proof == "none"]
+    waiting = [task for task in named if not task.approved]
+    untested = [task for task in waiting if task.proof == "none"]
     for task in untested:
         note(f"without tests: {task.key}, {in_one_line(task.title)}{_name_files(task)}")
     agreed = untested if without_tests else [task for task in untested if _is_agreed(task)]
     approve, by = team.store.approve_tasks, find_user()
-    done = await approve([task.id for task in found], by=by)
+    done = await approve([task.id for task in waiting], by=by)
     done += await approve([task.id for task in agreed], without_tests=True, by=by)
     note(f"{count(done, 'task')} approved")
     left = [task.key for task in untested if task not in agreed]
@@ -269,12 +269,12 @@ async def edit(
     from bae.team.models import headline
     from bae.team.steering import change_task, check_files
 
-    found = await team.task(task)
+    named = await team.task(task)
     given = await _read_fields(team, title=title, key=key, **fields)
-    planned = change_task(found, given)
+    planned = change_task(named, given)
     if "files" in given or "new_files" in given:
         await check_files(team.store, team.repository, team.project, [planned])
-    edited = await team.store.edit_task(found.id, planned, by=find_user())
+    edited = await team.store.edit_task(named.id, planned, by=find_user())
     print_task(edited.model_copy(update={"reason": headline(edited.reason)}), (), ())
     _note_kinds(planned.kind)
     _note_untested(planned)
@@ -285,12 +285,12 @@ async def edit(
 @team_command(group, "bae team tasks drop add-login")
 async def drop(team: Team, tasks: Annotated[list[str], _TASKS]) -> None:
     """Drop tasks that are neither in progress nor merged. Their branches stay."""
-    found = {(await team.task(each)).id for each in tasks}
+    ids = {(await team.task(each)).id for each in tasks}
     # Those that others need come last.
     for task in reversed(await team.tasks()):
-        if task.id in found:
+        if task.id in ids:
             await team.store.drop_task(task.id, by=find_user())
-    note(f"{count(len(found), 'task')} dropped")
+    note(f"{count(len(ids), 'task')} dropped")
 
 
 async def _read_fields(team: Team, **fields: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the endpoints of a team take and answer with. Long texts are cut, and say so with `…`."""
+"""The requests and responses of a team's endpoints. Long texts are cut, with `…` at the cut."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bae.team.task_log import LogEntry
 from bae.team.unified_diffs import ChangedFile
 
 CUT = 2_000
-"""Characters of a text in a list, unless more are asked for."""
+"""How many characters of a text a list has, unless more are requested."""
 CutText = Annotated[int, Field(ge=0, le=1 << 24)]
 
 
@@ -40,7 +40,7 @@ class CutQuery(Form):
 
 
 class TasksQuery(Form):
-    """Tasks with a `status`, with greater numbers than `after`."""
+    """Only tasks with this `status`, and with numbers above `after`."""
 
     status: TaskStatus | None = None
     after: Annotated[int, Field(ge=0, le=1 << 53)] = 0
@@ -48,7 +48,7 @@ class TasksQuery(Form):
 
 
 class LogQuery(CutQuery):
-    """Entries of the log from the place `start` on."""
+    """Entries of the log from position `start`."""
 
     start: Annotated[int, Field(ge=0, le=1 << 53)] = 0
     limit: Annotated[int, Field(ge=1, le=500)] = 200
@@ -62,13 +62,13 @@ class DiffQuery(Form):
 
 
 class BlockersQuery(CutQuery):
-    """With `all`, questions that are answered too."""
+    """With `all`, answered questions are included."""
 
     all: bool = False
 
 
 class EventsQuery(Form):
-    """Events with greater numbers than `after`."""
+    """Events with numbers above `after`."""
 
     after: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
     limit: Annotated[int, Field(ge=1, le=1000)] = 500
@@ -83,7 +83,7 @@ class AddBody(Form):
 
 
 class EditBody(Form):
-    """The parts of a task to change; a part that is left out stays."""
+    """The fields of a task to change. Fields that are left out stay."""
 
     key: Key | None = None
     title: Annotated[str, Field(min_length=1, max_length=120)] | None = None
@@ -101,8 +101,8 @@ class EditBody(Form):
 
 
 class ApproveBody(Form):
-    """Tasks to approve, by keys or numbers; None is all. A task that no test proves is approved
-    `without_tests`, and only by its name."""
+    """Tasks to approve, by keys or numbers; None approves all. A task that no test proves must be
+    named, and approved `without_tests`."""
 
     tasks: Annotated[list[str], Field(max_length=1000)] | None = None
     without_tests: bool = False
@@ -115,8 +115,7 @@ class ApproveBody(Form):
 
 
 class ActionBody(Form):
-    """What a person asks of a task, or of the whole run where no `task` is named. A note has a
-    `text` and a task."""
+    """An action on a task, or on the whole run without a `task`. A note has a `text` and a task."""
 
     action: Literal[Action, "note"]
     task: str | None = None
@@ -144,8 +143,8 @@ class BlockerBody(Form):
 
 
 class TeamRow(BaseModel):
-    """A team: how many tasks are in each status, and what waits for a person. `last` is the number
-    of its last event: follow the feed `team/NAME` after it."""
+    """A team: the number of tasks in each status, and the number of questions and plans that wait
+    for a person. `last` is the number of its last event: follow the feed `team/NAME` from there."""
 
     team: str
     branch: str
@@ -159,13 +158,13 @@ class TeamRow(BaseModel):
 
 
 class TeamPage(BaseModel):
-    """The teams that the user sees."""
+    """The teams that the user may see."""
 
     teams: list[TeamRow]
 
 
 class RequestView(BaseModel):
-    """What a person asked for that no run has taken yet: of a task, or of the whole run."""
+    """A person's request that no run has taken yet, for a task or for the whole run."""
 
     id: int
     action: Action
@@ -173,11 +172,10 @@ class RequestView(BaseModel):
 
 
 class TeamDetails(TeamRow):
-    """A team, with its agents. `goal` is the one that was planned last, `requirements` the document
-    of its planning, `sandbox` what keeps the commands of agents from the rest of this machine, and
-    `requests` what was asked for and not taken yet. `run` is what the last run has spent, of its
-    budget. Without a run in progress no agent works,
-    whatever its status says."""
+    """A team with its agents. `goal` is the last planned goal, `requirements` the requirements
+    document, and `sandbox` the protection of this machine from the commands of agents. `requests`
+    are not taken yet. `run` is the last run's spending of its budget. Without a run in progress no
+    agent works, whatever its status."""
 
     root: str
     goal: str
@@ -189,11 +187,11 @@ class TeamDetails(TeamRow):
 
 
 class TaskRow(BaseModel):
-    """A task in a list. `since` is when it got its status, in seconds since 1970. `attempts` is how
-    many attempts have ended, and `outcome` how the last did. `outcomes` is how many tests had each
-    outcome when they last ran, `question` what the task asks a person. A task that is `paused`
-    starts when a person resumes it. `doing` is what its agent does now; null where nobody works on
-    the task."""
+    """A task in a list. `since` is when it got its status, in seconds since 1970. `attempts` is the
+    number of finished attempts, and `outcome` the outcome of the last. `outcomes` is the number of
+    tests by outcome in the last test run, and `question` the open question. A `paused` task starts
+    when a person resumes it. `doing` is the current step of its agent; null if no agent works on
+    it."""
 
     id: int
     key: str
@@ -219,15 +217,15 @@ class TaskRow(BaseModel):
 
 
 class TaskPage(BaseModel):
-    """Tasks in the order in which they were added. Give `next` as `after` for those behind them."""
+    """Tasks in the order they were added. Pass `next` as `after` for the next page."""
 
     tasks: list[TaskRow]
     next: int | None = None
 
 
 class AttemptRow(BaseModel):
-    """An attempt at a task: what became of it, and how many tests had each outcome. A `cost` of
-    null is unknown."""
+    """An attempt at a task: its outcome, and the number of tests by outcome. A `cost` of null is
+    unknown."""
 
     number: int
     outcome: str
@@ -241,7 +239,7 @@ class AttemptRow(BaseModel):
 
     @classmethod
     def of(cls, attempt: TaskAttempt, cut: int) -> Self:
-        """With a failure that is cut."""
+        """The row of an attempt, with its failure cut."""
         report, used = attempt.report, attempt.usage
         return cls(
             **attempt.model_dump(include={"number", "outcome", "files", "commit"}),
@@ -260,13 +258,13 @@ class AttemptPage(BaseModel):
 
 
 class AttemptView(AttemptRow):
-    """An attempt with what its tests have shown."""
+    """An attempt with its test report."""
 
     report: TestReport | None
 
 
 class TestsView(BaseModel):
-    """What tests have shown for a task: in its last attempt, and in the merged tree, oldest first.
+    """The test reports of a task: of its last attempt, and of the merged tree, oldest first.
     `flaky` tests failed and then passed with the same work."""
 
     attempt: int | None
@@ -282,7 +280,7 @@ class ReviewPage(BaseModel):
 
 
 class TaskDetails(BaseModel):
-    """A task, with its attempts, questions and what it has spent."""
+    """A task with its attempts, questions and spending."""
 
     task: Task
     spent: Spent
@@ -292,8 +290,8 @@ class TaskDetails(BaseModel):
 
 
 class LogPage(BaseModel):
-    """What the worker of a task asked, did and saw, oldest first. Give `next` as `start` for the
-    entries behind them; `run` of an entry is the run in the journal that has all of it."""
+    """The log of a task's worker, oldest entry first. Pass `next` as `start` for the next page.
+    `run` of an entry is the run in the journal with all details."""
 
     entries: list[LogView]
     total: int
@@ -314,20 +312,20 @@ class LogView(BaseModel):
 
     @classmethod
     def of(cls, entry: LogEntry, cut: int) -> Self:
-        """With a detail that is cut."""
+        """The entry, with its detail cut."""
         return cls.model_validate(
             entry.model_dump() | {"detail": cut_text(entry.detail, cut), "usage": entry.usage}
         )
 
 
 class DiffView(BaseModel):
-    """The files of a change. `lines` of a hunk have a space, `-` or `+` before them."""
+    """The files of a change. Each line of a hunk begins with a space, `-` or `+`."""
 
     files: list[ChangedFile]
 
 
 class BlockerView(Blocker):
-    """A question of a task, and when it was asked."""
+    """A question of a task, with the time when it was asked."""
 
     team: str
     task: str
@@ -335,23 +333,22 @@ class BlockerView(Blocker):
 
 
 class BlockerPage(BaseModel):
-    """Questions, in the order in which they were asked."""
+    """Questions, in the order they were asked."""
 
     blockers: list[BlockerView]
 
 
 class LeftTask(BaseModel):
-    """A task that would not be started, and why."""
+    """A task that would not start, with the reason."""
 
     task: str
     reason: str
 
 
 class PlanView(BaseModel):
-    """The plan: the tasks that wait for approval, those among them that no test proves, which tasks
-    would be worked on at the same time, and the longest chain of tasks. `boxes` and `edges` are a
-    picture of all tasks, each after those that it depends on; `task_schema` is the JSON schema of
-    a task to add."""
+    """The plan: the tasks that wait for approval, those without proving tests, the tasks that would
+    run together, and the longest chain of dependent tasks. `boxes` and `edges` are a picture of all
+    tasks, each after its prerequisites. `task_schema` is the JSON schema of a task to add."""
 
     unapproved: list[str]
     without_tests: list[str]
@@ -364,14 +361,14 @@ class PlanView(BaseModel):
 
 
 class ApprovedView(BaseModel):
-    """How many tasks were approved, and those that still wait."""
+    """The number of approved tasks, and the tasks that still wait."""
 
     approved: int
     plan: PlanView
 
 
 class ActionView(BaseModel):
-    """What was asked for. With `running`, the run takes it now; otherwise the next one does."""
+    """The accepted request. With `running`, the run takes it now; otherwise the next run does."""
 
     action: str
     task: str | None
@@ -380,19 +377,19 @@ class ActionView(BaseModel):
 
 
 class EventPage(BaseModel):
-    """Events in order. Give `last` as `after` for those behind them."""
+    """Events in order. Pass `last` as `after` for the next page."""
 
     events: list[dict[str, Any]]
     last: int
 
 
 def cut_text(text: str, cut: int) -> str:
-    """The beginning and the end of a text that is longer than `cut`; 0 cuts nothing."""
+    """The beginning and the end of a text longer than `cut`; 0 cuts nothing."""
     return bounded(text, cut) if cut else text
 
 
 def cut_report(report: TestReport | None, cut: int) -> TestReport | None:
-    """A report with output and messages that are cut, failed tests first."""
+    """A report with its output and messages cut, failed tests first."""
     if report is None:
         return None
     order = {"failed": 0, "passed": 1, "skipped": 2}
@@ -404,7 +401,7 @@ def cut_report(report: TestReport | None, cut: int) -> TestReport | None:
 
 
 def count_tests(report: TestReport) -> dict[str, int]:
-    """How many tests have each outcome."""
+    """The number of tests by outcome."""
     return {name: len(report.of(name)) for name in ("passed", "failed", "skipped")}
 
 

@@ -1,6 +1,6 @@
 """Teams behind HTTP: `add_teams` gives an API of `bae.serve` the endpoints, the feed and the inbox
-rows of teams. Tasks, approvals and blockers are read from the team's store, what agents did from
-the journal of their runs."""
+rows of teams. Tasks, approvals and blockers come from the team's store, and the activity of agents
+from the journal of their runs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ from bae.team.unified_diffs import ChangedFile, read_changed_files
 from bae.team.worker_graph import worker_graph
 
 LINES_OF_ALL: Final = 20_000
-"""Lines of a diff that are sent in one response, of all files together."""
+"""How many lines of a diff one response has, for all files together."""
 BOX: Final = (200, 64)
 """The size of a task in a picture, in pixels."""
 _STATUS: Final = {
@@ -110,8 +110,8 @@ _READ: Final = (404, 422, 503)
 
 @dataclass(frozen=True)
 class ServedTeam:
-    """A team that is served: its open store, its project and repository, and the journal of its
-    agents' runs."""
+    """A served team: its open store, its project and repository, and the journal of its agents'
+    runs."""
 
     store: Store
     project: Project
@@ -125,9 +125,9 @@ def add_teams(
     *,
     visible: Callable[[User, Project], bool] | None = None,
 ) -> None:
-    """Serve teams, by names, with an API: endpoints below `/teams`, the feed `team/NAME` of the
-    WebSocket, and rows of the inbox. `visible` says which teams a user may see; the `visible` of
-    the API says which of their runs."""
+    """Serve teams by name with an API: endpoints below `/teams`, the feed `team/NAME` of the
+    WebSocket, and rows of the inbox. `visible` decides which teams a user may see; the `visible` of
+    the API decides about their runs."""
     served = ServedTeams(dict(teams), visible)
     api.endpoints += served.rows()
     api.feed_kinds["team"] = served.open_feed
@@ -137,7 +137,7 @@ def add_teams(
 
 
 class ServedTeams:
-    """The teams that an API serves, and which of them a user sees."""
+    """The teams that an API serves, and their visibility."""
 
     def __init__(
         self, teams: dict[str, ServedTeam], visible: Callable[[User, Project], bool] | None
@@ -145,12 +145,12 @@ class ServedTeams:
         self._teams = teams
         self._visible = visible
         self._goals: dict[str, tuple[str, str]] = {}
-        """The goal of each team, with the run that planned it."""
+        """The last goal of each team, with the run that planned it."""
 
     # Finding what a request names
 
     def seen(self, user: User) -> dict[str, ServedTeam]:
-        """The teams that a user sees, by their names."""
+        """The teams that a user may see, by name."""
         return {
             name: team
             for name, team in self._teams.items()
@@ -158,7 +158,7 @@ class ServedTeams:
         }
 
     def find(self, user: User, name: str) -> ServedTeam:
-        """A team that a user sees. Raises `Refused` for any other."""
+        """The team with this name, if the user may see it. Raises `Refused` otherwise."""
         team = self.seen(user).get(name)
         if team is None:
             raise Refused(
@@ -201,7 +201,7 @@ class ServedTeams:
         )
 
     async def _find_goal(self, name: str, team: ServedTeam) -> str:
-        """The goal that was planned last; nothing where it is not in the journal any more."""
+        """The last planned goal; empty if it is not in the journal any more."""
         for info in await team.journal.runs(graph=planning.name, limit=1):
             if self._goals.get(name, ("",))[0] != info.run_id:
                 why = await team.journal.why(info.run_id, "Goal.goal")
@@ -491,7 +491,7 @@ _Handle = Callable[[ApiCall], Awaitable[Any]]
 def get_row(
     path: str, about: str, handler: _Handle, answer: type[BaseModel], query: type[Form] = Form
 ) -> Endpoint:
-    """A row of the table that reads."""
+    """A table row for a reading endpoint."""
     refusals = (409, *_READ) if path.endswith("/diff") else _READ
     return Endpoint(
         "GET", path, "read", about, _refusing(handler), {200: answer}, query, refusals=refusals
@@ -508,7 +508,7 @@ def put_row(
     *,
     method: str = "POST",
 ) -> Endpoint:
-    """A row of the table that changes something."""
+    """A table row for a changing endpoint."""
     return Endpoint(
         method, path, verb, about, _refusing(handler), answers, body=body, refusals=_WRITE
     )
@@ -537,7 +537,7 @@ def _refusing(handler: _Handle) -> _Handle:
 
 
 def encode_event(item: FeedItem[StoredEvent]) -> str:
-    """An event as JSON, worked out once for all subscribers."""
+    """The JSON of an event, encoded once for all subscribers."""
     if not item.encoded:
         item.encoded = json.dumps(item.value.to_message())
     return item.encoded
@@ -634,7 +634,7 @@ async def _read_plan(api: API, team: ServedTeam) -> PlanView:
 
 
 def _draw_tasks(tasks: Sequence[Task]) -> dict[str, Any]:
-    """Where tasks are in a picture, from left to right."""
+    """The positions of tasks in a picture, from left to right."""
     at = {task.key: place for place, task in enumerate(tasks)}
     links = [(at[key], at[task.key]) for task in tasks for key in task.depends_on if key in at]
     boxes, edges = draw_boxes([task.key for task in tasks], links, *BOX)
@@ -690,7 +690,7 @@ def wait_row(
 
 
 def _describe_task(task: Task | None, cut: int) -> dict[str, Value]:
-    """What a person wants to know of a task that asks."""
+    """A person's view of a task that asks."""
     if task is None:  # it was added a moment ago
         return {}
     about = {"title": task.title, "description": task.description}

@@ -1,5 +1,5 @@
-"""Endpoints that start work of a team: `add_team_jobs` has goals planned, tasks run, and the
-questions of planning answered."""
+"""Endpoints that start work of a team: `add_team_jobs` adds endpoints to plan goals, run tasks, and
+answer the questions of planning."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from bae.team.models import Project
 from bae.team.planning import DECIDE, planning
 
 _OTHER_CODE: Final = ("python", "scripted")
-"""LMs that are files of code or answers."""
+"""Kinds of LMs that are files of code or answers."""
 
 
 class SpendingLimits(Form):
-    """What may be spent; `cost` is in US dollars."""
+    """Limits on spending; `cost` is in US dollars."""
 
     calls: Annotated[int, Field(ge=1, le=1 << 40)] | None = None
     tokens: Annotated[int, Field(ge=1, le=1 << 50)] | None = None
@@ -39,15 +39,15 @@ class SpendingLimits(Form):
 
     @property
     def text(self) -> str:
-        """The limits as `bae team run` takes them."""
+        """The limits in the form of `bae team run`."""
         given = self.model_dump(exclude_none=True).items()
         return ",".join(f"{name}={value:.15g}" for name, value in given)
 
 
 class GoalBody(Form):
-    """A goal to plan. With `decide` the LLM asks nothing, and notes what it assumes; with
-    `acceptance` features begin with acceptance tests. The same goal again continues its planning,
-    if that waits or was interrupted."""
+    """A goal to plan. With `decide` the LLM asks nothing and notes its assumptions; with
+    `acceptance` features begin with acceptance tests. The same goal continues planning that waits
+    or was interrupted."""
 
     goal: Annotated[str, Field(max_length=200_000, pattern=r"\S")]
     decide: bool = False
@@ -56,9 +56,9 @@ class GoalBody(Form):
 
 
 class TeamRunBody(Form):
-    """How to run the approved tasks, as the options of `bae team run`. With `wait` the run stays
-    while tasks wait for answers. `claude-code` and `codex` are programs of this machine, which need
-    `allow_network`."""
+    """How to run the approved tasks, with the options of `bae team run`. With `wait` the run
+    continues while tasks wait for answers. `claude-code` and `codex` are programs of this machine,
+    which need `allow_network`."""
 
     max_agents: Annotated[int, Field(ge=1, le=100)] = 5
     budget: SpendingLimits | None = None
@@ -73,7 +73,7 @@ class TeamRunBody(Form):
 
 
 class QuestionBody(Form):
-    """The `answer` to a question, or `decide`: the LLM decides, and notes what it assumes."""
+    """The `answer` to a question; or `decide`, and the LLM decides and notes its assumptions."""
 
     answer: Annotated[str, Field(max_length=20_000, pattern=r"\S")] | None = None
     decide: bool = False
@@ -93,9 +93,9 @@ class JobsQuery(Form):
 
 
 class JobView(BaseModel):
-    """Planning or a run that was started here: the newest of its kind. `command` is what was
-    started, `output` the end of what it said, `reason` how a run says that it ended. "waiting" is
-    for answers; a job that was "stopped" continues when it is started again."""
+    """A job that was started here, planning or a run: the newest of its kind. `command` is the
+    started command, `output` the end of its stderr, and `reason` why the run ended. A "waiting" job
+    waits for answers; a "stopped" job continues when it is started again."""
 
     kind: JobKind
     status: JobStatus
@@ -109,14 +109,14 @@ class JobView(BaseModel):
 
 
 class JobPage(BaseModel):
-    """The newest job of each kind. Give `change` as `after` to wait for the next change."""
+    """The newest job of each kind. Pass `change` as `after` to wait for the next change."""
 
     jobs: list[JobView]
     change: int
 
 
 class PlanningQuestion(BaseModel):
-    """A question about a goal. `answered` is an answer that planning has not used yet."""
+    """A question about a goal. `answered` is an answer that planning has not read yet."""
 
     number: int
     question: str
@@ -124,7 +124,7 @@ class PlanningQuestion(BaseModel):
 
 
 class PlanningView(BaseModel):
-    """Planning that waits for answers: the goal and the questions. The run has the same id in the
+    """Planning that waits for answers: the goal and the questions. Its run has the same id in the
     journal of the agents' runs."""
 
     plan: str
@@ -134,14 +134,14 @@ class PlanningView(BaseModel):
 
 
 class PlanningPage(BaseModel):
-    """Planning that waits for answers, the newest first."""
+    """Planning that waits for answers, newest first."""
 
     plans: list[PlanningView]
 
 
 class AnsweredView(PlanningView):
-    """The same after an answer. It `continues` if that was the last one. While another goal is
-    planned it does not: `POST /plans` with the goal has it continue."""
+    """Planning after an answer. It `continues` if that was the last open question, unless another
+    goal is being planned; then `POST /plans` with the goal continues it."""
 
     continues: bool
 
@@ -153,8 +153,8 @@ def add_team_jobs(
     *,
     visible: Callable[[User, Project], bool] | None = None,
 ) -> None:
-    """Serve endpoints that plan goals and run tasks of teams that `add_teams` serves with an API.
-    The open `jobs` are processes of this machine, with the rights of the server."""
+    """Add endpoints that plan goals and run tasks, for teams that `add_teams` serves with the same
+    API. The open `jobs` are processes of this machine, with the rights of the server."""
     served = _TeamWork(ServedTeams(dict(teams), visible), jobs)
     api.endpoints += served.rows()
     api.inbox_sources.append(served.list_waiting)
@@ -259,8 +259,8 @@ class _TeamWork:
         return rows
 
     def _lm(self, named: str | None) -> list[str]:
-        """The option for the LM. Code and addresses that a request names are refused: who runs the
-        server chooses them."""
+        """The option for the LM. Code and addresses in a request are refused: only the person who
+        runs the server chooses them."""
         if named is None:
             return [] if self._jobs.lm is None else ["--lm", self._jobs.lm]
         kind = named.strip().partition(":")[0]
@@ -355,7 +355,7 @@ async def _read_plan(journal: Journal, plan: str) -> PlanningView:
 
 
 def _wrong_name(name: str) -> str | None:
-    """Why no LM has this name; None where there is such an LM."""
+    """Why no LM has this name, or None if there is one."""
     try:
         check_lm_name(name)
     except BaeLMError as error:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from bae.journal.postgres.errors import error_of
 from bae.journal.run_checks import check_version
 from bae.journal.run_lists import is_listed
+from bae.journal.sqlite.lease import has_died
 from bae.journal.stored_runs import (
     Line,
     Listed,
@@ -22,7 +23,6 @@ from bae.journal.stored_runs import (
     StoredRun,
 )
 
-PAGE: Final = 200
 _GREATEST: Final = (1 << 63) - 1
 
 _ENTRY: Final = """r.run, r.id, r.graph, r.status, r.started,
@@ -36,6 +36,9 @@ _ENTRY: Final = """r.run, r.id, r.graph, r.status, r.started,
 _FROM: Final = """from {s}.runs r left join {s}.shapes using (shape)
     left join {s}.owners o on o.name = r.owner left join {s}.runs p on p.run = r.parent"""
 _INFO: Final = f"select {_ENTRY} {_FROM}"
+
+_NOT_OWNED: Final = """(r.owner is null or o.name is null or o.name = any ({})
+    or o.until < clock_timestamp())"""
 
 # Where the lines of a run are: in itself, and below where it was forked in its parents.
 _HOMES: Final = """with recursive homes (run, first, until, parent) as (
@@ -123,7 +126,7 @@ class PostgresReader:
         files: dict[str, bytes] = {}
         if with_files:
             columns = row["all_file"], row["all_bytes"], row["all_own"]
-            for hash, data, is_own in zip(*columns, strict=True):
+            for hash, data, is_own in sorted(zip(*columns, strict=True)):
                 if is_own or any(hash in line.data for line in lines):
                     files[hash] = data
         values = {gate: value for gate, value, _ in answers}
@@ -184,19 +187,22 @@ class PostgresReader:
         if labels:
             values.append(json.dumps(labels))
             where.append(f"r.labels @> ${len(values)}::jsonb")
+        if status == "interrupted":
+            names = await db.fetch(self.sql("select name from {s}.owners"))
+            values.append([row["name"] for row in names if has_died(row["name"])])
+            where.append(_NOT_OWNED.format(f"${len(values)}"))
         place = _GREATEST if before is None else await self.find(db, before)
         order = "r.run < {} order by r.run desc"
         if after is not None:
             place, order = after, "r.change > {} order by r.change"
-        size = PAGE if status == "interrupted" else limit
         ends = f"{order.format(f'${len(values) + 1}')} limit ${len(values) + 2}"
         query = self.sql(f"{_INFO} where {' and '.join([*where, ends])}")
         found: list[RunInfo] = []
         while True:
-            rows = await db.fetch(query, *values, place, size)
+            rows = await db.fetch(query, *values, place, limit)
             infos = map(info_of, rows)
             found += [info for info in infos if is_listed(info, status)]
-            if len(rows) < size or len(found) >= limit:
+            if len(rows) < limit or len(found) >= limit:
                 return found[:limit]
             place = rows[-1]["run" if after is None else "change"]
 

@@ -60,7 +60,13 @@ create table {s}.file_uses (run bigint not null, hash text not null, primary key
 create index file_uses_by_hash on {s}.file_uses (hash);
 """
 
-UPGRADES: Final[dict[int, str]] = {1: SHARED_TABLES}
+_INDEXES: Final = """
+create index runs_by_state on {s}.runs (status, graph, change);
+create index runs_of_graph on {s}.runs (graph, run desc);
+create index runs_of_busy_threads on {s}.runs (thread)
+    where thread is not null and status in ('running', 'waiting');
+"""
+UPGRADES: Final[dict[int, str]] = {1: SHARED_TABLES + _INDEXES}
 """By version of the tables: the statements that make them those of the next version."""
 
 
@@ -75,7 +81,7 @@ async def upgrade(connection: Any, schema: str) -> tuple[int, int]:
             return before, before
         if not before:
             await connection.execute(f"create schema if not exists {schema}")
-            await connection.execute((TABLES + SHARED_TABLES).format(**named))
+            await connection.execute((TABLES + UPGRADES[1]).format(**named))
             insert = f"insert into {schema}.versions (version, stored_format) values ($1, $2)"
             await connection.execute(insert, VERSION, FORMAT)
         for version in range(before or VERSION, VERSION):
