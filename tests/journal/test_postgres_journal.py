@@ -200,7 +200,6 @@ def test_a_program_that_never_closes_its_journal_loses_nothing(postgres: Postgre
     program = f"""
         import asyncio
         from bae.journal import PostgresJournal
-from bae.journal.postgres.tables import VERSION
         from journal_parts import line, lines, new_run
 
         async def main():

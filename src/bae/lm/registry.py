@@ -28,6 +28,7 @@ from bae.lm.providers import PROVIDERS, find_newer_provider
 if TYPE_CHECKING:
     from bae.language_model import LM
     from bae.lm.backend import Backend
+    from bae.lm.policies.budget import Budget
     from bae.usage import Usage
 
 VARIABLE = "BAE_LM"
@@ -330,6 +331,10 @@ class LazyLM(Policy):
 
     def restore(self, run_id: str, used: Usage, seconds: float) -> None:
         """Nothing: no LM with a name has a budget around it."""
+
+    def budgets(self) -> list[Budget]:
+        """No budgets, as above. The LM is not looked for."""
+        return []
 
     async def aclose(self) -> None:
         """Close the LM if it was used."""

@@ -127,6 +127,10 @@ class Policy(Backend):
         """Charge the earlier usage of a resumed run to the budgets inside."""
         self.inner.restore(run_id, used, seconds)
 
+    def budgets(self) -> list[Budget]:
+        """The budgets inside that each request is charged to, the outermost first."""
+        return budgets_of(self.inner)
+
     async def reject(self, prompt: Prompt) -> None:
         """Report an invalid answer to the LM inside."""
         await self.inner.reject(prompt)
@@ -245,15 +249,14 @@ class Budgeted(Policy):
             budget.carry(run_id, used, seconds)
         super().restore(run_id, used, seconds)
 
+    def budgets(self) -> list[Budget]:
+        """This budget and those around it, and the budgets of the LM inside."""
+        return [*self.budget.line(), *super().budgets()]
+
 
 def budgets_of(lm: object) -> list[Budget]:
     """The budgets that all requests to an LM are charged to, the outermost first."""
-    budgets: list[Budget] = []
-    while isinstance(lm, Policy):
-        if isinstance(lm, Budgeted):
-            budgets += lm.budget.line()
-        lm = lm.inner
-    return [*dict.fromkeys(budgets)]
+    return [*dict.fromkeys(lm.budgets())] if isinstance(lm, Policy) else []
 
 
 def as_backend(lm: LM | str) -> Backend:
