@@ -103,7 +103,7 @@ def chat(
     asks = can_ask()
     example = shlex.join(["bae", "chat", *([module] if module else [])])
     later = (text_field, *file_fields(graph.start))
-    fields = start_fields(graph.start, None, sets or (), ask=asks, said=example, later=later)
+    fields = start_fields(graph.start, None, sets or (), ask=asks, command=example, later=later)
     if text_field in fields:
         raise typer.BadParameter(f"{text_field} is the message, and is typed", param_hint="--set")
     prove_storable(graph)

@@ -100,7 +100,7 @@ def prompts(
     nodes: list[Any] = []
     if given is not None or sets:
         example = shlex.join(["bae", "prompts", *([module] if module else [])])
-        nodes.append(start_node(graph.start, given, sets or (), ask=False, said=example))
+        nodes.append(start_node(graph.start, given, sets or (), ask=False, command=example))
     lm: LM | None = PromptOnly(calls_tools=not structured) if structured or optimized else None
     if lm is not None and optimized:
         lm = with_prompts(lm, artifacts_in(graph, optimized))

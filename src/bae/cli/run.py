@@ -101,7 +101,7 @@ def run(
     check_lm(graph, lm, begins=True)
     model = lm_with_learned(graph, lm, optimized, quiet=quiet)
     example = shlex.join(["bae", "run", *([module] if module else [])])
-    start: Any = start_node(graph.start, given, sets or (), ask=not no_ask, said=example)
+    start: Any = start_node(graph.start, given, sets or (), ask=not no_ask, command=example)
     file = None if no_journal else journal_for(graph, journal, "this run cannot be resumed")
     name = run_id if run_id is not None else os.urandom(12).hex()
 
