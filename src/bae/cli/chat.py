@@ -18,7 +18,7 @@ from bae.cli.chat_files import file_fields
 from bae.cli.chat_line import MessageLine, history_file, prepare_history, stdin_lines
 from bae.cli.chat_session import ChatOptions, ChatSession
 from bae.cli.chat_threads import new_thread_id
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.journals import file_to_write, open_to_write
 from bae.cli.learned import lm_with_learned
 from bae.cli.lm import check_lm, make_lm
@@ -136,7 +136,7 @@ def _text_field(graph: Graph[Any, Any]) -> str:
     else:
         what = f"{plan.name} has no text field that could take a message"
         fix = f"add one, as text: str; or run the graph with `bae run`, which takes any {plan.name}"
-    raise refused(what, fix)
+    raise refusal(what, fix)
 
 
 def _message_line(graph: Graph[Any, Any], text_field: str, *, no_history: bool) -> MessageLine:

@@ -18,7 +18,7 @@ from traceback import walk_tb
 from types import CoroutineType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from bae.cli.exits import Misuse, refused
+from bae.cli.exits import Misuse, refusal
 from bae.exceptions import BaeError, ProofError
 from bae.given_files import read_text
 from bae.graph import Graph
@@ -34,7 +34,7 @@ class Loaded:
     """A graph, and how the command line named it."""
 
     graph: Graph[Any, Any]
-    said: str
+    reference: str
     """Its name on a command line, for commands to copy: `app.py`, `wardrobe.nodes:graph`."""
     module: str
     attribute: str
@@ -60,7 +60,9 @@ def load_proved(reference: str | None) -> Graph[Any, Any]:
     try:
         graph.prove()
     except ProofError as error:
-        error.fix = f"fix it; `{shlex.join(['bae', 'check', *([reference] if reference else [])])}` "
+        error.fix = (
+            f"fix it; `{shlex.join(['bae', 'check', *([reference] if reference else [])])}` "
+        )
         error.fix += "lists all problems, warnings too"
         raise
     return graph
@@ -102,7 +104,7 @@ def load_object(reference: str, option: str) -> Any:
             if not each.startswith("_")
             and (isinstance(value, dict) or getattr(value, "__module__", "") == module.__name__)
         ]
-        raise refused(
+        raise refusal(
             f"{option} {reference}: {where} has no {name}",
             fix=f"it has {', '.join(own)}" if own else f"write it into {where}",
         )
@@ -159,7 +161,8 @@ def _read_configured(option: str = "") -> tuple[str, Path]:
         return graph_name, project.file.parent
     if project and graph_name is not None:
         raise _unknown_module(
-            f"[tool.bae] graph in {relative_path(project.file)} is {graph_name!r}, which names nothing",
+            f"[tool.bae] graph in {relative_path(project.file)} is {graph_name!r}, which names "
+            "nothing",
             'write graph = "app.py", or another file or module',
         )
     example = f" with {option}, as `{option} app.py`" if option else ", as `app.py`"
@@ -190,34 +193,34 @@ def _find_graph(module: ModuleType, where: str, name: str) -> tuple[Graph[Any, A
         name = next((each for each in ("graph", "create_graph") if hasattr(module, each)), "")
         if not name:
             raise _no_graph(module, where, f"{where} has neither `graph` nor `create_graph()`")
-    found: Any = module
+    candidate: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(candidate, part):
             raise _no_graph(module, where, f"{where} has no {name}")
-        found = getattr(found, part)
-    if isinstance(found, type) and issubclass(found, Node):
-        return Graph(start=found), name
+        candidate = getattr(candidate, part)
+    if isinstance(candidate, type) and issubclass(candidate, Node):
+        return Graph(start=candidate), name
     what = f"{where}:{name}"
-    if isinstance(found, FunctionType | MethodType | partial):
+    if isinstance(candidate, FunctionType | MethodType | partial):
         what = f"{where}:{name}()"
         with _explain_errors(what, "called"):
-            found = cast("Callable[[], object]", found)()
-        if isinstance(found, CoroutineType):
-            found.close()
-    if not isinstance(found, Graph):
-        kind = type(cast(object, found)).__name__
+            candidate = cast("Callable[[], object]", candidate)()
+        if isinstance(candidate, CoroutineType):
+            candidate.close()
+    if not isinstance(candidate, Graph):
+        kind = type(cast(object, candidate)).__name__
         raise _no_graph(module, where, f"{what} is no Graph: its type is {kind}")
-    return cast("Graph[Any, Any]", found), name
+    return cast("Graph[Any, Any]", candidate), name
 
 
 def _no_graph(module: ModuleType, where: str, message: str) -> BaeError:
     named = vars(module).items()
-    found = [name for name, value in named if isinstance(value, Graph)]
+    names = [name for name, value in named if isinstance(value, Graph)]
     nodes = [each for each in named if isinstance(each[1], type) and issubclass(each[1], Node)]
-    found += [name for name, cls in nodes if cls.__module__ == module.__name__]
+    names += [name for name, cls in nodes if cls.__module__ == module.__name__]
     fix = "write graph = Graph(start=YourFirstNode) into it"
-    if found:
-        fix += f", or name a graph or a first node: {', '.join(f'{where}:{n}' for n in found[:6])}"
+    if names:
+        fix += f", or name a graph or a first node: {', '.join(f'{where}:{n}' for n in names[:6])}"
     return BaeError(message, code="bae-module-no-graph", fix=fix)
 
 

@@ -28,7 +28,7 @@ from bae.cli.values import (
     set_example,
     with_read_files,
 )
-from bae.cli.wording import cut, in_one_line
+from bae.cli.wording import cut_text, in_one_line
 from bae.draft import from_answer, validated
 from bae.exceptions import BaeError
 from bae.files import File
@@ -66,7 +66,9 @@ def start_fields(
     """
     fields = _read_input(cls, input_text) if input_text is not None else {}
     placed = split_sets(sets, partial(_split_place, cls))
-    for (name, *inner), text in sorted(placed, key=lambda each: len(each[0])):  # an object before the fields inside it
+    for (name, *inner), text in sorted(
+        placed, key=lambda each: len(each[0])
+    ):  # an object before the fields inside it
         if inner:
             keys, annotation = _inner_keys(cls, name, inner)
             fields[name] = _with_part(fields.get(name), keys, _json_or_text(text, annotation))
@@ -98,13 +100,15 @@ def read_text(cls: type[Node], name: str, text: str) -> Typed:
         hidden = is_secret(cls, name)
         fix = f"give {describe_type(cls.__pydantic_fields__[name].annotation)}"
         fix += "" if hidden else f"; for example {set_example(cls, name)}"
-        raise _misfit_error(cls, [_describe_misfit(name, text, why=str(misfit), hidden=hidden)], fix) from None
+        raise _misfit_error(
+            cls, [_describe_misfit(name, text, why=str(misfit), hidden=hidden)], fix
+        ) from None
 
 
 def split_sets(sets: Sequence[str], find: Callable[[str], T]) -> list[tuple[T, str]]:
     """Split each `--set FIELD=VALUE` into the target, as `find` returns it, and the VALUE. A target
     given twice is an error."""
-    found: list[tuple[T, str]] = []
+    targets: list[tuple[T, str]] = []
     for setting in sets:
         name, equals, text = setting.partition("=")
         if not equals or not name.strip():
@@ -115,14 +119,14 @@ def split_sets(sets: Sequence[str], find: Callable[[str], T]) -> list[tuple[T, s
                 "morning'",
             )
         place = find(name.strip())
-        if any(place == each for each, _ in found):
+        if any(place == each for each, _ in targets):
             raise Misuse(
                 f"--set gives {name.strip()} twice",
                 code="bae-start-fields",
                 fix="give each field once",
             )
-        found.append((place, text))
-    return found
+        targets.append((place, text))
+    return targets
 
 
 # --- -i -----------------------------------------------------------------------------------------
@@ -189,7 +193,9 @@ def _json_or_text(text: str, annotation: Any) -> Any:
         try:
             return next(with_read_files([text], annotation))
         except UnfitText as misfit:
-            raise _misfit_error(None, [str(misfit)], "name a file that there is after the @") from None
+            raise _misfit_error(
+                None, [str(misfit)], "name a file that there is after the @"
+            ) from None
     try:
         TypeAdapter[Any](annotation).validate_json(text)
         return loads(text)
@@ -245,13 +251,13 @@ def _inner_keys(cls: type[Node], name: str, inner: Sequence[str]) -> tuple[list[
 
 def _field_names(cls: type[BaseModel]) -> dict[str, str]:
     """Every name and alias of the fields, aliases first, with the name of the field."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name, info in cls.__pydantic_fields__.items():
         several: list[Any] = getattr(info.validation_alias, "choices", [])
         for alias in (info.validation_alias, *several, info.alias):
             if isinstance(alias, str):
-                found.setdefault(alias, name)
-    return found | {name: name for name in cls.__pydantic_fields__}
+                names.setdefault(alias, name)
+    return names | {name: name for name in cls.__pydantic_fields__}
 
 
 # --- the node -----------------------------------------------------------------------------------
@@ -259,18 +265,18 @@ def _field_names(cls: type[BaseModel]) -> dict[str, str]:
 
 def _ask_fields(cls: type[Node], names: Sequence[str]) -> dict[str, Any]:
     """Ask for the fields at the terminal, and return the answers."""
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     name = ""
     try:
         for name in names:
             typed = ask_field(cls, name)
             if typed is not None:
-                found[name] = typed.said
+                answers[name] = typed.said
     except EOFError:
         err().print()
         what = f"{cls.__name__}.{name} was not given"
         raise _misfit_error(None, [what], "answer it, or give it with --set") from None
-    return found
+    return answers
 
 
 def build_node(cls: type[Node], fields: dict[str, Any]) -> Node:
@@ -311,7 +317,7 @@ def _describe_misfit(place: str, *value: Any, why: str, hidden: bool) -> str:
     if not value:
         return f"{place}: {why}" if place else why
     shown = json.dumps(value[0], ensure_ascii=False, default=repr)
-    shown = "the value" if hidden else cut(in_one_line(shown), _LONGEST)
+    shown = "the value" if hidden else cut_text(in_one_line(shown), _LONGEST)
     return f"{place}: {shown} does not fit: {why}"
 
 

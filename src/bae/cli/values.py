@@ -21,7 +21,7 @@ from rich.text import Text
 
 from bae.approvals import Approval, Interruption
 from bae.assignable import type_name, union_members
-from bae.cli.wording import WITHHELD, call_text, cut, in_lines, in_one_line, result_text
+from bae.cli.wording import WITHHELD, call_text, cut_text, in_lines, in_one_line, result_text
 from bae.draft import validated
 from bae.exceptions import describe
 from bae.file_proof import holds_file
@@ -64,18 +64,18 @@ def read(cls: type[Node], name: str, text: str) -> Typed:
     readings = _readings(text, annotation)
     if "@" in text and holds_file(cls, name):
         readings = with_read_files(readings, annotation)
-    for said in readings:
+    for reading in readings:
         try:
-            return read_json(cls, name, said)
+            return read_json(cls, name, reading)
         except UnfitText as misfit:
             why = misfit
     raise why
 
 
-def read_json(cls: type[Node], name: str, said: Any) -> Typed:
+def read_json(cls: type[Node], name: str, data: Any) -> Typed:
     """Validate a JSON value for a field. Raises `UnfitText`."""
     try:
-        return Typed(said, validated(cls, {name: said}, said=frozenset({name}))[name])
+        return Typed(data, validated(cls, {name: data}, said=frozenset({name}))[name])
     except Exception as error:  # validators may raise anything
         raise UnfitText(_reason(error, name)) from error
 
@@ -92,9 +92,9 @@ def with_read_files(readings: Iterable[Any], annotation: Any) -> Iterator[Any]:
     """Replace `@PATH` by the file of that path, in a text or a list, for a field of images or
     documents. Raises `UnfitText` if a file cannot be read."""
     origins = [get_origin(each) for each in union_members(annotation)]
-    for said in readings:
-        read = with_paths_read(said, read_file_at)
-        is_one = isinstance(said, str) and read is not said
+    for reading in readings:
+        read = with_paths_read(reading, read_file_at)
+        is_one = isinstance(reading, str) and read is not reading
         yield [read] if is_one and list in origins else read
 
 
@@ -127,13 +127,13 @@ def _readings(text: str, annotation: Any) -> Iterator[Any]:
 def _reason(error: Exception, name: str) -> str:
     if not isinstance(error, ValidationError):
         return describe(error)
-    said: list[str] = []
+    reasons: list[str] = []
     for each in error.errors(include_url=False):
         place = [str(part) for part in each["loc"]]
         if place[:1] == [name]:
             place = place[1:]
-        said.append(f"{'.'.join(place)}: {each['msg']}" if place else each["msg"])
-    return "; ".join(said)
+        reasons.append(f"{'.'.join(place)}: {each['msg']}" if place else each["msg"])
+    return "; ".join(reasons)
 
 
 # --- what a field takes -------------------------------------------------------------------------
@@ -153,24 +153,24 @@ def is_yes_or_no(annotation: Any) -> bool:
 
 def choices_of(annotation: Any) -> list[str]:
     """The allowed texts of a Literal or an Enum."""
-    found: list[str] = []
+    choices: list[str] = []
     for member in union_members(annotation):
         if get_origin(member) is Literal:
-            found.extend(spell_value(value) for value in get_args(member))
+            choices.extend(spell_value(value) for value in get_args(member))
         elif isinstance(member, type) and issubclass(member, Enum):
-            found.extend(spell_value(each) for each in member)
+            choices.extend(spell_value(each) for each in member)
         elif member is not NoneType:
             return []
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(choices))
 
 
 def _members(annotation: Any) -> list[Enum]:
     """The members of the enums in a type."""
-    found: list[Enum] = []
+    members: list[Enum] = []
     for kind in union_members(annotation):
         if isinstance(kind, type) and issubclass(kind, Enum):
-            found.extend(kind)
-    return found
+            members.extend(kind)
+    return members
 
 
 def describe_type(annotation: Any, *, in_thread: bool = False) -> str:
@@ -314,7 +314,7 @@ def _with_short_calls(node: BaseModel, fields: dict[str, Any]) -> dict[str, Any]
 
 def _describe_call(call: dict[str, Any]) -> str:
     error = call["error"]
-    came_to = result_text(call["result"]) if error is None else f"error: {cut(error, _CALL)}"
+    came_to = result_text(call["result"]) if error is None else f"error: {cut_text(error, _CALL)}"
     return f"{call_text(call['name'], call['arguments'], _CALL)} -> {came_to}"
 
 
