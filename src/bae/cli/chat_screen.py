@@ -13,11 +13,11 @@ from rich.console import Group
 from rich.text import Text
 
 from bae.cli.live.display import Display, RunView
-from bae.cli.live.drawing import ViewRow, draw_rows, fitted
+from bae.cli.live.drawing import ViewRow, cut_cells, draw_rows
 from bae.cli.live.rows import call_row, graph_rows, refusal_row
 from bae.cli.live.screen import Redrawn, spinning_line
 from bae.cli.values import fields_of, print_node
-from bae.cli.wording import in_lines, in_one_line, spent, took
+from bae.cli.wording import describe_duration, describe_spending, in_lines, in_one_line
 from bae.plan import plan_of
 from bae.work import LMQuestion, Step, ToolRun, Work
 
@@ -124,7 +124,10 @@ class TurnScreen(Display):
         with self.lock:
             view = next(iter(self.views.values()), None)
         if view is not None:
-            facts = [took(time() - self._began), *spent(view.history.usage)]
+            facts = [
+                describe_duration(time() - self._began),
+                *describe_spending(view.history.usage),
+            ]
             self._print([self._dim(" · ".join(filter(None, facts)))])
 
     # What stays on the screen.
@@ -150,7 +153,12 @@ class TurnScreen(Display):
                     if call.is_native and call.round == number:
                         yield call_row(view, call, (), now)
             case Step() if change == "whole" and not work.place.path and self._is_between(work):
-                note = " · ".join([took(view.lasted(work, now)), *spent(view.usage(work))])
+                note = " · ".join(
+                    [
+                        describe_duration(view.time_on(work, now)),
+                        *describe_spending(view.usage(work)),
+                    ]
+                )
                 value = view.own_values(work)
                 yield ViewRow((), "node", "done", work.name, value, note, dim=True)
             case _:
@@ -176,7 +184,7 @@ class TurnScreen(Display):
             self._thinks_since = self._thinks_since or at
         elif self._thinks_since:
             since, self._thinks_since = self._thinks_since, 0.0
-            return [self._dim(f"thought for {took(at - since) or 'a moment'}")]
+            return [self._dim(f"thought for {describe_duration(at - since) or 'a moment'}")]
         return []
 
     def _lines_to_keep(self, view: RunView) -> list[Text]:
@@ -231,7 +239,7 @@ class TurnScreen(Display):
             tail = in_one_line(thoughts.strip()[-self.console.width :])
             lines.append(self._dim(f"thinking: {tail}"))
         lines += self._wrapped(reply[len(self._kept) :])[-self._room(len(lines)) :]
-        waited = took(now - self._began) or "0 s"
+        waited = describe_duration(now - self._began) or "0 s"
         return [*lines, spinning_line(self, f"{waited} · Ctrl-C stops the turn")]
 
     def _rows_in_progress(self, view: RunView, now: float) -> Iterator[ViewRow]:
@@ -272,7 +280,7 @@ class TurnScreen(Display):
         return in_lines("\n".join(found))
 
     def _wrapped(self, text: str) -> list[Text]:
-        lines = self.signs.said(text).removesuffix("\n").split("\n") if text else []
+        lines = self.signs.writable(text).removesuffix("\n").split("\n") if text else []
         width = max(1, self.console.width)
         wrapped: list[Text] = []
         for line in lines:
@@ -284,7 +292,7 @@ class TurnScreen(Display):
 
     def _dim(self, text: str) -> Text:
         width = max(1, self.console.width)
-        return Text(fitted(self.signs.said(text), width, self.signs.dots), "dim")
+        return Text(cut_cells(self.signs.writable(text), width, self.signs.dots), "dim")
 
     def _draw(self, rows: list[ViewRow]) -> list[Text]:
         return draw_rows(rows, self.console.size.width, time(), self.signs)

@@ -279,12 +279,12 @@ class Reserved(Policy):
 
     def __init__(self, lm: LM | str, budgets: Budgets, task: Task) -> None:
         super().__init__(lm)
-        self.budgets = budgets
+        self.team_budgets = budgets
         self.task = task
 
     async def answer(self, prompt: Prompt) -> Answer:
         """Ask the inner LM, if the budgets have enough left."""
-        reservation = await self.budgets.reserve(self.task, self, prompt)
+        reservation = await self.team_budgets.reserve(self.task, self, prompt)
         inside = _is_inside.set(True)
         used: Usage | None = None
         reported: list[Usage] = []
@@ -302,7 +302,7 @@ class Reserved(Policy):
             raise
         finally:
             _is_inside.reset(inside)
-            await self.budgets.settle(reservation, used)
+            await self.team_budgets.settle(reservation, used)
 
     def _estimate_usage(self, prompt: Prompt, answer: Answer, reported: Iterable[Usage]) -> Usage:
         """The usage of a request, with estimates for unreported tokens."""
