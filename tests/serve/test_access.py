@@ -9,13 +9,14 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
+from bae import BaeLMError
 from bae.journal import MemoryJournal, RunInfo
 from bae.serve import User, bearer, public, router
 from bae.serve.endpoints import Endpoint, Form
 from bae.serve.live import FEEDS
 from bae.serve.table import TABLE
 from file_parts import DOT
-from serving import TOKEN, USERS, VERBS, Served, orders, serving
+from serving import TOKEN, USERS, VERBS, Order, Served, orders, serving
 
 MARK = "what-only-ana-may-see"
 MISSING = f"sha256:{'0' * 64}"
@@ -325,3 +326,25 @@ def test_auth_is_required_and_a_journal_with_secrets_is_refused():
     for token in ("", "  ", "schön"):
         with pytest.raises(ValueError, match="token"):
             bearer(token)
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ({"visible": "all"}, '"own"'),
+        ({"at_once": 0}, "at least one run"),
+        ({"max_iters": -1}, "no limit"),
+        ({"hosts": "shop.example"}, r"hosts=\['shop.example'\]"),
+        ({"origins": "https://shop.example"}, "give a list"),
+        ({"lm": "nope"}, "no LM named 'nope'"),
+        ({"lm": 5}, "no LM"),
+        ({"graphs": [orders]}, "by their names"),
+        ({"graphs": {"orders": Order}}, "give a Graph"),
+        ({"graphs": {" ": orders}}, "can be typed"),
+    ],
+    ids=str,
+)
+def test_an_option_that_could_not_work_is_refused_before_the_first_request(option: Any, why: str):
+    options = {"journal": MemoryJournal(), "auth": public(), "graphs": orders, **option}
+    with pytest.raises((TypeError, ValueError, BaeLMError), match=why):
+        router(**options)
