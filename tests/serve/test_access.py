@@ -305,6 +305,20 @@ async def test_bad_input_is_refused_with_the_part_that_is_wrong_and_what_to_do()
         assert len((await served.get("/runs"))["runs"]) == 2
 
 
+async def test_a_nul_character_is_in_no_name():
+    async with serving() as served, asyncio.timeout(20):
+        for query in ("graph", "thread", "before", "q", "meta.page", "meta.%00"):
+            refused = await served.client.get(f"/runs?{query}=a%00")
+            assert (refused.status_code, refused.json()["type"]) == (422, "bae-serve-input"), query
+        for path in ("/runs/%00", "/threads/a%00", "/runs/%00/records", "/graphs/%00"):
+            assert (await served.client.get(path)).status_code == 404
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        async with connect(served.ws(), additional_headers=headers) as socket:
+            await socket.send(json.dumps({"sub": 1, "feed": "run/%00"}))
+            refused = json.loads(await socket.recv())
+            assert (refused["end"], refused["status"]) == ("refused", 404)
+
+
 async def test_names_of_hosts_and_origins_are_compared_as_browsers_send_them():
     async with serving(auth=public(), hosts=["Shop.Example"], origins=["http://Mine"]) as served:
         for host, status in (("shop.example:8800", 200), ("SHOP.example", 200), ("other", 403)):
