@@ -154,10 +154,10 @@ def recalled_behind(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, R
         if (each.call, each.bound) not in seen:
             seen.add((each.call, each.bound))
             key = None if each.call is None else each.call.key
-            for name, found in recalls_of(each):
-                yield f"{way}({name})", (key, name, found.marker), found
+            for name, recall in recalls_of(each):
+                yield f"{way}({name})", (key, name, recall.marker), recall
             below = () if each.call is None else each.call.inputs
-            ahead += [(f"{way}({name})", found) for name, found in below if is_by_value(found)]
+            ahead += [(f"{way}({name})", recall) for name, recall in below if is_by_value(recall)]
 
 
 def siblings_of(asked: FieldPlan | Input) -> Iterator[tuple[str, str]]:
@@ -323,7 +323,7 @@ def _plan_parameters(plan: CallPlan, hints: dict[str, Any], planning: CallPlanni
                 plan, parameter.name, hint, marker, planning, is_required
             )
         elif is_buried(hint):
-            plan.problems.append(buried(f"{plan.name}({parameter.name}): "))
+            plan.problems.append(buried_marker_problem(f"{plan.name}({parameter.name}): "))
         elif is_lm(hint):
             lms.append(parameter.name)
             plan.needs_lm |= parameter.default is parameter.empty
@@ -402,7 +402,7 @@ def is_buried(annotation: Any) -> bool:
     )
 
 
-def buried(whose: str = "") -> Problem:
+def buried_marker_problem(whose: str = "") -> Problem:
     """The problem of a marker inside a type."""
     return an_error(
         "bae-field-buried",
@@ -456,10 +456,10 @@ def _nothing_to_call() -> Problem:
 
 def flat(error: HintError) -> str:
     """The message of a hint's error in one line. A name that is not defined needs no cause."""
-    said = error.message
+    message = error.message
     if error.cause is not None and not isinstance(error.cause, NameError):
-        said += f": {describe(error.cause)}"
-    return f"{said} ({error.path})" if error.path else said
+        message += f": {describe(error.cause)}"
+    return f"{message} ({error.path})" if error.path else message
 
 
 def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | None:
@@ -475,8 +475,8 @@ def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | No
 
 def call_at(asked: FieldPlan | Input, parameter: str) -> CallPlan | None:
     """The call of that parameter; None for a gate, and if there is no such parameter."""
-    found = asked_at(asked, parameter)
-    return None if found is None else found.call
+    matching = asked_at(asked, parameter)
+    return None if matching is None else matching.call
 
 
 def routes(call: CallPlan | None) -> Iterator[str]:
@@ -505,7 +505,7 @@ def call_chain(field: FieldPlan) -> str:
         call = cast(CallPlan, asked.call)
         name = f"graph {call.name}" if call.graph is not None else call.name
         below = [name for _, name in siblings_of(asked)]
-        below += [str(found.marker) for _, found in recalls_of(asked)]
+        below += [str(recall.marker) for _, recall in recalls_of(asked)]
         below += [text_of(each) if left > 0 else "…" for _, each in call.inputs]
         below = list(dict.fromkeys(below))
         if len(below) > 1:

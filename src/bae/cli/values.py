@@ -75,7 +75,7 @@ def read(cls: type[Node], name: str, text: str) -> Typed:
 def read_json(cls: type[Node], name: str, data: Any) -> Typed:
     """Validate a JSON value for a field. Raises `UnfitText`."""
     try:
-        return Typed(data, validated(cls, {name: data}, as_json=frozenset({name}))[name])
+        return Typed(data, validated(cls, {name: data}, json_fields=frozenset({name}))[name])
     except Exception as error:  # validators may raise anything
         raise UnfitText(_reason(error, name)) from error
 
