@@ -46,9 +46,9 @@ def file_problems(graph: Graph[Any, Any]) -> Iterator[Problem]:
             if file_class:
                 yield an_error(
                     "bae-file-filled",
-                    f"the LM must fill it, and no model gives a file: it holds {_a(file_class)}",
-                    f"have code make the {file_class}, as Annotated[…, Dep(…)] or Recall(), or give "
-                    "it in a body",
+                    f"the LM fills it, and no model gives a file: it holds {_a(file_class)}",
+                    f"have code make the {file_class}, as Annotated[…, Dep(…)] or Recall(), or "
+                    "give it in a body",
                     f"{plan.name}.{field.name}",
                 )
     for plan, field in dict.fromkeys(_seen(graph)):
