@@ -146,8 +146,8 @@ def recalls_of(asked: FieldPlan | Input) -> Iterator[tuple[str, RecallField]]:
 
 
 def recalled_behind(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, RecallField]]:
-    """The parameters behind a field or input that are looked up in the trace, at any depth, each
-    once: the path to it, as `(hits)(query)`, and its key among the others."""
+    """The looked-up parameters behind a field or input, at any depth, each once: its path, such as
+    `(hits)(query)`, its key, and its recall field."""
     ahead: list[tuple[str, FieldPlan | Input]] = [("", asked)]
     seen: set[tuple[CallPlan | None, Bound]] = set()
     for way, each in ahead:
@@ -427,8 +427,8 @@ def too_deep(what: str, chain: list[str], bound: int) -> Problem:
     return an_error(
         "bae-dep-depth",
         f"{len(chain)} {what}, and {bound} can: {names}",
-        "make the chain shorter: call some of these functions in another, or have the nodes of one "
-        "graph do one after the other what graphs inside each other do",
+        "make the chain shorter: let one function call some of the others, or replace nested graphs "
+        "by the nodes of one graph",
     )
 
 
@@ -447,8 +447,8 @@ def every_call(call: CallPlan | None) -> list[CallPlan]:
 def _nothing_to_call() -> Problem:
     return an_error(
         "bae-dep-nothing",
-        "Dep() names nothing to call, and stands for a node that the LM fills on a field of a node "
-        "alone, where the type of the field is one node class",
+        "Dep() names nothing to call: without a function it works only on a field of a node "
+        "whose type is one node class that the LM fills",
         "declare such a field, and bind parameters to it; or give Dep a function, a Graph or a "
         "Node class",
     )
