@@ -427,8 +427,8 @@ def too_deep(what: str, chain: list[str], bound: int) -> Problem:
     return an_error(
         "bae-dep-depth",
         f"{len(chain)} {what}, and {bound} can: {names}",
-        "make the chain shorter: let one function call some of the others, or replace nested graphs "
-        "by the nodes of one graph",
+        "make the chain shorter: let one function call some of the others, or replace nested "
+        "graphs by the nodes of one graph",
     )
 
 
