@@ -168,7 +168,7 @@ class StoredThread:
 
 def _copied(stored: StoredRun, ids: Mapping[str, str], thread: str) -> StoredRun:
     """A run as part of another thread, with new ids for the runs that its lines name."""
-    info = replace(stored.info, run_id=ids[stored.info.run_id], thread=thread, parent=None)
+    info = replace(stored.info, run_id=ids[stored.info.run_id], thread=thread)
     info = replace(info, owner=None, lease_until=None)
     lines = tuple(_renamed(line, ids) for line in stored.lines)
     return replace(stored, info=info, lines=lines, answers=for_run_alone(stored.answers))
