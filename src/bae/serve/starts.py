@@ -45,9 +45,18 @@ class Starts:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the fields of the start, with their defaults, for forms."""
+        """The JSON schema of the fields of the start, with their defaults."""
+        return self._with_defaults(self._plan.spec.schema)
+
+    @cached_property
+    def form_schema(self) -> dict[str, Any]:
+        """The schema for a form: with the names of classes, so that the options of a union can be
+        told apart."""
+        return self._with_defaults(self._plan.form_schema)
+
+    def _with_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
         start = self.graph.start
-        schema: dict[str, Any] = {**self._plan.spec.schema, "title": start.__name__}
+        schema: dict[str, Any] = {**given, "title": start.__name__}
         shown, properties = shown_fields(start), {**schema.get("properties", {})}
         for name in properties.keys() & shown:
             default = start.model_fields[name].get_default()
