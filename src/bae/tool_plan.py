@@ -64,7 +64,7 @@ class ToolPlan:
         return ToolSpec(self.name, self.tool.description or own, schema)
 
     @cached_property
-    def form_schema(self) -> dict[str, Any]:
+    def form_schema(self) -> Mapping[str, Any]:
         """The schema that a person's form is made from: that of a model, with the names of classes,
         so that the options of a union can be told apart."""
         if self.tool.schema is not None:

@@ -3,6 +3,7 @@ the schemas of its ends and gates."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -60,7 +61,7 @@ class Starts:
         told apart."""
         return self._with_defaults(self._plan.form_schema)
 
-    def _with_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _with_defaults(self, given: Mapping[str, Any]) -> dict[str, Any]:
         start = self.graph.start
         schema: dict[str, Any] = {**given, "title": start.__name__}
         hidden = secret_fields(start).keys()
