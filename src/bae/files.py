@@ -215,6 +215,9 @@ class File(Attached):
                 raise _refused(cls, "its name is no text")
         if isinstance(given, bytes | bytearray):
             raise _refused(cls, f"bytes are given as {cls.__name__}.from_bytes(data)")
+        if isinstance(given, FileUrl) or (isinstance(given, str) and _ADDRESS.fullmatch(given)):
+            both = f"{cls.__name__} | {cls.__name__}Url"
+            raise _refused(cls, f"an address is only taken where the type says so, as {both}")
         if not isinstance(given, str):
             raise _refused(cls, f"{_FORMS}, and this is a {type(given).__name__}")
         try:
@@ -589,8 +592,8 @@ def with_paths_read(value: Any, read: Callable[[str], File]) -> Any:
         return {"data": file.data_url, "name": file.name}
     if isinstance(value, list):
         items = cast("list[Any]", value)
-        found = [with_paths_read(each, read) for each in items]
-        return items if all(map(is_, found, items)) else found
+        read_items = [with_paths_read(each, read) for each in items]
+        return items if all(map(is_, read_items, items)) else read_items
     if isinstance(value, dict):
         held = cast("dict[str, Any]", value)
         made = {name: with_paths_read(each, read) for name, each in held.items()}

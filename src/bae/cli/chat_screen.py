@@ -19,6 +19,7 @@ from bae.cli.live.screen import Redrawn, spinning_line
 from bae.cli.values import fields_of, print_node
 from bae.cli.wording import describe_duration, describe_spending, in_lines, in_one_line
 from bae.plan import plan_of
+from bae.records import TextVoided
 from bae.work import LMQuestion, Step, ToolRun, Work
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class TurnScreen(Display):
             with self.lock:
                 view = self.add(run, record)
                 lines = self._draw([*self._rows_that_end(view, record.path)])
-                lines += self._thought_line(view, record.at)
+                lines += self._thought_line(view, record)
                 lines += self._lines_to_keep(view)
             self._print(lines)
 
@@ -176,15 +177,18 @@ class TurnScreen(Display):
         """Whether a node is neither the message nor the reply."""
         return step.number > 0 and step.node_type not in self._ends
 
-    def _thought_line(self, view: RunView, at: float) -> list[Text]:
-        """A line that says how long the model thought, once it is over."""
+    def _thought_line(self, view: RunView, record: Record) -> list[Text]:
+        """A line that says how long the model thought, once it is over. Thinking that became void
+        has no line."""
         question = self._question(view)
         thinks = question is not None and bool(question.thoughts) and not question.text
         if thinks:
-            self._thinks_since = self._thinks_since or at
+            self._thinks_since = self._thinks_since or record.at
         elif self._thinks_since:
             since, self._thinks_since = self._thinks_since, 0.0
-            return [self._dim(f"thought for {describe_duration(at - since) or 'a moment'}")]
+            if not isinstance(record, TextVoided):
+                took = describe_duration(record.at - since) or "a moment"
+                return [self._dim(f"thought for {took}")]
         return []
 
     def _lines_to_keep(self, view: RunView) -> list[Text]:
