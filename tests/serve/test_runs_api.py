@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from websockets.asyncio.client import connect
 
 from bae import Graph, Image, Node, Usage
@@ -501,6 +501,31 @@ async def test_a_graph_is_shown_with_a_layout_and_its_tools():
         )
         assert prompt["system"]
         assert "sample Wish" in prompt["messages"][0]["text"]
+
+
+class Card(BaseModel):
+    """A card of a customer."""
+
+    number: str = Field(description="16 digits")
+
+
+class Cash(BaseModel):
+    euros: int
+
+
+class Payment(Node):
+    by: Card | Cash
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_form_for_the_start_has_the_names_of_the_classes_of_a_union():
+    async with serving(graphs={"pay": Graph(start=Payment, end=Payment)}) as served:
+        schema = (await served.get("/graphs/pay"))["start_schema"]
+        card, cash = schema["properties"]["by"]["anyOf"]
+        assert (schema["title"], card["title"], cash["title"]) == ("Payment", "Card", "Cash")
+        assert card["properties"]["number"] == {"type": "string", "description": "16 digits"}
+        assert "description" not in card  # docstrings are for people who read the code
 
 
 class HouseModel(Backend):
