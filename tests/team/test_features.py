@@ -42,6 +42,19 @@ USE = edits(
         "tests/test_use.py": TEST_USE,
     }
 )
+SHOP = """from calc import add
+
+LIMIT = 10
+
+
+class Base:
+    def limit(self):
+        return LIMIT
+
+
+class Shop(Base):
+    pass
+"""
 ANSWERS = {"accept": ACCEPT, "half": HALF, "twice": TWICE, "use": USE}
 
 
@@ -213,17 +226,53 @@ async def test_a_feature_is_delivered_when_a_person_skips_the_task_that_is_left(
             "test_add",
         ),
         (STUBS, "There is no new test"),
+        (
+            {
+                **TESTS,
+                **STUBS,
+                "tests/test_more.py": "import half\n\n\ndef test_more():\n    half.more()\n",
+            },
+            "fails before it tests anything",
+        ),
+        ({**TESTS, **STUBS, "shop.py": SHOP.replace("10", "20")}, "loses `LIMIT = 10`"),
+        ({**TESTS, **STUBS, "shop.py": SHOP.replace("(Base)", "")}, "loses `class Shop(Base):`"),
+        (
+            {
+                **TESTS,
+                **STUBS,
+                "shop.py": SHOP.replace("return LIMIT", "raise NotImplementedError"),
+            },
+            "changes Base.limit",
+        ),
     ],
-    ids=["no-stub", "behavior", "passes", "breaks", "no-test"],
+    ids=[
+        *("no-stub", "behavior", "passes", "breaks", "no-test"),
+        *("no-name", "constant", "base", "existing-function"),
+    ],
 )
 async def test_acceptance_tests_load_and_fail_and_stubs_have_no_behavior(
     tmp_path: Path, files: dict[str, str], said: str
 ):
-    async with a_team(tmp_path, ACCEPTANCE) as (store, project, [task]):
+    existing = {**PYTHON, "shop.py": SHOP}
+    async with a_project(tmp_path, ACCEPTANCE, files=existing, command=PYTEST) as team:
+        store, project, [task] = team
         await run_team(project, store, TeamScript({"accept": edits(files)}), corrections=0)
         [first] = await store.attempts(task.id)
         assert said in first.failure
         assert await statuses(store) == {"accept": "blocked"}
+
+
+async def test_stubs_may_add_members_imports_and_names_to_code_that_exists(tmp_path: Path):
+    more = SHOP.replace("import add", "import __name__ as calc, add").replace(
+        "    pass\n", "    tax: int = 5\n\n    def total(self) -> int:\n        ...\n"
+    )
+    files = {**TESTS, **STUBS, "shop.py": f'"""The shop."""\n\n{more}\n\nRATE = 2\n'}
+    existing = {**PYTHON, "shop.py": SHOP}
+    async with a_project(tmp_path, ACCEPTANCE, files=existing, command=PYTEST) as team:
+        store, project, [task] = team
+        await run_team(project, store, TeamScript({"accept": edits(files)}), corrections=0)
+        assert [each.failure for each in await store.attempts(task.id)] == [""]
+        assert await statuses(store) == {"accept": "staged"}
 
 
 async def test_a_person_may_approve_the_acceptance_tests(tmp_path: Path):
