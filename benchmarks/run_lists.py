@@ -20,7 +20,7 @@ import asyncpg
 
 from bae.engine.ready_runs import ReadyRuns
 from bae.journal import PostgresJournal
-from benchmarks.report import Result, figure, publish
+from benchmarks.report import Result, Verdict, figure, publish
 from benchmarks.sampling import say
 
 sys.path.append(str(Path(__file__).parents[1] / "examples" / "scale"))
@@ -30,6 +30,9 @@ BEGIN = "<!-- run list figures: begin, written by python -m benchmarks.run_lists
 END = "<!-- run list figures: end -->"
 DAYS = 10
 REPEATS = 7
+MOST_MS = 20.0
+"""What a list or a claim may take at most, as the median."""
+CLAIMS = ("runs for a worker to claim", "claim and end an interrupted run")
 
 _DAYS = "select {s}.make_day((now() at time zone 'utc')::date - d) from generate_series(1, $1) d"
 # Of a hundred runs 88 have ended, 5 failed, 3 are parked, 3 queued and 1 is in progress; they began
@@ -99,8 +102,8 @@ async def median_ms(ask: Callable[[], Awaitable[object]]) -> tuple[float, float]
     return statistics.median(taken), max(taken)
 
 
-async def measure(journal: PostgresJournal, runs: int) -> list[list[str]]:
-    """What was asked, and how long it took."""
+async def measure(journal: PostgresJournal, runs: int) -> tuple[list[list[str]], dict[str, float]]:
+    """What was asked and how long it took, as rows and as medians."""
     page = (await journal.runs(limit=50))[-1].run_id
     middle = f"run-{runs // 2}"
     numbers = iter(range(99, runs, 1000))
@@ -122,19 +125,31 @@ async def measure(journal: PostgresJournal, runs: int) -> list[list[str]]:
         "by metadata": lambda: journal.runs(metadata={"user": 500}),
         "changed last": lambda: journal.runs(after=runs - 50, limit=50),
         "one run with its lines": lambda: journal.read(middle),
-        "runs for a worker to claim": lambda: ready.find(20),
-        "claim and end an interrupted run": claim,
+        CLAIMS[0]: lambda: ready.find(20),
+        CLAIMS[1]: claim,
     }
     found: list[list[str]] = []
+    medians: dict[str, float] = {}
     for name, ask in asked.items():
-        middle_ms, most = await median_ms(ask)
-        found.append([name, figure(middle_ms), figure(most)])
-        say(f"{name}: {middle_ms:.1f} ms")
+        medians[name], most = await median_ms(ask)
+        found.append([name, figure(medians[name]), figure(most)])
+        say(f"{name}: {medians[name]:.1f} ms")
     started = time.perf_counter()
     count = await journal.prune(older_than=(DAYS - 1.5) * 86_400)
     seconds = (time.perf_counter() - started) * 1000
     found.append([f"prune {count:,} runs, a day and more", figure(seconds), "–"])
-    return found
+    return found, medians
+
+
+def judge(medians: dict[str, float]) -> list[Verdict]:
+    """Whether the slowest list and the slowest claim are fast enough."""
+    verdicts: list[Verdict] = []
+    for what, names in (("list", medians.keys() - {*CLAIMS}), ("claim", CLAIMS)):
+        slowest = max(names, key=lambda name: medians[name])
+        measured = f"{figure(medians[slowest])} ms: {slowest}"
+        target = f"each {what} takes at most {MOST_MS:g} ms (median)"
+        verdicts.append(Verdict(what, target, measured, medians[slowest] <= MOST_MS))
+    return verdicts
 
 
 async def work(url: str, runs: int, lines: int) -> Result:
@@ -142,13 +157,13 @@ async def work(url: str, runs: int, lines: int) -> Result:
     async with PostgresJournal(url, schema=schema) as journal:
         await journal.upgrade()
         seconds = await fill(url, schema, runs, lines)
-        rows = await measure(journal, runs)
+        rows, medians = await measure(journal, runs)
     connection = await asyncpg.connect(url)
     await connection.execute(f"drop schema {schema} cascade")
     await connection.close()
     title = f"{runs:,} runs with {runs * lines:,} lines (ms)"
     notes = [f"Filled in {seconds:.0f} s."]
-    return Result("lists", title, ["", "median", "most"], rows, [], notes)
+    return Result("lists", title, ["", "median", "most"], rows, judge(medians), notes)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -165,6 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
         result = asyncio.run(work(url, options.runs, options.lines))
     where = f"Measured on {os.cpu_count()} cores with a load of {load:.1f} before it began."
     print(where, result.markdown(), sep="\n\n")
+    print("\n" + "\n".join(verdict.line() for verdict in result.verdicts))
     if options.write:
         publish(options.write, where, [result], BEGIN, END)
     return 0

@@ -325,6 +325,9 @@ def test_an_address_in_json_is_for_fields_whose_type_says_so():
     for url in ("file:///etc/passwd", "/etc/passwd", "javascript:alert(1)"):
         with pytest.raises(ValidationError):
             TypeAdapter(Image | ImageUrl).validate_python(url)
+    for address in (ADDRESS, Image.from_url(ADDRESS)):
+        with pytest.raises(ValidationError, match=r"where the type says so, as Image \| ImageUrl"):
+            TypeAdapter(Image).validate_python(address)
 
 
 def test_only_files_that_are_visible_are_found_by_their_hash():

@@ -1089,6 +1089,18 @@ async def test_secrets_in_results_are_masked():
     assert "hunter2" not in repr([*result.journal])
 
 
+async def test_the_default_of_a_secret_parameter_is_not_shown():
+    async def look(user: str = "ana", key: Annotated[str, Field(repr=False)] = "hunter2") -> str:
+        """Look."""
+        return user
+
+    lm = ToolBackend([call("look")], {"text": ""})
+    await run(leading_to(node_with(look))(), lm)
+    [tool] = lm.prompts[0].tools
+    assert tool.schema["properties"]["user"]["default"] == "ana"
+    assert "hunter2" not in str(lm.prompts)
+
+
 async def test_a_secret_of_the_backend_in_arguments_or_results_of_the_provider_is_masked():
     class Keyed(ToolBackend):
         secrets = ("sk-secret-of-the-backend",)  # type: ignore[assignment]

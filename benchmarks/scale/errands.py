@@ -4,6 +4,7 @@ python -m benchmarks.scale.errands JOURNAL WAY CONCURRENCY TEMPORAL."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import signal
 import sys
@@ -72,4 +73,5 @@ async def work(url: str, way: str, concurrency: int, address: str) -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
     asyncio.run(work(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

@@ -215,6 +215,9 @@ class File(Attached):
                 raise _refused(cls, "its name is no text")
         if isinstance(given, bytes | bytearray):
             raise _refused(cls, f"bytes are given as {cls.__name__}.from_bytes(data)")
+        if isinstance(given, FileUrl) or (isinstance(given, str) and _ADDRESS.fullmatch(given)):
+            both = f"{cls.__name__} | {cls.__name__}Url"
+            raise _refused(cls, f"an address is only taken where the type says so, as {both}")
         if not isinstance(given, str):
             raise _refused(cls, f"{_FORMS}, and this is a {type(given).__name__}")
         try:

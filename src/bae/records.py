@@ -682,9 +682,10 @@ class ToolsOffered(Record):
 class RoundMade(Record):
     """The LM has answered in round `number` of a conversation with tools: with `calls`, each with
     its id, name and arguments, or with an answer in `text`. `echo` is data that its backend needs
-    back, and `ran` are calls that the provider has run itself, with their results. `withheld` is
-    True if the text was not stored because it may contain a secret, or if a redaction has removed
-    the text and the arguments. `stop` is "cut-off" or "refused" if the answer did not end normally.
+    back after calls, and `ran` are calls that the provider has run itself, with their results.
+    `withheld` is True if the text was not stored because it may contain a secret, or if a redaction
+    has removed the text and the arguments. `stop` is "cut-off" or "refused" if the answer did not
+    end normally.
     """
 
     asker: Asker
@@ -705,7 +706,7 @@ class RoundMade(Record):
         "text": _said(str, ""),
         "calls": StorageRole("calls", default=()),
         "usage": _USAGE,
-        "echo": _said(Any, None),
+        "echo": StorageRole("echo", Any, None),
         "ran": StorageRole("calls", default=()),
         "withheld": _json(bool, False),
         "stop": _json(Literal["", "cut-off", "refused"], ""),

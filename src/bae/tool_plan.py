@@ -152,11 +152,13 @@ class ToolPlan:
 
     @cached_property
     def _defaults(self) -> dict[str, Any]:
-        """The defaults of optional parameters that JSON can express."""
+        """The defaults of optional parameters that JSON can express, without secrets."""
         found: dict[str, Any] = {}
         if self.call.graph is None:
             parameters = signature_of(self.tool.fn).parameters  # type: ignore[arg-type]
             for name, _ in self.call.optional:
+                if name in self.secret_parameters:
+                    continue
                 try:
                     found[name] = to_jsonable_python(parameters[name].default)
                 except PydanticSerializationError:
@@ -304,5 +306,8 @@ def _copied(value: Any) -> Any:
 
 
 def _annotation(info: Any) -> Any:
+    """The type of a field with its bounds. Pydantic leaves out the discriminator of a union."""
     hint = info.rebuild_annotation()
+    if info.discriminator is not None:
+        hint = Annotated[hint, Field(discriminator=info.discriminator)]
     return Annotated[hint, Field(description=info.description)] if info.description else hint

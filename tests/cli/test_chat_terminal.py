@@ -92,6 +92,12 @@ class Model(Backend):
             tell('{"text": "this is void')
             await held("hold")
             tell(Restart(TimeoutError("slow"), 0.0))
+        if "twice" in asked:
+            tell(Thought("first the order"))
+            await held("thinks")
+            tell(Restart(TimeoutError("slow"), 0.0))
+            tell(Thought("once more"))
+            await held("thinks once more")
         if files := [part.file.name for part in parts if part.kind == "file"]:
             words = f"I see {', '.join(files)}"
         if "long" in asked:
@@ -371,6 +377,19 @@ def test_text_that_became_void_is_taken_back_and_a_long_reply_stays_whole(tmp_pa
         chat.waits_for_prompt()
         shown = [line for line in chat.screen.split("\n") if line.startswith("line ")]
         assert shown == [f"line {number}" for number in range(60)]
+
+
+def test_thinking_that_became_void_leaves_no_line(tmp_path: Path):
+    (tmp_path / "thinks").touch()
+    (tmp_path / "thinks once more").touch()
+    with Chat(tmp_path) as chat:
+        chat.says("think twice", "thinking: first the order")
+        (tmp_path / "thinks").unlink()
+        chat.shows("thinking: once more")
+        (tmp_path / "thinks once more").unlink()
+        chat.shows("0 turns before this. The second half")
+        chat.waits_for_prompt()
+        assert chat.screen.count("thought for") == 1
 
 
 def test_a_message_of_several_lines_is_typed_with_alt_enter_a_backslash_or_pasted(tmp_path: Path):

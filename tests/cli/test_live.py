@@ -33,7 +33,7 @@ from bae.cli.live import Display, LiveTree, PlainLines, display_for
 from bae.cli.live.display import MOST_STEPS
 from bae.cli.live.screen import ProgressLine
 from bae.cli.printing import err
-from bae.cli.wording import summary_of, text_of, took
+from bae.cli.wording import describe_duration, summary_of, text_of
 from bae.journal import MemoryJournal
 from bae.lm import LM
 from bae.observers import ObservedRun, observing
@@ -292,7 +292,7 @@ class Seen:
 
     @property
     def whole(self) -> str:
-        return plain(self.tree.whole())
+        return plain(self.tree.all_lines())
 
     @property
     def lines(self) -> str:
@@ -539,7 +539,7 @@ async def test_a_long_run_shows_its_newest_nodes_and_keeps_a_bounded_number():
     assert "n  1999" in frame
     assert frame.count("\n") < 24
     assert re.match(r"… [\d,]+ more\n", frame)
-    assert re.search(r"… 1,\d\d\d more nodes\n", plain(tree.whole()))
+    assert re.search(r"… 1,\d\d\d more nodes\n", plain(tree.all_lines()))
     assert tree.summary().plain.startswith("2,000 nodes in")
     (view,) = tree.views.values()
     assert len(view.history.run.steps) <= MOST_STEPS
@@ -745,7 +745,7 @@ def draws(picture: Sequence[Record], width: int, height: int, past: Sequence[Rec
     run = ObservedRun("run", tuple(past))
     for record in picture:
         tree.observe(run, record)
-    frame, whole = tree.frame(), tree.whole()
+    frame, whole = tree.frame(), tree.all_lines()
     assert len(frame) <= max(2, height - 1)
     assert all(cell_len(line.plain) <= width for line in (*frame, *whole))
     assert all("\n" not in line.plain for line in (*frame, *whole))
@@ -800,7 +800,7 @@ def test_records_may_come_from_several_threads(runs):
         thread.start()
     for thread in threads:
         thread.join()
-    assert "✓ Wake" in plain(tree.whole()) or "Report" in plain(tree.whole())
+    assert "✓ Wake" in plain(tree.all_lines()) or "Report" in plain(tree.whole())
 
 
 @pytest.mark.parametrize("width", [80, 160])
@@ -808,7 +808,7 @@ def test_notes_stand_under_each_other(runs, width):
     tree, run = LiveTree(console(width=width)), ObservedRun("run")
     for record in runs[0]:
         tree.observe(run, record)
-    rows = [line for line in plain(tree.whole()).splitlines() if " get_" in line]
+    rows = [line for line in plain(tree.all_lines()).splitlines() if " get_" in line]
     assert len({row.index(" get_") for row in rows}) == 1
 
 
@@ -823,7 +823,7 @@ async def test_the_tree_is_drawn_over_itself_and_stays_when_the_run_is_over():
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor
     drawn, _, left = written.rpartition("\x1b[1A\x1b[2K")
     assert "Packed" in drawn
-    assert unescaped(left) == plain(tree.whole()) + "\n"
+    assert unescaped(left) == plain(tree.all_lines()) + "\n"
     assert "✓ Packed" in unescaped(left)
 
 
@@ -837,7 +837,7 @@ async def test_the_tree_is_off_the_screen_while_a_person_is_asked():
             assert off.endswith("\n\n"), "what led to the question, and room for it"
             assert off.count("\x1b[?25l") == off.count("\x1b[?25h")
         assert written().count("\x1b[?25l") == off.count("\x1b[?25l") + 1
-    assert plain(tree.whole()) in written()
+    assert plain(tree.all_lines()) in written()
 
 
 async def test_the_cursor_is_there_again_after_an_error():
@@ -968,12 +968,15 @@ async def test_a_quiet_display_writes_nothing_and_knows_the_sum():
     ],
 )
 def test_the_sum_of_a_run_is_one_line(nodes, seconds, usage, said):
-    first = f"{nodes} node{'s' * (nodes != 1)} in {took(seconds) or '0 s'}"
+    first = f"{nodes} node{'s' * (nodes != 1)} in {describe_duration(seconds) or '0 s'}"
     assert summary_of(nodes, seconds, usage) == (f"{first} · {said}" if said else first)
 
 
 def test_times_are_said_in_the_unit_that_fits():
-    said = [took(seconds) for seconds in (-1, 0.001, 0.06, 0.1, 59.94, 59.96, 3599.4, 3599.6)]
+    said = [
+        describe_duration(seconds)
+        for seconds in (-1, 0.001, 0.06, 0.1, 59.94, 59.96, 3599.4, 3599.6)
+    ]
     assert said == ["", "", "0.06 s", "0.1 s", "59.9 s", "1 min 00 s", "59 min 59 s", "1 h 00 min"]
 
 

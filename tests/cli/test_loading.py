@@ -92,7 +92,7 @@ def test_a_graph_is_found_by_file_or_module_and_by_name(said: str, name: str, at
     write("app.py")
     found = load(said)
     assert (found.graph.name, found.attribute, found.module) == (name, attribute, "app")
-    assert found.said == said
+    assert found.reference == said
 
 
 def test_a_function_makes_the_graph_where_there_is_no_other():
@@ -141,7 +141,7 @@ def test_a_file_that_is_called_as_another_module_takes_nobodys_place():
 
 def test_a_colon_with_nothing_after_it_is_none():
     write("app.py")
-    assert load("app.py:").said == "app.py"
+    assert load("app.py:").reference == "app.py"
 
 
 def test_a_program_is_loaded_without_being_run():
@@ -172,8 +172,8 @@ def test_pyproject_names_the_graph_from_anywhere_in_the_project(monkeypatch: pyt
     monkeypatch.chdir("tests/deep")
     found = load(None)
     assert found.graph.name == "second"
-    assert found.said == str(Path("..", "..", "closet", "app.py")) + ":second"
-    assert load(found.said).graph is found.graph
+    assert found.reference == str(Path("..", "..", "closet", "app.py")) + ":second"
+    assert load(found.reference).graph is found.graph
 
 
 def test_pyproject_may_name_a_module(monkeypatch: pytest.MonkeyPatch):
@@ -182,7 +182,7 @@ def test_pyproject_may_name_a_module(monkeypatch: pytest.MonkeyPatch):
     write("closet/nodes.py")
     Path("tests").mkdir()
     monkeypatch.chdir("tests")
-    assert (load(None).module, load(None).said) == ("closet.nodes", "closet.nodes")
+    assert (load(None).module, load(None).reference) == ("closet.nodes", "closet.nodes")
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class Start(Node):
 
 
 def started(*sets: str, given: str | None = None) -> Node:
-    return start_node(Start, given, sets, ask=False, said="bae run app.py")
+    return start_node(Start, given, sets, ask=False, command="bae run app.py")
 
 
 DAY = date(2026, 11, 17)
@@ -152,14 +152,14 @@ class Prices(Node):
 
 @pytest.mark.parametrize("said", ['{"tea": 0.10}', '{"prices": {"tea": 0.10}}'])
 def test_the_one_field_may_be_an_object_itself(said: str) -> None:
-    node = start_node(Prices, said, (), ask=False, said="")
+    node = start_node(Prices, said, (), ask=False, command="")
     assert repr(node) == "Prices(prices={'tea': Decimal('0.1')})"
 
 
 def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     file = tmp_path / "start.json"
     file.write_text('{"text": "é"}', encoding="utf-8-sig")
-    assert start_node(Start, f"@{file}", (), ask=False, said="") == Start(text="é")
+    assert start_node(Start, f"@{file}", (), ask=False, command="") == Start(text="é")
 
 
 # What is refused, and what is said instead
@@ -192,7 +192,7 @@ def test_fields_that_are_set_twice_or_unknown_are_refused(sets: list[str], said:
 def test_a_text_that_does_not_fit_is_refused_with_a_set_that_works(said: str) -> None:
     fix = refusal(None, said).fix or ""
     _, example = shlex.split(fix[fix.index("--set") :])
-    start_node(Start, None, [example], ask=False, said="")
+    start_node(Start, None, [example], ask=False, command="")
 
 
 def test_the_names_of_enum_members_are_said_where_the_values_do_not_tell_them() -> None:
@@ -228,7 +228,7 @@ def test_no_example_stands_in_for_a_secret() -> None:
 
 def test_a_missing_secret_is_asked_for_in_a_file_and_not_on_the_command_line() -> None:
     with pytest.raises(BaeError) as caught:
-        start_node(Needed, None, (), ask=False, said="bae run app.py")
+        start_node(Needed, None, (), ask=False, command="bae run app.py")
     fix = caught.value.fix or ""
     assert fix.startswith("bae run app.py --set 'user=…' -i @FILE")
     assert "--set token" not in fix

@@ -83,7 +83,7 @@ async def test_the_tree_shows_each_call_with_arguments_result_or_error_below_the
     display = tree()
     with observing(display.observe):
         await tool_runs.finished()
-    rows = drawn(display.whole())
+    rows = drawn(display.all_lines())
     assert any(row.startswith("✓ Reply") and row.endswith("3 rounds") for row in rows)
     shown = [re.sub(r"\s{2,}", "  ", row.strip()) for row in rows]
     assert "calls  5 calls in 2 rounds: search, read_page, research  LM" in shown
@@ -162,7 +162,7 @@ async def test_a_call_is_coming_until_it_begins_and_the_one_that_fails_has_the_e
         await Graph(start=Start, end=Reply).arun(Start(), lm)
     [before] = frames
     assert any(re.search(r"· search\(query='tea'\)$", row) for row in before)
-    after = drawn(display.whole())
+    after = drawn(display.all_lines())
     assert any(
         re.search(r"✗ search\(query='tea'\) +RuntimeError: the index is gone", row) for row in after
     )
@@ -209,7 +209,7 @@ async def test_an_answer_that_accept_refuses_has_a_row_and_a_line_with_the_reaso
     file, display = io.StringIO(), tree()
     with observing(display.observe), observing(PlainLines(Console(file=file, width=200)).observe):
         await Graph(start=start).arun(start(), lm)
-    rows = [re.sub(r"[│\s]{2,}", "  ", row).strip() for row in drawn(display.whole())]
+    rows = [re.sub(r"[│\s]{2,}", "  ", row).strip() for row in drawn(display.all_lines())]
     about = [row for row in rows if row[0] in "✓!" and ("search(" in row or "refused" in row)]
     assert about == [
         "✓ search(query='a')  'A'",
@@ -242,7 +242,7 @@ async def test_arguments_and_results_are_not_shown_where_a_node_can_hold_a_secre
         await Graph(start=Start, end=Reply).arun(Start(key=SecretStr("hunter2")), lm)
     shown = display.console.file.getvalue()
     if isinstance(display, LiveTree):
-        shown += "\n".join(drawn(display.whole()))
+        shown += "\n".join(drawn(display.all_lines()))
     assert "search(…)" in shown
     assert "hunter2" not in shown
 
@@ -263,7 +263,7 @@ async def test_of_many_calls_the_newest_are_shown():
     lm = ScriptedLM({"Reply": [*rounds, {"text": "ok"}]})
     with observing(display.observe):
         await Graph(start=Start, end=Reply).arun(Start(), lm)
-    rows = drawn(display.whole())
+    rows = drawn(display.all_lines())
     assert any("… 22 earlier calls" in row for row in rows)
     assert [n for n in range(30) if any(f"step(n={n})" in row for row in rows)] == [*range(22, 30)]
 

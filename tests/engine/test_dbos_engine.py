@@ -27,10 +27,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def engine(
-    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Any]:
-    """The engine of the page, whose file is where workers find it."""
+def make_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The class of the page, whose file is where workers find it."""
     if is_missing("dbos") and not os.environ.get("BAE_REQUIRE_EXTRAS"):
         pytest.skip("install dbos")
     (block,) = [each for each in blocks(PAGE) if each.title == "dbos_engine.py"]
@@ -38,19 +36,20 @@ def engine(
     monkeypatch.syspath_prepend(tmp_path)
     from dbos_engine import DBOSEngine  # pyright: ignore[reportMissingImports]
 
-    yield DBOSEngine(postgres.url)
+    yield DBOSEngine
     logging.getLogger("dbos").handlers.clear()
 
 
 async def test_the_engine_of_the_docs_ends_all_runs_when_workers_are_killed(
-    engine: Any, postgres: PostgresServer, tmp_path: Path
+    make_engine: Any, postgres: PostgresServer, tmp_path: Path
 ):
+    engine = make_engine(postgres.url)
     where = f"{postgres.url}#{new_schema()}"
     random = Random(1)
     async with open_journal(where, LEASE) as journal:
         await journal.upgrade()
         async with fleet_of(3, tmp_path, where, lease=LEASE, address="dbos") as fleet:
-            await until_ready(fleet)  # the tables of DBOS are there
+            await until_ready(fleet)
             ids = await submit_orders(journal, 20, engine)
             for count in (15, 45):
                 await fleet.until_effects(count)
@@ -68,6 +67,22 @@ async def test_the_engine_of_the_docs_ends_all_runs_when_workers_are_killed(
         await engine.close()
     assert (found.after_stored, found.missing) == ([], [])
     assert found.again <= 2 * fleet.concurrency
+
+
+async def test_runs_that_are_submitted_before_the_first_worker_are_in_the_queue_of_dbos(
+    make_engine: Any, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+):
+    url = postgres.new_database()
+    engine = make_engine(url)
+    async with open_journal(url, LEASE) as journal:
+        await journal.upgrade()
+        runs = [shop.Order(run=f"order-{number}") for number in range(20)]
+        submitted = [shop.orders.submit(each, journal=journal, engine=engine) for each in runs]
+        ids = await asyncio.gather(*submitted)
+    queued = engine._client.list_queued_workflows()
+    await engine.close()
+    assert sorted(each.input["args"][0] for each in queued) == sorted(ids)
+    assert not [each for each in caplog.records if each.name == "bae"]
 
 
 async def until_ready(fleet: Fleet) -> None:

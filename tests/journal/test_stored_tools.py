@@ -752,6 +752,34 @@ async def check_cuts(chance: Random) -> None:
             assert (await graph.replay("one", journal=left)).trace == result.trace
 
 
+@pytest.mark.parametrize("thinking", [False, True])
+async def test_the_thinking_of_an_answer_without_calls_is_stored_only_if_asked_for(thinking: bool):
+    class Thinker(ToyBackend):
+        calls_tools = True
+
+        async def answer(self, prompt: Prompt) -> Answer:
+            self.prompts.append(prompt)
+            return self.answers.pop(0)
+
+    def answer(text: str, *calls: CallPart, thought: str) -> Answer:
+        return Answer(text, USED, calls=calls, echo={"thinking": thought})
+
+    search = answer("I look.", CallPart("x", "search", {"word": "lamp"}), thought="which lamp")
+    wrong = answer("a lamp", thought="hush")
+    right = answer('{"text": "done"}', thought="hush")
+    async with MemoryJournal(thinking=thinking) as journal:
+        await graph.arun(START, Thinker(search, wrong, right), journal=journal, run_id="one")
+        stored = "".join(line.data for line in (await journal.read("one")).lines)
+        assert "which lamp" in stored  # the provider needs it with the result of the call
+        assert ("hush" in stored) == thinking
+        lines = (await journal.read("one")).lines
+        count = next(n for n, line in enumerate(lines, 1) if '"a lamp"' in line.data)
+        left = await killed(journal, count)
+        lm = Thinker(right)
+        await graph.resume("one", lm, journal=left)
+        assert [each.text for each in lm.prompts[0].conversation[3:4]] == ["a lamp"]
+
+
 # Cancelling
 
 

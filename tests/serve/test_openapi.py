@@ -25,7 +25,7 @@ from bae.serve.server import listening
 from bae.serve.table import TABLE
 from bae.testing import Asked, Call, ScriptedLM
 from file_parts import DOT
-from serving import Credit, Price, Reply, credits, orders, talk
+from serving import Credit, Price, Reply, credits, orders, serving, talk
 
 schemathesis = pytest.importorskip("schemathesis")
 checks = pytest.importorskip("schemathesis.specs.openapi.checks")
@@ -145,6 +145,15 @@ def test_a_program_that_writes_clients_finds_every_schema_under_a_name_of_its_ow
     known = {f"#/components/schemas/{name}" for name in schemas}
     assert {*re.findall(r'"(#/[^"]+)"', json.dumps(document))} <= known
     assert "#/$defs" not in json.dumps(document)
+
+
+async def test_a_tag_of_no_class_of_a_union_is_one_fault():
+    walk = Graph(start=Walk, end=Walk, name="walk")
+    async with serving(graphs={"walk": walk}) as served:
+        refused = await served.client.post(
+            "/graphs/walk/runs", json={"start": {"pet": {"kind": "cow"}}}
+        )
+        assert [each["loc"] for each in refused.json()["errors"]] == [["body", "start", "pet"]]
 
 
 KNOWN = {

@@ -6,11 +6,13 @@ import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bae.journal import SQLiteJournal
-from serving import held, serving
+from bae import JournalError
+from bae.journal import MemoryJournal, SQLiteJournal
+from serving import Slow, held, serving, slow
 
 
 async def test_a_run_is_recovered_when_its_journal_is_unlocked(
@@ -33,3 +35,51 @@ async def test_a_run_is_recovered_when_its_journal_is_unlocked(
                 other.execute("rollback")
                 while (await served.get("/runs/one"))["status"] != "ended":  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
+
+
+class Noting(MemoryJournal):
+    """Notes that a run could not be claimed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = asyncio.Event()
+
+    async def claim(self, run_id: str, **more: Any) -> Any:
+        try:
+            return await super().claim(run_id, **more)
+        except JournalError:
+            self.refused.set()
+            raise
+
+
+async def test_queued_turns_of_one_thread_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("bae.serve.owner.RECOVER", 0.02)
+    journal = Noting()
+    for name in ("first", "second"):
+        held[name] = asyncio.Event()
+        await slow.submit(Slow(name=name), journal=journal, run_id=f"{name}-turn", thread="ana")
+    async with serving(journal) as served, asyncio.timeout(30):
+        await journal.refused.wait()  # the second turn, while the first is in progress
+        held["first"].set()
+        held["second"].set()
+        while (await served.get("/runs/second-turn"))["status"] != "ended":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_fork_that_is_only_stored_waits_until_it_is_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("bae.serve.owner.RECOVER", 0.02)
+    journal = MemoryJournal()
+    async with serving(journal) as served, asyncio.timeout(30):
+        await served.start(run_id="old")
+        await served.post("/runs/old/forks", {"at": 0, "run_id": "fork", "go_on": False})
+        await slow.submit(Slow(name="later"), journal=journal, run_id="later")
+        held["later"] = asyncio.Event()
+        held["later"].set()
+        while (await served.get("/runs/later"))["status"] != "ended":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # until runs that can continue were looked for
+        assert (await served.get("/runs/fork"))["status"] == "interrupted"
+        await served.post("/runs/fork/resume")
+        while (await served.get("/runs/fork"))["status"] != "ended":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

@@ -1,16 +1,22 @@
 """Runs over HTTP: started, followed, answered, forked and looked into."""
 
+from __future__ import annotations
+
 import asyncio
 import json
+from base64 import b64encode
+from datetime import datetime
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from websockets.asyncio.client import connect
 
-from bae import Usage
+from bae import Graph, Image, Node, Usage
 from bae.journal import MemoryJournal, SQLiteJournal
 from bae.lm import Answer, Backend, Budget, Budgeted, Prompt
 from bae.testing import Call, ScriptedLM, Streamed
+from file_parts import DOT
 from serving import TOKEN, Credit, credits, held, orders_with, quantities, serving, shop, talk
 
 
@@ -141,6 +147,44 @@ async def test_a_run_is_forked_with_another_value_and_the_old_run_stays():
         body["changed"] = {"count": 6}
         other = await served.client.post("/runs/old/forks", json=body)
         assert (other.status_code, other.json()["type"]) == (409, "bae-run-exists")
+
+
+class Street(BaseModel):
+    name: str
+    number: int = 1
+
+
+class Parcel(Node):
+    to: Street
+    when: datetime
+    photo: Image | None = None
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_repeated_fork_is_the_same_however_its_values_are_written():
+    parcels = Graph(start=Parcel, end=Parcel, name="parcels")
+    async with serving(graphs={"parcels": parcels}) as served:
+        start = {"to": {"name": "Mill"}, "when": "2026-01-01T10:00:00Z"}
+        await served.post("/graphs/parcels/runs?wait=10", {"run_id": "old", "start": start})
+        photo = f"data:image/png;base64,{b64encode(DOT.data).decode()}"
+        changed = {"to": {"name": "Lane"}, "when": "2026-01-02T10:00:00+00:00", "photo": photo}
+        body = {"at": 0, "run_id": "new", "changed": changed}
+        for status in (201, 200, 200):
+            made = await served.client.post("/runs/old/forks", json=body)
+            assert made.status_code == status, made.text
+        changed["to"] = {"name": "Lane", "number": 2}
+        other = await served.client.post("/runs/old/forks", json=body)
+        assert (other.status_code, other.json()["type"]) == (409, "bae-run-exists")
+
+
+async def test_a_start_of_another_form_names_the_part_that_is_wrong():
+    async with serving() as served:
+        for start in ([], "lamp", 5, None):
+            refused = await served.client.post("/graphs/orders/runs", json={"start": start})
+            assert refused.json()["errors"] == [
+                {"loc": ["body", "start"], "msg": "it is no object with the fields of Order"}
+            ]
 
 
 async def test_a_run_is_cancelled_only_by_cancel():

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from pydantic import Field, SecretStr
+from pydantic import BaseModel, Field, SecretStr
 from websockets.asyncio.client import connect
 
-from bae import Gate, Graph, Node
+from bae import Gate, Graph, Node, ToolCall, Tools
 from bae.journal import SQLiteJournal
 from bae.serve.live import FEEDS
 from bae.serve.table import TABLE
+from bae.testing import ScriptedLM
 from serving import TOKEN, serving
 
 SECRET = "correct-horse-battery"
@@ -91,6 +92,83 @@ async def test_a_secret_is_in_no_refusal():
             refused = await served.client.post("/graphs/login/runs", json={"start": start})
             assert refused.status_code == 422
             assert SECRET not in refused.text
+
+
+class Keys(BaseModel):
+    name: str = "main"
+    key: str = Field(default=SECRET, repr=False)
+
+
+def call_partner(sku: str, key: Annotated[str, Field(repr=False)] = SECRET) -> str:
+    """Order from a partner."""
+    return sku
+
+
+class Setup(Node):
+    name: str = "ana"
+    pin: str = Field(default=SECRET, repr=False)
+    password: SecretStr = SecretStr(SECRET)
+    keys: Keys = Keys()
+
+    async def __call__(self) -> Connected: ...
+
+
+class Connected(Node):
+    calls: Annotated[list[ToolCall], Tools(call_partner)]
+    keys: Annotated[Keys, Gate("Which keys?")]
+    spare: list[Keys] = [Keys()]
+    pin: str = Field(default=SECRET, repr=False)
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_default_that_is_a_secret_is_in_no_schema():
+    graph = Graph(start=Setup, end=Connected, name="setup")
+    async with serving(graphs={"setup": graph}, lm=ScriptedLM()) as served:
+        await served.post("/graphs/setup/runs?wait=10", {"run_id": "run", "start": {}})
+        shown = await served.get("/graphs/setup")
+        assert shown["start_schema"]["properties"]["name"]["default"] == "ana"
+        for name in ("pin", "password", "keys"):
+            assert "default" not in shown["start_schema"]["properties"][name]
+        [gate] = (await served.get("/inbox"))["gates"]
+        assert gate["answer_schema"]["properties"]["name"]["default"] == "main"
+        for path in ("/graphs/setup", "/openapi.json", "/inbox", "/runs/run/steps/0/fork"):
+            assert SECRET not in json.dumps(await served.get(path)), path
+
+
+async def test_an_answer_to_a_run_that_needs_its_secrets_is_stored_and_says_how_to_resume():
+    async with serving(graphs={"login": login}) as served, asyncio.timeout(20):
+        await served.post("/graphs/login/runs?wait=10", BODIES["/graphs/{graph}/runs"])
+        answer = BODIES["/runs/{run}/answers"]
+        for _ in range(2):
+            refused = await served.client.post("/runs/run/answers", json=answer)
+            assert (refused.status_code, refused.json()["type"]) == (409, "bae-journal-secret")
+            assert refused.json()["detail"].startswith("the answer is stored")
+            assert (
+                'POST /runs/R/resume with {"given": {"Login.password": …' in refused.json()["fix"]
+            )
+        given = {"Login.password": SECRET, "Login.pin": SECRET, "Confirm.pin": SECRET}
+        await served.post("/runs/run/resume", {"given": given})
+        ends = [data async for kind, _, data in served.events("run") if kind == "end"]
+        assert ends[0]["reason"] == "ended"
+
+
+async def test_a_fork_of_a_run_with_secrets_says_what_to_give_and_how_to_resume():
+    async with serving(graphs={"login": login}) as served, asyncio.timeout(20):
+        await served.post("/graphs/login/runs?wait=10", BODIES["/graphs/{graph}/runs"])
+        missing = await served.client.post("/runs/run/forks", json={"at": 0})
+        assert missing.json()["fix"] == 'give them again: {"changed": {"password": …}}'
+        fork = {**BODIES["/runs/{run}/forks"], "run_id": "fork"}
+        made = await served.client.post("/runs/run/forks", json=fork)
+        assert (made.status_code, made.json()["run_id"]) == (409, "fork")
+        assert made.json()["detail"].startswith("the fork fork is stored")
+        again = await served.client.post("/runs/run/forks", json=fork)
+        assert (again.status_code, again.json()["run_id"]) == (200, "fork")
+        await served.post(
+            "/runs/fork/resume", {"given": {"Login.password": SECRET, "Login.pin": SECRET}}
+        )
+        ends = [data async for kind, _, data in served.events("fork") if kind == "end"]
+        assert ends[0]["reason"] == "waiting"
 
 
 @pytest.mark.parametrize("kind", FEEDS)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("sqlalchemy")
 
 from bae import BaeLMError, BudgetError, Usage
-from bae.lm import LM, Answer, Backend, Budget, Prompt
+from bae.lm import LM, Answer, Backend, Budget, Budgeted, Policy, Prompt
 from bae.team.budgets import (
     Budgets,
     Spent,
@@ -227,6 +227,15 @@ async def test_a_model_that_is_free_costs_nothing(store: Store):
     budgets = Budgets(store, await begin_run(store, 1))
     await ask(budgets.limit(task, Priced(Usage(1, 100, 50, cost=0.0))))
     assert await read_spent(store) == Spent(1, 150, 0.0)
+
+
+async def test_the_lm_of_a_task_lists_the_budgets_inside_it(store: Store):
+    task, _ = await two_tasks(store)
+    budgets = Budgets(store, await begin_run(store, 1))
+    inside = Budget(calls=3)
+    limited = budgets.limit(task, Budgeted(ScriptedLM({}), inside))
+    assert isinstance(limited, Policy)
+    assert limited.budgets() == [inside]
 
 
 async def test_a_limit_on_cost_needs_a_price_and_time_is_limited_elsewhere(store: Store):

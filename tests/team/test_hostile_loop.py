@@ -16,7 +16,7 @@ from bae.lm import Answer, Backend, Budget, Prompt
 from bae.prompts.messages import CallPart
 from bae.team import BackendWorkerAgent
 from bae.team.acceptance import find_acceptance_problems
-from bae.team.budgets import Budgets, begin_run
+from bae.team.budgets import Budgets, begin_run, read_spent
 from bae.team.edit_format import EditError, parse_answer
 from bae.team.edits import FileChange
 from bae.team.files import delete_folder
@@ -25,6 +25,7 @@ from bae.team.reading import CodeTree, find
 from bae.team.repository import CodeReader
 from bae.team.test_edits import find_concerns, find_edits
 from bae.team.trials import run_command
+from bae.testing import Call, ScriptedLM
 from bae.usage import Usage
 from bounded import BOUND
 from git_repositories import left_over
@@ -215,3 +216,25 @@ async def test_a_conversation_whose_budget_was_spent_continues_when_it_is_raised
         budgets.per_task = Budget(calls=4)
         assert (await worker.execute_task(task)).status == "completed"
     assert lm.asked == 4
+
+
+async def test_each_round_of_a_script_is_reserved_in_the_budget_of_its_task(
+    tmp_path: Path,
+) -> None:
+    looks = [Call("look", path="calc.sh", lines=str(n + 1)) for n in range(5)]
+    lm = ScriptedLM({"WorkerLoop": looks})
+    spent: list[int] = []
+    async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
+        budgets = Budgets(bench.store, await begin_run(bench.store, 1), per_task=Budget(calls=3))
+        bench.limit_lm = budgets.limit
+        worker = BackendWorkerAgent(project_id=1, bench=bench, lm=lm)
+        failed = await worker.execute_task(task)
+        spent.append((await read_spent(bench.store, task_id=task.id)).calls)
+        budgets.per_task = Budget(calls=4)
+        again = await worker.execute_task(task)
+        spent.append((await read_spent(bench.store, task_id=task.id)).calls)
+    assert (failed.status, again.status) == ("failed", "failed")
+    assert "a budget of 3 calls" in (failed.error or "")
+    assert spent == [3, 4]
+    assert len(lm.asked) == 4
+    assert budgets.refused == {task.id: "task"}

@@ -1038,6 +1038,15 @@ def test_code_that_did_so_before_is_not_shown_again() -> None:
     assert what == "imports node:test"
 
 
+def test_code_that_looks_different_from_what_it_does_is_shown_to_a_person() -> None:
+    code = 'level = "user\u202e \u2066# admin\u2069 \u2066"\n'
+    for path in ("shop/access.py", "tests/test_access.py", "web/access.ts"):
+        [(shown, what)] = find_concerns([change(path, "level = 1\n", code)])
+        assert (shown, "in another order" in what) == (path, True)
+    assert find_concerns([change("shop/access.py", code, f"{code}x = 1\n")]) == ()
+    assert find_concerns([change("docs/arabic.md", None, code)]) == ()
+
+
 def test_a_module_that_is_run_as_a_program_may_end_the_process() -> None:
     code = "import sys\nfrom shop import main\n\nsys.exit(main())\n"
     assert find_concerns([change("shop/__main__.py", None, code)]) == ()

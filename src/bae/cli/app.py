@@ -117,17 +117,17 @@ def version(as_json: AsJSON = False) -> None:
     from bae import __version__
     from bae.cli.printing import out, print_json
 
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for package in _packages():
         try:
-            found[package] = version_of(package)
+            versions[package] = version_of(package)
         except PackageNotFoundError:
             continue
     if as_json:
-        print_json({"bae": __version__, "python": platform.python_version(), "packages": found})
+        print_json({"bae": __version__, "python": platform.python_version(), "packages": versions})
         return
     out().print(f"bae {__version__}, Python {platform.python_version()}, {platform.system()}")
-    for package, each in found.items():
+    for package, each in versions.items():
         out().print(f"  {package} {each}")
 
 
@@ -191,15 +191,15 @@ def whole_command() -> Any:
 def _load(name: str) -> Any:
     where, _, attribute = COMMANDS[name].where.partition(":")
     module = import_module(f"bae.cli.{where}")
-    found = getattr(module, attribute)
+    loaded = getattr(module, attribute)
     plain: dict[str, Any] = {"pretty_exceptions_short": True, "rich_markup_mode": None}
-    if isinstance(found, typer.Typer):
-        info = TyperInfo(found, name=name)
+    if isinstance(loaded, typer.Typer):
+        info = TyperInfo(loaded, name=name)
         command: Any = get_group_from_info(info, suggest_commands=True, **plain)
     else:
         epilog = getattr(module, "EPILOG", None) if where != "app" else None
         command = get_command_from_info(
-            CommandInfo(name=name, callback=found, epilog=epilog), **plain
+            CommandInfo(name=name, callback=loaded, epilog=epilog), **plain
         )
     _name_values(command)
     return command
@@ -273,12 +273,12 @@ def run_command(arguments: Sequence[str]) -> int:
 def _carry_out(asked: list[str], debug: bool) -> int:
     group = _group()
     if "_BAE_COMPLETE" in os.environ or (asked and asked[0] in _COMPLETION):
-        said = StringIO()
+        buffer = StringIO()
         try:
-            with redirect_stderr(said):
+            with redirect_stderr(buffer):
                 group.main(asked, prog_name="bae")
         except SystemExit as ending:
-            print_escaped(said.getvalue(), end="")
+            print_escaped(buffer.getvalue(), end="")
             return ending.code if isinstance(ending.code, int) else exits.DONE
     if asked[:1] == ["--version"]:
         from bae import __version__
@@ -324,8 +324,8 @@ def _report_error(error: BaseException, debug: bool) -> int:
     if isinstance(error, UsageError):
         from bae.cli.wording import in_lines
 
-        said = in_lines(error.format_message(), 7)
-        error.format_message = lambda: said
+        message = in_lines(error.format_message(), 7)
+        error.format_message = lambda: message
         error.show()
         return exits.MISUSED
     from bae.cli.printing import print_error, print_traceback

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.text import Text
 
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.journals import run_meant, use
 from bae.cli.options import AsJSON, JournalFile, OneRun, Quiet, argument, option, parse_duration
 from bae.cli.printing import note, out, print_hanging, print_json
@@ -33,11 +33,11 @@ def tell(
     A run that has ended, or has no such conversation ahead, refuses it.
     """
 
-    async def told(runs: Journal) -> tuple[str, int]:
+    async def send_message(runs: Journal) -> tuple[str, int]:
         run_id = await run_meant(runs, run)
         return run_id, await tell_run(run_id, text, runs)
 
-    run_id, number = use(journal, told, write=True)
+    run_id, number = use(journal, send_message, write=True)
     if as_json:
         print_json({"run_id": run_id, "message": number})
     elif not quiet:
@@ -59,13 +59,13 @@ def approvals(
     also holds in other turns of the thread.
     """
 
-    async def found(runs: Journal) -> tuple[str, list[Grant]]:
+    async def read_grants(runs: Journal) -> tuple[str, list[Grant]]:
         run_id = await run_meant(runs, run)
         if revoke is not None:
             await runs.revoke(run_id, revoke)
         return run_id, await runs.approvals(run_id)
 
-    run_id, grants = use(journal, found, write=revoke is not None)
+    run_id, grants = use(journal, read_grants, write=revoke is not None)
     if as_json:
         print_json({"run_id": run_id, "approvals": [each._asdict() for each in grants]})
         return
@@ -110,14 +110,14 @@ def cancel(
     interrupted is cancelled at once. `bae runs resume` continues it.
     """
 
-    async def cancelled(runs: Journal) -> RunInfo:
+    async def cancel_run(runs: Journal) -> RunInfo:
         return await runs.cancel(await run_meant(runs, run), timeout=10.0 if wait is None else wait)
 
-    info = use(journal, cancelled, write=True)
+    info = use(journal, cancel_run, write=True)
     if as_json:
         print_json({"run_id": info.run_id, "status": info.standing()})
     elif info.status != "cancelled":
-        raise refused(
+        raise refusal(
             f"the run {info.run_id} was over before: {describe_status(info)}",
             fix="there is nothing to cancel",
         )

@@ -18,7 +18,7 @@ from bae.cli.chat_files import file_fields
 from bae.cli.chat_line import MessageLine, history_file, prepare_history, stdin_lines
 from bae.cli.chat_session import ChatOptions, ChatSession
 from bae.cli.chat_threads import new_thread_id
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.journals import file_to_write, open_to_write
 from bae.cli.learned import lm_with_learned
 from bae.cli.lm import check_lm, make_lm
@@ -103,7 +103,7 @@ def chat(
     asks = can_ask()
     example = shlex.join(["bae", "chat", *([module] if module else [])])
     later = (text_field, *file_fields(graph.start))
-    fields = start_fields(graph.start, None, sets or (), ask=asks, said=example, later=later)
+    fields = start_fields(graph.start, None, sets or (), ask=asks, command=example, later=later)
     if text_field in fields:
         raise typer.BadParameter(f"{text_field} is the message, and is typed", param_hint="--set")
     prove_storable(graph)
@@ -136,7 +136,7 @@ def _text_field(graph: Graph[Any, Any]) -> str:
     else:
         what = f"{plan.name} has no text field that could take a message"
         fix = f"add one, as text: str; or run the graph with `bae run`, which takes any {plan.name}"
-    raise refused(what, fix)
+    raise refusal(what, fix)
 
 
 def _message_line(graph: Graph[Any, Any], text_field: str, *, no_history: bool) -> MessageLine:

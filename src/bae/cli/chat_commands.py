@@ -15,7 +15,7 @@ from bae.cli.chat_session import RESUMABLE, UNFINISHED, ChatSession, LastTurn
 from bae.cli.chat_threads import list_threads, new_thread_id, thread_cost
 from bae.cli.printing import err, note, print_error, print_hanging
 from bae.cli.questions import typed_line
-from bae.cli.wording import count, cut, in_lines
+from bae.cli.wording import count, cut_text, in_lines
 from bae.exceptions import BaeError
 
 if TYPE_CHECKING:
@@ -317,4 +317,4 @@ def _shortened(text: str) -> str:
     lines = [line for line in text.strip().split("\n") if line.strip()]
     shown = "\n".join(lines[:2])
     whole = len(lines) <= 2 and len(shown) <= _LONGEST
-    return in_lines(shown if whole else f"{cut(shown, _LONGEST).removesuffix('…')}…")
+    return in_lines(shown if whole else f"{cut_text(shown, _LONGEST).removesuffix('…')}…")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.values import UnfitText, read_file_at, read_json
 from bae.file_proof import holds_file
 from bae.plan import plan_of
@@ -33,7 +33,7 @@ def place_file(
         file = read_file_at(_path_of(said))
     except UnfitText as misfit:
         fix = "name a file with an image or a document, as /image photo.png"
-        raise refused(f"nothing can be sent: {misfit}", fix=fix) from misfit
+        raise refusal(f"nothing can be sent: {misfit}", fix=fix) from misfit
     given = {"data": file.data_url, "name": file.name}
     for name in names:
         held: Any = before.get(name)
@@ -43,7 +43,7 @@ def place_file(
                 read_json(start, name, value)
                 return name, value, file
     fix = f"its fields for files are {', '.join(names)}"
-    raise refused(
+    raise refusal(
         f"{file.placeholder} fits no field of {start.__name__}",
         fix=fix if names else "add a field to it, as photo: Image | None = None",
     )

@@ -13,12 +13,13 @@ from rich.console import Group
 from rich.text import Text
 
 from bae.cli.live.display import Display, RunView
-from bae.cli.live.drawing import ViewRow, draw_rows, fitted
+from bae.cli.live.drawing import ViewRow, cut_cells, draw_rows
 from bae.cli.live.rows import call_row, graph_rows, refusal_row
 from bae.cli.live.screen import Redrawn, spinning_line
 from bae.cli.values import fields_of, print_node
-from bae.cli.wording import in_lines, in_one_line, spent, took
+from bae.cli.wording import describe_duration, describe_spending, in_lines, in_one_line
 from bae.plan import plan_of
+from bae.records import TextVoided
 from bae.work import LMQuestion, Step, ToolRun, Work
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class TurnScreen(Display):
             with self.lock:
                 view = self.add(run, record)
                 lines = self._draw([*self._rows_that_end(view, record.path)])
-                lines += self._thought_line(view, record.at)
+                lines += self._thought_line(view, record)
                 lines += self._lines_to_keep(view)
             self._print(lines)
 
@@ -124,7 +125,10 @@ class TurnScreen(Display):
         with self.lock:
             view = next(iter(self.views.values()), None)
         if view is not None:
-            facts = [took(time() - self._began), *spent(view.history.usage)]
+            facts = [
+                describe_duration(time() - self._began),
+                *describe_spending(view.history.usage),
+            ]
             self._print([self._dim(" · ".join(filter(None, facts)))])
 
     # What stays on the screen.
@@ -150,7 +154,12 @@ class TurnScreen(Display):
                     if call.is_native and call.round == number:
                         yield call_row(view, call, (), now)
             case Step() if change == "whole" and not work.place.path and self._is_between(work):
-                note = " · ".join([took(view.lasted(work, now)), *spent(view.usage(work))])
+                note = " · ".join(
+                    [
+                        describe_duration(view.time_on(work, now)),
+                        *describe_spending(view.usage(work)),
+                    ]
+                )
                 value = view.own_values(work)
                 yield ViewRow((), "node", "done", work.name, value, note, dim=True)
             case _:
@@ -168,15 +177,18 @@ class TurnScreen(Display):
         """Whether a node is neither the message nor the reply."""
         return step.number > 0 and step.node_type not in self._ends
 
-    def _thought_line(self, view: RunView, at: float) -> list[Text]:
-        """A line that says how long the model thought, once it is over."""
+    def _thought_line(self, view: RunView, record: Record) -> list[Text]:
+        """A line that says how long the model thought, once it is over. Thinking that became void
+        has no line."""
         question = self._question(view)
         thinks = question is not None and bool(question.thoughts) and not question.text
         if thinks:
-            self._thinks_since = self._thinks_since or at
+            self._thinks_since = self._thinks_since or record.at
         elif self._thinks_since:
             since, self._thinks_since = self._thinks_since, 0.0
-            return [self._dim(f"thought for {took(at - since) or 'a moment'}")]
+            if not isinstance(record, TextVoided):
+                took = describe_duration(record.at - since) or "a moment"
+                return [self._dim(f"thought for {took}")]
         return []
 
     def _lines_to_keep(self, view: RunView) -> list[Text]:
@@ -231,7 +243,7 @@ class TurnScreen(Display):
             tail = in_one_line(thoughts.strip()[-self.console.width :])
             lines.append(self._dim(f"thinking: {tail}"))
         lines += self._wrapped(reply[len(self._kept) :])[-self._room(len(lines)) :]
-        waited = took(now - self._began) or "0 s"
+        waited = describe_duration(now - self._began) or "0 s"
         return [*lines, spinning_line(self, f"{waited} · Ctrl-C stops the turn")]
 
     def _rows_in_progress(self, view: RunView, now: float) -> Iterator[ViewRow]:
@@ -272,7 +284,7 @@ class TurnScreen(Display):
         return in_lines("\n".join(found))
 
     def _wrapped(self, text: str) -> list[Text]:
-        lines = self.signs.said(text).removesuffix("\n").split("\n") if text else []
+        lines = self.signs.writable(text).removesuffix("\n").split("\n") if text else []
         width = max(1, self.console.width)
         wrapped: list[Text] = []
         for line in lines:
@@ -284,7 +296,7 @@ class TurnScreen(Display):
 
     def _dim(self, text: str) -> Text:
         width = max(1, self.console.width)
-        return Text(fitted(self.signs.said(text), width, self.signs.dots), "dim")
+        return Text(cut_cells(self.signs.writable(text), width, self.signs.dots), "dim")
 
     def _draw(self, rows: list[ViewRow]) -> list[Text]:
         return draw_rows(rows, self.console.size.width, time(), self.signs)

@@ -19,7 +19,7 @@ from rich.text import Text
 from bae.cli import exits
 from bae.cli.chat_files import file_fields, place_file
 from bae.cli.chat_screen import TurnScreen, reply_text
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.live import Display, PlainLines
 from bae.cli.live.screen import can_redraw
 from bae.cli.outcome import CommandLine, advise
@@ -198,7 +198,7 @@ class ChatSession:
             what = (
                 f"the journal does not have the {start} of the last turn, which cannot be repeated"
             )
-            raise refused(what, "type it again with /edit, in its place")
+            raise refusal(what, "type it again with /edit, in its place")
         changed = self._given_anew(text)
         if self.last.standing in UNFINISHED:
             await self.drop()
@@ -229,7 +229,7 @@ class ChatSession:
             return  # it stopped before anything of it was stored
         await self.read()
         what = "another process has added a turn to the thread"
-        raise refused(what, f"/retry and /edit replace that turn now: {self.last.text!r:.200}")
+        raise refusal(what, f"/retry and /edit replace that turn now: {self.last.text!r:.200}")
 
     async def resume(self) -> int:
         """Continue the last turn, which waits or was interrupted."""
@@ -267,7 +267,7 @@ class ChatSession:
             given = {**self.attached, name: text}
             found = {each: read_json(start, each, value).value for each, value in given.items()}
         except UnfitText as misfit:
-            raise refused(f"{start.__name__}.{name} does not take this: {misfit}") from None
+            raise refusal(f"{start.__name__}.{name} does not take this: {misfit}") from None
         return found | self._secrets()
 
     def _secrets(self) -> dict[str, Any]:
@@ -450,7 +450,7 @@ def _check_text(text: str) -> None:
     """Raise for a message with bytes that are no UTF-8: no journal and no model takes it."""
     if readable(text, 0) != text:
         fix = "send UTF-8: iconv -f latin1 -t utf-8 converts a file"
-        raise refused("the message has bytes that are no UTF-8", fix)
+        raise refusal("the message has bytes that are no UTF-8", fix)
 
 
 def _end_of(result: GraphResult[Any] | None) -> Node | None:

@@ -70,5 +70,9 @@ async def thread_cost(journal: Journal, thread: str) -> str:
                 done = info.summary
                 total += Usage(calls=done.calls, output_tokens=done.tokens, cost=done.cost)
         before = page[-1].run_id
-    facts = [count(runs, "run"), count(total.calls, "LM call"), count(total.tokens, "token")]
+    facts = [
+        count(runs, "run"),
+        count(total.calls, "LM call"),
+        count(total.tokens, "token"),
+    ]
     return " · ".join([*facts, *filter(None, [cost(total)])])

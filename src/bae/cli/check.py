@@ -149,30 +149,30 @@ _Placed = Sequence[tuple[Problem, tuple[str, int] | None]]
 
 def _print_proof(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) -> None:
     for problem, line in problems:
-        said = Text(in_lines(str(problem)))
-        said.stylize(_STYLES[problem.severity], 0, len(problem.severity))
-        said.stylize("bold", _INDENT, _INDENT + len(problem.place))
+        text = Text(in_lines(str(problem)))
+        text.stylize(_STYLES[problem.severity], 0, len(problem.severity))
+        text.stylize("bold", _INDENT, _INDENT + len(problem.place))
         if problem.fix:
-            at = said.plain.index("\n") + 1 + _INDENT
-            said.stylize("green", at, at + len("fix:"))
+            at = text.plain.index("\n") + 1 + _INDENT
+            text.stylize("green", at, at + len("fix:"))
         where = f"{relative_path(Path(line[0]))}:{line[1]}  " if line is not None else ""
-        said.append(f"\n{' ' * _INDENT}{where}[{problem.code}]", style="dim")
-        print_hanging(out(), said, _INDENT)
-    graph, name = loaded.graph, loaded.said
+        text.append(f"\n{' ' * _INDENT}{where}[{problem.code}]", style="dim")
+        print_hanging(out(), text, _INDENT)
+    graph, name = loaded.graph, loaded.reference
     if not name.endswith(f":{loaded.attribute}"):
         name += f":{loaded.attribute}"
     edges = count(sum(map(len, graph.edges.values())), "edge")
     ends = " | ".join(cls.__name__ for cls in graph.terminal_nodes)
-    said = Text(f"{name}: {count(len(graph.nodes), 'node')}, {edges}, ")
-    said.append(f"{f'ends at {ends}' if ends else 'no end'}: ")
+    text = Text(f"{name}: {count(len(graph.nodes), 'node')}, {edges}, ")
+    text.append(f"{f'ends at {ends}' if ends else 'no end'}: ")
     severities = [problem.severity for problem, _ in problems]
     counts = [
         Text(count(severities.count(each), each), style=style)
         for each, style in _STYLES.items()
         if each in severities
     ]
-    said.append_text(Text(", ").join(counts) if counts else Text("no problems", "bold green"))
-    print_hanging(out(), said, 2)
+    text.append_text(Text(", ").join(counts) if counts else Text("no problems", "bold green"))
+    print_hanging(out(), text, 2)
     for field, tools in _tools_of(graph).items():
         listed = ", ".join(
             tool["name"]
@@ -187,16 +187,16 @@ def _print_proof(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) ->
 def _tools_of(graph: Graph[Any, Any]) -> dict[str, list[dict[str, Any]]]:
     """The tools of each field that has some, with the parameters that a model gives, where they
     are known before a run."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    tools_by_field: dict[str, list[dict[str, Any]]] = {}
     for plan in graph.plans_with_tools:
         field = plan.tools
         if field is None or any(each.severity == "error" for each in field.problems(plan)):
             continue
         known = {spec.name: [*spec.schema.get("properties", ())] for spec in field.tool_specs}
-        found[f"{plan.name}.{field.name}"] = [
+        tools_by_field[f"{plan.name}.{field.name}"] = [
             {"name": name, "parameters": known.get(name)} for name in field.tool_names
         ]
-    return found
+    return tools_by_field
 
 
 def _print_broken(name: str, file: str, broken: Sequence[BrokenRun] | None) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 import typer
 
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.journals import JournalName, default
 from bae.cli.options import AsJSON, JournalFile, examples
 from bae.cli.printing import note, print_json
@@ -34,7 +34,7 @@ def upgrade(journal: JournalFile = None, as_json: AsJSON = False) -> None:
 
     name = JournalName.of(journal) if journal else default()
     if not name.address:
-        raise refused(
+        raise refusal(
             f"{name} is a file, and `bae db` is about databases",
             fix="name one: -j postgresql://USER@HOST/DATABASE, or BAE_JOURNAL",
         )

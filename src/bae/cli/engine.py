@@ -79,26 +79,26 @@ def load_worker_graphs(names: Sequence[str | None], sets: Sequence[str]) -> list
     `WorkerGraph` that is named."""
     from bae.engine import WorkerGraph
 
-    found: list[WorkerGraph] = []
+    graphs: list[WorkerGraph] = []
     unused = list(sets)
-    for said in names:
-        if said is not None and ":" in said:
-            module, _, name = load_module(said)
+    for reference in names:
+        if reference is not None and ":" in reference:
+            module, _, name = load_module(reference)
             declared = getattr(module, name, None)
             if isinstance(declared, WorkerGraph):
-                found.append(declared)
+                graphs.append(declared)
                 continue
-        graph = load_proved(said)
+        graph = load_proved(reference)
         classes = {cls.__name__ for each in graph.graphs for cls in each.plans}
         own = [each for each in sets if each.partition(".")[0].strip() in classes]
         unused = [each for each in unused if each not in own]
         given: dict[str, Any] = {}
         for (cls, field), text in split_sets(own, partial(field_at, graph)):
             given[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
-        found.append(WorkerGraph(graph, None, given))
+        graphs.append(WorkerGraph(graph, None, given))
     if unused:
-        split_sets(unused, partial(field_at, found[-1].graph))  # which says what is wrong
-    return found
+        split_sets(unused, partial(field_at, graphs[-1].graph))  # which says what is wrong
+    return graphs
 
 
 @group.command("status", epilog=examples("bae engine status", "bae engine status --json"))
@@ -117,27 +117,27 @@ def status(
     dispatcher = engine_of(engine, address, namespace, task_queue)
 
     async def read(kept: Journal) -> tuple[QueueStatus, dict[str, Any]]:
-        found = await queue_status(kept)
+        queue = await queue_status(kept)
         try:
-            return found, await dispatcher.status()
+            return queue, await dispatcher.status()
         finally:
             await dispatcher.close()
 
-    found, reported = use(journal, read)
+    queue, reported = use(journal, read)
     if as_json:
-        known = {each.name: dict(getattr(found, each.name)) for each in fields(found)}
+        known = {each.name: dict(getattr(queue, each.name)) for each in fields(queue)}
         print_json({**known, "engine": reported})
         return
     for standing in ("queued", "delayed", "running", "interrupted", "waiting"):
-        counts: dict[str, int] = getattr(found, standing)
+        counts: dict[str, int] = getattr(queue, standing)
         line = f"{standing:<12}{sum(counts.values()):>7}"
-        if standing in found.oldest:
-            line += f"   oldest {duration(found.oldest[standing])}"
-        if standing == "waiting" and found.ready:
-            line += f"   {sum(found.ready.values())} can continue"
+        if standing in queue.oldest:
+            line += f"   oldest {duration(queue.oldest[standing])}"
+        if standing == "waiting" and queue.ready:
+            line += f"   {sum(queue.ready.values())} can continue"
         graphs = ", ".join(f"{graph} {count}" for graph, count in sorted(counts.items()))
         out().print(line + (f"   {graphs}" if graphs else ""), highlight=False, soft_wrap=True)
-    for owner, count in sorted(found.owners.items()):
+    for owner, count in sorted(queue.owners.items()):
         out().print(f"  {owner}: {count}", highlight=False, markup=False, soft_wrap=True)
     for name, value in reported.items():
         out().print(f"{name}: {value}", highlight=False, markup=False, soft_wrap=True)

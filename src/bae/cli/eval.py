@@ -18,7 +18,7 @@ from bae.cli.eval_output import (
     report_files,
     write_evaluation,
 )
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.journals import journal_for, open_to_write
 from bae.cli.learned import contenders
 from bae.cli.live.screen import ProgressLine
@@ -203,18 +203,18 @@ def evaluate(
 
     ended = work(begin, progress.line, str)
     reasons: list[str] = []
-    if (found := ended.value) is not None:
+    if (evaluation := ended.value) is not None:
         try:
-            write_evaluation(found, files)
+            write_evaluation(evaluation, files)
         except Exception as error:  # it is paid for, so it is printed whatever happens
             ended.error, files = ended.error or error, []
         if as_json:
-            print_json({**found.to_json(), "files": files})
+            print_json({**evaluation.to_json(), "files": files})
         else:
-            print_evaluation(out(), found, CommandLine(None, file))
+            print_evaluation(out(), evaluation, CommandLine(None, file))
         if files and not quiet:
             note(f"written to {' and '.join(files)}")
-        reasons = [*reasons_to_fail(found, fail_under)]
+        reasons = [*reasons_to_fail(evaluation, fail_under)]
         for each in reasons:
             note(each)
     if ended.error is not None:
@@ -226,13 +226,13 @@ def evaluate(
 def _metrics(reference: str | None, graph: Graph[Any, Any]) -> tuple[Any, Mapping[Any, Any]]:
     """What scores cases: a function of a case and the result of its run, or None, and functions of
     an expected and a given node by their class."""
-    found = None if reference is None else load_object(reference, "--metric")
+    metric = None if reference is None else load_object(reference, "--metric")
     by_node: Mapping[Any, Any] = {}
-    if isinstance(found, Mapping):
-        found, by_node = None, cast("Mapping[Any, Any]", found)
+    if isinstance(metric, Mapping):
+        metric, by_node = None, cast("Mapping[Any, Any]", metric)
     with refusing_metric(reference):
-        check_metrics(graph, found, by_node)
-    return found, by_node
+        check_metrics(graph, metric, by_node)
+    return metric, by_node
 
 
 @contextmanager
@@ -241,7 +241,7 @@ def refusing_metric(reference: str | None) -> Generator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise refused(
+        raise refusal(
             f"--metric {reference}: {error}",
             fix="name a function, or a mapping of node classes to functions of two nodes",
             cause=error,
@@ -254,11 +254,11 @@ def _cases(
     """The cases in a file. The evaluators of a dataset are not needed if a metric scores them."""
     if evaluators and (own_metric or Path(data).suffix == ".jsonl"):
         why = "--metric scores the cases" if own_metric else f"{data} names none"
-        raise refused(f"--evaluator has no use: {why}", fix="leave one out")
+        raise refusal(f"--evaluator has no use: {why}", fix="leave one out")
     classes = {each: load_object(each, "--evaluator") for each in evaluators}
     for each, cls in classes.items():
         if not isinstance(cls, type):
-            raise refused(f"--evaluator {each} is no class", fix="name the class of evaluators")
+            raise refusal(f"--evaluator {each} is no class", fix="name the class of evaluators")
     try:
         if classes:
             return load_dataset(data, graph, [*classes.values()])

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from bae.cli.exits import Misuse, refused
+from bae.cli.exits import Misuse, refusal
 from bae.cli.journals import make_state_folder, state_folder
 from bae.cli.printing import Column, note, print_hanging, print_table
-from bae.cli.wording import count, cut, in_one_line
+from bae.cli.wording import count, cut_text, in_one_line
 from bae.evals.page import (
     format_cost,
     format_count,
@@ -75,11 +75,11 @@ def print_evaluation(console: Console, evaluation: Evaluation, command: CommandL
         _print_wrong(console, contender, command, named=several)
 
 
-def difference_style(found: Interval | None) -> str:
+def difference_style(difference: Interval | None) -> str:
     """The color of a difference: none if it may be chance."""
-    if found is None or not found.excludes_zero:
+    if difference is None or not difference.excludes_zero:
         return ""
-    return "green" if found.mean > 0 else "red"
+    return "green" if difference.mean > 0 else "red"
 
 
 def _rows(evaluation: Evaluation, has_tools: bool) -> Iterator[list[Text]]:
@@ -126,7 +126,7 @@ def _print_wrong(
         "could not be scored": contender.unscored,
         "scored less than 1": contender.imperfect,
     }
-    counts = [f"{len(found):,} {what}" for what, found in kinds.items() if found]
+    counts = [f"{len(results):,} {what}" for what, results in kinds.items() if results]
     counts += [f"{len(contender.not_run):,} not run"] if contender.not_run else []
     if not counts:
         return
@@ -134,7 +134,7 @@ def _print_wrong(
     title = f"{whose}of {count(len(contender.cases), 'case')}, {', '.join(counts)}"
     console.print()
     print_hanging(console, Text(title, "bold"), 2)
-    listed = [each for found in kinds.values() for each in found]
+    listed = [each for results in kinds.values() for each in results]
     for each in listed[:MOST]:
         print_hanging(console, _case(each, command), 4)
     if len(listed) > MOST:
@@ -149,7 +149,7 @@ def _case(result: CaseResult, command: CommandLine) -> Text:
     )
     line.append(verdict, "yellow" if result.outcome == "ended" else "red")
     line.append(f"  {in_one_line(result.case.name)}", "bold")
-    why = in_one_line(cut(result.error or result.why, LONGEST))
+    why = in_one_line(cut_text(result.error or result.why, LONGEST))
     if why:
         line.append(f": {why}")
     if command.journal is not None and result.run_id:
@@ -180,7 +180,7 @@ def check_files(named: Sequence[str]) -> None:
                 os.close(os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0)))
             _check_folder(path.parent)
         except OSError as error:
-            raise refused(
+            raise refusal(
                 f"-o {each} cannot be written: {error.strerror}",
                 cause=error,
                 fix="name a file in a directory that can be written to",
@@ -217,7 +217,7 @@ def write_evaluation(evaluation: Evaluation, named: Sequence[str]) -> None:
             target = Path(os.path.realpath(each))  # of a link, not the link
             write_private(target, text.encode(errors="backslashreplace"))
         except OSError as error:
-            raise refused(
+            raise refusal(
                 f"{each} could not be written: {error.strerror}",
                 cause=error,
                 fix="the evaluation is printed; -o FILE names another place next time",

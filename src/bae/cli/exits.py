@@ -34,6 +34,6 @@ class Misuse(BaeError):
     unknown."""
 
 
-def refused(message: str, fix: str | None = None, cause: BaseException | None = None) -> BaeError:
+def refusal(message: str, fix: str | None = None, cause: BaseException | None = None) -> BaeError:
     """An error to raise: what cannot be done, and what to do instead."""
     return BaeError(message, code="bae-command-refused", fix=fix, cause=cause)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 from rich.text import Text
 
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.loading import load
 from bae.cli.options import AsJSON, Module, examples, flag, option
 from bae.cli.printing import out, print_json
@@ -121,12 +121,12 @@ def export(
     path = Path(output)
     ending = (format or path.suffix).lower().removeprefix(".")
     if ending not in ("svg", "mmd"):
-        raise refused(
+        raise refusal(
             f"{format or output} is no format: a picture ends in .svg or .mmd (Mermaid)",
             fix=f"write -o {path.stem or 'graph'}.svg; other programs convert an SVG",
         )
     if path.exists() and not force:
-        raise refused(f"{output} is there already", fix="name another file, or add --force")
+        raise refusal(f"{output} is there already", fix="name another file, or add --force")
     graph = load(module).graph
     if ending == "svg":
         picture = to_svg(graph, fields=not no_fields, direction=direction, theme=theme)
@@ -135,7 +135,7 @@ def export(
     try:
         path.write_text(picture, encoding="utf-8", newline="\n")
     except OSError as error:
-        raise refused(
+        raise refusal(
             f"{path} cannot be written",
             fix="name a file in a directory that is there and yours",
             cause=error,
@@ -154,8 +154,8 @@ def mermaid(
 ) -> None:
     """Print a graph as a Mermaid flowchart, for Markdown."""
     graph = load(module).graph
-    said = to_mermaid(graph, fields=not no_fields, direction=direction)
-    sys.stdout.write(without_controls(said))
+    text = to_mermaid(graph, fields=not no_fields, direction=direction)
+    sys.stdout.write(without_controls(text))
     sys.stdout.flush()
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.loading import ProjectFile, project_file
 from bae.cli.options import NEWEST
 from bae.exceptions import BaeError, JournalError
@@ -48,7 +48,7 @@ class JournalName(str):
         try:
             name = cls(without_password(checked_address(text)))
         except ValueError as error:
-            raise refused(str(error), fix="see --journal in `bae runs list --help`") from None
+            raise refusal(str(error), fix="see --journal in `bae runs list --help`") from None
         name.address = text
         return name
 
@@ -65,7 +65,7 @@ def default() -> JournalName:
     if project is None or project.table is None:
         return JournalName(_FILE)
     if "journal" in project.table:
-        return _configured(project.table["journal"], project.file)
+        return _read_configured_name(project.table["journal"], project.file)
     return JournalName(os.path.relpath(project.file.parent / _FILE))
 
 
@@ -94,7 +94,7 @@ def make_state_folder() -> Path:
     return folder
 
 
-def _configured(named: object, file: Path) -> JournalName:
+def _read_configured_name(named: object, file: Path) -> JournalName:
     """The journal that `[tool.bae]` names."""
     where = os.path.relpath(file)
     if not isinstance(named, str) or not named:
@@ -126,7 +126,7 @@ def file_to_read(given: str | None) -> JournalName:
     if given:
         what = f"there is no journal {given}"
         fix = "give the file that `bae run --journal` or a SQLiteJournal has written"
-    raise refused(what, fix)
+    raise refusal(what, fix)
 
 
 def file_to_write(given: str | None) -> JournalName:
@@ -221,13 +221,13 @@ def use(
     """What `work` does with the journal of a command, opened for it. The journal must be there,
     unless it may be `new`."""
 
-    async def used() -> T:
+    async def use_journal() -> T:
         path = file_to_write(file) if new else file_to_read(file)
         opened = open_to_write if write or new else open_to_read
         async with opened(path, READING) as journal:
             return await work(journal)
 
-    return asyncio.run(used())
+    return asyncio.run(use_journal())
 
 
 def stored_run(file: str | None, run: str | None, *, write: bool = False) -> StoredRun:
@@ -239,10 +239,10 @@ def stored_run(file: str | None, run: str | None, *, write: bool = False) -> Sto
     return use(file, read, write=write)
 
 
-async def run_meant(journal: Journal, said: str | None) -> str:
+async def run_meant(journal: Journal, reference: str | None) -> str:
     """The id of the run that is meant: by its id, by how that begins, or "last" or nothing for the
     newest one."""
-    word = said or NEWEST
+    word = reference or NEWEST
     try:
         return (await journal.read(word)).info.run_id
     except JournalError as error:
@@ -251,14 +251,14 @@ async def run_meant(journal: Journal, said: str | None) -> str:
     if word == NEWEST:
         newest = await journal.runs(limit=1)
         if not newest:
-            raise refused("the journal has no runs", fix="run a graph with `bae run`")
+            raise refusal("the journal has no runs", fix="run a graph with `bae run`")
         return newest[0].run_id
-    found = [info.run_id async for info in journal.every_run() if info.run_id.startswith(word)]
-    if len(found) > 1:
-        raise refused(
-            f"several runs begin with {word}: {', '.join(found[:5])}",
+    run_ids = [info.run_id async for info in journal.every_run() if info.run_id.startswith(word)]
+    if len(run_ids) > 1:
+        raise refusal(
+            f"several runs begin with {word}: {', '.join(run_ids[:5])}",
             fix="give more of the id; `bae runs list` shows them",
         )
-    if not found:
-        raise refused(f"no run id is {word} or begins so", fix="list them with `bae runs list`")
-    return found[0]
+    if not run_ids:
+        raise refusal(f"no run id is {word} or begins so", fix="list them with `bae runs list`")
+    return run_ids[0]

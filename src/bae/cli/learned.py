@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bae.cli.exits import Misuse, refused
+from bae.cli.exits import Misuse, refusal
 from bae.cli.lm import check_lm, make_lm
 from bae.cli.printing import note
 from bae.lm import WithPrompts
@@ -32,15 +32,15 @@ def artifacts_in(graph: Graph[Any, Any], directory: str) -> Artifacts:
     from bae.optimizer.artifacts import load_artifacts, misfits_error
 
     misfits: dict[type[Node], ArtifactError] = {}
-    found = load_artifacts(graph, directory, misfits=misfits)
+    artifacts = load_artifacts(graph, directory, misfits=misfits)
     if misfits:
         raise misfits_error(directory, tuple(misfits.values()))
-    if not found:
-        raise refused(
+    if not artifacts:
+        raise refusal(
             f"{directory} has no artifact for a node of the graph {graph.name}",
             fix="name the directory that `bae optimize -o DIR` has written for this graph",
         )
-    return found
+    return artifacts
 
 
 def with_prompts(lm: LM, artifacts: Artifacts) -> LM:
@@ -57,8 +57,8 @@ def lm_with_learned(
         return lm
     artifacts = artifacts_in(graph, directory)
     if not quiet:
-        said = [f"{cls.__name__} ({_parts(each)})" for cls, each in artifacts.items()]
-        note(f"learned prompts from {directory_label(directory)}: {', '.join(said)}")
+        parts = [f"{cls.__name__} ({_parts(each)})" for cls, each in artifacts.items()]
+        note(f"learned prompts from {directory_label(directory)}: {', '.join(parts)}")
     if lm is None or isinstance(lm, str):
         lm = make_lm(graph, lm, quiet=quiet)
     return with_prompts(lm, artifacts)
@@ -80,16 +80,18 @@ def contenders(
     for each in lms or [None]:
         check_lm(graph, each, begins=True)
     learned = {directory_label(each): artifacts_in(graph, each) for each in directories}
-    found: dict[str, Contending] = {}
+    lms_by_label: dict[str, Contending] = {}
     for named in lms or [None]:
         name = named or (find_default_name().name if graph.needs_lm else "no LM")
         again = name.strip().startswith("scripted:")
         made = make_lm(graph, named, quiet=quiet or again)
-        found[name] = name if again else made
+        lms_by_label[name] = name if again else made
         for directory, artifacts in learned.items():
             fresh = partial(_with_learned, graph, named, artifacts)
-            found[f"{name} + {directory}"] = fresh if again else with_prompts(made, artifacts)
-    return found
+            lms_by_label[f"{name} + {directory}"] = (
+                fresh if again else with_prompts(made, artifacts)
+            )
+    return lms_by_label
 
 
 def directory_label(directory: str) -> str:

@@ -14,7 +14,7 @@ import typer
 from pydantic import Field
 from rich.text import Text
 
-from bae.cli.exits import Misuse, refused
+from bae.cli.exits import Misuse, refusal
 from bae.cli.options import AsJSON, argument, examples, lm_names, option
 from bae.cli.printing import err, note, out, print_hanging, print_json
 from bae.cli.wording import in_lines
@@ -64,35 +64,35 @@ def list_(
     Nothing is called, so a key that is set may still be wrong: `bae lm try` finds out.
     """
     default = find_default_name()
-    found = list_lm_kinds()
+    kinds = list_lm_kinds()
     if as_json:
         print_json(
             {
                 "default": default.name or None,
                 "why": default.why,
-                "kinds": [_data(kind) for kind in found],
+                "kinds": [_data(kind) for kind in kinds],
             }
         )
         return
-    for kind in found:
+    for kind in kinds:
         if not kind.through:
             print_hanging(out(), _about(kind, default), _INDENT)
-    providers = [kind for kind in found if kind.through]
+    providers = [kind for kind in kinds if kind.through]
     print_hanging(out(), Text("\nProviders through PydanticAI", style="bold"), 2)
     for kind in providers:
         if every or not kind.missing:
             print_hanging(out(), _about(kind, default, brief=not kind.missing), _INDENT)
     lacking = [kind.name for kind in providers if kind.missing and not every]
     if lacking:
-        said = Text(f"{'missing':<{_STATE}}", style=_STATES["missing"])
-        said.append(", ".join(lacking), style="not bold default")
-        said.append(f"\n{' ' * _STATE}a key or a package each: bae lm list --all", style="not bold")
-        print_hanging(out(), said, _STATE)
-    said = Text(f"\nWithout --lm{':' if default.name else ' there is no LM:'} ", style="bold")
-    said.append(default.name, style="cyan").append(", " if default.name else "", "not bold")
-    said.append(f"{default.why}.", "not bold")
-    said.append(" BAE_LM or --lm names another." if default.name else "", "not bold")
-    print_hanging(out(), said, 2)
+        text = Text(f"{'missing':<{_STATE}}", style=_STATES["missing"])
+        text.append(", ".join(lacking), style="not bold default")
+        text.append(f"\n{' ' * _STATE}a key or a package each: bae lm list --all", style="not bold")
+        print_hanging(out(), text, _STATE)
+    text = Text(f"\nWithout --lm{':' if default.name else ' there is no LM:'} ", style="bold")
+    text.append(default.name, style="cyan").append(", " if default.name else "", "not bold")
+    text.append(f"{default.why}.", "not bold")
+    text.append(" BAE_LM or --lm names another." if default.name else "", "not bold")
+    print_hanging(out(), text, 2)
 
 
 @group.command(
@@ -138,9 +138,9 @@ def try_(
     calls_tools = lm.calls_tools if isinstance(lm, Backend) else None
     if as_json:
         counted = ("models", "calls", "attempts", "input_tokens", "output_tokens", "cost")
-        found = {"lm": name, "answer": reply.answer, "sure": reply.sure, "seconds": seconds}
-        found |= {"calls_tools": calls_tools}
-        print_json(found | {each: getattr(usage, each) for each in counted})
+        data = {"lm": name, "answer": reply.answer, "sure": reply.sure, "seconds": seconds}
+        data |= {"calls_tools": calls_tools}
+        print_json(data | {each: getattr(usage, each) for each in counted})
         return
     cost = "unknown" if usage.cost is None else f"${usage.cost:.6f}".rstrip("0").rstrip(".")
     more = f", {usage.attempts} attempts" if usage.attempts > 1 else ""
@@ -156,8 +156,8 @@ def try_(
     if calls_tools is not None:
         rows["tools"] = "native calls" if calls_tools else "by structured output"
     for label, value in rows.items():
-        said = Text(f"{label:<8}", style="bold")
-        print_hanging(out(), said.append(in_lines(value, 8), style="not bold"), 8)
+        text_line = Text(f"{label:<8}", style="bold")
+        print_hanging(out(), text_line.append(in_lines(value, 8), style="not bold"), 8)
 
 
 _STATES: Final = {"ready": "bold green", "installed": "bold cyan", "missing": "bold yellow"}
@@ -174,24 +174,24 @@ def _data(kind: LMKind) -> dict[str, Any]:
 
 def _about(kind: LMKind, default: DefaultName, *, brief: bool = False) -> Text:
     below = f"\n{' ' * _INDENT}"
-    said = Text()
-    said.append(f"{kind.state:<{_STATE}}", style=_STATES[kind.state])
-    said.append(f"{f'{kind.name} ':<{_INDENT - _STATE}}", style="bold").append(kind.about)
+    text = Text()
+    text.append(f"{kind.state:<{_STATE}}", style=_STATES[kind.state])
+    text.append(f"{f'{kind.name} ':<{_INDENT - _STATE}}", style="bold").append(kind.about)
     if not kind.through:
-        said.append(", with native tool calls" if kind.calls_tools else "")
+        text.append(", with native tool calls" if kind.calls_tools else "")
     if kind.asked_at:
-        said.append(f", at {remove_passwords(kind.asked_at)}")
+        text.append(f", at {remove_passwords(kind.asked_at)}")
     if kind.name == default.name.partition(":")[0]:
-        said.append(" (the default)", style="green")
+        text.append(" (the default)", style="green")
     for each in kind.missing:
         # The command has a line of its own, to be copied whole.
-        said.append(f"{below}{each.what}:{below}  ").append(each.get, style="cyan")
+        text.append(f"{below}{each.what}:{below}  ").append(each.get, style="cyan")
     if kind.open:
-        said.append(f"{below}{'then' if kind.missing else 'it needs'} {kind.open}", style="dim")
-    said.append(f"{below}--lm {kind.example}", style="dim" if kind.missing else "cyan")
+        text.append(f"{below}{'then' if kind.missing else 'it needs'} {kind.open}", style="dim")
+    text.append(f"{below}--lm {kind.example}", style="dim" if kind.missing else "cyan")
     if kind.forms != kind.example and not brief:
-        said.append(f"   ({kind.forms})", style="dim")
-    return said
+        text.append(f"   ({kind.forms})", style="dim")
+    return text
 
 
 # --- one call, as a run makes it -----------------------------------------------------------------
@@ -219,7 +219,7 @@ async def _ask(lm: LM, name: str, text: str, timeout: float) -> GraphResult[Repl
         async with asyncio.timeout(timeout):
             return await Graph(start=ShortQuestion, end=Reply).arun(ShortQuestion(text=text), lm)
     except TimeoutError as error:
-        raise refused(
+        raise refusal(
             f"{name} gave no answer in {timeout:g} s",
             fix="give it more time with --timeout SECONDS",
             cause=error,
@@ -258,12 +258,12 @@ def make_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = False) -
     if not graph.needs_lm:
         # Every LM that is asked is pinned to a node; prompts reach it through the run's.
         return LazyLM(f"the LM of {graph.name} was asked")
-    found = find_default_name().name
-    if not found:
+    name = find_default_name().name
+    if not name:
         return find_default_lm(graph.needs_lm)
     if not quiet and not os.environ.get(VARIABLE, "").strip():
-        note(f"using {found}: --lm names another")
-    return cached_lm(found)
+        note(f"using {name}: --lm names another")
+    return cached_lm(name)
 
 
 def lm_for(graph: Graph[Any, Any], stored: StoredRun, named: str | None) -> LM | str | None:
@@ -287,15 +287,15 @@ class _FoundAgain(LazyLM):
         """Look for the LM. Raises where this machine has none."""
         name = find_default_name().name if self._before.calls else ""
         if name:
-            found = cached_lm(name)
-            model = str(getattr(found, "model", ""))
+            lm = cached_lm(name)
+            model = str(getattr(lm, "model", ""))
             if not has_answered(model, self._before.models):
                 _log.warning(
                     "the LM of this run so far was %s; continuing with %s, --lm chooses another",
                     ", ".join(self._before.models) or "one without a name, such as a script",
                     f"{name} ({model})" if model else name,
                 )
-                return found
+                return lm
         return super().find()
 
 

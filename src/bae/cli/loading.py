@@ -1,6 +1,5 @@
-"""`load` finds the graph that a command is about: in a file, in a module, under a name in either,
-or where the pyproject.toml of the project says. What goes wrong in the user's code is an error that
-says where in it."""
+"""Finds the graph of a command: in a file, in a module, under a name in either, or by the
+pyproject.toml of the project. An error in user code names the line that raised it."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from traceback import walk_tb
 from types import CoroutineType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from bae.cli.exits import Misuse, refused
+from bae.cli.exits import Misuse, refusal
 from bae.exceptions import BaeError, ProofError
 from bae.given_files import read_text
 from bae.graph import Graph
@@ -32,46 +31,48 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A graph, and how it was asked for."""
+    """A graph, and how the command line named it."""
 
     graph: Graph[Any, Any]
-    said: str
-    """What names it on a command line, to be said again: `app.py`, `wardrobe.nodes:graph`."""
+    reference: str
+    """Its name on a command line, for commands to copy: `app.py`, `wardrobe.nodes:graph`."""
     module: str
     attribute: str
-    """Where a program would import it from; of a node class or a function that makes the graph, the
-    name of that."""
+    """The name to import: of the graph itself, or of the node class or function that makes it."""
 
 
-def load(said: str | None, option: str = "") -> Loaded:
-    """The graph of `MODULE[:NAME]`; of None, that of the project around this directory. `option` is
-    what MODULE is given with, where it is no argument."""
+def load(reference: str | None, option: str = "") -> Loaded:
+    """Load the graph of `MODULE[:NAME]`, or the graph of the current project if `reference` is
+    None. `option` is the option that takes MODULE, if it is not an argument."""
     root = Path.cwd()
-    if said is None:
-        said, root = _read_configured(option)
-    module, where, name = load_module(said, root)
-    said = said if name else where  # of `app.py:` too
+    if reference is None:
+        reference, root = _read_configured(option)
+    module, where, name = load_module(reference, root)
+    reference = reference if name else where  # of `app.py:` too
     graph, attribute = _find_graph(module, where, name)
-    return Loaded(graph, said, module.__name__, attribute)
+    return Loaded(graph, reference, module.__name__, attribute)
 
 
-def load_proved(said: str | None) -> Graph[Any, Any]:
-    """The same graph. One that cannot run is refused, with the command that says all about it."""
-    graph = load(said).graph
+def load_proved(reference: str | None) -> Graph[Any, Any]:
+    """Load a graph as `load` does. If it has errors, refuse it and name the command that lists them
+    all."""
+    graph = load(reference).graph
     try:
         graph.prove()
     except ProofError as error:
-        error.fix = f"fix it; `{shlex.join(['bae', 'check', *([said] if said else [])])}` "
+        error.fix = (
+            f"fix it; `{shlex.join(['bae', 'check', *([reference] if reference else [])])}` "
+        )
         error.fix += "lists all problems, warnings too"
         raise
     return graph
 
 
-def load_module(said: str, root: Path | None = None) -> tuple[ModuleType, str, str]:
-    """The module of `MODULE[:NAME]`, how it is called there, and the name. It is looked for from
-    this directory, or from `root`."""
+def load_module(reference: str, root: Path | None = None) -> tuple[ModuleType, str, str]:
+    """Import the module of `MODULE[:NAME]`. Returns it with its name on the command line and NAME.
+    The search starts in this directory, or in `root`."""
     root = root or Path.cwd()
-    where, name = _split_name(said)
+    where, name = _split_name(reference)
     if _is_path(where):
         return _load_file(Path(where).absolute(), where), where, name
     if not all(part.isidentifier() for part in where.split(".")):
@@ -82,19 +83,19 @@ def load_module(said: str, root: Path | None = None) -> tuple[ModuleType, str, s
     return _import_module(where, where), where, name
 
 
-def load_object(said: str, option: str) -> Any:
-    """The object that an option names in a module or a file, as `scoring.py:exact`."""
-    name = said.rpartition(":")[2]
-    if ":" not in said or not name.isidentifier():
+def load_object(reference: str, option: str) -> Any:
+    """Load the object that an option names in a module or file, such as `scoring.py:exact`."""
+    name = reference.rpartition(":")[2]
+    if ":" not in reference or not name.isidentifier():
         raise Misuse(
-            f"{option} {said} names nothing in a module",
+            f"{option} {reference} names nothing in a module",
             code="bae-command-refused",
             fix=f"write a file or a module, a colon and a name: {option} scoring.py:exact",
         )
     try:
-        module, where, name = load_module(said)
+        module, where, name = load_module(reference)
     except BaeError as error:
-        error.message = f"{option} {said}: {error.message}"
+        error.message = f"{option} {reference}: {error.message}"
         raise
     if not hasattr(module, name):
         own = [
@@ -103,8 +104,8 @@ def load_object(said: str, option: str) -> Any:
             if not each.startswith("_")
             and (isinstance(value, dict) or getattr(value, "__module__", "") == module.__name__)
         ]
-        raise refused(
-            f"{option} {said}: {where} has no {name}",
+        raise refusal(
+            f"{option} {reference}: {where} has no {name}",
             fix=f"it has {', '.join(own)}" if own else f"write it into {where}",
         )
     return getattr(module, name)
@@ -114,14 +115,15 @@ def load_object(said: str, option: str) -> Any:
 
 
 class ProjectFile(NamedTuple):
-    """A pyproject.toml, and its table `[tool.bae]`; None where it has none."""
+    """A pyproject.toml and its table `[tool.bae]`, None if it has no such table."""
 
     file: Path
     table: dict[str, Any] | None
 
 
 def project_file() -> ProjectFile | None:
-    """The pyproject.toml of this directory, or else of the nearest one above that has one."""
+    """The pyproject.toml with a `[tool.bae]` in this directory or the nearest parent; otherwise the
+    nearest pyproject.toml."""
     here = Path.cwd()
     files = (folder / "pyproject.toml" for folder in (here, *here.parents))
     file = next((file for file in files if file.is_file()), None)
@@ -140,7 +142,7 @@ def project_file() -> ProjectFile | None:
 
 
 def is_configured() -> bool:
-    """Whether the project around this directory names a graph, so that no MODULE is needed."""
+    """Whether the current project names a graph, which makes MODULE optional."""
     try:
         _read_configured()
     except (BaeError, OSError):
@@ -149,17 +151,18 @@ def is_configured() -> bool:
 
 
 def _read_configured(option: str = "") -> tuple[str, Path]:
-    """What the nearest pyproject.toml says, and where it stands."""
+    """The graph that the nearest pyproject.toml names, and the directory of that file."""
     project = project_file()
-    said: object = (project.table or {}).get("graph") if project else None
-    if project and isinstance(said, str) and said:
-        where, _ = _split_name(said)
+    graph_name: object = (project.table or {}).get("graph") if project else None
+    if project and isinstance(graph_name, str) and graph_name:
+        where, _ = _split_name(graph_name)
         if _is_path(where) and project.file.parent != Path.cwd():
-            said = os.path.relpath(project.file.parent / where) + said[len(where) :]
-        return said, project.file.parent
-    if project and said is not None:
+            graph_name = os.path.relpath(project.file.parent / where) + graph_name[len(where) :]
+        return graph_name, project.file.parent
+    if project and graph_name is not None:
         raise _unknown_module(
-            f"[tool.bae] graph in {relative_path(project.file)} is {said!r}, which names nothing",
+            f"[tool.bae] graph in {relative_path(project.file)} is {graph_name!r}, which names "
+            "nothing",
             'write graph = "app.py", or another file or module',
         )
     example = f" with {option}, as `{option} app.py`" if option else ", as `app.py`"
@@ -171,11 +174,11 @@ def _read_configured(option: str = "") -> tuple[str, Path]:
     )
 
 
-def _split_name(said: str) -> tuple[str, str]:
-    """The module and the name in it. A drive letter is no module."""
-    start = 2 if len(said) > 1 and said[1] == ":" and said[2:3] in ("\\", "/") else 0
-    where, _, name = said[start:].partition(":")
-    return said[:start] + where, name
+def _split_name(reference: str) -> tuple[str, str]:
+    """Split `MODULE:NAME`. The colon of a drive letter does not count."""
+    start = 2 if len(reference) > 1 and reference[1] == ":" and reference[2:3] in ("\\", "/") else 0
+    where, _, name = reference[start:].partition(":")
+    return reference[:start] + where, name
 
 
 def _is_path(where: str) -> bool:
@@ -190,50 +193,50 @@ def _find_graph(module: ModuleType, where: str, name: str) -> tuple[Graph[Any, A
         name = next((each for each in ("graph", "create_graph") if hasattr(module, each)), "")
         if not name:
             raise _no_graph(module, where, f"{where} has neither `graph` nor `create_graph()`")
-    found: Any = module
+    candidate: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(candidate, part):
             raise _no_graph(module, where, f"{where} has no {name}")
-        found = getattr(found, part)
-    if isinstance(found, type) and issubclass(found, Node):
-        return Graph(start=found), name
+        candidate = getattr(candidate, part)
+    if isinstance(candidate, type) and issubclass(candidate, Node):
+        return Graph(start=candidate), name
     what = f"{where}:{name}"
-    if isinstance(found, FunctionType | MethodType | partial):
+    if isinstance(candidate, FunctionType | MethodType | partial):
         what = f"{where}:{name}()"
         with _explain_errors(what, "called"):
-            found = cast("Callable[[], object]", found)()
-        if isinstance(found, CoroutineType):
-            found.close()
-    if not isinstance(found, Graph):
-        kind = type(cast(object, found)).__name__
+            candidate = cast("Callable[[], object]", candidate)()
+        if isinstance(candidate, CoroutineType):
+            candidate.close()
+    if not isinstance(candidate, Graph):
+        kind = type(cast(object, candidate)).__name__
         raise _no_graph(module, where, f"{what} is no Graph: its type is {kind}")
-    return cast("Graph[Any, Any]", found), name
+    return cast("Graph[Any, Any]", candidate), name
 
 
 def _no_graph(module: ModuleType, where: str, message: str) -> BaeError:
     named = vars(module).items()
-    found = [name for name, value in named if isinstance(value, Graph)]
+    names = [name for name, value in named if isinstance(value, Graph)]
     nodes = [each for each in named if isinstance(each[1], type) and issubclass(each[1], Node)]
-    found += [name for name, cls in nodes if cls.__module__ == module.__name__]
+    names += [name for name, cls in nodes if cls.__module__ == module.__name__]
     fix = "write graph = Graph(start=YourFirstNode) into it"
-    if found:
-        fix += f", or name a graph or a first node: {', '.join(f'{where}:{n}' for n in found[:6])}"
+    if names:
+        fix += f", or name a graph or a first node: {', '.join(f'{where}:{n}' for n in names[:6])}"
     return BaeError(message, code="bae-module-no-graph", fix=fix)
 
 
 # --- modules of user code -----------------------------------------------------------------------
 
 
-def _load_file(path: Path, said: str) -> ModuleType:
-    """The module in a file, imported as its package knows it where it is in one."""
-    # Those of `os.path` raise nothing for names that no file can have.
+def _load_file(path: Path, reference: str) -> ModuleType:
+    """Import the module in a file, as part of its package if it has one."""
+    # The functions of `os.path` raise nothing for impossible file names.
     if os.path.isfile(path / "__init__.py"):
         path /= "__init__.py"
     if os.path.isdir(path):
-        raise _unknown_module(f"{said} is a directory", "name a Python file in it")
+        raise _unknown_module(f"{reference} is a directory", "name a Python file in it")
     if not os.path.isfile(path):
         raise _unknown_module(
-            f"there is no file {said}", f"give its path from here{_near_files(path)}"
+            f"there is no file {reference}", f"give its path from here{_near_files(path)}"
         )
     path = path.resolve()
     top = path.parent
@@ -243,30 +246,30 @@ def _load_file(path: Path, said: str) -> ModuleType:
         top = top.parent
     _put_on_path(top)
     if len(names) > 1 or names == ["__init__"]:
-        return _import_module(".".join(names).removesuffix(".__init__"), said)
-    return _execute_file(path, said)
+        return _import_module(".".join(names).removesuffix(".__init__"), reference)
+    return _execute_file(path, reference)
 
 
 def _put_on_path(folder: Path) -> None:
-    """Have modules in a folder found before others, as `python file.py` does."""
+    """Put a folder first on the module search path, as `python file.py` does."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
 
-def _execute_file(path: Path, said: str) -> ModuleType:
+def _execute_file(path: Path, reference: str) -> ModuleType:
     stem = path.stem
     known = sys.modules.get(stem)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known
     if known is not None or stem in sys.stdlib_module_names:
-        stem = f"{stem}_"  # not in the place of another
+        stem = f"{stem}_"  # do not replace an imported module
     spec = spec_from_file_location(stem, path)
     if spec is None or spec.loader is None:
-        raise _unknown_module(f"{said} is no Python file", "give one that ends in .py")
+        raise _unknown_module(f"{reference} is no Python file", "give one that ends in .py")
     module = module_from_spec(spec)
     sys.modules[stem] = module
     try:
-        with _explain_errors(said):
+        with _explain_errors(reference):
             spec.loader.exec_module(module)
     except BaseException:
         sys.modules.pop(stem, None)
@@ -274,18 +277,18 @@ def _execute_file(path: Path, said: str) -> ModuleType:
     return module
 
 
-def _import_module(name: str, said: str) -> ModuleType:
+def _import_module(name: str, reference: str) -> ModuleType:
     try:
-        with _explain_errors(said):
+        with _explain_errors(reference):
             return import_module(name)
     except BaeError as error:
         missing = error.cause
         if not isinstance(missing, ModuleNotFoundError) or missing.name is None:
             raise
         if not f"{name}.".startswith(f"{missing.name}."):
-            raise  # it is there, and lacks another
+            raise  # the module exists, and imports a missing one
         parent, _, last = name.rpartition(".")
-        message = f"there is no module {said}"
+        message = f"there is no module {reference}"
         fix = "run bae where the module is found, or name its file"
         if missing.name == name and hasattr(sys.modules.get(parent), last):
             message += f", and {parent} has the name {last}"
@@ -294,22 +297,23 @@ def _import_module(name: str, said: str) -> ModuleType:
 
 
 def _unknown_module(message: str, fix: str, cause: BaseException | None = None) -> BaeError:
-    """The error of a module that is not where it was said to be."""
+    """The error about a module that does not exist."""
     return BaeError(message, code="bae-module-unknown", fix=fix, cause=cause)
 
 
 @contextmanager
-def _explain_errors(said: str, done: str = "imported") -> Generator[None]:
-    """Say of an error that it came up while user code was imported or called, and where in it."""
+def _explain_errors(reference: str, done: str = "imported") -> Generator[None]:
+    """Turn an error of user code into a bae error that says whether importing or calling failed,
+    and where."""
     try:
         yield
     except (BaeError, KeyboardInterrupt) as error:
-        error.add_note(f"while {said} was {done}{place_of(error)}")
+        error.add_note(f"while {reference} was {done}{place_of(error)}")
         raise
-    except BaseException as error:  # of a test framework, say, or of a library in Rust
+    except BaseException as error:  # for example from a test framework or a library in Rust
         how = "could not be imported" if done == "imported" else "failed"
         raise BaeError(
-            f"{said} {how}{place_of(error)}",
+            f"{reference} {how}{place_of(error)}",
             code="bae-module-failed",
             cause=error,
             fix=_suggest_fix(error),
@@ -332,7 +336,7 @@ def _suggest_fix(error: BaseException) -> str:
 
 
 def _near_files(path: Path) -> str:
-    """A hint at a file that may have been meant."""
+    """A hint at similar file names."""
     try:
         there = [each.name for each in path.parent.iterdir() if each.suffix == ".py"]
     except OSError:
@@ -345,8 +349,8 @@ def _near_files(path: Path) -> str:
 
 
 def raised_at(error: BaseException) -> str | None:
-    """Where the user's own code raised what an error is about, as `desk.py:9 in __call__`; None
-    where it was not that code, or the error says it itself."""
+    """The line of user code that raised an error, as `desk.py:9 in __call__`. None if user code did
+    not raise it, or if the error names the line already."""
     if isinstance(error, BaeError) and error.code in ("bae-module-failed", "bae-run-ended-itself"):
         return None
     while isinstance(error, BaeError) and error.cause is not None:
@@ -355,16 +359,16 @@ def raised_at(error: BaseException) -> str | None:
 
 
 def place_of(error: BaseException) -> str:
-    """The same for the end of a message, as `, desk.py:9`; empty where it is not known. What
-    Python cannot read has a place too."""
+    """The line that raised an error, as the end of a message: `, desk.py:9`. Empty if unknown.
+    Syntax errors have a line too."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno is not None:
         return f", {relative_path(Path(error.filename))}:{error.lineno}"
     return "".join(f", {line}" for line in _find_line(error)[:1])
 
 
 def _find_line(error: BaseException) -> tuple[str, ...]:
-    """The innermost line that is neither bae's, nor Python's, nor of an installed package, and the
-    function it is in."""
+    """The innermost line of user code and its function: code of bae, Python and installed packages
+    is skipped."""
     for frame, number in reversed([*walk_tb(error.__traceback__)]):
         file = Path(frame.f_code.co_filename)
         foreign = file.is_relative_to(_OURS) or file.is_relative_to(_LIBRARY)
@@ -374,7 +378,7 @@ def _find_line(error: BaseException) -> tuple[str, ...]:
 
 
 def relative_path(path: Path) -> str:
-    """A path as it is said from this directory, where it is in it."""
+    """A path relative to this directory, if it is inside."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -67,10 +67,10 @@ def list_servers(
     """
     from bae.mcp.servers import servers_of
 
-    found = servers_of(load(module).graph)
+    servers = servers_of(load(module).graph)
     listed = [
         (server, places, run_until_signal(_look(server, timeout)))
-        for server, places in found.items()
+        for server, places in servers.items()
     ]
     if as_json:
         print_json({"servers": [_as_data(*each) for each in listed]})

@@ -79,11 +79,11 @@ def _show_warning(
     file: Any = None,
     line: str | None = None,
 ) -> None:
-    said = warnings.formatwarning(message, category, filename, lineno, line)
+    text = warnings.formatwarning(message, category, filename, lineno, line)
     if file is None:
-        print_escaped(said)
+        print_escaped(text)
     else:
-        file.write(said)
+        file.write(text)
 
 
 def _report_thread(args: threading.ExceptHookArgs) -> None:

@@ -19,7 +19,7 @@ from typing import Annotated, Final
 from rich.text import Text
 
 from bae import __version__
-from bae.cli.exits import Misuse, refused
+from bae.cli.exits import Misuse, refusal
 from bae.cli.options import AsJSON, LMName, argument, examples, flag
 from bae.cli.printing import out, print_hanging, print_json
 from bae.lm.extras import is_there
@@ -70,7 +70,7 @@ def new(
             fix="give one, as `bae new wardrobe`; `bae new .` takes this directory",
         )
     folder = Path(name)
-    project = _named(folder.resolve().name, lm or "", folder)
+    project = _make_project(folder.resolve().name, lm or "", folder)
     files = project.files()
     _refuse_existing(folder, files, force)
     _write(folder, files)
@@ -81,24 +81,24 @@ def new(
 
 
 def _print_next(folder: Path, project: NewProject, files: list[str]) -> None:
-    said = Text(f"created {folder} with {len(files)} files:\n")
+    text = Text(f"created {folder} with {len(files)} files:\n")
     for path in files:
-        said.append(f"  {path}\n", style="cyan")
-    said.append("\nNext:\n", style="bold")
+        text.append(f"  {path}\n", style="cyan")
+    text.append("\nNext:\n", style="bold")
     none = not project.lm and not find_default_name().name
     commands = [(replace(project, lm=_SCRIPT) if none else project).run, "bae check"]
     commands += ["pytest"] if is_there("pytest") else ["pip install pytest", "pytest"]
     if str(folder) != ".":
         commands.insert(0, f"cd {shlex.quote(str(folder))}")
     for step in commands:
-        said.append(f"  {step}\n", style="bold")
+        text.append(f"  {step}\n", style="bold")
     if none:
-        said.append(
+        text.append(
             "\nNo language model is ready here, so the run takes its answers from a file. "
             "`bae lm list` says what is missing.\n"
         )
-    said.right_crop(1)
-    print_hanging(out(), said, 2)
+    text.right_crop(1)
+    print_hanging(out(), text, 2)
 
 
 # --- the project --------------------------------------------------------------------------------
@@ -129,33 +129,33 @@ class NewProject:
             "dependency": json.dumps(REQUIREMENT),
         }
 
-        def filled(text: str) -> str:
-            return re.sub(r"@(\w+)@", lambda found: values[found[1]], text)
+        def fill_template(template: str) -> str:
+            return re.sub(r"@(\w+)@", lambda found: values[found[1]], template)
 
         return {
-            filled(path): filled((TEMPLATES / template).read_text(encoding="utf-8"))
+            fill_template(path): fill_template((TEMPLATES / template).read_text(encoding="utf-8"))
             for template, path in FILES.items()
         }
 
 
-def _named(name: str, lm: str, folder: Path) -> NewProject:
+def _make_project(name: str, lm: str, folder: Path) -> NewProject:
     """The project of a name, which must do for a distribution and, with `-` as `_`, a module.
     `folder` is where it goes: what lies there already is its own."""
     if not _NAME.fullmatch(name):
-        raise refused(
+        raise refusal(
             f"{name!r} cannot be the name of a project",
             fix="use the letters a to z, digits, - and _, with a letter first and no - or _ last",
         )
     module = name.lower().replace("-", "_")
     own = {Path.cwd(), folder.resolve()}
-    found = PathFinder.find_spec(module, [p for p in sys.path if Path(p).resolve() not in own])
+    spec = PathFinder.find_spec(module, [p for p in sys.path if Path(p).resolve() not in own])
     taken = ""
     if keyword.iskeyword(module) or module in _TAKEN:
         taken = f"{module} means something else in Python"
-    elif module in sys.stdlib_module_names or (found and found.origin):  # a mere directory is fine
+    elif module in sys.stdlib_module_names or (spec and spec.origin):  # a mere directory is fine
         taken = f"there is a module {module} already, which it would hide"
     if taken:
-        raise refused(
+        raise refusal(
             f"{name} cannot be the name of a project: {taken}",
             fix=f"give it another name, as {name}-agent",
         )
@@ -167,13 +167,13 @@ def _named(name: str, lm: str, folder: Path) -> NewProject:
 
 def _refuse_existing(folder: Path, files: dict[str, str], force: bool) -> None:
     if folder.exists() and not folder.is_dir():
-        raise refused(f"{folder} is there already, and no directory", fix="give another name")
+        raise refusal(f"{folder} is there already, and no directory", fix="give another name")
     there = [path for path in files if (folder / path).exists()]
     for path in there:
         if (folder / path).is_dir():
-            raise refused(f"{folder / path} is a directory", fix="give another name, or move it")
+            raise refusal(f"{folder / path} is a directory", fix="give another name, or move it")
     if there and not force:
-        raise refused(
+        raise refusal(
             f"{folder} has {', '.join(there)} already, and nothing was written",
             fix=f"give another name, or --force to write over {'them' if there[1:] else 'it'}",
         )
@@ -196,7 +196,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
     except OSError as error:
         with suppress(OSError):  # one that had something in it stays
             folder.rmdir()
-        raise refused(
+        raise refusal(
             f"{folder} could not be written: {error.strerror}",
             fix="choose a directory that can be written to",
             cause=error,

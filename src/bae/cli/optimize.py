@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 import typer
 
 from bae.cli.eval import refusing_metric
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.journals import file_to_read, open_to_read, run_meant
 from bae.cli.live.screen import ProgressLine
 from bae.cli.lm import check_lm, make_lm
@@ -238,16 +238,16 @@ def _metric(reference: str | None, graph: Graph[Any, Any]) -> Any:
 
     if reference is None:
         return None
-    found = load_object(reference, "--metric")
+    metric = load_object(reference, "--metric")
     with refusing_metric(reference):
-        if found is None:
+        if metric is None:
             raise TypeError("it is None")
-        if isinstance(found, Mapping):
-            found = cast("Mapping[Any, Any]", found)
-            check_node_metrics(graph, found)
+        if isinstance(metric, Mapping):
+            metric = cast("Mapping[Any, Any]", metric)
+            check_node_metrics(graph, metric)
         for cls in every_node(graph):
-            metrics_for(cls, "fill", found)
-    return found
+            metrics_for(cls, "fill", metric)
+    return metric
 
 
 def _options(optimizer: str, texts: Sequence[str]) -> dict[str, Any]:
@@ -279,7 +279,7 @@ def _classes(graph: Graph[Any, Any], names: Sequence[str]) -> tuple[type[Node], 
     known = [cls.__name__ for cls in every]
     for name in names:
         if name not in known:
-            raise refused(
+            raise refusal(
                 f"there is no node {name} in the graph {graph.name}",
                 fix=f"name one of {', '.join(known)}",
             )

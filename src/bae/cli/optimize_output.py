@@ -62,54 +62,59 @@ _STYLES: Final = {
 
 
 def print_result(
-    found: Improvement, file: str, ended: EndedWork[None], *, as_json: bool, quiet: bool
+    improvement: Improvement, file: str, ended: EndedWork[None], *, as_json: bool, quiet: bool
 ) -> None:
     """Print the result of an optimization of the journal in a file. Raises the error that it ended
     with, or the exit code if it is not done or has nothing to show for it."""
     if as_json:
-        print_json(_as_data(found, file, ended.error))
-    elif found.parts:
+        print_json(_as_data(improvement, file, ended.error))
+    elif improvement.parts:
         if not quiet and err().is_terminal:
             err().print()  # between the progress and the result
-        _print_parts(out(), found)
-    _print_notes(found, interrupted=bool(ended.code), quiet=quiet)
+        _print_parts(out(), improvement)
+    _print_notes(improvement, interrupted=bool(ended.code), quiet=quiet)
     if ended.error is not None:
         if isinstance(ended.error, BaeError) and ended.error.fix:
             ended.error.fix = ended.error.fix.replace("evals=True", "--with-evals")
-        if found.kept:
-            ended.error.add_note(how_to_resume(found))
+        if improvement.kept:
+            ended.error.add_note(how_to_resume(improvement))
         raise ended.error
-    if ended.code or not found.useful:
+    if ended.code or not improvement.useful:
         raise Exit(ended.code or exits.FAILED)
 
 
-def _print_parts(console: Console, found: Improvement) -> None:
+def _print_parts(console: Console, improvement: Improvement) -> None:
     """Print the table, and the verdict on each part."""
-    rows = [_row(part, part.comparison) for part in found.parts if part.comparison is not None]
+    rows = [
+        _row(part, part.comparison) for part in improvement.parts if part.comparison is not None
+    ]
     if rows:
         print_table(console, _COLUMNS, rows)
         console.print()
-    for part in found.parts:
+    for part in improvement.parts:
         line = Text(f"{part.node} {part.part}: ")
         line.append(part.verdict, _STYLES.get(part.verdict, "dim"))
-        print_hanging(console, line.append("; ".join(["", *_reasons(part, found)])), 2)
-    for written in found.files:
+        print_hanging(console, line.append("; ".join(["", *_reasons(part, improvement)])), 2)
+    for written in improvement.files:
         console.print(Text(f"written: {in_one_line(str(written))}", "bold"), soft_wrap=True)
 
 
-def _print_notes(found: Improvement, *, interrupted: bool, quiet: bool) -> None:
+def _print_notes(improvement: Improvement, *, interrupted: bool, quiet: bool) -> None:
     """Print the usage, why it is not done, and what is kept."""
     if not quiet:
-        if found.train_count or found.held_out_count:
-            note(" · ".join(_usage(found)))
-        if found.done and found.kept:
-            how = "without --certain" if found.certain else "with --force"
-            note(f"{_kept(found)}: {how} the same command writes the rest, and asks nothing again")
-    if found.out_of_budget:
-        note(f"{found.out_of_budget}; {how_to_resume(found)}, with more --budget")
+        if improvement.train_count or improvement.held_out_count:
+            note(" · ".join(_usage(improvement)))
+        if improvement.done and improvement.kept:
+            how = "without --certain" if improvement.certain else "with --force"
+            note(
+                f"{_describe_kept(improvement)}: {how} the same command writes the rest, and asks "
+                "nothing again"
+            )
+    if improvement.out_of_budget:
+        note(f"{improvement.out_of_budget}; {how_to_resume(improvement)}, with more --budget")
     elif interrupted:
-        note(f"interrupted; {how_to_resume(found)}")
-    for each in found.misfits:
+        note(f"interrupted; {how_to_resume(improvement)}")
+    for each in improvement.misfits:
         if each.stays:
             note(
                 f"{each.file} still does not fit: delete it, or --optimized {each.file.parent} is "
@@ -117,46 +122,46 @@ def _print_notes(found: Improvement, *, interrupted: bool, quiet: bool) -> None:
             )
 
 
-def how_to_resume(found: Improvement) -> str:
+def how_to_resume(improvement: Improvement) -> str:
     """What to do if it ended early."""
-    if found.kept:
-        return f"{_kept(found)}: the same command resumes"
+    if improvement.kept:
+        return f"{_describe_kept(improvement)}: the same command resumes"
     return "no answer is kept: the same command starts again"
 
 
-def _as_data(found: Improvement, file: str, error: BaseException | None) -> dict[str, Any]:
+def _as_data(improvement: Improvement, file: str, error: BaseException | None) -> dict[str, Any]:
     """The result, for JSON."""
-    asked = found.calls
+    asked = improvement.calls
     return {
-        "graph": found.graph.name,
+        "graph": improvement.graph.name,
         "journal": file,
-        "directory": str(found.directory),
-        "optimizer": found.optimizer,
-        "options": dict(found.options),
-        "seed": found.seed,
-        "done": found.done,
+        "directory": str(improvement.directory),
+        "optimizer": improvement.optimizer,
+        "options": dict(improvement.options),
+        "seed": improvement.seed,
+        "done": improvement.done,
         "examples": {
-            "all": found.train_count + found.held_out_count,
-            "train": found.train_count,
-            "held_out": found.held_out_count,
-            "repeated": found.repeated,
-            "from_evals": found.from_evals,
-            "without": found.left_out,
+            "all": improvement.train_count + improvement.held_out_count,
+            "train": improvement.train_count,
+            "held_out": improvement.held_out_count,
+            "repeated": improvement.repeated,
+            "from_evals": improvement.from_evals,
+            "without": improvement.left_out,
         },
-        "parts": TypeAdapter(list[PartResult]).dump_python(found.parts, mode="json"),
-        "written": [str(each) for each in found.files],
+        "parts": TypeAdapter(list[PartResult]).dump_python(improvement.parts, mode="json"),
+        "written": [str(each) for each in improvement.files],
         "misfits": [
-            {"file": str(each.file), "why": each.why} for each in found.misfits if each.stays
+            {"file": str(each.file), "why": each.why} for each in improvement.misfits if each.stays
         ],
         "calls": {
             "made": asked.calls,
             "earlier": asked.earlier.calls,
             "repeated": asked.repeated,
-            "kept": found.kept,
+            "kept": improvement.kept,
         },
-        "spent": asdict(found.budget.usage),
+        "spent": asdict(improvement.budget.usage),
         "spent_earlier": asdict(asked.earlier),
-        "out_of_budget": found.out_of_budget or None,
+        "out_of_budget": improvement.out_of_budget or None,
         "error": error_data(error),
     }
 
@@ -171,12 +176,12 @@ def _row(part: PartResult, compared: Comparison) -> list[Text]:
         Text(f"[{after.low:.2f}, {after.high:.2f}]"),
         Text(format_difference(compared.difference), difference_style(compared.difference)),
         Text(str(compared.n)),
-        _grown(compared.calls_before, compared.calls_after),
-        _grown(compared.tokens_before, compared.tokens_after),
+        _describe_growth(compared.calls_before, compared.calls_after),
+        _describe_growth(compared.tokens_before, compared.tokens_after),
     ]
 
 
-def _grown(before: int, after: int) -> Text:
+def _describe_growth(before: int, after: int) -> Text:
     """A number before and after, if they differ."""
     if before == after:
         return Text(format_count(after))
@@ -185,13 +190,13 @@ def _grown(before: int, after: int) -> Text:
     )
 
 
-def _reasons(part: PartResult, found: Improvement) -> Iterator[str]:
+def _reasons(part: PartResult, improvement: Improvement) -> Iterator[str]:
     """The reasons for a verdict, and what to do about it."""
     match part.verdict:
         case PromptVerdict.TOO_FEW_EXAMPLES:
             yield (
                 f"{count(part.train, 'example')} of {count(part.questions, 'question')} to learn "
-                f"from, and {count(found.minimum, 'question')} are needed"
+                f"from, and {count(improvement.minimum, 'question')} are needed"
             )
         case PromptVerdict.NOTHING_HELD_OUT:
             yield (
@@ -199,7 +204,7 @@ def _reasons(part: PartResult, found: Improvement) -> Iterator[str]:
                 "that asks anything else"
             )
         case PromptVerdict.NO_BETTER_THAN_EXISTING:
-            yield f"what {found.directory} has scores {format_interval(part.existing)}"
+            yield f"what {improvement.directory} has scores {format_interval(part.existing)}"
         case _:
             pass
     compared = part.comparison
@@ -216,16 +221,16 @@ def _reasons(part: PartResult, found: Improvement) -> Iterator[str]:
         yield "not written: --force does it all the same"
 
 
-def _usage(found: Improvement) -> Iterator[str]:
-    steps = count(found.train_count + found.held_out_count, "step")
-    yield f"{steps}, {found.held_out_count:,} of them held out"
-    if found.repeated:
-        yield f"{found.repeated:,} not held out that ask what was asked before"
-    if found.from_evals:
-        yield f"{found.from_evals:,} from `bae eval` left out"
-    if found.left_out:
-        yield f"{found.left_out:,} left out with their runs"
-    asked, used = found.calls, found.budget.usage
+def _usage(improvement: Improvement) -> Iterator[str]:
+    steps = count(improvement.train_count + improvement.held_out_count, "step")
+    yield f"{steps}, {improvement.held_out_count:,} of them held out"
+    if improvement.repeated:
+        yield f"{improvement.repeated:,} not held out that ask what was asked before"
+    if improvement.from_evals:
+        yield f"{improvement.from_evals:,} from `bae eval` left out"
+    if improvement.left_out:
+        yield f"{improvement.left_out:,} left out with their runs"
+    asked, used = improvement.calls, improvement.budget.usage
     earlier = asked.earlier.calls
     calls = count(asked.calls, "LM call")
     yield f"{calls} now, {asked.calls + earlier:,} in all" if earlier else calls
@@ -238,6 +243,6 @@ def _usage(found: Improvement) -> Iterator[str]:
         yield price if used.cost is None else f"{price}{in_all}"
 
 
-def _kept(found: Improvement) -> str:
-    are = "is" if found.kept == 1 else "are"
-    return f"{count(found.kept, 'call')} {are} kept in {Path(found.directory) / CALLS}"
+def _describe_kept(improvement: Improvement) -> str:
+    are = "is" if improvement.kept == 1 else "are"
+    return f"{count(improvement.kept, 'call')} {are} kept in {Path(improvement.directory) / CALLS}"

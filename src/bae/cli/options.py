@@ -30,14 +30,14 @@ _MOST: Final = 40
 def modules(incomplete: str) -> list[str]:
     """Python files whose paths begin as what is typed, and directories."""
     try:
-        found = _files(incomplete)
+        paths = _files(incomplete)
         # A shell puts a blank after the one thing that fits, which is wrong after a directory:
         # offer what is in it instead.
-        while len(found) == 1 and found[0].endswith("/"):
-            found = _files(found[0])
+        while len(paths) == 1 and paths[0].endswith("/"):
+            paths = _files(paths[0])
     except OSError:
         return []
-    return [each for each in found if _PLAIN.fullmatch(each)]
+    return [each for each in paths if _PLAIN.fullmatch(each)]
 
 
 def lm_names(incomplete: str) -> list[str]:
@@ -51,36 +51,42 @@ def lm_names(incomplete: str) -> list[str]:
 def run_ids(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
     """The newest runs whose ids begin as what is typed, with what each is; `last` is the newest."""
     try:
-        found = [(info.run_id, f"{info.graph}, {info.status}") for info in _newest(ctx)]
+        runs = [(info.run_id, f"{info.graph}, {info.status}") for info in _newest(ctx)]
     except Exception:  # no journal, a torn one, one that is busy: then there is nothing to offer
         return []
-    if found:
-        newest, what = found[0]
-        found.insert(0, (NEWEST, f"{newest}: {what}"))
-    return _offered(found, incomplete)
+    if runs:
+        newest, what = runs[0]
+        runs.insert(0, (NEWEST, f"{newest}: {what}"))
+    return _filter_completions(runs, incomplete)
 
 
 def open_gates(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
     """The gates that the run before waits at and that begin as what is typed, with the question."""
     try:
-        said = (None if ctx is None else ctx.params.get("run")) or NEWEST
-        runs = [info for info in _newest(ctx) if said == NEWEST or info.run_id.startswith(said)]
+        reference = (None if ctx is None else ctx.params.get("run")) or NEWEST
+        runs = [
+            info
+            for info in _newest(ctx)
+            if reference == NEWEST or info.run_id.startswith(reference)
+        ]
         gates = [gate for gate in runs[0].waiting if not gate.answered] if runs else []
     except Exception:  # as above
         return []
     places = [gate.place for gate in gates]
     named = (gate.place if places.count(gate.place) == 1 else gate.address for gate in gates)
-    return _offered(zip(named, (gate.question for gate in gates), strict=True), incomplete)
+    return _filter_completions(
+        zip(named, (gate.question for gate in gates), strict=True), incomplete
+    )
 
 
-def _offered(found: Iterable[tuple[str, str]], incomplete: str) -> list[tuple[str, str]]:
+def _filter_completions(words: Iterable[tuple[str, str]], incomplete: str) -> list[tuple[str, str]]:
     """Words that begin as what is typed, each with what it is. What a shell would make something
     else of is left out: a run may be another person's."""
     from bae.cli.wording import in_one_line
 
     return [
         (word, in_one_line(about))
-        for word, about in found
+        for word, about in words
         if word.startswith(incomplete) and _PLAIN.fullmatch(word)
     ][:_MOST]
 
@@ -92,12 +98,12 @@ def _newest(ctx: Any) -> Iterable[RunInfo]:
 
     named: str | None = None if ctx is None else ctx.params.get("journal")
 
-    async def listed() -> list[RunInfo]:
+    async def list_newest() -> list[RunInfo]:
         file = file_to_read(named or os.environ.get("BAE_JOURNAL"))
         async with asyncio.timeout(_SOON), open_to_read(file, patience=0) as journal:
             return await journal.runs(limit=200)
 
-    return asyncio.run(listed())
+    return asyncio.run(list_newest())
 
 
 _SOON: Final = 2.0
@@ -109,17 +115,17 @@ _LEFT_OUT: Final = ("__pycache__", "node_modules")
 
 def _files(incomplete: str) -> list[str]:
     folder, begun = os.path.split(incomplete)
-    found: list[str] = []
+    paths: list[str] = []
     with os.scandir(os.path.expanduser(folder) or ".") as entries:
         for entry in entries:
             if not entry.name.startswith(begun) or (entry.name.startswith(".") and not begun):
                 continue
             path = os.path.join(folder, entry.name).replace(os.sep, "/")
             if entry.is_dir() and entry.name not in _LEFT_OUT:
-                found.append(f"{path}/")
+                paths.append(f"{path}/")
             elif entry.name.endswith(".py"):
-                found.append(path)
-    return sorted(found)
+                paths.append(path)
+    return sorted(paths)
 
 
 # --- arguments and options ----------------------------------------------------------------------
@@ -142,26 +148,26 @@ def argument(value: str, about: str, **more: Any) -> Any:
     return typer.Argument(metavar=value, help=about, show_default=False, **more)
 
 
-def never_empty(said: Any) -> Any:
+def never_empty(value: Any) -> Any:
     """What an option names, once or several times. An empty name would be that of this directory,
     and most likely comes of a variable that is not set."""
-    given: Sequence[str] = [said] if isinstance(said, str) else said or ()
+    given: Sequence[str] = [value] if isinstance(value, str) else value or ()
     if not all(each.strip() for each in given):
         raise typer.BadParameter("this names nothing. Give a name, or leave the option out")
-    return said
+    return value
 
 
-def id_of_new(said: str | None) -> str | None:
+def id_of_new(run_id: str | None) -> str | None:
     """What a new run is to be called, as an option gives it."""
-    if said is not None:
+    if run_id is not None:
         from bae.exceptions import JournalError
         from bae.journal.run_checks import check_names
 
         try:
-            check_names(said, "graph")
+            check_names(run_id, "graph")
         except JournalError as error:
             raise typer.BadParameter(f"{error.message}. Leave it out for a random id") from error
-    return said
+    return run_id
 
 
 Module = Annotated[
@@ -296,14 +302,14 @@ BudgetLimits = Annotated[str | None, budget_option("the run")]
 _LIMITS: Final = ("calls", "tokens", "cost", "seconds")
 
 
-def budget_of(said: str | None) -> Budget | None:
+def budget_of(text: str | None) -> Budget | None:
     """The budget that a command line asks for. Raises `typer.BadParameter`."""
-    if said is None:
+    if text is None:
         return None
     from bae.lm.policies.budget import Budget
 
     limits: dict[str, Any] = {}
-    for part in said.split(","):
+    for part in text.split(","):
         name, equals, amount = (each.strip() for each in part.partition("="))
         if not equals or name not in _LIMITS:
             raise _wrong(f"{part.strip()!r} is none of {', '.join(f'{n}=…' for n in _LIMITS)}")
@@ -324,34 +330,34 @@ def _wrong(message: str) -> typer.BadParameter:
     )
 
 
-def metadata_of(said: list[str] | None) -> dict[str, Any]:
+def metadata_of(settings: list[str] | None) -> dict[str, Any]:
     """The metadata that `--metadata` gives, or looks for. Raises `typer.BadParameter`."""
-    found: dict[str, Any] = {}
-    for each in said or ():
+    metadata: dict[str, Any] = {}
+    for each in settings or ():
         name, equals, text = each.partition("=")
         if not equals or not name.strip():
             raise typer.BadParameter(
                 f"{each!r} has no KEY=VALUE. Write it as user_id=ana", param_hint="'--metadata'"
             )
         try:
-            found[name.strip()] = json.loads(text)
+            metadata[name.strip()] = json.loads(text)
         except ValueError:
-            found[name.strip()] = text
-    return found
+            metadata[name.strip()] = text
+    return metadata
 
 
-def above_zero(said: float) -> float:
+def above_zero(seconds: float) -> float:
     """A number of seconds in which something can be done."""
-    if not said > 0:
+    if not seconds > 0:
         raise typer.BadParameter("must be more than 0 seconds")
-    return said
+    return seconds
 
 
-def once(said: list[str]) -> list[str]:
+def once(values: list[str]) -> list[str]:
     """What may be given once alone, as a list, since all but the last would be lost otherwise."""
-    if len(said) > 1:
-        raise typer.BadParameter(f"it is there {len(said)} times, and only one can be meant")
-    return said
+    if len(values) > 1:
+        raise typer.BadParameter(f"it is there {len(values)} times, and only one can be meant")
+    return values
 
 
 def refuse_both_journals(context: typer.Context, *, no_journal: bool) -> None:

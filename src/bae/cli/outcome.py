@@ -149,7 +149,7 @@ def short_id(run_id: str) -> str:
 
 
 def print_outcome(
-    outcome: RunOutcome, said: CommandLine, summary: Text, *, as_json: bool, quiet: bool
+    outcome: RunOutcome, command_line: CommandLine, summary: Text, *, as_json: bool, quiet: bool
 ) -> None:
     """Print how a run came out. What it failed with is raised by whoever called this."""
     if as_json:
@@ -159,9 +159,9 @@ def print_outcome(
     if outcome.result is not None and not as_json:
         print_node(outcome.result, out(), outcome.copies)
     elif outcome.kind == "waiting":
-        _print_waiting(outcome, said)
+        _print_waiting(outcome, command_line)
     elif outcome.kind == "cancelled":
-        _print_cancelled(outcome, said)
+        _print_cancelled(outcome, command_line)
     elif outcome.kind == "running" and outcome.error is None:  # which says so itself
         note(f"another process has the run {outcome.run_id}, and continues it")
     if not quiet and outcome.begun and outcome.kind in ("ended", "waiting"):
@@ -205,15 +205,15 @@ def parked_data(gates: Sequence[ParkedGate], opened: Sequence[OpenGate]) -> list
     the same gates as they were read from the lines of the run; without its code, the types of
     answers are not known."""
     calls = {gate.address: gate.call for gate in opened}
-    found: list[dict[str, Any]] = []
+    questions: list[dict[str, Any]] = []
     for gate in gates:
         call = calls.get(gate.address)
         about = {"gate": gate.address, "call": None if call is None else call_data(call)}
-        found.append(as_data(gate) | about)
-    return found
+        questions.append(as_data(gate) | about)
+    return questions
 
 
-def _print_waiting(outcome: RunOutcome, said: CommandLine) -> None:
+def _print_waiting(outcome: RunOutcome, command_line: CommandLine) -> None:
     console = err()
     console.print(Text(f"the run {outcome.run_id} waits for an answer", style="yellow"))
     names = Counter(map(short_name, outcome.waiting))
@@ -223,17 +223,17 @@ def _print_waiting(outcome: RunOutcome, said: CommandLine) -> None:
             f"  {gate.place}: {describe_type(gate.type)}{describe_deadline(gate)}", style="dim"
         )
         console.print(line, soft_wrap=True)
-        if said.journal is not None:
-            command = said.answer(outcome.run_id, gate, among=names[short_name(gate)])
+        if command_line.journal is not None:
+            command = command_line.answer(outcome.run_id, gate, among=names[short_name(gate)])
             print_hanging(console, Text(f"  answer with: {command}"), 4)
-    if said.journal is None:
+    if command_line.journal is None:
         note(
             "no journal is kept, so it cannot be resumed: run it at a terminal, which asks, or "
             "with a journal"
         )
 
 
-def _print_cancelled(outcome: RunOutcome, said: CommandLine) -> None:
+def _print_cancelled(outcome: RunOutcome, command_line: CommandLine) -> None:
     console = err()
     codes = {exits.TERMINATED: "terminated", exits.HUNG_UP: "hung up"}
     line = Text(codes.get(outcome.code, "interrupted"), style="bold yellow")
@@ -246,8 +246,8 @@ def _print_cancelled(outcome: RunOutcome, said: CommandLine) -> None:
         line.append(f", {count(outcome.usage.calls, 'LM call')}")
     console.print(line, soft_wrap=True)
     if outcome.kept:
-        print_hanging(console, Text(f"resume with: {said.resume(outcome.run_id)}"), 2)
-    elif said.journal is None:
+        print_hanging(console, Text(f"resume with: {command_line.resume(outcome.run_id)}"), 2)
+    elif command_line.journal is None:
         note("no journal is kept, so it cannot be resumed")
     else:
         note("nothing of it is in the journal yet: run it again")
@@ -266,12 +266,12 @@ def _way(done: list[str], at: str) -> str:
 
 
 def advise(
-    error: BaeError, run_id: str, said: CommandLine, *, kept: bool, answered: bool = False
+    error: BaeError, run_id: str, command_line: CommandLine, *, kept: bool, answered: bool = False
 ) -> None:
     """Have an error say what to type: it speaks to programs, of `max_iters=20` for `--max-iters
     20`. `kept` is whether the journal has the run, and `answered` whether it has the answer that
     the command gave."""
-    resume = said.resume(run_id)
+    resume = command_line.resume(run_id)
     error.trace_note = ""  # at a terminal there is no .trace to look at
     match error:
         case ProofError():
@@ -281,18 +281,20 @@ def advise(
             if error.code == "bae-budget-cost-unknown":
                 return
             more = f"{error.limit}={error.bound * 2 or 1:g}"
-            again = said.resume(run_id, "--budget", more)
+            again = command_line.resume(run_id, "--budget", more)
             error.fix = again if kept else f"allow it more with --budget {more}"
             return
         case LimitError() if error.limit == "max_iters":
             more = f"{error.bound * 2:g}"
-            again = said.resume(run_id, "--max-iters", more) if kept else f"--max-iters {more}"
+            again = (
+                command_line.resume(run_id, "--max-iters", more) if kept else f"--max-iters {more}"
+            )
             way_out = "; or give the loop a way out" if error.looped else ""
             error.fix = f"{again}  (0 is no bound){way_out}"
             return
         case _:
             pass
-    other = replace(said, module="MODULE").resume(run_id)
+    other = replace(command_line, module="MODULE").resume(run_id)
     fixes = {
         "bae-lm-missing": lm_named(error, "with --lm, as --lm local"),
         "bae-run-exists": f"give another --run-id, or resume that one: {resume}",
@@ -303,15 +305,15 @@ def advise(
     if error.code in fixes:
         error.fix = fixes[error.code]
     elif isinstance(error, GateError):
-        advise_gate(error, run_id, said)
+        advise_gate(error, run_id, command_line)
     elif kept:
         stored = "the answer is stored, and " if answered else ""
         error.add_note(f"{stored}what is done is kept; once it is fixed, resume with: {resume}")
 
 
-def advise_gate(error: GateError, run_id: str, said: CommandLine) -> None:
+def advise_gate(error: GateError, run_id: str, command_line: CommandLine) -> None:
     """Have an error about a gate say what to type."""
     if error.code == "bae-gate-answered":
-        error.fix = f"resume the run: {said.resume(run_id)}"
+        error.fix = f"resume the run: {command_line.resume(run_id)}"
     elif error.code == "bae-gate-timeout" and error.fix:
-        error.fix += f": {said.resume(run_id)}"
+        error.fix += f": {command_line.resume(run_id)}"

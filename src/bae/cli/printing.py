@@ -201,7 +201,7 @@ def table_lines(
             if len(cells) == 1:
                 continue
         line = Text(" " * GAP).join(
-            _aligned(cells[at] if at < len(cells) else Text(), widths[at], columns[at].right)
+            _align(cells[at] if at < len(cells) else Text(), widths[at], columns[at].right)
             for at in shown
         )
         line.rstrip()
@@ -216,7 +216,7 @@ _MINOR: Final = 4
 _NARROWEST: Final = 12
 
 
-def _aligned(cell: Text, width: int, right: bool) -> Text:
+def _align(cell: Text, width: int, right: bool) -> Text:
     cell = cell.copy()
     (cell.pad_left if right else cell.pad_right)(width - cell.cell_len)
     return cell
@@ -227,34 +227,36 @@ def _aligned(cell: Text, width: int, right: bool) -> Text:
 
 def print_error(error: BaseException) -> None:
     """What failed, where, why and what to do, on stderr."""
-    said = Text().append("error", style="bold red")
+    text = Text().append("error", style="bold red")
     if not isinstance(error, BaeError):
-        said.append(f" {in_lines(error_text(error), _BELOW)}")
-        _append(said, "try", "run it again with --debug, which shows where it comes from")
-        print_hanging(err(), said, _BELOW)
+        text.append(f" {in_lines(error_text(error), _BELOW)}")
+        _append(text, "try", "run it again with --debug, which shows where it comes from")
+        print_hanging(err(), text, _BELOW)
         return
     first, line_end, more = in_lines(error.message, 4).partition("\n")
-    said.append(f" {first}")
-    said.append(f"  [{in_one_line(error.code)}]", style="dim").append(line_end + more)
+    text.append(f" {first}")
+    text.append(f"  [{in_one_line(error.code)}]", style="dim").append(line_end + more)
     if diff := getattr(error, "diff", ""):
-        said.append(f"\n{in_lines(diff)}")
+        text.append(f"\n{in_lines(diff)}")
     at = raised_at(error)
     fix = error.fix
     if fix and at and not _COMMAND.search(fix):  # a command is copied as it stands
         fix += "; --debug shows the traceback"
-    _append(said, "path", error.path)
-    _append(said, "cause", describe(error.cause) if error.cause is not None else None)
-    _append(said, "at", at)
-    _append(said, "try", fix)
+    _append(text, "path", error.path)
+    _append(text, "cause", describe(error.cause) if error.cause is not None else None)
+    _append(text, "at", at)
+    _append(text, "try", fix)
     for each in getattr(error, "__notes__", ()):
-        said.append(f"\n  {in_lines(each, _BELOW)}", style="dim")
-    print_hanging(err(), said, _BELOW)
+        text.append(f"\n  {in_lines(each, _BELOW)}", style="dim")
+    print_hanging(err(), text, _BELOW)
 
 
-def _append(said: Text, label: str, text: str | None) -> None:
+def _append(text_so_far: Text, label: str, text: str | None) -> None:
     if text:
-        said.append(f"\n  {label + ':':<7}", style="bold green" if label == "try" else "bold")
-        said.append(in_lines(text, _BELOW))
+        text_so_far.append(
+            f"\n  {label + ':':<7}", style="bold green" if label == "try" else "bold"
+        )
+        text_so_far.append(in_lines(text, _BELOW))
 
 
 def print_traceback(error: BaseException) -> None:
@@ -270,7 +272,7 @@ def error_data(error: BaseException | None) -> dict[str, Any] | None:
     ours = isinstance(error, BaeError)
     cause = error.cause if ours else error.__cause__
     usage = getattr(error, "format_message", None)  # of a command line that makes no sense
-    said = {
+    data = {
         "code": error.code if ours else None,
         "message": error.message if ours else str(usage()) if usage else describe(error),
         "fix": error.fix if ours else None,
@@ -280,8 +282,8 @@ def error_data(error: BaseException | None) -> dict[str, Any] | None:
         "notes": [*getattr(error, "__notes__", ())],
     }
     if diff := getattr(error, "diff", ""):  # of a run that is not what was recorded
-        said["diff"] = diff
-    return said
+        data["diff"] = diff
+    return data
 
 
 # --- JSON ---------------------------------------------------------------------------------------
@@ -295,10 +297,10 @@ def print_json(value: Any) -> None:
     """A result for a script, on stdout: anything that Pydantic can make JSON of."""
     global _json_written
     _json_written = True
-    said = to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
+    data = to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
     stream = _json_output or sys.stdout
     encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
-    stream.write(in_json(said, ascii_only=encoding != "utf8") + "\n")
+    stream.write(in_json(data, ascii_only=encoding != "utf8") + "\n")
     stream.flush()
 
 
@@ -306,9 +308,9 @@ def print_json_line(value: Any) -> None:
     """The same in one line, for a command that has several results."""
     global _json_written
     _json_written = True
-    said = to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
+    data = to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
     stream = _json_output or sys.stdout
-    stream.write(json.dumps(said) + "\n")
+    stream.write(json.dumps(data) + "\n")
     stream.flush()
 
 

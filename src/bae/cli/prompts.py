@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from rich.text import Text
 
-from bae.cli.exits import Misuse, refused
+from bae.cli.exits import Misuse, refusal
 from bae.cli.later import call_later
 from bae.cli.learned import artifacts_in, with_prompts
 from bae.cli.loading import load_proved
@@ -100,42 +100,44 @@ def prompts(
     nodes: list[Any] = []
     if given is not None or sets:
         example = shlex.join(["bae", "prompts", *([module] if module else [])])
-        nodes.append(start_node(graph.start, given, sets or (), ask=False, said=example))
+        nodes.append(start_node(graph.start, given, sets or (), ask=False, command=example))
     lm: LM | None = PromptOnly(calls_tools=not structured) if structured or optimized else None
     if lm is not None and optimized:
         lm = with_prompts(lm, artifacts_in(graph, optimized))
-    found = _about(graph, graph.prompts(*nodes, lm=lm), node)
+    shown = _filter_prompts(graph, graph.prompts(*nodes, lm=lm), node)
     if as_json:
-        print_json({"graph": graph.name, "prompts": [_as_json(prompt) for prompt in found]})
+        print_json({"graph": graph.name, "prompts": [_as_json(prompt) for prompt in shown]})
         return
-    for prompt in found:
+    for prompt in shown:
         _print(prompt)
-    if not found:
+    if not shown:
         note(f"{graph.name} asks no language model, or only in the words of its own bodies")
         return
-    for unknown in _found_later(found):
+    for unknown in _tools_found_later(shown):
         note(unknown)
     if not nodes:
         note(f"values are samples; -i gives the fields of {graph.start.__name__}")
 
 
-def _about(graph: Graph[Any, Any], found: Sequence[Prompt], node: str | None) -> Sequence[Prompt]:
+def _filter_prompts(
+    graph: Graph[Any, Any], every: Sequence[Prompt], node: str | None
+) -> Sequence[Prompt]:
     if node is None:
-        return found
-    kept = [p for p in found if any(_name(cls) == node for cls in _classes(p))]
+        return every
+    kept = [p for p in every if any(_name(cls) == node for cls in _classes(p))]
     if kept:
         return kept
-    asked = dict.fromkeys(cls.__name__ for p in found for cls in _classes(p) if cls is not NoneType)
-    raise refused(
+    asked = dict.fromkeys(cls.__name__ for p in every for cls in _classes(p) if cls is not NoneType)
+    raise refusal(
         f"no prompt of the graph {graph.name} asks for {node}, or offers it",
         fix=f"name one of {', '.join(asked)}" if asked else "leave it out",
     )
 
 
-def _found_later(found: Sequence[Prompt]) -> list[str]:
+def _tools_found_later(every: Sequence[Prompt]) -> list[str]:
     """What the prompts do not show: tools that only a run knows."""
     lines: dict[str, None] = {}
-    for cls in (prompt.question.target for prompt in found):
+    for cls in (prompt.question.target for prompt in every):
         tools = None if cls is None else plan_of(cls).tools
         if cls is None or tools is None or not tools.finds_tools:
             continue
@@ -153,12 +155,12 @@ def _classes(prompt: Prompt) -> list[type]:
 
 
 def _print(prompt: Prompt) -> None:
-    said = Text(_heading(prompt), style="bold")
+    shown = Text(_heading(prompt), style="bold")
     for role, text in prompt.sections():
-        said.append(f"\n{role}", style="cyan not bold")
+        shown.append(f"\n{role}", style="cyan not bold")
         lines = in_lines(text, 2).replace("\n  \n", "\n\n")
-        said.append(f"\n  {lines}", style="not bold")
-    print_hanging(out(), said.append("\n"), 2)
+        shown.append(f"\n  {lines}", style="not bold")
+    print_hanging(out(), shown.append("\n"), 2)
 
 
 def _heading(prompt: Prompt) -> str:
@@ -195,8 +197,11 @@ def _as_json(prompt: Prompt) -> dict[str, Any]:
 
 
 def _file_as_json(part: FilePart) -> dict[str, Any]:
-    said = part.file.as_json()
-    return {"label": part.label, **(said if isinstance(said, dict) else {"url": part.file.about})}
+    content = part.file.as_json()
+    return {
+        "label": part.label,
+        **(content if isinstance(content, dict) else {"url": part.file.about}),
+    }
 
 
 def _asked_by_body(prompt: Prompt) -> bool:

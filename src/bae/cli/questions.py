@@ -29,7 +29,7 @@ from bae.cli.values import (
     read,
     spell_value,
 )
-from bae.cli.wording import WITHHELD, cut, in_lines, in_one_line, text_of
+from bae.cli.wording import WITHHELD, cut_text, in_lines, in_one_line, text_of
 from bae.exceptions import faults
 from bae.plan import plan_of
 from bae.run import Waiting
@@ -114,8 +114,8 @@ async def _fitting_answer(gate: OpenGate, *, in_thread: bool) -> Any:
 def _say_misfit(why: str, *, forget: bool = True) -> None:
     if forget:
         forget_typed()
-    said = Text("  that does not fit: ", style="red").append(in_lines(why, 6))
-    err().print(said, soft_wrap=True)
+    message = Text("  that does not fit: ", style="red").append(in_lines(why, 6))
+    err().print(message, soft_wrap=True)
 
 
 async def _answer(cls: type[Node], name: str, *, in_thread: bool = False) -> Any:
@@ -188,18 +188,18 @@ def forget_typed() -> None:
 
 def _question(gate: OpenGate) -> Text:
     """What is asked, what is known at the node, and until when."""
-    said = Text("? ", style="bold yellow").append(in_lines(gate.question, 4), style="bold")
+    text = Text("? ", style="bold yellow").append(in_lines(gate.question, 4), style="bold")
     # In a graph inside the run, several gates may have one place: the path tells them apart.
-    said.append(f"  {gate.path}/{gate.place}" if gate.path else f"  {gate.place}", style="dim")
+    text.append(f"  {gate.path}/{gate.place}" if gate.path else f"  {gate.place}", style="dim")
     is_quoted = gate.call is not None and str(gate.call) in gate.question
     for name, value in () if is_quoted else gate.context.items():
         is_hidden = not gate.parameter and is_secret(gate.node_type, name)
         shown = WITHHELD if is_hidden else text_of(value)
-        said.append(f"\n    {name}: ", style="dim").append(shown)
+        text.append(f"\n    {name}: ", style="dim").append(shown)
     if gate.problem:
-        said.append(f"\n  the answer before did not fit: {in_lines(gate.problem, 6)}", style="red")
-    said.append(f"\n{describe_deadline(gate)}  Ctrl-D leaves the run waiting", style="dim")
-    return said
+        text.append(f"\n  the answer before did not fit: {in_lines(gate.problem, 6)}", style="red")
+    text.append(f"\n{describe_deadline(gate)}  Ctrl-D leaves the run waiting", style="dim")
+    return text
 
 
 def describe_deadline(gate: OpenGate) -> str:
@@ -218,13 +218,13 @@ def describe_deadline(gate: OpenGate) -> str:
 def _introduce(cls: type[Node], name: str, kind: str) -> None:
     """Print what a field is for, where that is said, and what it takes where that is long."""
     info = cls.__pydantic_fields__[name]
-    said = Text(name, style="bold")
+    text = Text(name, style="bold")
     if info.description:
-        said.append(f" - {in_lines(info.description, 4)}", style="dim")
+        text.append(f" - {in_lines(info.description, 4)}", style="dim")
     if len(kind) > _SHORT:
-        said.append(f"\n  {kind}", style="cyan")
-    if said.plain != name:
-        err().print(said, soft_wrap=True)
+        text.append(f"\n  {kind}", style="cyan")
+    if text.plain != name:
+        err().print(text, soft_wrap=True)
 
 
 def _prompt_of(cls: type[Node], name: str, kind: str, *, with_default: bool) -> str:
@@ -242,8 +242,8 @@ def _prompt_of(cls: type[Node], name: str, kind: str, *, with_default: bool) -> 
 def _kind(annotation: Any, *, in_thread: bool) -> str:
     if is_yes_or_no(annotation):
         return "y/n"
-    said = in_one_line(describe_type(annotation, in_thread=in_thread))
-    return "str" if said == "text" else said
+    kind = in_one_line(describe_type(annotation, in_thread=in_thread))
+    return "str" if kind == "text" else kind
 
 
 def _nothing_typed(cls: type[Node], name: str) -> Text:
@@ -263,5 +263,5 @@ def _default_of(info: FieldInfo) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str) or hasattr(value, "value"):
-        return cut(in_one_line(spell_value(value)), 40) or "no text"
+        return cut_text(in_one_line(spell_value(value)), 40) or "no text"
     return text_of(value, 40)

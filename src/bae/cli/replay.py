@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.text import Text
 
-from bae.cli.exits import Misuse, refused
+from bae.cli.exits import Misuse, refusal
 from bae.cli.journals import stored_run, use
 from bae.cli.loading import Loaded, load
 from bae.cli.options import (
@@ -66,12 +66,12 @@ def replay(
     if as_json:
         print_json(as_data(done))
         return
-    said = Text("went the same way", style="green").append(f": {' -> '.join(done.trace)}", "none")
+    line = Text("went the same way", style="green").append(f": {' -> '.join(done.trace)}", "none")
     if done.outcome == "failed":
-        said.append(f", and failed as it did then: {in_one_line(done.error)}")
+        line.append(f", and failed as it did then: {in_one_line(done.error)}")
     elif done.outcome == "waiting":
-        said.append(f", and waits for {', '.join(done.waiting)}")
-    out().print(said, soft_wrap=True)
+        line.append(f", and waits for {', '.join(done.waiting)}")
+    out().print(line, soft_wrap=True)
 
 
 def make_test(
@@ -99,7 +99,7 @@ def make_test(
     name = _graph_name(loaded, target)
     stored = stored_run(journal, run)
     if stored.info.status not in ("ended", "waiting"):
-        raise refused(
+        raise refusal(
             f"a test is made of a run that has ended, not of {stored.info.run_id}: "
             f"{describe_status(stored.info)}",
             fix=f"resume it: {CommandLine(module, journal).resume(stored.info.run_id)}",
@@ -126,18 +126,20 @@ def _earlier_runs(journal: str | None, stored: StoredRun) -> list[StoredRun]:
 def _graph_name(loaded: Loaded, target: Path) -> GraphName:
     """How the test finds the graph. A file is found from where the test is, wherever it is run."""
     module = sys.modules[loaded.module]
-    found: object = attrgetter(loaded.attribute)(module)
-    kind: Literal["graph", "node", "function"] = "node" if isinstance(found, type) else "function"
-    if isinstance(found, Graph):
+    loaded_again: object = attrgetter(loaded.attribute)(module)
+    kind: Literal["graph", "node", "function"] = (
+        "node" if isinstance(loaded_again, type) else "function"
+    )
+    if isinstance(loaded_again, Graph):
         kind = "graph"
-    said = loaded.said
-    if not (said.partition(":")[0].endswith(".py") or "/" in said or "\\" in said):
+    reference = loaded.reference
+    if not (reference.partition(":")[0].endswith(".py") or "/" in reference or "\\" in reference):
         return GraphName(loaded.module, loaded.attribute, kind)
     file = Path(str(module.__file__)).resolve()
     top = file.parents[loaded.module.count(".") + (file.name == "__init__.py")]
     if file.stem not in ("__init__", loaded.module.rpartition(".")[2]):
-        raise refused(
-            f"{said} has the name of another module, so that no test can import it",
+        raise refusal(
+            f"{reference} has the name of another module, so that no test can import it",
             fix="rename the file",
         )
     folder = Path(os.path.relpath(top, target.resolve().parent)).as_posix()
@@ -151,7 +153,7 @@ def refuse_existing(*paths: str | Path, force: bool) -> None:
     """Refuse to write where something is already."""
     there = [str(path) for path in map(Path, paths) if path.exists()]
     if there and not force:
-        raise refused(
+        raise refusal(
             f"{' and '.join(there)} {'is' if len(there) == 1 else 'are'} there already",
             fix="give another name, or --force to write over it",
         )
@@ -170,7 +172,7 @@ def _write(files: Mapping[Path, bytes]) -> None:
     except OSError as error:
         for each in written:
             each.unlink(missing_ok=True)
-        raise refused(
+        raise refusal(
             f"{error.filename or written[-1]} could not be written: {error.strerror}", cause=error
         ) from error
 
@@ -211,7 +213,7 @@ def field_at(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
         for cls in each.plans:
             if cls.__name__ == name and field in cls.__pydantic_fields__:
                 return cls, field
-    raise refused(
+    raise refusal(
         f"{graph.name} has no field {place}", fix="name it by its node, as --set Login.token=…"
     )
 

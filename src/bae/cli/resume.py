@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.text import Text
 
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.journals import file_to_read, run_meant, stored_run, use
 from bae.cli.learned import check_optimized, lm_with_learned
 from bae.cli.lm import check_lm, lm_for
@@ -76,9 +76,9 @@ def resume(
     What is recorded is not done again. What the run has spent counts for `--budget`.
     """
     options = RunCommandOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
-    graph, said = _load_checked(module, journal, lm, optimized)
+    graph, command_line = _load_checked(module, journal, lm, optimized)
     stored = stored_run(journal, run, write=True)
-    _continue(graph, stored, said, sets or (), max_iters, options)
+    _continue(graph, stored, command_line, sets or (), max_iters, options)
 
 
 def fork(
@@ -106,7 +106,7 @@ def fork(
     node is done again. With `--no-run` only the id of the new run is printed.
     """
     options = RunCommandOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
-    graph, said = _load_checked(module, journal, lm, optimized)
+    graph, command_line = _load_checked(module, journal, lm, optimized)
 
     async def make_fork(runs: Journal) -> StoredRun:
         run_id = await run_meant(runs, run)
@@ -132,13 +132,13 @@ def fork(
     if not no_run:
         if not quiet:
             note(f"{info.run_id} is forked from {info.parent} at step {at}")
-        _continue(graph, stored, said, (), max_iters, options)
+        _continue(graph, stored, command_line, (), max_iters, options)
     elif as_json:
         print_json({"run_id": info.run_id, "parent": info.parent, "at": at})
     else:
         out().print(Text(info.run_id))
         if not quiet:
-            note(f"resume it with: {said.resume(info.run_id)}")
+            note(f"resume it with: {command_line.resume(info.run_id)}")
 
 
 def answer(
@@ -180,16 +180,16 @@ def answer(
     """
     limits = budget_of(budget)
     try:
-        graph, said = _load_checked(module, journal, lm, optimized)
+        graph, command_line = _load_checked(module, journal, lm, optimized)
     except BaeError as error:
         error.add_note("no answer is stored: the run still waits for it")
         raise
     stored = stored_run(journal, run, write=True)
     run_id = stored.info.run_id
-    asked, value = _find_gate(graph, stored, gate, value, said)
-    reply = _read_answer(graph, run_id, asked, value, said, ask=not no_ask)
+    asked, value = _find_gate(graph, stored, gate, value, command_line)
+    reply = _read_answer(graph, run_id, asked, value, command_line, ask=not no_ask)
     if not no_run:
-        model = _choose_lm(graph, stored, said, quiet=quiet)
+        model = _choose_lm(graph, stored, command_line, quiet=quiet)
 
         def go(kept: Any, answerer: Any) -> Any:
             return graph.answer(
@@ -199,7 +199,7 @@ def answer(
         options = RunCommandOptions(
             limits, as_json, quiet, not no_ask, resumes=True, gate=asked.address
         )
-        carry_out(graph, run_id, go, said, options)
+        carry_out(graph, run_id, go, command_line, options)
         return
 
     async def store(runs: Journal) -> None:
@@ -209,7 +209,7 @@ def answer(
     if as_json:
         print_json({"run_id": run_id, "gate": asked.address, "answered": True})
     elif not quiet:
-        note(f"{asked.place} is answered; resume with: {said.resume(run_id)}")
+        note(f"{asked.place} is answered; resume with: {command_line.resume(run_id)}")
 
 
 def _load_checked(
@@ -226,7 +226,7 @@ def _load_checked(
 def _continue(
     graph: Graph[Any, Any],
     stored: StoredRun,
-    said: CommandLine,
+    command_line: CommandLine,
     sets: Sequence[str],
     max_iters: int | None,
     options: RunCommandOptions,
@@ -234,18 +234,20 @@ def _continue(
     run_id = stored.info.run_id
     over = stored.info.status == "ended"  # what it needs is there, then
     given = {} if over and not sets else read_secrets(graph, stored, sets, ask=options.ask)
-    model = _choose_lm(graph, stored, said, quiet=options.quiet)
+    model = _choose_lm(graph, stored, command_line, quiet=options.quiet)
 
     def go(kept: Any, answerer: Any) -> Any:
         return graph.resume(run_id, model, max_iters, journal=kept, answer=answerer, given=given)
 
-    carry_out(graph, run_id, go, said, replace(options, ended_before=over))
+    carry_out(graph, run_id, go, command_line, replace(options, ended_before=over))
 
 
 def _choose_lm(
-    graph: Graph[Any, Any], stored: StoredRun, said: CommandLine, *, quiet: bool
+    graph: Graph[Any, Any], stored: StoredRun, command_line: CommandLine, *, quiet: bool
 ) -> LM | str | None:
-    return lm_with_learned(graph, lm_for(graph, stored, said.lm), said.optimized, quiet=quiet)
+    return lm_with_learned(
+        graph, lm_for(graph, stored, command_line.lm), command_line.optimized, quiet=quiet
+    )
 
 
 # --- gates --------------------------------------------------------------------------------------
@@ -256,40 +258,40 @@ def _find_gate(
     stored: StoredRun,
     gate: str | None,
     value: str | None,
-    said: CommandLine,
+    command_line: CommandLine,
 ) -> tuple[OpenGate, str | None]:
     """The gate that GATE and VALUE mean, and the value. Where one gate is open, a word alone that
     names none is the value for it."""
     run_id = stored.info.run_id
     if stored.info.status == "ended":
-        raise refused(
+        raise refusal(
             f"the run {run_id} has ended: it waits for no answer",
-            fix=f"see how it came out: {said.show(run_id)}",
+            fix=f"see how it came out: {command_line.show(run_id)}",
         )
-    found = [each for each in open_gates(stored) if each.address not in stored.answers]
-    if len(found) == 1 and (gate is None or (value is None and not _is_name(gate, stored))):
-        gate, value = found[0].address, gate
-    names = Counter(map(short_name, found))
+    open_ones = [each for each in open_gates(stored) if each.address not in stored.answers]
+    if len(open_ones) == 1 and (gate is None or (value is None and not _is_name(gate, stored))):
+        gate, value = open_ones[0].address, gate
+    names = Counter(map(short_name, open_ones))
     commands: list[str] = []
-    for each in found:
+    for each in open_ones:
         name = short_name(each) if names[short_name(each)] == 1 else each.address
         read_with = _answer_field(graph, each)
         example = "…" if read_with is None else example_of(*read_with)
-        commands.append(said.answer_with(run_id, name, example))
+        commands.append(command_line.answer_with(run_id, name, example))
     if gate is None:
         waits = f"no answer: {describe_status(stored.info)}"
         fix = "`bae runs list --status waiting` has those that do"
-        if found:
-            listed = "".join(f"\n  {each.address}: {each.question}" for each in found)
-            waits, fix = f"{len(found)} answers{listed}", "\n".join(commands)
-        raise refused(f"the run {run_id} waits for {waits}", fix=fix)
+        if open_ones:
+            listed = "".join(f"\n  {each.address}: {each.question}" for each in open_ones)
+            waits, fix = f"{len(open_ones)} answers{listed}", "\n".join(commands)
+        raise refusal(f"the run {run_id} waits for {waits}", fix=fix)
     try:
         return find_gate(stored, gate), value
     except GateError as error:
-        if error.code in ("bae-gate-unknown", "bae-gate-ambiguous") and found:
+        if error.code in ("bae-gate-unknown", "bae-gate-ambiguous") and open_ones:
             error.fix = "\n".join(commands)
         else:
-            advise_gate(error, run_id, said)
+            advise_gate(error, run_id, command_line)
         raise
 
 
@@ -328,7 +330,7 @@ def _read_answer(
     run_id: str,
     gate: OpenGate,
     value: str | None,
-    said: CommandLine,
+    command_line: CommandLine,
     *,
     ask: bool,
 ) -> Any:
@@ -352,8 +354,8 @@ def _read_answer(
             ) from None
     if not (ask and can_ask()):
         example = example_of(cls, name)
-        line = said.answer_with(run_id, short_name(gate), example)
-        raise refused(
+        line = command_line.answer_with(run_id, short_name(gate), example)
+        raise refusal(
             f"no VALUE was given for {gate.place}: {gate.question}",
             fix=line if example else f"{line}  at a terminal, which asks for it",
         )

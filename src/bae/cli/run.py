@@ -101,7 +101,7 @@ def run(
     check_lm(graph, lm, begins=True)
     model = lm_with_learned(graph, lm, optimized, quiet=quiet)
     example = shlex.join(["bae", "run", *([module] if module else [])])
-    start: Any = start_node(graph.start, given, sets or (), ask=not no_ask, said=example)
+    start: Any = start_node(graph.start, given, sets or (), ask=not no_ask, command=example)
     file = None if no_journal else journal_for(graph, journal, "this run cannot be resumed")
     name = run_id if run_id is not None else os.urandom(12).hex()
 
@@ -147,30 +147,38 @@ class RunCommandOptions:
 
 
 def carry_out(
-    graph: Graph[Any, Any], run_id: str, going: Going, said: CommandLine, options: RunCommandOptions
+    graph: Graph[Any, Any],
+    run_id: str,
+    going: Going,
+    command_line: CommandLine,
+    options: RunCommandOptions,
 ) -> None:
     """Carry out a run, with the journal opened and closed, the display around it and gates asked
     at the terminal, and print how it came out. Raises what it failed with, or `typer.Exit` where
     the exit code is not 0."""
     display = display_for(err(), quiet=options.quiet)
-    found: list[GraphResult[Any]] = []
+    results: list[GraphResult[Any]] = []
 
     def last_words() -> str:
         # Nothing happens in a run before the journal has that it begins.
         history = display.history_of(run_id)
         stored = history is not None and any(s.whole or s.sources for s in history.steps())
-        kept = said.journal is not None and (options.resumes or stored)
-        return f"resume with: {said.resume(run_id)}" if kept else ""
+        kept = command_line.journal is not None and (options.resumes or stored)
+        return f"resume with: {command_line.resume(run_id)}" if kept else ""
 
     async def begin() -> None:
-        async with open_to_write(said.journal) if said.journal else nullcontext() as journal:
+        async with (
+            open_to_write(command_line.journal)
+            if command_line.journal
+            else nullcontext() as journal
+        ):
             with ExitStack() as around:
                 # It is never dropped, however long a terminal is held: the outcome is read from it.
                 around.enter_context(observing(display.observe, patience=inf))
                 if options.budget is not None:
                     around.enter_context(options.budget)
                 asks = options.ask and can_ask()
-                found.append(await going(journal, AtTerminal(display) if asks else None))
+                results.append(await going(journal, AtTerminal(display) if asks else None))
 
     began = perf_counter()
     ended = work(begin, display, last_words, options.budget)
@@ -181,23 +189,23 @@ def carry_out(
     if history is not None:
         outcome.take_history(history)
     answered = False
-    if found:  # a signal that came while the journal was closed changes nothing about the result
-        outcome.take_result(found[0])
+    if results:  # a signal that came while the journal was closed changes nothing about the result
+        outcome.take_result(results[0])
     else:
         if ended.code and error is None:
             outcome.kind = "cancelled"
         elif getattr(error, "code", None) == "bae-run-owned":
             outcome.kind = "running"
-        if said.journal is not None:
-            stored = asyncio.run(_read_stored(said.journal, run_id))
+        if command_line.journal is not None:
+            stored = asyncio.run(_read_stored(command_line.journal, run_id))
             outcome.kept = options.resumes or stored is not None
             answered = stored is not None and options.gate in stored.answers
     if isinstance(error, BaeError):
-        advise(error, run_id, said, kept=outcome.kept, answered=answered)
+        advise(error, run_id, command_line, kept=outcome.kept, answered=answered)
     if options.ended_before and error is None and not options.quiet:
         note(f"the run {run_id} has ended before, and nothing is done again")
     summary = display.summary(outcome.usage, outcome.seconds)
-    print_outcome(outcome, said, summary, as_json=options.as_json, quiet=options.quiet)
+    print_outcome(outcome, command_line, summary, as_json=options.as_json, quiet=options.quiet)
     if error is not None:
         raise error
     if outcome.code != exits.DONE:

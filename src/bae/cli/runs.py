@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from bae.cli.approvals import approvals, cancel, tell
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.journals import can_be_written, file_to_read, file_to_write, run_meant, stored_run, use
 from bae.cli.loading import is_configured
 from bae.cli.options import (
@@ -105,7 +105,7 @@ def list_runs(
 
     wanted = _parse_metadata(metadata)
 
-    async def found(runs: Journal) -> tuple[list[RunInfo], list[list[dict[str, Any]]]]:
+    async def read_list(runs: Journal) -> tuple[list[RunInfo], list[list[dict[str, Any]]]]:
         newest: list[RunInfo] = []
         async for info in _runs_that_are(runs, status, graph, thread, wanted):
             newest.append(info)
@@ -113,7 +113,7 @@ def list_runs(
                 break
         return newest, [await _waiting_data(runs, each) for each in newest] if as_json else []
 
-    infos, waiting = use(journal, found)
+    infos, waiting = use(journal, read_list)
     if as_json:
         facts = [{"status": each.standing(), "seconds": each.lasted()} for each in infos[:limit]]
         listed = zip(infos, facts, waiting, strict=False)
@@ -201,12 +201,12 @@ def show(
     file, status, info = file_to_read(journal), told.timeline.status, told.info
     if not can_be_written(file) or status in ("ended", "running"):
         return
-    said = CommandLine(None if is_configured() else "MODULE", file)
+    command_line = CommandLine(None if is_configured() else "MODULE", file)
     if status == "waiting" and not any(gate.answered for gate in info.waiting):
         gate = info.waiting[0].address if len(info.waiting) > 1 else None
-        command = f"answer with: {said.answer_with(info.run_id, gate, 'VALUE')}"
+        command = f"answer with: {command_line.answer_with(info.run_id, gate, 'VALUE')}"
     else:
-        command = f"resume with: {said.resume(info.run_id)}"
+        command = f"resume with: {command_line.resume(info.run_id)}"
     print_hanging(console, Text(in_one_line(command), style="dim"), 2)
 
 
@@ -227,8 +227,8 @@ def show_timeline(
     ran, path = timeline(stored, now=now), critical_path(stored, now=now)
     if as_json:
         slack = [{"kind": k, "place": p, "seconds": s} for (k, p), s in path.slack.items()]
-        found = {**as_data(path), "slack": slack, "seconds": path.seconds}
-        print_json({**as_data(ran), "seconds": ran.seconds, "critical_path": found})
+        data = {**as_data(path), "slack": slack, "seconds": path.seconds}
+        print_json({**as_data(ran), "seconds": ran.seconds, "critical_path": data})
         return
     console = out()
     for line in bars_of(ran, console, full=full):
@@ -257,10 +257,10 @@ def why(
 ) -> None:
     """Show where a value came from."""
 
-    async def found(runs: Journal) -> Provenance:
+    async def read_provenance(runs: Journal) -> Provenance:
         return await runs.why(await run_meant(runs, run), place, step=step)
 
-    origin = use(journal, found)
+    origin = use(journal, read_provenance)
     if as_json:
         print_json(as_data(origin))
         return
@@ -327,7 +327,7 @@ def export(
     if to != "-":
         refuse_existing(to, force=force)
 
-    async def written(runs: Journal) -> int:
+    async def write_runs(runs: Journal) -> int:
         chosen = [await run_meant(runs, each) for each in run or ()] or None
         if chosen is None and status == "running":
             chosen = [info.run_id async for info in _runs_that_are(runs, status, graph, thread)]
@@ -335,7 +335,7 @@ def export(
         target = sys.stdout.buffer if to == "-" else to
         return await runs.export(target, chosen, status=status, graph=graph, thread=thread)
 
-    number = use(journal, written)
+    number = use(journal, write_runs)
     if as_json:
         print_json({"path": to, "count": number})
     elif to != "-":
@@ -365,13 +365,13 @@ def load_runs(
     continues it.
     """
     if source != "-" and not Path(source).exists():
-        raise refused(f"there is no file {source}", fix="give what `bae runs export` has written")
+        raise refusal(f"there is no file {source}", fix="give what `bae runs export` has written")
 
-    async def loaded(runs: Journal) -> list[str]:
+    async def load_file(runs: Journal) -> list[str]:
         start = sys.stdin.buffer if source == "-" else source
         return await runs.load(start, existing=existing, unfinished=unfinished)
 
-    ids = use(journal, loaded, new=True)
+    ids = use(journal, load_file, new=True)
     if as_json:
         print_json(ids)
         return
@@ -400,22 +400,22 @@ def save_file(
     stored = stored_run(journal, run)
     listed = list_files(stored)
     beginning = file if file.startswith("sha256:") else f"sha256:{file}"
-    found = [each for each in listed if each.hash.startswith(beginning)]
-    found = found or [each for each in listed if each.name == file]
-    if len(found) != 1:
-        what = "several files" if found else "no file"
-        names = ", ".join(in_one_line(each.about) for each in found or listed)
-        raise refused(
+    matches = [each for each in listed if each.hash.startswith(beginning)]
+    matches = matches or [each for each in listed if each.name == file]
+    if len(matches) != 1:
+        what = "several files" if matches else "no file"
+        names = ", ".join(in_one_line(each.about) for each in matches or listed)
+        raise refusal(
             f"the run {stored.info.run_id} has {what} of that name or hash: {file}",
             fix=f"name one by more of its hash; there are {names}" if names else "there are none",
         )
-    data = stored.files[found[0].hash]
+    data = stored.files[matches[0].hash]
     if to == "-":
         sys.stdout.buffer.write(data)
         return
     refuse_existing(to, force=force)
     Path(to).write_bytes(data)
-    note(f"{to}: {found[0].about}")
+    note(f"{to}: {matches[0].about}")
 
 
 # --- prune, redact ------------------------------------------------------------------------------
@@ -466,30 +466,30 @@ def prune(
     async def old(runs: Journal, *, delete: bool = False) -> list[str]:
         than = time() - older_than
         statuses = sorted({"running" if each == _GONE else each for each in chosen - {"running"}})
-        found = await runs.older(than, cast("list[Stored]", statuses))
+        ids = await runs.older(than, cast("list[Stored]", statuses))
         if _GONE in chosen:  # not those that a process works on
             running = {info.run_id async for info in runs.every_run(status="running")}
             gone = {info.run_id async for info in runs.every_run(status=_GONE)}
-            found = [each for each in found if each not in running - gone]
+            ids = [each for each in ids if each not in running - gone]
         if delete:
-            await runs.delete(found)
+            await runs.delete(ids)
             left = set(await old(runs))  # those that others were forked from
-            found = [each for each in found if each not in left]
-        return found
+            ids = [each for each in ids if each not in left]
+        return ids
 
-    found: list[str] = []
+    ids: list[str] = []
     if dry_run or not (yes or as_json):
-        found = use(journal, old, write=True)
-        if not dry_run and found:
-            _confirm(f"Delete {count(len(found), 'run')}? It cannot be undone.")
+        ids = use(journal, old, write=True)
+        if not dry_run and ids:
+            _confirm(f"Delete {count(len(ids), 'run')}? It cannot be undone.")
     if not dry_run:
-        found = use(journal, partial(old, delete=True), write=True)
+        ids = use(journal, partial(old, delete=True), write=True)
     if as_json:
-        print_json({"runs": found, "deleted": 0 if dry_run else len(found), "dry_run": dry_run})
+        print_json({"runs": ids, "deleted": 0 if dry_run else len(ids), "dry_run": dry_run})
         return
     if dry_run:
-        _print_ids(found)
-    note(f"{count(len(found), 'run')} {'would be ' if dry_run else ''}deleted")
+        _print_ids(ids)
+    note(f"{count(len(ids), 'run')} {'would be ' if dry_run else ''}deleted")
 
 
 @group.command("redact", epilog=examples("bae runs redact 3f2a Person.email"))
@@ -511,13 +511,13 @@ def redact(
     """
     run_id = stored_run(journal, run, write=True).info.run_id
 
-    async def redacted(runs: Journal) -> Redaction:
+    async def redact_run(runs: Journal) -> Redaction:
         return await runs.redact(run_id, *places)
 
     if not (yes or as_json):
         values = ", ".join(map(in_one_line, places))
         _confirm(f"Take {values} out of the run {in_one_line(run_id)}? It cannot be undone.")
-    done = use(journal, redacted, write=True)
+    done = use(journal, redact_run, write=True)
     if as_json:
         print_json(done)
         return

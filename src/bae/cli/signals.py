@@ -58,7 +58,7 @@ class Signals:
                 each: signal.Signals | None = getattr(signal, name, None)
                 # One that is ignored, as by nohup or in the background of a script, stays so.
                 if each is not None and signal.getsignal(each) is not signal.SIG_IGN:
-                    self._before[each] = signal.signal(each, self._caught)
+                    self._before[each] = signal.signal(each, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,19 +82,19 @@ class Signals:
         """Have the first signal call `stop` in the running loop."""
         loop = asyncio.get_running_loop()
 
-        def heed() -> None:
+        def stop_once() -> None:
             if self._stop is soon:  # else it was forgotten, or is for another one
                 stop()
 
         def soon() -> None:
             with suppress(RuntimeError):  # the loop is closed: everything is
-                loop.call_soon_threadsafe(heed)
+                loop.call_soon_threadsafe(stop_once)
 
         self._stop = soon
         if self.code:
             stop()
 
-    def _caught(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         # A plain handler and not one of the loop's: it works while the user's code blocks the loop.
         if self.code:
             self._end_at_once()
@@ -111,8 +111,8 @@ class Signals:
             if os.isatty(2) and os.environ.get("TERM") != "dumb":
                 os.write(2, b"\x1b[?25h")
         with suppress(OSError):  # past the locks of the stream
-            said = without_controls(f"\nended at once\n{self._last_words()}".rstrip())
-            os.write(2, said.encode() + b"\n")
+            message = without_controls(f"\nended at once\n{self._last_words()}".rstrip())
+            os.write(2, message.encode() + b"\n")
         os._exit(self.code)
 
 
@@ -268,8 +268,8 @@ class _ToDisplay(logging.Handler):
         """Print one message."""
         try:
             # What a program is told to write, as it is typed at a terminal.
-            said = re.sub(r'\blm="([^"]+)"', r"--lm \1", record.getMessage())
-            self._display.say(f"note: {said}")
+            message = re.sub(r'\blm="([^"]+)"', r"--lm \1", record.getMessage())
+            self._display.say(f"note: {message}")
         except Exception:  # what every handler of `logging` does with its own failures
             self.handleError(record)
 

@@ -1,5 +1,4 @@
-"""The node that a run begins with, from what the command line says: -i, --set, and questions for
-what is missing where there is a terminal."""
+"""The start node of a run, built from -i, --set, and questions at a terminal for missing fields."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from bae.cli.values import (
     set_example,
     with_read_files,
 )
-from bae.cli.wording import cut, in_one_line
+from bae.cli.wording import cut_text, in_one_line
 from bae.draft import from_answer, validated
 from bae.exceptions import BaeError
 from bae.files import File
@@ -39,34 +38,37 @@ from bae.plan import plan_of
 
 T = TypeVar("T")
 _LONGEST: Final = 60
-"""Characters of a value that an error shows."""
+"""Maximum characters of a value in an error message."""
 
 
 def start_node(
-    cls: type[Node], given: str | None, sets: Sequence[str], *, ask: bool, said: str
+    cls: type[Node], input_text: str | None, sets: Sequence[str], *, ask: bool, command: str
 ) -> Node:
-    """The node of the class `cls` to begin with, of what `start_fields` answers."""
-    return build_node(cls, start_fields(cls, given, sets, ask=ask, said=said))
+    """Build the start node from the fields that `start_fields` returns."""
+    return build_node(cls, start_fields(cls, input_text, sets, ask=ask, command=command))
 
 
 def start_fields(
     cls: type[Node],
-    given: str | None,
+    input_text: str | None,
     sets: Sequence[str],
     *,
     ask: bool,
-    said: str,
+    command: str,
     later: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The fields of a start node as JSON has them. `said` is the command line so far, for examples.
+    """The fields of a start node, as JSON values. `command` is the command line so far, for
+    examples.
 
-    What -i and --set leave open is asked for with `ask`, where there is a terminal: all fields
-    where nothing was given, or else those that have no default. The fields `later` are given by
-    the caller, and no field with a default is asked for beside them.
+    With `ask`, a terminal asks for missing fields: for all fields if neither -i nor --set gives
+    any, otherwise for those without a default. The caller gives the fields in `later`, and then no
+    field with a default is asked for.
     """
-    fields = _read_input(cls, given) if given is not None else {}
-    placed = split_sets(sets, partial(_place_of, cls))
-    for (name, *inner), text in sorted(placed, key=lambda each: len(each[0])):  # objects first
+    fields = _read_input(cls, input_text) if input_text is not None else {}
+    placed = split_sets(sets, partial(_split_place, cls))
+    for (name, *inner), text in sorted(
+        placed, key=lambda each: len(each[0])
+    ):  # an object before the fields inside it
         if inner:
             keys, annotation = _inner_keys(cls, name, inner)
             fields[name] = _with_part(fields.get(name), keys, _json_or_text(text, annotation))
@@ -77,107 +79,109 @@ def start_fields(
     plain = [field for field in plan_of(cls, strict=True).plain if field.name not in fields]
     missing = [field.name for field in plain if field.required and field.name not in later]
     if missing and not (ask and can_ask()):
-        raise _missing(cls, missing, said)
+        raise _missing_fields_error(cls, missing, command)
     if missing:
-        nothing = given is None and not sets and not later
+        nothing = input_text is None and not sets and not later
         fields |= _ask_fields(cls, [each.name for each in plain] if nothing else missing)
     return fields
 
 
 def read_sets(cls: type[Node], sets: Sequence[str]) -> dict[str, Any]:
-    """The fields that each FIELD=VALUE names, and the values as the fields make them."""
-    given = split_sets(sets, partial(_field_of, cls))
+    """The fields that --set names, as validated values."""
+    given = split_sets(sets, partial(_find_field, cls))
     return {name: read_text(cls, name, text).value for name, text in given}
 
 
 def read_text(cls: type[Node], name: str, text: str) -> Typed:
-    """What a text says for a field; an error that names both where it does not fit."""
+    """Read a text as the value of a field. The error names the field and the text."""
     try:
         return read(cls, name, text)
     except UnfitText as misfit:
         hidden = is_secret(cls, name)
         fix = f"give {describe_type(cls.__pydantic_fields__[name].annotation)}"
         fix += "" if hidden else f"; for example {set_example(cls, name)}"
-        raise _unfit(cls, [_fault(name, text, why=str(misfit), hidden=hidden)], fix) from None
+        raise _misfit_error(
+            cls, [_describe_misfit(name, text, why=str(misfit), hidden=hidden)], fix
+        ) from None
 
 
 def split_sets(sets: Sequence[str], find: Callable[[str], T]) -> list[tuple[T, str]]:
-    """What each `--set FIELD=VALUE` names, as `find` has it, and the VALUE. None may be there
-    twice."""
-    found: list[tuple[T, str]] = []
-    for said in sets:
-        name, equals, text = said.partition("=")
+    """Split each `--set FIELD=VALUE` into the target, as `find` returns it, and the VALUE. A target
+    given twice is an error."""
+    targets: list[tuple[T, str]] = []
+    for setting in sets:
+        name, equals, text = setting.partition("=")
         if not equals or not name.strip():
             raise Misuse(
-                f"--set {shlex.quote(said)} has no FIELD=VALUE",
+                f"--set {shlex.quote(setting)} has no FIELD=VALUE",
                 code="bae-start-fields",
                 fix="write it as --set message=hello, or with spaces as --set 'message=good "
                 "morning'",
             )
         place = find(name.strip())
-        if any(place == each for each, _ in found):
+        if any(place == each for each, _ in targets):
             raise Misuse(
                 f"--set gives {name.strip()} twice",
                 code="bae-start-fields",
                 fix="give each field once",
             )
-        found.append((place, text))
-    return found
+        targets.append((place, text))
+    return targets
 
 
 # --- -i -----------------------------------------------------------------------------------------
 
 
-def _read_input(cls: type[Node], given: str) -> dict[str, Any]:
-    """The fields that -i gives. Where the start node has one field to give, its value alone will
-    do, as text too."""
-    text, where = _text_of(given)
+def _read_input(cls: type[Node], input_text: str) -> dict[str, Any]:
+    """The fields that -i gives. If the start node has only one field to give, its bare value is
+    enough, as JSON or text."""
+    text, where = _read_input_text(input_text)
     plain = plan_of(cls, strict=True).plain
     to_give = [field.name for field in plain if field.required] or [each.name for each in plain]
     only = to_give[0] if len(to_give) == 1 else None
     fix = f"give a JSON object with the fields of {cls.__name__}: {', '.join(to_give)}"
     try:
-        said: Any = loads(text)
+        data: Any = loads(text)
     except ValueError as error:
         if only is None or text.lstrip().startswith(("{", "[")):
-            raise _unfit(None, [f"what -i gives{where} is not JSON: {error}"], fix) from None
+            raise _misfit_error(None, [f"what -i gives{where} is not JSON: {error}"], fix) from None
         return {only: text.removesuffix("\n")}
-    if isinstance(said, dict):
-        named = cast(dict[str, Any], said)
-        if only is not None and named and not named.keys() & _names_of(cls).keys():
-            with suppress(UnfitText):  # the one field is an object itself
+    if isinstance(data, dict):
+        named = cast(dict[str, Any], data)
+        if only is not None and named and not named.keys() & _field_names(cls).keys():
+            with suppress(UnfitText):  # the only field is an object itself
                 return {only: read_json(cls, only, named).said}
-        return {_field_of(cls, name): each for name, each in named.items()}
+        return {_find_field(cls, name): each for name, each in named.items()}
     if only is None:
-        raise _unfit(None, [f"what -i gives{where} is no JSON object"], fix)
+        raise _misfit_error(None, [f"what -i gives{where} is no JSON object"], fix)
     try:
-        return {only: read_json(cls, only, said).said}
-    except UnfitText:  # 5 is JSON, and a text for a field that takes text
+        return {only: read_json(cls, only, data).said}
+    except UnfitText:  # 5 is valid JSON, and also a text for a text field
         return {only: read_text(cls, only, text.strip()).said}
 
 
-def _text_of(given: str) -> tuple[str, str]:
-    """The text that -i names, and where it is from."""
+def _read_input_text(input_text: str) -> tuple[str, str]:
+    """The text that -i names, and its origin."""
     try:
-        if given == "-":
+        if input_text == "-":
             return read_stdin(), " on stdin"
-        if given.startswith("@"):
-            return given_files.read_text(given[1:], "utf-8-sig"), f" in {given[1:]}"
+        if input_text.startswith("@"):
+            return given_files.read_text(input_text[1:], "utf-8-sig"), f" in {input_text[1:]}"
     except (OSError, UnicodeDecodeError) as error:
-        raise _unfit(
+        raise _misfit_error(
             None,
-            [f"what -i names cannot be read: {given}"],
+            [f"what -i names cannot be read: {input_text}"],
             "name a file of JSON after the @, as -i @start.json; -i - reads stdin",
             cause=error,
         ) from error
-    return given, ""
+    return input_text, ""
 
 
 # --- --set --------------------------------------------------------------------------------------
 
 
 def _with_part(around: Any, inner: Sequence[str], value: Any) -> dict[str, Any]:
-    """An object with another value at a place inside it."""
+    """A copy of an object with the value at `inner` replaced."""
     changed = dict(cast(Mapping[str, Any], around)) if isinstance(around, Mapping) else {}
     first, *rest = inner
     changed[first] = _with_part(changed.get(first), rest, value) if rest else value
@@ -189,11 +193,13 @@ def _json_or_text(text: str, annotation: Any) -> Any:
         try:
             return next(with_read_files([text], annotation))
         except UnfitText as misfit:
-            raise _unfit(None, [str(misfit)], "name a file that there is after the @") from None
+            raise _misfit_error(
+                None, [str(misfit)], "name a file that there is after the @"
+            ) from None
     try:
         TypeAdapter[Any](annotation).validate_json(text)
         return loads(text)
-    except Exception:  # no JSON, or none that is valid here; the whole field says what is wrong
+    except Exception:  # no JSON, or invalid here: validating the whole field explains why
         return text
 
 
@@ -202,79 +208,79 @@ def _is_file(annotation: Any) -> bool:
     return any(isinstance(each, type) and issubclass(each, File) for each in members)
 
 
-def _place_of(cls: type[Node], said: str) -> list[str]:
-    """The field that `a.b` is in, and the names inside it."""
-    # An alias may have a dot in it.
-    name, *inner = [said] if said in _names_of(cls) else said.split(".")
-    return [_field_of(cls, name), *inner]
+def _split_place(cls: type[Node], place: str) -> list[str]:
+    """The path of `a.b`: the field, then the names inside it."""
+    # A dot may be part of an alias.
+    name, *inner = [place] if place in _field_names(cls) else place.split(".")
+    return [_find_field(cls, name), *inner]
 
 
-def _field_of(cls: type[Node], said: str) -> str:
-    """The name of a field that is meant, by its name or an alias of it."""
-    names = _names_of(cls)
-    if said in names:
-        return names[said]
+def _find_field(cls: type[Node], name: str) -> str:
+    """The name of the field with this name or alias."""
+    names = _field_names(cls)
+    if name in names:
+        return names[name]
     if cls.model_config.get("extra") == "allow":
-        return said
-    raise _unknown_field(cls.__name__, said, list(cls.__pydantic_fields__))
+        return name
+    raise _unknown_field_error(cls.__name__, name, list(cls.__pydantic_fields__))
 
 
 def _inner_keys(cls: type[Node], name: str, inner: Sequence[str]) -> tuple[list[str], Any]:
-    """What JSON calls the fields of models inside a field of a node, and the type of the last."""
+    """The JSON keys of the nested fields, and the type of the innermost field."""
     annotation: Any = cls.__pydantic_fields__[name].annotation
     keys: list[str] = []
     for part in inner:
         members = [each for each in union_members(annotation) if isinstance(each, type)]
         models = [each for each in members if issubclass(each, BaseModel)]
-        model = next((each for each in models if part in _names_of(each)), None)
+        model = next((each for each in models if part in _field_names(each)), None)
         if model is None and models:
             known = [field for each in models for field in each.__pydantic_fields__]
-            raise _unknown_field(models[0].__name__, part, known)
+            raise _unknown_field_error(models[0].__name__, part, known)
         if model is None:
             annotation = Any
         else:
-            field = _names_of(model)[part]
+            field = _field_names(model)[part]
             annotation = model.__pydantic_fields__[field].annotation
             config = model.model_config
             if not (config.get("populate_by_name") or config.get("validate_by_name")):
-                # Aliases come first, and are what JSON calls it.
-                part = next(alias for alias, name in _names_of(model).items() if name == field)
+                # Aliases come first, since JSON uses them.
+                part = next(alias for alias, name in _field_names(model).items() if name == field)
         keys.append(part)
     return keys, annotation
 
 
-def _names_of(cls: type[BaseModel]) -> dict[str, str]:
-    """What fields may be called, aliases first, and their names."""
-    found: dict[str, str] = {}
+def _field_names(cls: type[BaseModel]) -> dict[str, str]:
+    """Every name and alias of the fields, aliases first, with the name of the field."""
+    names: dict[str, str] = {}
     for name, info in cls.__pydantic_fields__.items():
         several: list[Any] = getattr(info.validation_alias, "choices", [])
         for alias in (info.validation_alias, *several, info.alias):
             if isinstance(alias, str):
-                found.setdefault(alias, name)
-    return found | {name: name for name in cls.__pydantic_fields__}
+                names.setdefault(alias, name)
+    return names | {name: name for name in cls.__pydantic_fields__}
 
 
 # --- the node -----------------------------------------------------------------------------------
 
 
 def _ask_fields(cls: type[Node], names: Sequence[str]) -> dict[str, Any]:
-    """What is answered when fields are asked for."""
-    found: dict[str, Any] = {}
+    """Ask for the fields at the terminal, and return the answers."""
+    answers: dict[str, Any] = {}
     name = ""
     try:
         for name in names:
             typed = ask_field(cls, name)
             if typed is not None:
-                found[name] = typed.said
+                answers[name] = typed.said
     except EOFError:
         err().print()
         what = f"{cls.__name__}.{name} was not given"
-        raise _unfit(None, [what], "answer it, or give it with --set") from None
-    return found
+        raise _misfit_error(None, [what], "answer it, or give it with --set") from None
+    return answers
 
 
 def build_node(cls: type[Node], fields: dict[str, Any]) -> Node:
-    """The node of fields that are JSON. A class with a constructor of its own gets it called."""
+    """Build a node from JSON fields. If the class has its own constructor, it is called."""
     names = frozenset(fields)
     try:
         if cls.__init__ is Node.__init__:
@@ -284,57 +290,57 @@ def build_node(cls: type[Node], fields: dict[str, Any]) -> Node:
         wrong: list[str] = []
         for each in error.errors(include_url=False):
             place = [str(part) for part in each["loc"]]
-            # The whole node is no value to show.
+            # Do not show the whole node as a value.
             shown = (each.get("input"),) if place else ()
             hidden = any(n in cls.__pydantic_fields__ and is_secret(cls, n) for n in place[:1])
-            wrong.append(_fault(".".join(place), *shown, why=each["msg"], hidden=hidden))
-        raise _unfit(cls, wrong) from None
+            wrong.append(_describe_misfit(".".join(place), *shown, why=each["msg"], hidden=hidden))
+        raise _misfit_error(cls, wrong) from None
 
 
 # --- errors -------------------------------------------------------------------------------------
 
 
-def _unfit(
+def _misfit_error(
     cls: type[Node] | None,
     wrong: list[str],
     fix: str = "give values that the fields take: JSON, or text where that does not fit",
     cause: BaseException | None = None,
 ) -> BaeError:
-    said = "\n  ".join(wrong)
+    message = "\n  ".join(wrong)
     if cls is not None:
-        said = f"{cls.__name__} cannot be made of what was given\n  {said}"
-    return BaeError(said, code="bae-start-fields", fix=fix, cause=cause)
+        message = f"{cls.__name__} cannot be made of what was given\n  {message}"
+    return BaeError(message, code="bae-start-fields", fix=fix, cause=cause)
 
 
-def _fault(place: str, *value: Any, why: str, hidden: bool) -> str:
-    """A line about one value that does not fit."""
+def _describe_misfit(place: str, *value: Any, why: str, hidden: bool) -> str:
+    """One line about a value that does not fit."""
     if not value:
         return f"{place}: {why}" if place else why
     shown = json.dumps(value[0], ensure_ascii=False, default=repr)
-    shown = "the value" if hidden else cut(in_one_line(shown), _LONGEST)
+    shown = "the value" if hidden else cut_text(in_one_line(shown), _LONGEST)
     return f"{place}: {shown} does not fit: {why}"
 
 
-def _unknown_field(owner: str, said: str, known: list[str]) -> BaeError:
-    near = get_close_matches(said, known, n=1, cutoff=0.5)
+def _unknown_field_error(owner: str, name: str, known: list[str]) -> BaeError:
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
     meant = f"did you mean {near[0]}? " if near else ""
     has = f"{'Its fields are' if near else 'give one of its fields:'} {', '.join(known)}"
     has = has if known else "leave it out: it has no fields"
-    return _unfit(None, [f"{owner} has no field {said}"], f"{meant}{has}")
+    return _misfit_error(None, [f"{owner} has no field {name}"], f"{meant}{has}")
 
 
-def _missing(cls: type[Node], missing: list[str], said: str) -> BaeError:
-    """The error about fields that were not given, with the command line that does."""
+def _missing_fields_error(cls: type[Node], missing: list[str], command: str) -> BaeError:
+    """The error about missing fields. Its fix is the command line with them."""
     listed: list[str] = []
     for name in missing:
         info = cls.__pydantic_fields__[name]
         about = f" ({info.description})" if info.description else ""
         listed.append(f"{name}: {describe_type(info.annotation)}{about}")
     secret = [name for name in missing if is_secret(cls, name)]
-    fix = " ".join([said, *(set_example(cls, name) for name in missing if name not in secret)])
+    fix = " ".join([command, *(set_example(cls, name) for name in missing if name not in secret)])
     if secret:
         fix += (
             f" -i @FILE  (a file of JSON with {', '.join(secret)}: the shell keeps what is typed)"
         )
     what = f"{cls.__name__} needs {', '.join(missing)}, and there is no terminal to ask at"
-    return _unfit(None, [what, *listed], fix)
+    return _misfit_error(None, [what, *listed], fix)

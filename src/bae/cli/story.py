@@ -13,7 +13,7 @@ from rich.text import Text
 from bae.cli.outcome import short_id
 from bae.cli.printing import Column, out, print_table
 from bae.cli.timeline import ITEMS, NODES
-from bae.cli.wording import WITHHELD, count, cut, in_one_line, spent
+from bae.cli.wording import WITHHELD, count, cut_text, describe_spending, in_one_line
 from bae.files import with_placeholders
 from bae.journal.node_codec import is_node
 from bae.journal.provenance import JudgedAnswer, MadeCall, Provenance, ToolRound, long, when
@@ -127,8 +127,8 @@ def node_lines(told: RunReport, *, full: bool, width: int | None) -> Iterator[Te
             yield from _node(node, indent, room)
     if len(shown) < len(told.graphs):
         left_out = len(told.graphs) - len(shown)
-        said = f"{left_out} more graph{'' if left_out == 1 else 's'} inside"
-        yield Text(f"\n  … {said}: --full shows them", style="dim")
+        text = f"{left_out} more graph{'' if left_out == 1 else 's'} inside"
+        yield Text(f"\n  … {text}: --full shows them", style="dim")
 
 
 def outcome_lines(told: RunReport) -> Iterator[Text]:
@@ -140,8 +140,8 @@ def outcome_lines(told: RunReport) -> Iterator[Text]:
         case "waiting":
             for gate in info.waiting:
                 answered = " (answered)" if gate.answered else ""
-                said = f"waits at {gate.address}: {gate.question}{answered}"
-                yield Text(in_one_line(said), style="yellow")
+                text = f"waits at {gate.address}: {gate.question}{answered}"
+                yield Text(in_one_line(text), style="yellow")
         case "failed":
             yield Text(f"failed: {in_one_line(info.error)}", style="red")
         case "running":
@@ -152,7 +152,7 @@ def outcome_lines(told: RunReport) -> Iterator[Text]:
 
 def describe_usage(usage: Usage) -> str:
     """What LM calls used."""
-    parts = [count(usage.calls, "LM call"), *spent(usage)]
+    parts = [count(usage.calls, "LM call"), *describe_spending(usage)]
     parts += ["cost unknown"] if usage.cost is None else []
     return ", ".join([*parts, *usage.models])
 
@@ -227,12 +227,12 @@ def _call(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Text]:
     errors = "; ".join(call.errors)
     if call.verdict == "restarted":
         again = f"{call.model} was asked after" if call.model else "sent again"
-        said = f"{call.by}, {again}: {errors}"
+        message = f"{call.by}, {again}: {errors}"
     else:
-        said = f"{call.by}, answer {call.number}: {call.verdict}"
-        said += f" by {call.model}" if full and call.model else ""
-        said += f": {errors if full else cut(errors, _CUT)}" if errors else ""
-    yield Text(f"{indent}{in_one_line(said)}", style="" if call.verdict == "valid" else "yellow")
+        message = f"{call.by}, answer {call.number}: {call.verdict}"
+        message += f" by {call.model}" if full and call.model else ""
+        message += f": {errors if full else cut_text(errors, _CUT)}" if errors else ""
+    yield Text(f"{indent}{in_one_line(message)}", style="" if call.verdict == "valid" else "yellow")
     if full and call.verdict != "restarted":
         thinking = [("thinking", call.thinking)] if call.thinking else []
         for title, text in (("asked", call.asked), *thinking, ("answer", call.answer)):
@@ -256,9 +256,9 @@ def _call_line(call: MadeCall, indent: str, room: int) -> Text:
     took += f"   as {call.reused}" if call.reused else ""
     took += f"   {call.person} by a person" if call.person else ""
     line, left = Text(indent), (room or _CUT) - len(indent) - len(took) - 4
-    line.append(cut(in_one_line(call.text), max(left // 2, _LEAST)), style="cyan")
+    line.append(cut_text(in_one_line(call.text), max(left // 2, _LEAST)), style="cyan")
     style = "" if call.state == "done" else "yellow"
-    outcome = cut(in_one_line(_outcome(call)), max(left - line.cell_len, _LEAST))
+    outcome = cut_text(in_one_line(_outcome(call)), max(left - line.cell_len, _LEAST))
     return line.append(" -> ").append(outcome, style=style).append(took, style="dim")
 
 
@@ -298,9 +298,9 @@ def _round(made: ToolRound, indent: str) -> Iterator[Text]:
 def _field(field: Provenance, start: str, room: int | None) -> Text:
     source, value = in_one_line(_source(field)), in_one_line(_value(field))
     if room is not None:
-        source = cut(source, _CUT)
+        source = cut_text(source, _CUT)
         left = _CUT if room == 0 else room - len(start) - (len(source) + 6 if source else 0)
-        value = cut(value, max(left, _LEAST))
+        value = cut_text(value, max(left, _LEAST))
     line = Text(start).append(value)
     if source:
         style = {"failed": "red", "waiting": "yellow"}.get(field.state, "cyan")
@@ -336,6 +336,6 @@ def _value(field: Provenance) -> str:
         return ", ".join(dict.fromkeys(call.name for call in field.calls))
     if field.kept != "value":
         return {"live": "(live)", "withheld": WITHHELD}.get(field.kept, "")
-    said = f"{field.value['type']} " if is_node(field.value) else ""
+    type_prefix = f"{field.value['type']} " if is_node(field.value) else ""
     shown: Any = field.value["fields"] if is_node(field.value) else field.value
-    return said + json.dumps(with_placeholders(shown), ensure_ascii=False)
+    return type_prefix + json.dumps(with_placeholders(shown), ensure_ascii=False)

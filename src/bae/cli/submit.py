@@ -67,7 +67,7 @@ def submit(
     seconds = 0.0 if delay is None else parse_duration(delay)
     graph = load_proved(module)
     example = shlex.join(["bae", "submit", *([module] if module else [])])
-    start = start_node(graph.start, given, sets or (), ask=not no_ask, said=example)
+    start = start_node(graph.start, given, sets or (), ask=not no_ask, command=example)
     dispatcher = engine_of(engine, address, namespace, task_queue)
     file = file_to_write(journal)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from bae.cli import exits, team_review, team_run, team_steer, team_tasks
-from bae.cli.exits import Misuse, refused
+from bae.cli.exits import Misuse, refusal
 from bae.cli.later import call_later
 from bae.cli.options import AsJSON, LMName, NoAsk, examples
 from bae.cli.team_project import (
@@ -226,9 +226,9 @@ async def _init(
     place = root / within
     problems = await asyncio.to_thread(find_command_problems, command, place, report, project.setup)
     if problems:
-        raise refused("\n".join(problems), fix="name a test command with --test")
+        raise refusal("\n".join(problems), fix="name a test command with --test")
     if problems := await asyncio.to_thread(find_setup_problems, project.setup, place):
-        raise refused("\n".join(problems), fix="name a setup command with --setup")
+        raise refusal("\n".join(problems), fix="name a setup command with --setup")
     if repository is None:
         repository = await Repository.create(path)
         note(f"made a git repository in {directory}")
@@ -296,7 +296,7 @@ async def _ask_test_command(detected: Detected, asks: bool) -> tuple[str, ...]:
     if detected.test_command:
         note(detected.questions[0])
         return detected.test_command
-    raise refused(
+    raise refusal(
         f"the test command of this project is not known. {detected.questions[0]}",
         fix="name it: bae team init --test COMMAND, and --report junit:PATH for a program that "
         "writes a JUnit file",
@@ -414,7 +414,7 @@ async def _find_goal(goal: str | None, file: str | None, journal: Journal) -> st
     if goal is not None or file is not None:
         text = goal if goal is not None else read_file(file or "")
         if not text.strip():
-            raise refused("the goal is empty", fix="say what is to be built")
+            raise refusal("the goal is empty", fix="say what is to be built")
         return text.strip()
     waiting = await open_goals(journal)
     if not waiting:

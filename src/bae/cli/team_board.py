@@ -20,7 +20,7 @@ from rich.text import Text
 from bae.cli.live.drawing import UNICODE, Signs, signs_for
 from bae.cli.live.screen import Redrawn, can_redraw
 from bae.cli.team_output import ORDER, counts_text, spent_text
-from bae.cli.wording import in_one_line, took
+from bae.cli.wording import describe_duration, in_one_line
 from bae.journal import subscribe
 from bae.tasks import finish_despite_cancel
 from bae.team.budgets import Spent, read_spent
@@ -292,7 +292,7 @@ class Board:
                 yield f"{worker}  ", "dim"
             yield tests, ""
             if heard:
-                age = took(max(0.0, now - heard.at))
+                age = describe_duration(max(0.0, now - heard.at))
                 yield f"{f'{age} ago: ' if age else ''}{heard.text}", "dim"
         elif task.status is _S.STAGED:
             yield f"in {task.feature_branch}  ", ""
@@ -343,7 +343,7 @@ class Board:
         """A line that nothing in it can leave, cut where the terminal ends."""
         text = Text(no_wrap=True, overflow="ellipsis" if self.signs is UNICODE else "crop")
         for part, style in parts:
-            text.append(self.signs.said(in_one_line(part)), style or None)
+            text.append(self.signs.writable(in_one_line(part)), style or None)
         return text
 
     def _mark(self, status: TaskStatus, now: float) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from bae.cli.printing import err, out, print_hanging
-from bae.cli.wording import cost, count, cut, in_lines, in_one_line
+from bae.cli.wording import cost, count, cut_text, in_lines, in_one_line
 from bae.team.models import TaskStatus, headline
 from bae.usage import Usage
 
@@ -246,7 +246,7 @@ def print_task(
         if attempt.report is not None:
             facts.append(count(len(attempt.report.cases), "test"))
         shown = "; ".join(each for each in facts if each)
-        shown += f"\n{cut(attempt.failure, 2_000)}" if attempt.failure else ""
+        shown += f"\n{cut_text(attempt.failure, 2_000)}" if attempt.failure else ""
         print_fields({f"attempt {attempt.number}": shown})
     for review in reviews:
         lines = [f"{review.commit[:12]}: {review.headline}"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 import typer
 
 from bae import given_files
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.later import call_later
 from bae.cli.options import examples
 from bae.exceptions import BaeError
@@ -173,17 +173,17 @@ async def open_team(folder: Path | None = None) -> AsyncGenerator[Team]:
     fix = "bae team init"
     if find_work_tree(here) is None:
         await Repository.refuse_bare(here)
-        raise refused(f"{here} is not in a git work tree", fix)
+        raise refusal(f"{here} is not in a git work tree", fix)
     repository = await Repository.open(here)
     path = store_path(repository.root)
     if not path.exists():
-        raise refused(f"{repository.root} has no team yet", fix)
+        raise refusal(f"{repository.root} has no team yet", fix)
     async with await Store.open(path) as store:
         for project in await store.projects():
             if project.root == str(repository.root):
                 yield Team(store, project, repository)
                 return
-        raise refused(f"{path} has no project for {repository.root}", fix)
+        raise refusal(f"{path} has no project for {repository.root}", fix)
 
 
 def with_settings(
@@ -216,7 +216,7 @@ def find_folder(root: Path, named: str) -> str:
     """The folder of a repository that a person names, by its path from the root."""
     path = (root / named).resolve()
     if not path.is_relative_to(root) or not path.is_dir():
-        raise refused(
+        raise refusal(
             f"there is no folder {named} in {root}",
             fix="name a folder by its path from the root of the repository",
         )
@@ -253,7 +253,7 @@ def load_workers(team: Team, named: str | None) -> Sequence[str]:
     if named is not None:
         inside = Path(named).resolve().is_relative_to(team.project.root)
         if named.endswith(".py") and inside:
-            raise refused(
+            raise refusal(
                 f"{named} is in the repository, where the team may change it: it would run outside "
                 "the sandbox",
                 fix="keep the file elsewhere, or install it as a module",
@@ -261,7 +261,7 @@ def load_workers(team: Team, named: str | None) -> Sequence[str]:
         try:
             load_module(named)
         except Exception as error:  # whatever the code of the workers raises
-            raise refused(f"the workers of {named} cannot be imported", None, error) from error
+            raise refusal(f"the workers of {named} cannot be imported", None, error) from error
     return worker_kinds()
 
 
@@ -331,7 +331,7 @@ def read_file(path: str) -> str:
     try:
         return read_stdin() if path == "-" else given_files.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise refused(f"{path} cannot be read", "give a text file", error) from error
+        raise refusal(f"{path} cannot be read", "give a text file", error) from error
 
 
 def split_command(command: str | None) -> tuple[str, ...]:
@@ -339,4 +339,4 @@ def split_command(command: str | None) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(command or ""))
     except ValueError as error:
-        raise refused(f"{command!r} is no command: {error}", "close its quotes") from error
+        raise refusal(f"{command!r} is no command: {error}", "close its quotes") from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.later import call_later
 from bae.cli.options import AsJSON
 from bae.cli.team_project import OneTask, Team, team_command
@@ -142,16 +142,23 @@ def _print_entry(entry: LogEntry, *, full: bool) -> None:
 
     from rich.text import Text
 
-    from bae.cli.wording import cost, cut, in_lines, in_one_line, spent, took
+    from bae.cli.wording import (
+        cost,
+        cut_text,
+        describe_duration,
+        describe_spending,
+        in_lines,
+        in_one_line,
+    )
 
     label, style = _LABELS[entry.kind]
     line = Text(strftime("%H:%M:%S  ", localtime(entry.at)), style="dim")
     line.append(f"{label:<12}", style=style if entry.ok else "yellow")
-    facts = [entry.text if full else cut(in_one_line(entry.text), _LONGEST)]
+    facts = [entry.text if full else cut_text(in_one_line(entry.text), _LONGEST)]
     if entry.usage is not None:
         unknown = [cost(entry.usage)] if entry.usage.cost is None else []
-        facts = [*entry.usage.models, *spent(entry.usage), *unknown, *facts]
-    facts += [took(entry.seconds)]
+        facts = [*entry.usage.models, *describe_spending(entry.usage), *unknown, *facts]
+    facts += [describe_duration(entry.seconds)]
     line.append(in_one_line(", ".join(filter(None, facts))), style="not dim")
     print_hanging(out(), line, _INDENT)
     if full and entry.detail.strip() not in ("", entry.text):
@@ -246,7 +253,7 @@ def _write_file(path: str, text: str) -> None:
     try:
         Path(path).write_bytes(text.encode("utf-8", "surrogateescape"))
     except OSError as error:
-        raise refused(f"{path} cannot be written", "name another file", error) from error
+        raise refusal(f"{path} cannot be written", "name another file", error) from error
 
 
 @team_command(group, "bae team clean --dry-run", "bae team clean")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from bae.cli import exits
-from bae.cli.exits import Misuse, refused
+from bae.cli.exits import Misuse, refusal
 from bae.cli.later import call_later
 from bae.cli.options import AsJSON, LMName, Quiet, budget_of
 from bae.cli.team_project import (
@@ -288,16 +288,16 @@ async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
 
     problems = await asyncio.to_thread(find_problems, team.project)
     if problems:
-        raise refused("\n".join(problems), fix="bae team init --test COMMAND")
+        raise refusal("\n".join(problems), fix="bae team init --test COMMAND")
     tasks = await team.tasks()
     if not tasks:
-        raise refused("there are no tasks", fix="bae team plan 'WHAT TO BUILD'")
+        raise refusal("there are no tasks", fix="bae team plan 'WHAT TO BUILD'")
     waiting = sum(not task.approved for task in tasks)
     if waiting == len(tasks):
-        raise refused("no task is approved yet", fix="bae team tasks approve")
+        raise refusal("no task is approved yet", fix="bae team tasks approve")
     branch = team.project.branch
     if await team.repository.current_branch() == branch and not team.project.update_checkout:
-        raise refused(
+        raise refusal(
             f"your checkout is on {branch}, which the team moves",
             fix="switch to another branch, or have your files moved too with --update-checkout",
         )

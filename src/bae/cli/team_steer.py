@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.later import call_later
 from bae.cli.options import AsJSON
 from bae.cli.team_project import (
@@ -164,9 +164,9 @@ async def answer(
         waiting = [each for each in waiting if question in (str(each.id), keys[each.task_id])]
     if not waiting:
         missing = f"there is no open question {question or ''}".rstrip()
-        raise refused(missing, fix="bae team blockers --all")
+        raise refusal(missing, fix="bae team blockers --all")
     if text is None and not can_ask():
-        raise refused("there is no answer", fix="bae team answer QUESTION 'ANSWER'")
+        raise refusal("there is no answer", fix="bae team answer QUESTION 'ANSWER'")
     running = await team.is_running()
     for each in waiting[: 1 if text is not None else None]:
         given = read_text(text) if text is not None else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from bae.cli.exits import Misuse, refused
+from bae.cli.exits import Misuse, refusal
 from bae.cli.later import call_later
 from bae.cli.options import AsJSON, examples
 from bae.cli.team_project import (
@@ -344,7 +344,7 @@ def _read_tasks(text: str, source: str) -> list[dict[str, Any]]:
     try:
         return TypeAdapter(list[dict[str, Any]]).validate_json(text)
     except ValidationError as error:
-        raise refused(f"{source} is no list of tasks", 'write [{"title": …}, …]', error) from error
+        raise refusal(f"{source} is no list of tasks", 'write [{"title": …}, …]', error) from error
 
 
 def _check_task(values: dict[str, Any]) -> PlannedTask:

@@ -84,7 +84,7 @@ def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iter
     scale = _Scale(timeline, max(8, width - right - room - 2))
     begin, end = "0 s", long(timeline.seconds)
     axis = f"{begin}{' ' * max(1, scale.columns - len(begin) - len(end))}{end}"
-    labels = [Text(), *(Text(said, "bold" if w.kind == "node" else "") for said, w in rows)]
+    labels = [Text(), *(Text(name, "bold" if w.kind == "node" else "") for name, w in rows)]
     bars = [Text(axis, "dim"), *(_bar(work, scale, pen) for _, work in rows)]
     for index, (line, bar) in enumerate(zip(labels, bars, strict=True)):
         line.truncate(room, overflow="ellipsis" if pen.more == "…" else "crop")
@@ -136,12 +136,12 @@ class _Scale:
             self._column(life.end, index) + 1 for index, life in enumerate(lives[:-1]) if self._wide
         }
 
-    def covered(self, spans: Sequence[Span]) -> set[int]:
+    def columns_of(self, spans: Sequence[Span]) -> set[int]:
         """The columns of some spans; each has one at least."""
-        found: set[int] = set()
+        columns: set[int] = set()
         for span in spans:
-            found.update(range(self._place(span.start), self._place(span.end) + 1))
-        return found
+            columns.update(range(self._place(span.start), self._place(span.end) + 1))
+        return columns
 
     def _place(self, at: float) -> int:
         life = sum(start <= at for start in self._starts) - 1
@@ -154,7 +154,7 @@ class _Scale:
 
 
 def _bar(work: TimelineEntry, scale: _Scale, pen: Pen) -> Text:
-    covered = scale.covered(work.spans)
+    covered = scale.columns_of(work.spans)
     sign = pen.node if work.kind == "node" else pen.work
     role = _ENTRIES.get(work.kind) or kind_named(work.kind).style
     style = "red" if work.outcome == "failed" else _STYLES[role]
@@ -177,7 +177,7 @@ def _legend(rows: Sequence[BarRow], scale: _Scale, pen: Pen) -> Iterator[str]:
     if len(scale.gaps) > _GAPS:
         lengths = f"{len(scale.gaps)} times, {long(sum(scale.gaps))} in all"
     yield f"{pen.gap} no process worked on it: {lengths}"
-    if any(scale.gap_columns & scale.covered(w.spans) for _, w in rows if w.waits):
+    if any(scale.gap_columns & scale.columns_of(w.spans) for _, w in rows if w.waits):
         yield f"{pen.wait} a person was waited for"
 
 

@@ -1,5 +1,5 @@
-"""Values of fields, typed and printed. What is typed for a field becomes a value of it: JSON where
-the field takes that, and else the text as it is. `--set`, gates and questions are read with it."""
+"""Field values, parsed from text and printed. A text is JSON if the field accepts it, otherwise
+plain text. `--set`, gates and questions share these rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rich.text import Text
 
 from bae.approvals import Approval, Interruption
 from bae.assignable import type_name, union_members
-from bae.cli.wording import WITHHELD, call_text, cut, in_lines, in_one_line, result_text
+from bae.cli.wording import WITHHELD, call_text, cut_text, in_lines, in_one_line, result_text
 from bae.draft import validated
 from bae.exceptions import describe
 from bae.file_proof import holds_file
@@ -37,51 +37,51 @@ _YES_OR_NO: Final = {"y": True, "yes": True, "n": False, "no": False}
 
 
 class UnfitText(Exception):
-    """What was typed is no value of the field; the message says why."""
+    """The text is not a value of the field; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """What was typed: `said` as JSON has it, and the `value` that the field makes of that."""
+    """A parsed text: the JSON value, and the validated `value` of the field."""
 
     said: Any
     value: Any
 
     def given_to(self, cls: type[Node], name: str) -> Any:
-        """What to hand on where it is validated once more: as it was said, where the field takes
-        that outside of JSON too."""
+        """The value to pass to code that validates it again: the JSON value, if the field accepts
+        it outside of JSON too."""
         try:
             validated(cls, {name: self.said})
-        except Exception:  # validators may raise anything; what was made of it did fit
+        except Exception:  # validators may raise anything; the validated value fits
             return self.value
         return self.said
 
 
 def read(cls: type[Node], name: str, text: str) -> Typed:
-    """What `text` says for the field `name`. Raises `UnfitText`."""
+    """Parse a text for a field. Raises `UnfitText`."""
     why = UnfitText("it is no value of the field")
     annotation = cls.__pydantic_fields__[name].annotation
     readings = _readings(text, annotation)
     if "@" in text and holds_file(cls, name):
         readings = with_read_files(readings, annotation)
-    for said in readings:
+    for reading in readings:
         try:
-            return read_json(cls, name, said)
+            return read_json(cls, name, reading)
         except UnfitText as misfit:
             why = misfit
     raise why
 
 
-def read_json(cls: type[Node], name: str, said: Any) -> Typed:
-    """A value of JSON for the field `name`. Raises `UnfitText`."""
+def read_json(cls: type[Node], name: str, data: Any) -> Typed:
+    """Validate a JSON value for a field. Raises `UnfitText`."""
     try:
-        return Typed(said, validated(cls, {name: said}, said=frozenset({name}))[name])
-    except Exception as error:  # validators may raise anything, at what they do not expect
+        return Typed(data, validated(cls, {name: data}, said=frozenset({name}))[name])
+    except Exception as error:  # validators may raise anything
         raise UnfitText(_reason(error, name)) from error
 
 
 def loads(text: str) -> Any:
-    """What JSON says. Raises ValueError where it is no JSON."""
+    """Parse JSON. Raises ValueError."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -89,17 +89,17 @@ def loads(text: str) -> Any:
 
 
 def with_read_files(readings: Iterable[Any], annotation: Any) -> Iterator[Any]:
-    """What was typed for a field with images or documents: `@PATH` is the file of that path, alone
-    or in a list. Raises `UnfitText` if a file cannot be read."""
+    """Replace `@PATH` by the file of that path, in a text or a list, for a field of images or
+    documents. Raises `UnfitText` if a file cannot be read."""
     origins = [get_origin(each) for each in union_members(annotation)]
-    for said in readings:
-        read = with_paths_read(said, read_file_at)
-        is_one = isinstance(said, str) and read is not said
+    for reading in readings:
+        read = with_paths_read(reading, read_file_at)
+        is_one = isinstance(reading, str) and read is not reading
         yield [read] if is_one and list in origins else read
 
 
 def read_file_at(path: str) -> File:
-    """The image or document in a file. Raises `UnfitText`."""
+    """Read an image or document. Raises `UnfitText`."""
     try:
         return file_of(read_file(path, MAX_BYTES), Path(path).name)
     except OSError as error:
@@ -109,15 +109,15 @@ def read_file_at(path: str) -> File:
 
 
 def _readings(text: str, annotation: Any) -> Iterator[Any]:
-    """What a text may mean, the likeliest first. Words that are offered are taken in any case."""
+    """The possible values of a text, the most likely first. Offered words match in any case."""
     word = text.strip().lower()
     if is_yes_or_no(annotation) and word in _YES_OR_NO:
-        yield _YES_OR_NO[word]  # a strict field takes no text
+        yield _YES_OR_NO[word]  # a strict field accepts no text
     with suppress(ValueError):
         yield loads(text)
     yield text
     yield from (each for each in choices_of(annotation) if each.lower() == word)
-    # The name of a member comes last: it may be the value of another.
+    # Names of enum members come last, since the name of one member may be the value of another.
     for member in _members(annotation):
         if member.name.lower() == word:
             yield to_jsonable_python(member.value)
@@ -127,55 +127,55 @@ def _readings(text: str, annotation: Any) -> Iterator[Any]:
 def _reason(error: Exception, name: str) -> str:
     if not isinstance(error, ValidationError):
         return describe(error)
-    said: list[str] = []
+    reasons: list[str] = []
     for each in error.errors(include_url=False):
         place = [str(part) for part in each["loc"]]
         if place[:1] == [name]:
             place = place[1:]
-        said.append(f"{'.'.join(place)}: {each['msg']}" if place else each["msg"])
-    return "; ".join(said)
+        reasons.append(f"{'.'.join(place)}: {each['msg']}" if place else each["msg"])
+    return "; ".join(reasons)
 
 
 # --- what a field takes -------------------------------------------------------------------------
 
 
 def is_secret(cls: type[Node], name: str) -> bool:
-    """Whether a field, or what is typed for it, is not to be shown. In a run, that counts copies of
-    secrets too."""
+    """Whether a field and texts typed for it must stay hidden. During a run, copies of secrets
+    count too."""
     veil = veil_of(cls)
     return name in secret_fields(cls) or (veil is not None and name in veil.masked)
 
 
 def is_yes_or_no(annotation: Any) -> bool:
-    """Whether a field is true or false, or perhaps nothing."""
+    """Whether a field is a bool, or an optional bool."""
     return {each for each in union_members(annotation) if each is not NoneType} == {bool}
 
 
 def choices_of(annotation: Any) -> list[str]:
-    """What may be typed where only a few values are allowed: those of a Literal or an Enum."""
-    found: list[str] = []
+    """The allowed texts of a Literal or an Enum."""
+    choices: list[str] = []
     for member in union_members(annotation):
         if get_origin(member) is Literal:
-            found.extend(spell_value(value) for value in get_args(member))
+            choices.extend(spell_value(value) for value in get_args(member))
         elif isinstance(member, type) and issubclass(member, Enum):
-            found.extend(spell_value(each) for each in member)
+            choices.extend(spell_value(each) for each in member)
         elif member is not NoneType:
             return []
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(choices))
 
 
 def _members(annotation: Any) -> list[Enum]:
-    """The members of the enums that a field takes."""
-    found: list[Enum] = []
+    """The members of the enums in a type."""
+    members: list[Enum] = []
     for kind in union_members(annotation):
         if isinstance(kind, type) and issubclass(kind, Enum):
-            found.extend(kind)
-    return found
+            members.extend(kind)
+    return members
 
 
 def describe_type(annotation: Any, *, in_thread: bool = False) -> str:
-    """What may be typed, in a few words: `yes or no`, `red | blue`, `1 (LOW) | 2 (HIGH)`, `int`.
-    `in_thread` says that an approval may hold for a thread."""
+    """The accepted texts in a few words: `yes or no`, `red | blue`, `1 (LOW) | 2 (HIGH)`, `int`.
+    With `in_thread`, an approval may also hold for the thread."""
     if is_yes_or_no(annotation):
         return "yes or no"
     if annotation is Approval:
@@ -204,8 +204,8 @@ def describe_type(annotation: Any, *, in_thread: bool = False) -> str:
 
 
 def answer_field(gate: OpenGate) -> tuple[type[Node], str]:
-    """The class and the field that the answer to a gate is read and validated with: of a question
-    about a tool call, a class of its own."""
+    """The class and the field that validate the answer to a gate. A question about a tool call has
+    a class for its answers."""
     if not gate.parameter:
         return gate.node_type, gate.field_name
     return create_model("Answer", __base__=_Answer, answer=(gate.type, ...)), "answer"
@@ -216,15 +216,15 @@ class _Answer(Node):
 
 
 def spell_value(value: Any) -> str:
-    """A value of a Literal, or a member of an Enum, as it is typed."""
+    """The text to type for a value of a Literal or a member of an Enum."""
     if isinstance(value, Enum):
         value = value.value
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def example_of(cls: type[Node], name: str) -> str | None:
-    """Something that could be typed for a field, and would be taken where that can be found. For a
-    secret there is nothing: a command is copied as it is, and the shell keeps it."""
+    """An example value for a field, valid if one can be found. None for a secret: people copy
+    examples, and the shell keeps them."""
     if is_secret(cls, name):
         return None
     annotation: Any = cls.__pydantic_fields__[name].annotation
@@ -244,7 +244,7 @@ def example_of(cls: type[Node], name: str) -> str | None:
 
 
 def set_example(cls: type[Node], name: str) -> str:
-    """A `--set` that could be typed for a field."""
+    """An example `--set` for a field."""
     return f"--set {shlex.quote(f'{name}={example_of(cls, name) or _TEXT}')}"
 
 
@@ -254,7 +254,7 @@ def _sample(cls: type[Node], name: str) -> str:
     try:
         schema = cls.model_json_schema(by_alias=False)
         made: Any = sample({**schema["properties"][name], "$defs": schema.get("$defs", {})})
-    except Exception:  # no JSON schema, or nothing that is known to fit it
+    except Exception:  # there is no JSON schema, or no sample for it
         return _TEXT
     text = made if isinstance(made, str) else json.dumps(made, ensure_ascii=False)
     return text if len(text) <= _LONGEST_EXAMPLE else _TEXT
@@ -262,15 +262,15 @@ def _sample(cls: type[Node], name: str) -> str:
 
 _LONGEST_EXAMPLE: Final = 400
 _CALL: Final = 100
-"""Characters of a tool call, and of what it has come to."""
+"""Maximum characters of a tool call and of its result."""
 
 
-# --- a node as it is printed ---------------------------------------------------------------------
+# --- printing a node ------------------------------------------------------------------------------
 
 
 def print_node(node: Node, console: Console, copies: Copies | None = None) -> None:
-    """Print a node: its class as a title, the fields below. At a terminal they are set out in
-    columns and wrapped; elsewhere a line stays a line. `copies` are those of `Graph.hidden`."""
+    """Print a node: its class as a title, its fields below. A terminal gets wrapped columns; a file
+    or pipe gets one line for each value. `copies` is `Graph.hidden`."""
     fields = with_placeholders(_with_short_calls(node, fields_of(node, copies)))
     if not console.is_terminal:
         lines = [type(node).__name__, *_plain(fields, "  ")]
@@ -282,8 +282,8 @@ def print_node(node: Node, console: Console, copies: Copies | None = None) -> No
 
 
 def fields_of(node: Node, copies: Copies | None = None) -> dict[str, Any]:
-    """The fields of a node as JSON has them, secrets withheld: those that the types tell of, their
-    `copies`, and fields with `repr=False` of whatever else is in a value."""
+    """The fields of a node as JSON values, without secrets: fields declared secret, their `copies`,
+    and nested fields with `repr=False`."""
     cls = type(node)
     hidden = {*secret_fields(cls), *hidden_fields(cls), *(copies or {}).get(cls, ())}
     held = {**node.__dict__, **(node.__pydantic_extra__ or {})}
@@ -293,7 +293,7 @@ def fields_of(node: Node, copies: Copies | None = None) -> dict[str, Any]:
         shown: dict[str, Any] = node.model_dump(
             mode="json", exclude=hidden | within, fallback=repr, warnings=False
         )
-    except Exception:  # a serializer of the user's: the values as they are will do
+    except Exception:  # a serializer in user code failed: use the values as they are
         shown = {n: each for n, each in held.items() if n not in hidden | within}
     values = shown | {n: cleaned[n] for n in within} | dict.fromkeys(hidden, WITHHELD)
     order = dict.fromkeys((*cls.__pydantic_fields__, *held, *shown))
@@ -301,7 +301,7 @@ def fields_of(node: Node, copies: Copies | None = None) -> dict[str, Any]:
 
 
 def _with_short_calls(node: BaseModel, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a node, with a line for each tool call, those of nodes inside it included."""
+    """The fields of a node, with each tool call as one line, in nested nodes too."""
     for name, value in node.__dict__.items():
         calls, shown = cast("list[Any]", value), fields.get(name)
         is_calls = isinstance(value, list) and all(isinstance(each, ToolCall) for each in calls)
@@ -314,15 +314,15 @@ def _with_short_calls(node: BaseModel, fields: dict[str, Any]) -> dict[str, Any]
 
 def _describe_call(call: dict[str, Any]) -> str:
     error = call["error"]
-    came_to = result_text(call["result"]) if error is None else f"error: {cut(error, _CALL)}"
+    came_to = result_text(call["result"]) if error is None else f"error: {cut_text(error, _CALL)}"
     return f"{call_text(call['name'], call['arguments'], _CALL)} -> {came_to}"
 
 
 def _jsonable(value: Any) -> Any:
-    """A value as JSON has it; one that it cannot have, as it writes itself."""
+    """A value as JSON, or its text if JSON has no form for it."""
     try:
         return to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
-    except Exception:  # a serializer of the user's, which may raise anything
+    except Exception:  # a serializer in user code may raise anything
         return repr(value)
 
 
@@ -332,7 +332,7 @@ def _plain(fields: Mapping[str, Any], before: str) -> Iterator[str]:
 
 
 def _entry(start: str, value: Any, below: str) -> Iterator[str]:
-    """The lines of one value, the first one after what it is called."""
+    """The lines of one value; the first line begins with its label."""
     if isinstance(value, dict) and value:
         yield start
         yield from _plain(cast("dict[str, Any]", value), below)
@@ -377,7 +377,7 @@ def _cell(value: Any) -> Any:
 
 
 def _plain_value(value: Any) -> str:
-    """A value without parts, as it is read."""
+    """A value without parts, as text for people."""
     if isinstance(value, str):
         return value
     if value is None or isinstance(value, bool):

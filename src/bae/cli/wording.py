@@ -31,7 +31,7 @@ def in_one_line(text: str) -> str:
     of characters are spelled out, as `\\x1b`; the ends of lines and other gaps are spaces."""
     if text.isprintable():
         return text
-    return "".join(each if _is_safe(each) else _spelled(each) for each in text)
+    return "".join(each if _is_safe(each) else _spell(each) for each in text)
 
 
 def in_lines(text: str, below: int = 0) -> str:
@@ -46,17 +46,17 @@ def without_controls(text: str) -> str:
     """The text as it is, with what a terminal would obey spelled out; the ends of lines stay."""
     if text.isprintable():
         return text
-    return "".join(each if each == "\n" or _is_safe(each) else _spelled(each) for each in text)
+    return "".join(each if each == "\n" or _is_safe(each) else _spell(each) for each in text)
 
 
 def in_json(value: Any, *, ascii_only: bool = False) -> str:
     """JSON with the characters as they are, but for those that a terminal would obey or that are
     halves: JSON has a way to spell these."""
-    said = json.dumps(value, indent=2, ensure_ascii=ascii_only)
-    return _NOT_PLAIN.sub(lambda found: _in_json(found[0]), said)
+    text = json.dumps(value, indent=2, ensure_ascii=ascii_only)
+    return _NOT_PLAIN.sub(lambda match: _in_json(match[0]), text)
 
 
-def cut(text: str, longest: int) -> str:
+def cut_text(text: str, longest: int) -> str:
     """A text of at most so many characters."""
     return text if len(text) <= longest else f"{text[: max(0, longest - 1)]}…"
 
@@ -65,7 +65,7 @@ def _is_safe(char: str) -> bool:
     return char.isprintable() or char in _JOINERS
 
 
-def _spelled(char: str) -> str:
+def _spell(char: str) -> str:
     return " " if char.isspace() else repr(char)[1:-1]
 
 
@@ -95,13 +95,13 @@ def text_of(value: Any, longest: int = LONGEST) -> str:
     shown without its name, as its fields."""
     try:
         if isinstance(value, BaseModel) and type(value).__repr__ is BaseModel.__repr__:
-            said = _join(_write_fields(value, _DEEPEST), " ")
+            text = _join(_write_fields(value, _DEEPEST), " ")
         else:
-            said = _write(value, _DEEPEST)
+            text = _write(value, _DEEPEST)
     except Exception:  # whatever a class does when it is looked at
-        said = f"<{type(value).__name__}>"
+        text = f"<{type(value).__name__}>"
     # The end of a URL may be further on, so that it is cut afterwards.
-    return cut(in_one_line(remove_passwords(said[: 4 * LONGEST])), longest)
+    return cut_text(in_one_line(remove_passwords(text[: 4 * LONGEST])), longest)
 
 
 def inline_text_of(value: Any) -> str:
@@ -154,17 +154,17 @@ def _write_fields(model: BaseModel, depth: int) -> Iterator[str]:
 
 def _join(parts: Iterable[str], between: str) -> str:
     """As many parts as can be shown: the rest is not even looked at."""
-    found: list[str] = []
+    shown: list[str] = []
     length = 0
     for part in parts:
-        found.append(part)
+        shown.append(part)
         length += len(part)
         if length > 4 * LONGEST:
             break
-    return between.join(found)
+    return between.join(shown)
 
 
-def took(seconds: float) -> str:
+def describe_duration(seconds: float) -> str:
     """How long something takes, as `0.4 s` or `2 min 05 s`; nothing where it is no time at all."""
     if seconds < 0.005:
         return ""
@@ -199,7 +199,7 @@ def cost(usage: Usage) -> str:
     return f"${usage.cost:.6f}"[:9] if usage.cost < 0.0001 else f"${usage.cost:.4f}"
 
 
-def spent(usage: Usage) -> list[str]:
+def describe_spending(usage: Usage) -> list[str]:
     """Tokens and cost of a few calls, as far as there is something to say."""
     tokens = [count(usage.tokens, "token")] if usage.tokens else []
     return [*tokens, *([cost(usage)] if usage.cost else [])]
@@ -211,10 +211,10 @@ def size_of(value: Any) -> str:
         size = len(value) if isinstance(value, str) else len(json.dumps(value, default=str))
     except ValueError:  # it holds itself
         return ""
-    said = f"{size / 1000:,.1f} KB" if size >= 1000 else f"{size} B"
+    text = f"{size / 1000:,.1f} KB" if size >= 1000 else f"{size} B"
     if isinstance(value, list):
-        return f"{count(len(cast('list[Any]', value)), 'item')}, {said}"
-    return said
+        return f"{count(len(cast('list[Any]', value)), 'item')}, {text}"
+    return text
 
 
 def call_text(name: str, arguments: Mapping[str, Any], longest: int = LONGEST) -> str:
@@ -222,19 +222,19 @@ def call_text(name: str, arguments: Mapping[str, Any], longest: int = LONGEST) -
     beginning is shown."""
     each = max(12, longest // max(1, len(arguments)))
     given = _join((f"{key}={text_of(value, each)}" for key, value in arguments.items()), ", ")
-    return cut(in_one_line(f"{name}({given})"), longest)
+    return cut_text(in_one_line(f"{name}({given})"), longest)
 
 
 def result_text(value: Any, longest: int = 60) -> str:
     """The result of a tool, or the beginning of it and how large it is."""
     value = with_placeholders(value)
-    said = text_of(value, longest + 1)
-    return said if len(said) <= longest else f"{cut(said, longest)} ({size_of(value)})"
+    text = text_of(value, longest + 1)
+    return text if len(text) <= longest else f"{cut_text(text, longest)} ({size_of(value)})"
 
 
 def summary_of(nodes: int, seconds: float, usage: Usage) -> str:
     """A run in one line: `3 nodes in 4.3 s · 2 LM calls · 1,204 tokens · $0.0041`."""
-    parts = [f"{count(nodes, 'node')} in {took(seconds) or '0 s'}"]
+    parts = [f"{count(nodes, 'node')} in {describe_duration(seconds) or '0 s'}"]
     if usage.calls:
         parts.append(count(usage.calls, "LM call"))
     if usage.tokens:
@@ -248,16 +248,16 @@ def summary_of(nodes: int, seconds: float, usage: Usage) -> str:
 def line_of(error: BaseException) -> str:
     """An error in one line: what happened, and the causes as far as they add something."""
     try:
-        said = error.message if isinstance(error, BaeError) else describe(error)
+        line = error.message if isinstance(error, BaeError) else describe(error)
         cause = error.cause if isinstance(error, BaeError) else None
         while cause is not None and not isinstance(cause, ValidationError):
             text = cause.message if isinstance(cause, BaeError) else describe(cause)
             name = type(cause).__name__
-            if said.endswith(name):  # "… raised TimeoutError"
-                said += text.removeprefix(name)
-            elif text not in said:
-                said += f": {text}"
+            if line.endswith(name):  # "… raised TimeoutError"
+                line += text.removeprefix(name)
+            elif text not in line:
+                line += f": {text}"
             cause = cause.cause if isinstance(cause, BaeError) else None
     except Exception:  # whatever it does when it is written out
-        said = type(error).__name__
-    return in_one_line(said[:1000])
+        line = type(error).__name__
+    return in_one_line(line[:1000])

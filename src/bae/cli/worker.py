@@ -18,7 +18,7 @@ from bae.cli.engine import (
     engine_of,
     load_worker_graphs,
 )
-from bae.cli.exits import refused
+from bae.cli.exits import refusal
 from bae.cli.journals import file_to_write, open_to_write
 from bae.cli.lm import make_lm
 from bae.cli.options import (
@@ -125,7 +125,7 @@ def worker(
         try:
             asyncio.run(work(signals))
         except ExceptionGroup as group:
-            raise refused(f"the worker has stopped: {group.exceptions[0]}", cause=group) from group
+            raise refusal(f"the worker has stopped: {group.exceptions[0]}", cause=group) from group
     if signals.code == exits.INTERRUPTED:
         raise typer.Exit(exits.DONE)
 

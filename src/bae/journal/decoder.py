@@ -635,7 +635,7 @@ class LineReader:
         return OpenGate(question, cls, place.field, annotation, path=place.path, step=place.step)
 
 
-_AS_STORED: Final = ("json", "asked", "said", "called", "source", "usage", "run")
+_AS_STORED: Final = ("json", "asked", "said", "echo", "called", "source", "usage", "run")
 """The roles whose data a record has unchanged."""
 
 

@@ -407,6 +407,13 @@ class Encoder:
         elif value:
             data[name] = value
 
+    @_writes({}, "echo")
+    def _write_echo(self, record: records.RoundMade, name: str, data: Json) -> None:
+        """What a backend needs back after calls. It may have the model's thinking. An answer
+        without calls is sent back from its text, so its echo is not stored."""
+        if record.calls or record.ran or self._thinking:
+            self._write_said(record, name, data)
+
     def _error(self, error: BaseException) -> Json:
         name, code, place = type(error).__name__, None, ""
         if isinstance(error, BaeError):

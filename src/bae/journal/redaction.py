@@ -38,7 +38,7 @@ _WITH_TEXTS: Final = _kinds("attempt")
 _ANSWERS: Final = _kinds("answer")
 _RECALLED: Final = _kinds("recalled")
 _GATES: Final = _kinds("gate")
-_SPOKEN: Final = ("asked", "said", "called", "tools", "calls")
+_SPOKEN: Final = ("asked", "said", "echo", "called", "tools", "calls")
 _CONVERSATIONS: Final = {
     kind.__name__: [n for n, role in kind.stored.items() if role.name in _SPOKEN]
     for kind in kinds_with(*_SPOKEN)

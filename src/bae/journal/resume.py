@@ -216,6 +216,33 @@ async def fork(
             fix=f"give thread={stored.info.thread!r}, or none; graph.thread(…).fork({thread!r}) "
             "makes a new thread with copies of turns",
         )
+    line, files = await fork_line(graph, stored, at, journal, changed)
+    new_id = urandom(12).hex() if new_id is None else new_id
+    check_names(new_id, graph.name)
+    if thread is not None:
+        check_thread(thread)
+    upto = line.n
+    if files.keys() <= stored.files.keys():
+        await journal.fork(run_id, new_id, upto, [line], thread=thread)
+    else:  # with a new file, which a fork that shares lines cannot add
+        if not keeps_files(journal):
+            raise without_files(journal)
+        info = fork_info(stored.info, new_id, [line], thread)
+        lines = (*stored.lines[:upto], line)
+        new = StoredRun(info, stored.shape, lines, {}, {**stored.files, **files})
+        await journal.create(new, claim=False)
+    return new_id
+
+
+async def fork_line(
+    graph: Graph[Any, Any],
+    stored: StoredRun,
+    at: int,
+    journal: Journal,
+    changed: Mapping[str, Any],
+) -> tuple[Line, dict[str, bytes]]:
+    """The line with which a fork of a run begins, and the files of its node."""
+    run_id = stored.info.run_id
     whole = ("StepStarted", "RunForked")
     steps = {each.step: each.n for each in stored.lines if not each.path and each.kind in whole}
     if at not in steps:
@@ -237,22 +264,9 @@ async def fork(
     forked = RunForked(time(), "", at, run_id, node, tuple(changed))
     with collected() as found:
         data = encoder_for(graph, journal).encode(forked)
-    new_id = urandom(12).hex() if new_id is None else new_id
-    check_names(new_id, graph.name)
-    if thread is not None:
-        check_thread(thread)
     line = Line(upto, "RunForked", forked.at, "", at, data)
     files = {each.hash: each.data for each in found.values() if isinstance(each, File)}
-    if files.keys() <= stored.files.keys():
-        await journal.fork(run_id, new_id, upto, [line], thread=thread)
-    else:  # with a new file, which a fork that shares lines cannot add
-        if not keeps_files(journal):
-            raise without_files(journal)
-        info = fork_info(stored.info, new_id, [line], thread)
-        lines = (*stored.lines[:upto], line)
-        new = StoredRun(info, stored.shape, lines, {}, {**stored.files, **files})
-        await journal.create(new, claim=False)
-    return new_id
+    return line, files
 
 
 async def result_of(

@@ -26,7 +26,7 @@ Schema = dict[str, Any]
 
 def fill_schema(cls: type[Node], names: tuple[str, ...]) -> Schema:
     """The schema of an answer that fills these fields of a node."""
-    schema = _without_hidden_defaults(_Asked().generate(fields_schema(cls, names)), cls)
+    schema = without_hidden_defaults(_Asked().generate(fields_schema(cls, names)), cls)
     return {**schema, "title": cls.__name__, "additionalProperties": False}
 
 
@@ -44,7 +44,7 @@ def choice_schema(options: Mapping[str, tuple[type[Node], tuple[str, ...]] | Non
         branch: Schema = {"choice": {"type": "string", "const": name}}
         if name in filled:
             fields = made[cast(Any, (name, "validation"))]
-            fields = _without_hidden_defaults(fields, filled[name][0])
+            fields = without_hidden_defaults(fields, filled[name][0])
             branch["fields"] = {**fields, "title": name, "additionalProperties": False}
         branches.append(_object(branch))
     schema = {**_object({"answer": {"anyOf": branches}}), "title": "Choice"}
@@ -75,6 +75,7 @@ def write_out(schema: Schema, most: int = 1_000_000) -> Schema:
             return part
         made = changed(cast(Schema, part), write)
         made.pop("title", None)
+        made.pop("discriminator", None)  # it would name definitions that are written out
         name = name_in(str(made["$ref"])) if "$ref" in made else ""
         if not name or name in recursive or name not in definitions:
             return made
@@ -104,7 +105,7 @@ def _object(properties: Schema) -> Schema:
     }
 
 
-def _without_hidden_defaults(schema: Schema, cls: type) -> Schema:
+def without_hidden_defaults(schema: Schema, cls: type) -> Schema:
     """The schema of a class without the defaults of fields with `repr=False`."""
     hidden = hidden_fields(cls)
     if not hidden or "properties" not in schema:
@@ -165,7 +166,7 @@ class _Asked(GenerateJsonSchema):
     def _noted(self, schema: Schema, cls: type | None) -> Schema:
         if cls is not None and cls.__doc__:
             self._documented.add(inspect.cleandoc(cls.__doc__))
-        return schema if cls is None else _without_hidden_defaults(schema, cls)
+        return schema if cls is None else without_hidden_defaults(schema, cls)
 
     def encode_default(self, dft: Any) -> Any:
         return super().encode_default(without_hidden_parts(dft, MASK))

@@ -21,7 +21,7 @@ from bae.markers import OpenGate
 from bae.plan import plan_of
 from bae.serve.endpoints import ApiCall, CutAt, Endpoint, Form, Number, get_row
 from bae.serve.files import find_named_files
-from bae.serve.problems import InputFault, Refused, refusal_of, wrong_input
+from bae.serve.problems import InputFault, Refused, not_resumed, refusal_of, wrong_input
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.starts import answer_schema
 from bae.serve.views import SHORT, GatePage, GateView, Value, size_of, take_page, value_of
@@ -112,12 +112,14 @@ async def store_answer(call: ApiCall) -> Graph[Any, Any]:
 
 async def resume_answered(call: ApiCall, graph: Graph[Any, Any]) -> None:
     """Resume a run after an answer."""
+    run_id = call.path["run"]
     try:
-        await call.api.owner.resume(graph, call.path["run"])
+        await call.api.owner.resume(graph, run_id)
     except BaeError as error:
         # The owner of the run takes the answer, or this server when it recovers the run.
-        if error.code not in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
-            raise
+        if error.code in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
+            return
+        raise not_resumed(error, "the answer is stored", run_id) or error from error
     except Refused:
         pass  # the answer is stored, and the run is recovered when there is room
 

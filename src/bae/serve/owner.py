@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 RECOVER: Final = 10.0
 """Seconds between two searches for runs that can continue: queued, interrupted, or past a
 deadline."""
+_TAKEN: Final = ("bae-run-owned", "bae-run-taken", "bae-run-ended", "bae-thread-busy")
+"""Errors for runs that have an owner, or whose turn comes later."""
 _OF_THE_STORE: Final = ("bae-journal-failed", "bae-journal-full", "bae-journal-locked")
 """Errors of the store and not of the run, after which the run is tried again."""
 _log = logging.getLogger("bae")
@@ -48,8 +50,8 @@ class RunOwner:
         self._graphs, self._journal, self._lm = graphs, journal, lm
         self._max_iters, self._at_once = max_iters, at_once
         self._tasks: dict[str, asyncio.Task[Any]] = {}
-        self._refused: set[str] = set()
-        """Runs that could not be recovered, and need a person."""
+        self._left: set[str] = set()
+        """Runs that are not recovered here: they could not be, or a person resumes them."""
         self._open = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.texts = LiveTexts()
@@ -144,7 +146,20 @@ class RunOwner:
         """Resume a run, unless it is in progress here. Returns when the run has begun."""
         async with self.alone(run_id):
             if run_id not in self._tasks:
+                self._left.discard(run_id)
                 await self._resume(graph, run_id, given)
+
+    @contextmanager
+    def leaving(self, run_id: str) -> Generator[None]:
+        """Do not recover the run that is made inside the block: a person resumes it."""
+        is_new = run_id not in self._left
+        self._left.add(run_id)
+        try:
+            yield
+        except BaseException:
+            if is_new:
+                self._left.discard(run_id)
+            raise
 
     async def _resume(
         self, graph: Graph[Any, Any], run_id: str, given: Mapping[str, Any] | None
@@ -233,14 +248,14 @@ class RunOwner:
             await asyncio.sleep(RECOVER)
 
     async def _recover_run(self, graph: Graph[Any, Any], run_id: str) -> None:
-        if run_id in self._refused:
+        if run_id in self._left:
             return
         try:
             await self.resume(graph, run_id)
         except BaeError as error:
-            if error.code not in ("bae-run-owned", "bae-run-taken", "bae-run-ended"):
+            if error.code not in _TAKEN:
                 if error.code not in _OF_THE_STORE:
-                    self._refused.add(run_id)
+                    self._left.add(run_id)
                 _log.warning("the run %s is not recovered: %s", run_id, error.message)
         except Refused:
             return

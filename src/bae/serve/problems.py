@@ -150,17 +150,36 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
         errors = [InputFault(loc=[*before], msg=error.message)]
     # An error of the journal names its file, so only the log has it.
     is_inner = status >= 500 and isinstance(error, JournalError)
+    fix = _FIXES.get(error.code) or error.fix or ""
+    if isinstance(error, JournalError) and error.places:
+        given = ", ".join(f'"{place}": …' for place in error.places)
+        fix = f'give them again: POST /runs/R/resume with {{"given": {{{given}}}}}'
     return Refused(
         status,
         error.code,
         "the runs cannot be read or written: the log of the server says why"
         if is_inner
         else error.message,
-        "" if is_inner else _FIXES.get(error.code) or error.fix or "",
+        "" if is_inner else fix,
         run_id=run_id or "",
         place=".".join(str(part) for part in errors[0].loc) if errors and before else "",
         errors=errors,
         headers=headers,
+    )
+
+
+def not_resumed(error: BaeError, stored: str, run_id: str) -> Refused | None:
+    """The refusal for a request that was `stored`, but whose run could not be resumed. None for an
+    error of the server."""
+    refused = refusal_of(error)
+    if refused is None or refused.status >= 500:
+        return None
+    return Refused(
+        409,
+        refused.body.type,
+        f"{stored}, but the run does not continue: {refused.body.detail}",
+        refused.body.fix or "",
+        run_id=run_id,
     )
 
 

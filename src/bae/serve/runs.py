@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from os import urandom
 from typing import Annotated, Any, Final, Literal
 
@@ -15,7 +16,7 @@ from bae.files import visible
 from bae.graph import Graph
 from bae.history import History
 from bae.journal.decoder import read_history
-from bae.journal.resume import result_of
+from bae.journal.resume import fork_line, result_of
 from bae.journal.run_checks import check_names, check_thread
 from bae.journal.run_writer import encoder_for
 from bae.journal.stored_runs import RunInfo, StoredRun
@@ -27,7 +28,7 @@ from bae.serve.endpoints import ApiCall, Endpoint, Form, NoBody, Number, get_row
 from bae.serve.failures import FailureNotes, FailureView, failure_of
 from bae.serve.files import find_named_files
 from bae.serve.graphs import starts_of
-from bae.serve.problems import Refused, refusal_of
+from bae.serve.problems import Refused, not_resumed, refusal_of
 from bae.serve.run_rows import preview_of
 from bae.serve.threads import thread_of
 from bae.serve.views import BudgetView, RunRow, UsageView, budget_view, row_of, usage_of
@@ -101,8 +102,9 @@ class ResumeBody(Form):
 
 class ForkBody(Form):
     """A fork: a new run that repeats the run up to the step `at`, with other values for the fields
-    in `changed`. With `go_on` it continues at once. With the `thread` of the run it replaces the
-    turn, to try again or with another text."""
+    in `changed`. With `go_on` it continues at once. Otherwise it continues when it is resumed, or
+    when another server finds it. With the `thread` of the run it replaces the turn, to try again
+    or with another text."""
 
     at: Number
     changed: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -213,8 +215,9 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
     if body.thread is not None:
         await thread_of(call, body.thread)
     new_id, status = body.run_id or urandom(12).hex(), 201
+    left = nullcontext() if body.go_on else api.owner.leaving(new_id)
     try:
-        with visible(await find_named_files(call, body.changed)):
+        with left, visible(await find_named_files(call, body.changed)):
             await graph.fork(
                 run_id,
                 at=body.at,
@@ -226,29 +229,41 @@ async def fork_run(call: ApiCall) -> tuple[int, RunDetails]:
     except JournalError as error:
         old = await _existing(call, new_id) if error.code == "bae-run-exists" else None
         if old is None:
-            part = _PARTS.get(error.code, "changed")
-            raise refusal_of(error, "body", part) or error from error
-        if not _is_fork(old, run_id, body):
+            raise _fork_refusal(error) or error from error
+        if not await _is_fork(call, graph, old):
             raise _id_taken(new_id) from error
         status = 200
     if body.go_on and status == 201:
-        await api.owner.resume(graph, new_id)
+        try:
+            await api.owner.resume(graph, new_id)
+        except JournalError as error:
+            raise not_resumed(error, f"the fork {new_id} is stored", new_id) or error from error
     return status, await view_run(call, new_id)
+
+
+def _fork_refusal(error: JournalError) -> Refused | None:
+    refused = refusal_of(error, "body", _PARTS.get(error.code, "changed"))
+    if refused is not None and error.places:
+        names = ", ".join(f'"{place.rpartition(".")[2]}": …' for place in error.places)
+        refused.body.fix = f'give them again: {{"changed": {{{names}}}}}'
+    return refused
 
 
 _PARTS: Final = {"bae-fork-step": "at", "bae-fork-thread": "thread"}
 """The part of the body that is wrong, by the code of an error."""
 
 
-def _is_fork(stored: StoredRun, parent: str, body: ForkBody) -> bool:
+async def _is_fork(call: ApiCall, graph: Graph[Any, Any], old: StoredRun) -> bool:
     """Whether a run is the requested fork."""
-    forked = next((each for each in reversed(stored.lines) if each.kind == "RunForked"), None)
-    if forked is None or stored.info.thread != body.thread or forked.step != body.at:
+    body, journal, parent = call.body, call.api.journal, call.path["run"]
+    forked = next((each for each in reversed(old.lines) if each.kind == "RunForked"), None)
+    if forked is None or old.info.thread != body.thread or old.info.parent != parent:
         return False
-    data = from_json(forked.data)
-    fields = data.get("node", {}).get("fields", {})
-    same = all(name in fields and fields[name] == value for name, value in body.changed.items())
-    return data.get("parent") == parent and {*data["changed"]} == {*body.changed} and same
+    stored = await journal.read(parent)
+    with visible(await find_named_files(call, body.changed)):
+        line, _ = await fork_line(graph, stored, body.at, journal, body.changed)
+    new, first = from_json(line.data), from_json(forked.data)
+    return forked.step == body.at and all(new[key] == first[key] for key in ("node", "changed"))
 
 
 async def delete_run(call: ApiCall) -> Response:

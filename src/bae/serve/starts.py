@@ -12,8 +12,10 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from bae.hints import NOWHERE
+from bae.prompts.schemas import without_hidden_defaults
 from bae.prompts.values import shown_fields
-from bae.serve.problems import input_refusal
+from bae.secrets import MASK, secret_fields, without_hidden_parts
+from bae.serve.problems import input_refusal, wrong_input
 from bae.tool_plan import plan_tool
 from bae.tools import Tool
 
@@ -31,9 +33,12 @@ class Starts:
 
     def node(self, given: Any) -> Node:
         """The start node with these fields. Raises `Refused`."""
+        if not isinstance(given, dict):
+            start = self.graph.start.__name__
+            fix = 'send an object with its fields: {"start": {…}}'
+            raise wrong_input(["body", "start"], f"it is no object with the fields of {start}", fix)
         try:
-            named = cast("dict[str, Any]", given) if isinstance(given, dict) else {"": given}
-            fields = self._plan.validate(named)
+            fields = self._plan.validate(cast("dict[str, Any]", given))
             return self.graph.start(**fields)
         except ValidationError as error:
             raise input_refusal(error, "body", "start") from error
@@ -45,11 +50,18 @@ class Starts:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the fields of the start, with their defaults, for forms."""
+        """The JSON schema of the fields of the start, with their defaults, for forms. A default
+        that holds a secret is left out."""
         start = self.graph.start
         schema: dict[str, Any] = {**self._plan.spec.schema, "title": start.__name__}
-        shown, properties = shown_fields(start), {**schema.get("properties", {})}
-        for name in properties.keys() & shown:
+        hidden = secret_fields(start).keys()
+        properties: dict[str, Any] = {
+            name: {key: each for key, each in part.items() if key != "default"}
+            if name in hidden
+            else part
+            for name, part in schema.get("properties", {}).items()
+        }
+        for name in (properties.keys() & shown_fields(start)) - hidden:
             default = start.model_fields[name].get_default()
             with suppress(ValueError):  # JSON has no such type
                 if default is not None and default is not PydanticUndefined:
@@ -64,13 +76,23 @@ class Starts:
 
 
 class _Lenient(GenerateJsonSchema):
-    """Describes types that JSON cannot express as any value: such values are not sent either."""
+    """Describes types that JSON cannot express as any value: such values are not sent either. No
+    default shows a secret."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
         return {}
 
     def emit_warning(self, kind: Any, detail: str) -> None:
         return None
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:
+        return without_hidden_defaults(super().model_schema(schema), schema["cls"])
+
+    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+        return without_hidden_defaults(super().dataclass_schema(schema), schema["cls"])
+
+    def encode_default(self, dft: Any) -> Any:
+        return super().encode_default(without_hidden_parts(dft, MASK))
 
 
 def end_schema(cls: type[Node]) -> dict[str, Any]:

@@ -144,8 +144,8 @@ class Budgets:
         """The LM with its calls charged to the budgets of a task."""
         return Reserved(lm, self, task)
 
-    async def reserve(self, task: Task, backend: Policy, prompt: Prompt) -> int:
-        """Reserve the highest cost of a call, and return the number to `settle`. If calls in
+    async def reserve(self, task: Task, backend: Policy, prompt: Prompt) -> ReservedCall:
+        """Reserve the highest cost of a call, and return the reservation to `settle`. If calls in
         progress hold the rest of a budget, wait for them, unless this call is inside one of them.
         Raises BudgetError if the call does not fit."""
         asked = estimate_tokens(prompt)
@@ -165,19 +165,37 @@ class Budgets:
             reserved = await self.store.write(lambda db: self._reserve(db, task, needed))
             if isinstance(reserved, int):
                 self._in_progress += 1
-                return reserved
-            if _is_inside.get() or (not self._in_progress and not settled.is_set()):
+                return ReservedCall(self, task, needed, [reserved])
+            if _call_in_progress.get() or (not self._in_progress and not settled.is_set()):
                 self.refused[task.id], error = reserved
                 raise error
             await settled.wait()
 
-    async def settle(self, reservation: int, used: Usage | None) -> None:
+    async def reserve_round(self, call: ReservedCall) -> None:
+        """Reserve one more request of a call in progress, whose usage is known at its end. Raises
+        BudgetError if the request does not fit."""
+
+        def reserve(db: sa.Connection) -> int | tuple[BudgetScope, BudgetError]:
+            made = sa.update(tables.spending).filter_by(id=call.numbers[-1])
+            db.execute(made.values(tokens=0, cost=0.0))
+            return self._reserve(db, call.task, call.needed)
+
+        reserved = await self.store.write(reserve)
+        if not isinstance(reserved, int):
+            self.refused[call.task.id], error = reserved
+            raise error
+        call.numbers.append(reserved)
+
+    async def settle(self, call: ReservedCall, used: Usage | None) -> None:
         """Replace a reservation by the usage of the call. With None the usage is unknown, and the
         reservation counts. A call that was never sent costs nothing."""
+        reservation, *rounds = call.numbers
 
         def settle(db: sa.Connection) -> None:
             if used is None:
                 return
+            for number in rounds:
+                db.execute(sa.delete(tables.spending).filter_by(id=number))
             if not used.calls:
                 db.execute(sa.delete(tables.spending).filter_by(id=reservation))
                 return
@@ -270,8 +288,32 @@ class Budgets:
         return tables.insert(db, tables.spending, **about, tokens=needed.tokens, **cost)
 
 
-_is_inside: ContextVar[bool] = ContextVar("bae_team_call", default=False)
-"""Whether this code runs inside a call, as of an LM that wraps another."""
+@dataclass(slots=True)
+class ReservedCall:
+    """A call in progress, with what is reserved for it in the budgets of a task."""
+
+    budgets: Budgets
+    task: Task
+    needed: Spent
+    """The highest cost of a request."""
+    numbers: list[int]
+    """The stored reservations: one for each request."""
+    rounds: int = 0
+    """How many rounds of a conversation have begun in it."""
+
+
+_call_in_progress: ContextVar[ReservedCall | None] = ContextVar("bae_team_call", default=None)
+"""The call that this code runs inside of, as of an LM that wraps another."""
+
+
+async def reserve_round() -> None:
+    """Reserve the next request of an LM that is asked once for a whole conversation, as a
+    `ScriptedLM`. Other LMs reserve each request when they are asked. Raises BudgetError if the
+    request does not fit."""
+    if (call := _call_in_progress.get()) is not None:
+        call.rounds += 1
+        if call.rounds > 1:
+            await call.budgets.reserve_round(call)
 
 
 class Reserved(Policy):
@@ -279,13 +321,13 @@ class Reserved(Policy):
 
     def __init__(self, lm: LM | str, budgets: Budgets, task: Task) -> None:
         super().__init__(lm)
-        self.budgets = budgets
+        self.team_budgets = budgets
         self.task = task
 
     async def answer(self, prompt: Prompt) -> Answer:
         """Ask the inner LM, if the budgets have enough left."""
-        reservation = await self.budgets.reserve(self.task, self, prompt)
-        inside = _is_inside.set(True)
+        call = await self.team_budgets.reserve(self.task, self, prompt)
+        inside = _call_in_progress.set(call)
         used: Usage | None = None
         reported: list[Usage] = []
         try:
@@ -301,8 +343,8 @@ class Reserved(Policy):
             used = None if unknown else Usage.total(reported)
             raise
         finally:
-            _is_inside.reset(inside)
-            await self.budgets.settle(reservation, used)
+            _call_in_progress.reset(inside)
+            await self.team_budgets.settle(call, used)
 
     def _estimate_usage(self, prompt: Prompt, answer: Answer, reported: Iterable[Usage]) -> Usage:
         """The usage of a request, with estimates for unreported tokens."""

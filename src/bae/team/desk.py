@@ -250,6 +250,6 @@ def _describe_concerns(verdict: WorkVerdict) -> str:
     lines = [f"- {file} {what}" for file, what in verdict.concerns]
     shown = bounded("\n".join(lines), SHOWN_FAILURE)
     return (
-        "The tests pass, and this code could decide about its own tests:\n"
+        "The tests pass, and this code could decide about its own tests, or hides what it does:\n"
         f"{shown}\nRead it. Answer yes to merge it, or say what is to be changed."
     )

@@ -146,7 +146,10 @@ _ELIDED: Final = re.compile(
     r"\s*(#|//|/\*|<!--|\{/\*)\s*(\.\.\.|…).*\b(rest|unchanged|existing|remains?|remaining|same)\b.*",
     re.IGNORECASE,
 )
-_ODD_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\]|^~|^[A-Za-z]:")
+_ODD_PATH: Final = re.compile(
+    # Control characters, and marks that have a terminal show the characters in another order.
+    r"[\x00-\x1f\x7f-\x9f\\\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]|^~|^[A-Za-z]:"
+)
 _SEARCHED_LINES: Final = 40
 _SEARCHED_FILE: Final = 20_000
 _SHOWN_LINES: Final = 60

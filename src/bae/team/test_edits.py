@@ -489,14 +489,30 @@ def find_concerns(
 ) -> tuple[tuple[str, str], ...]:
     """The code outside of tests that could decide about its own tests after a change, by file: it
     imports a test program, has its hooks, or ends the process. The work is not refused, but shown
-    to a person. Support of tests, such as a plugin or a setup file, is shown at each change."""
-    return tuple(
+    to a person. Support of tests, such as a plugin or a setup file, is shown at each change. So is
+    code, in tests too, that looks different from what it does."""
+    reordered = (
+        (each.path, _REORDERED)
+        for each in changes
+        if _count_reordering(each.after) > _count_reordering(each.before)
+        and not is_prose(each.path)
+    )
+    acts = (
         (each.path, reason)
         for each in changes
         if each.after is not None and not is_test_file(each.path, *reports)
         for reason, is_support in sorted(_acts(each.path, each.after))
         if is_support or (reason, is_support) not in _acts(each.path, each.before)
     )
+    return (*reordered, *acts)
+
+
+_REORDERED: Final = "has invisible characters that show text in another order than it is read"
+_REORDERING: Final = re.compile("[\u202a-\u202e\u2066-\u2069]")
+
+
+def _count_reordering(content: bytes | None) -> int:
+    return len(_REORDERING.findall((content or b"").decode("utf-8", "replace")))
 
 
 def _acts(path: str, content: bytes | None) -> set[tuple[str, bool]]:

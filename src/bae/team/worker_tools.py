@@ -20,6 +20,7 @@ from bae import (
 )
 from bae.lm import Usage
 from bae.team import trials
+from bae.team.budgets import reserve_round
 from bae.team.desk import (
     SHOWN_FAILURE,
     Desk,
@@ -159,6 +160,7 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     left = max(bench.rounds, asked and asked + _LAST) - progress.rounds  # to act on an answer
     if left <= 0:
         raise _ended(task, f"it was not done after {progress.rounds} rounds (--max-rounds)")
+    await reserve_round()
     known = "\n".join(("", desk.brief, *progress.messages, ""))
     notes = (await bench.store.task(task.id)).notes
     new = [f"A person says: {note}" for note in notes if f"\n{note}\n" not in known]

@@ -95,8 +95,8 @@ class Display:
 
     def history_of(self, run_id: str) -> History | None:
         """What is known of a run, as it was begun or resumed last; None where it has not begun."""
-        found = [view.history for run, view in [*self.views.items()] if run.run_id == run_id]
-        return found[-1] if found else None
+        histories = [view.history for run, view in [*self.views.items()] if run.run_id == run_id]
+        return histories[-1] if histories else None
 
     @property
     def in_thread(self) -> bool:
@@ -110,7 +110,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """Print a line about something beside the run, which no display is torn by."""
-        self.console.print(Text(self.signs.said(in_lines(text, 4)), "dim"), soft_wrap=True)
+        self.console.print(Text(self.signs.writable(in_lines(text, 4)), "dim"), soft_wrap=True)
 
     def summary(self, usage: Usage | None = None, seconds: float | None = None) -> Text:
         """The run in a line, to be printed when it is over: nodes, time, and what LM calls used.
@@ -121,8 +121,8 @@ class Display:
             until = time() if view.history.run.ended is None else view.history.run.ended
             lasted = max(0.0, until - view.since) if view.since else 0.0
             nodes, used = view.history.whole_steps, view.history.usage
-        said = summary_of(nodes, lasted if seconds is None else seconds, usage or used)
-        return Text(self.signs.said(said), "dim")
+        line = summary_of(nodes, lasted if seconds is None else seconds, usage or used)
+        return Text(self.signs.writable(line), "dim")
 
 
 class RunView:
@@ -154,7 +154,7 @@ class RunView:
         """Whether answers of the LM may be shown: there is no secret that they could quote."""
         return may_show(self.history.met, following=True)
 
-    def lasted(self, work: Work, now: float) -> float:
+    def time_on(self, work: Work, now: float) -> float:
         """How long this process has worked on something."""
         over = sum(span.seconds for span in work.spans if span.start >= self.since)
         return over if work.since is None else over + now - work.since
@@ -287,8 +287,8 @@ class RunView:
         if source.origin is None:
             return ""
         path, step, field = source.origin
-        found = self.history.step(path, step)
-        node = f"step {step}" if found is None else found.name
+        recalled_step = self.history.step(path, step)
+        node = f"step {step}" if recalled_step is None else recalled_step.name
         return f" from {node}" + ("" if field in ("", source.place.field) else f".{field}")
 
 

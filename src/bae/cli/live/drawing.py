@@ -55,7 +55,7 @@ class Signs:
     spinner: str
     dots: str
 
-    def said(self, text: str) -> str:
+    def writable(self, text: str) -> str:
         """A text with nothing in it that cannot be written."""
         if self is UNICODE or text.isascii():
             return text
@@ -87,7 +87,7 @@ def signs_for(console: Console) -> Signs:
     return ASCII if console.options.ascii_only or console.legacy_windows else UNICODE
 
 
-def fitted(text: str, width: int, dots: str = "…") -> str:
+def cut_cells(text: str, width: int, dots: str = "…") -> str:
     """A text cut to so many cells of a terminal."""
     if cell_len(text) <= width:
         return text
@@ -113,7 +113,7 @@ def draw_rows(rows: Sequence[ViewRow], width: int, now: float, signs: Signs) -> 
     """The lines of rows. Those of the fields of one node have their columns under each other."""
     blocks: dict[int, list[ViewRow]] = {}
     for row in rows:
-        row.name, row.value, row.note = map(signs.said, (row.name, row.value, row.note))
+        row.name, row.value, row.note = map(signs.writable, (row.name, row.value, row.note))
         blocks.setdefault(row.block or id(row), []).append(row)
     columns = {block: _column_widths(each, width) for block, each in blocks.items()}
     return [_draw(row, columns[row.block or id(row)], width, now, signs) for row in rows]
@@ -142,7 +142,7 @@ def _draw(
     failed = row.state == "failed" or row.kind == "error"
     line = Text(no_wrap=True, overflow="crop")
     for goes_on in row.guides:
-        line.append(signs.said("│ " if goes_on else "  "), "dim")
+        line.append(signs.writable("│ " if goes_on else "  "), "dim")
     if row.kind != "more":
         done = "✓" if row.kind in ("node", "item", "call") else " "
         mark, style = _MARKS.get(row.state, (done, "dim" if row.dim else "green"))
@@ -150,15 +150,15 @@ def _draw(
             mark, style = signs.spin(now), "yellow"
         elif row.is_told:
             mark, style = "!", "yellow"
-        line.append(f"{signs.said(mark)} ", style)
+        line.append(f"{signs.writable(mark)} ", style)
     style = "dim" if row.dim else _NAMES.get(row.kind, "")
     if failed and row.kind != "field":
         style = "bold red" if row.kind == "node" else "red"
-    line.append(set_cell_size(fitted(row.name, names, signs.dots), names), style)
+    line.append(set_cell_size(cut_cells(row.name, names, signs.dots), names), style)
     if failed:  # what went wrong is worth an uneven row
         gaps = 2 * (bool(row.name) + bool(row.note))
         values = max(values, width - line.cell_len - cell_len(row.note) - gaps)
-    value = fitted(row.value, values, signs.dots)
+    value = cut_cells(row.value, values, signs.dots)
     if row.note:
         value = set_cell_size(value, max(columns[1], cell_len(value)))
     if value:
@@ -166,6 +166,6 @@ def _draw(
         style = "dim italic" if row.kind == "text" else style
         line.append("  " if row.name else "").append(value, style)
     if row.note:
-        line.append("  ").append(fitted(row.note, notes, signs.dots), "dim")
+        line.append("  ").append(cut_cells(row.note, notes, signs.dots), "dim")
     line.truncate(width)
     return line

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from bae.cli.live.display import Display, RunView, error_of, names_of, task_of
-from bae.cli.live.drawing import fitted
-from bae.cli.wording import count, in_one_line, line_of, spent, took
+from bae.cli.live.drawing import cut_cells
+from bae.cli.wording import count, describe_duration, describe_spending, in_one_line, line_of
 from bae.observers import ObservedRun
 from bae.plan import plan_of
 from bae.records import Record
@@ -56,17 +56,17 @@ class PlainLines(Display):
                     self._write(line, record.at - view.since, record.path)
 
     def _write(self, line: LineParts, seconds: float, path: str) -> None:
-        name, said, *after = line
+        name, text, *after = line
         where = re.sub(r"[^/.]*\.", "", path) + "  " if path else ""  # as `summaries[3]`
         where = _TOOL.sub(r"\1", where)
-        said = f"{max(0.0, seconds):6.2f} s  {where}{name:<{_NAMES}}  {said}"
-        said = self.signs.said(in_one_line(said.rstrip()))
+        text = f"{max(0.0, seconds):6.2f} s  {where}{name:<{_NAMES}}  {text}"
+        text = self.signs.writable(in_one_line(text.rstrip()))
         # What is cut is the value, and never how long it took.
         facts = ", ".join(filter(None, after))
-        facts = self.signs.said(in_one_line(f"  ({facts})" if facts else ""))
+        facts = self.signs.writable(in_one_line(f"  ({facts})" if facts else ""))
         longest = self.console.width if self.console.is_terminal else _LONGEST
-        said = fitted(said, max(1, longest - len(facts)), self.signs.dots)
-        self.console.print(Text(said + facts), soft_wrap=True)
+        text = cut_cells(text, max(1, longest - len(facts)), self.signs.dots)
+        self.console.print(Text(text + facts), soft_wrap=True)
 
     def _line(self, view: RunView, change: WorkChange, work: Work) -> LineParts | None:
         """The name and the text of a line; None of what is not worth one."""
@@ -79,7 +79,9 @@ class PlainLines(Display):
                 return self._call_line(view, change, work)
             case Step() if change == "whole":
                 after = (
-                    () if work.fill is None else (took(work.fill.took), *spent(view.usage(work)))
+                    ()
+                    if work.fill is None
+                    else (describe_duration(work.fill.took), *describe_spending(view.usage(work)))
                 )
                 return work.name, view.own_values(work), *after
             case Item() if change == "ended" and work.state == "done":
@@ -113,7 +115,7 @@ class PlainLines(Display):
                 return None  # the line of the call follows
             case "ended" if source.state == "done":
                 by = source.by if source.gate is None else "answered"
-                return f"  {by}", view.source_value(source), took(source.took)
+                return f"  {by}", view.source_value(source), describe_duration(source.took)
             case _:
                 return None
 
@@ -134,10 +136,14 @@ class PlainLines(Display):
                 return f"  {call.name}", f"failed: {error_of(call)}"
             case "ended" if call.state == "done" and call.told is not None:
                 made = "" if call.was_called else f"{view.call(call)}: "
-                return f"  {call.name}", f"{made}error: {view.call_result(call)}", took(call.took)
+                return (
+                    f"  {call.name}",
+                    f"{made}error: {view.call_result(call)}",
+                    describe_duration(call.took),
+                )
             case "ended" if call.state == "done":
                 same = f"as {call.reused}" if call.reused else ""
-                return f"  {call.name}", view.call_result(call), took(call.took), same
+                return f"  {call.name}", view.call_result(call), describe_duration(call.took), same
             case _:
                 return None
 
@@ -174,13 +180,13 @@ def _question_line(view: RunView, change: WorkChange, question: LMQuestion) -> L
             return "  LM", f"answer {reply.number} was {view.refusal(reply)}"
         case "restarted":
             restart = question.restarts[-1]
-            wait = took(restart.wait)
-            said = f"is asked again{f' in {wait}' if wait else ''}"
+            wait = describe_duration(restart.wait)
+            what = f"is asked again{f' in {wait}' if wait else ''}"
             if restart.model:
-                said = f"is now {in_one_line(restart.model)},"
-            return "  LM", f"{said} after {line_of(restart.error)}"
+                what = f"is now {in_one_line(restart.model)},"
+            return "  LM", f"{what} after {line_of(restart.error)}"
         case "ended" if question.state == "done":
-            after = took(question.took), *spent(question.usage)
+            after = describe_duration(question.took), *describe_spending(question.usage)
             if question.chosen is not None:
                 return "  LM chose", names_of([question.chosen]), *after
             if kind == "fill" and plan_of(cls).after:  # its maps are yet to come

@@ -8,7 +8,7 @@ from typing import Final
 
 from bae.cli.live.display import RunView, calls_text, error_of, names_of, task_of
 from bae.cli.live.drawing import Guides, ViewRow, ViewState
-from bae.cli.wording import count, in_one_line, line_of, spent, took
+from bae.cli.wording import count, describe_duration, describe_spending, in_one_line, line_of
 from bae.plan import FieldPlan, plan_of
 from bae.records import RoundReplied
 from bae.run_tree import ITEMS_KEPT
@@ -63,10 +63,10 @@ def step_rows(
     if asking is not None and not asking.awaits_calls:
         yield from _asking_rows(view, asking, inside, now, always=True)
     if choice is not None and choice.chosen is not None:
-        said = [f"LM chose from {names_of(plan_of(choice.asker.node).offered)}"]
-        said += [] if choice.with_fields else [took(choice.took)]
+        parts = [f"LM chose from {names_of(plan_of(choice.asker.node).offered)}"]
+        parts += [] if choice.with_fields else [describe_duration(choice.took)]
         name = f"→ {names_of([choice.chosen])}"
-        yield ViewRow(inside, "choice", name=name, note=" · ".join(filter(None, said)), dim=dim)
+        yield ViewRow(inside, "choice", name=name, note=" · ".join(filter(None, parts)), dim=dim)
     failed = [row for _, row in fields if row.state == "failed"]
     failed_calls = [call for call in step.tool_calls if call.state == "failed"]
     if step.error is not None and not failed and not failed_calls:
@@ -76,15 +76,15 @@ def step_rows(
 def _about(view: RunView, step: Step, now: float) -> str:
     if step.resumed:
         return "from before"
-    said = [took(view.lasted(step, now)), *spent(view.usage(step))]
+    parts = [describe_duration(view.time_on(step, now)), *describe_spending(view.usage(step))]
     filled = step.filled_by
     if step.fill_loop is not None:
-        said.append(count(len(step.fill_loop.rounds), "round"))
+        parts.append(count(len(step.fill_loop.rounds), "round"))
     elif filled is not None and filled.usage.attempts > 1:
-        said.append(count(filled.usage.attempts, "answer"))
+        parts.append(count(filled.usage.attempts, "answer"))
     if view.state(step) == "cancelled":
-        said.append("cancelled")
-    return " · ".join(filter(None, said))
+        parts.append("cancelled")
+    return " · ".join(filter(None, parts))
 
 
 # --- what the LM is doing, and the graphs inside ------------------------------------------------
@@ -96,7 +96,7 @@ def _asking_rows(
     """What the LM is doing, and the end of what has arrived of its answer. What it does for a field
     is known from that field's own row, unless something went wrong."""
     last = asking.answers[-1].attempt if asking.answers else None
-    retry, said = asking.retry, task_of(asking)
+    retry, task = asking.retry, task_of(asking)
     if last is not None and asking.loop is not None and _is_refused(asking.loop, last.number):
         last = None  # a round follows, which is counted
     if last is not None and last.verdict == "valid":
@@ -104,14 +104,14 @@ def _asking_rows(
             return  # it has been answered, and nothing is known to wait for more
         last = None
     if retry is not None:
-        wait = took(retry.at + retry.wait - now)
+        wait = describe_duration(retry.at + retry.wait - now)
         again = f"by {in_one_line(retry.model)}" if retry.model else "again"
-        said += f", {again} {f'in {wait} ' if wait else ''}after {line_of(retry.error)}"
+        task += f", {again} {f'in {wait} ' if wait else ''}after {line_of(retry.error)}"
     elif last is not None:
         reason = in_one_line("; ".join(last.errors) or last.verdict)
-        said += f", answer {last.number + 1}" + (f" after: {reason}" if view.may_quote else "")
+        task += f", answer {last.number + 1}" + (f" after: {reason}" if view.may_quote else "")
     if always or retry is not None or last is not None:
-        yield ViewRow(guides, "lm", "going", "LM", said, took(now - asking.started))
+        yield ViewRow(guides, "lm", "going", "LM", task, describe_duration(now - asking.started))
     if view.may_quote:
         name, text = "thinks", asking.thoughts
         if asking.text_place is not None:
@@ -166,7 +166,7 @@ def call_row(view: RunView, call: ToolRun, guides: Guides, now: float) -> ViewRo
     row = ViewRow(guides, "call", name=view.call(call), value=view.call_result(call))
     row.dim = call.resumed
     going = call.is_open
-    said = [took(now - call.started if going else call.took)]
+    parts = [describe_duration(now - call.started if going else call.took)]
     if going:
         row.state, report = "going", call.report
         if report is not None and report.done is not None:
@@ -174,14 +174,14 @@ def call_row(view: RunView, call: ToolRun, guides: Guides, now: float) -> ViewRo
             row.value = f"{bar} {row.value}".strip()
     elif call.state == "done":
         row.is_told = call.told is not None
-        said += [f"as {call.reused}"] if call.reused else []
-        said += ["from before"] if call.resumed else []
+        parts += [f"as {call.reused}"] if call.reused else []
+        parts += ["from before"] if call.resumed else []
     elif call.state == "waiting":
-        row.state, row.value, said = "waiting", "", ["waits for a person"]
+        row.state, row.value, parts = "waiting", "", ["waits for a person"]
     else:
         states: dict[str, ViewState] = {"failed": "failed", "running": "coming"}
         row.state = states.get(call.state, "cancelled")
-    row.note = " · ".join(filter(None, said))
+    row.note = " · ".join(filter(None, parts))
     return row
 
 
@@ -214,13 +214,13 @@ def _source_rows(view: RunView, source: Source, guides: Guides, now: float) -> I
     if failed or going:
         left_out = max(0, len(failed) + len(going) - _ITEMS)
         facts = [(left_out, "more in progress"), (source.items_done, "done")]
-        if said := ", ".join(f"{number:,} {what}" for number, what in facts if number):
-            yield ViewRow(guides, "more", name=f"… {said}")
+        if rest := ", ".join(f"{number:,} {what}" for number, what in facts if number):
+            yield ViewRow(guides, "more", name=f"… {rest}")
 
 
 def _item_row(view: RunView, index: int, graph: GraphRun, guides: Guides, now: float) -> ViewRow:
     newest, state, error = graph.newest, view.state(graph), error_of(graph)
-    note = took(view.lasted(graph, now))
+    note = describe_duration(view.time_on(graph, now))
     row = ViewRow(
         guides, "item", "going" if state == "coming" else state, f"[{index}]", error, note
     )
@@ -270,28 +270,28 @@ def _describe_source(view: RunView, row: ViewRow, source: Source, now: float) ->
     state = row.state = view.state(source)
     row.dim = source.resumed
     going = source.since is not None and state == "going"
-    said = [took(now - source.started if going else source.took)]
-    said += spent(sum((each.paid for each in source.asked), NOTHING_USED))
+    parts = [describe_duration(now - source.started if going else source.took)]
+    parts += describe_spending(sum((each.paid for each in source.asked), NOTHING_USED))
     by = in_one_line(source.by[:1000])
     if source.origin is not None:
-        said = [f"recalled{view.origin(source)}"]
+        parts = [f"recalled{view.origin(source)}"]
     elif source.gate is not None:
-        said.insert(0, "answered" if state == "done" else "waits for an answer")
+        parts.insert(0, "answered" if state == "done" else "waits for an answer")
         row.value = by
     else:
         total = view.items(source)
         over = f", {count(total, 'item')}" if state == "done" and total is not None else ""
-        said.insert(0, f"{by}{over}")
+        parts.insert(0, f"{by}{over}")
         row.value = _progress(source.items_done, total)
     if state == "done":
         row.value = view.source_value(source)
     elif state == "failed" and source.error is not None:
         row.value = error_of(source)
     elif state == "cancelled":
-        said = ["" if source.gate is not None else by, "cancelled"]
+        parts = ["" if source.gate is not None else by, "cancelled"]
     if source.resumed:
-        said.append("from before")
-    row.note = " · ".join(filter(None, said))
+        parts.append("from before")
+    row.note = " · ".join(filter(None, parts))
 
 
 def _describe_field(

@@ -17,9 +17,9 @@ from rich.live import Live
 from rich.text import Text
 
 from bae.cli.live.display import Display, RunView
-from bae.cli.live.drawing import ViewRow, draw_rows, fitted, squeeze_rows
+from bae.cli.live.drawing import ViewRow, cut_cells, draw_rows, squeeze_rows
 from bae.cli.live.rows import graph_rows, step_rows
-from bae.cli.wording import in_one_line, took
+from bae.cli.wording import describe_duration, in_one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,7 +59,7 @@ class LiveTree(Display):
 
     def __exit__(self, *_: object) -> None:
         self._screen.stop()
-        self._print(self.whole())
+        self._print(self.all_lines())
 
     def observe(self, run: ObservedRun, record: Record) -> None:
         """Take in a record of a run, and print what is done with it."""
@@ -79,7 +79,7 @@ class LiveTree(Display):
             view = next(iter(self.views.values()), None)
             at = -1 if view is None or view.history.run.newest is None else view.printed + 1
         if at != self._asked_at:  # else the question before has them above it
-            self._print(self.whole())
+            self._print(self.all_lines())
             self.console.print()
         self._asked_at = at
         try:
@@ -92,7 +92,7 @@ class LiveTree(Display):
         rows = squeeze_rows(self._rows(), max(1, self.console.height - 2))
         return [*self._draw(rows), spinning_line(self, self.summary().plain)]
 
-    def whole(self) -> list[Text]:
+    def all_lines(self) -> list[Text]:
         """The lines of all runs, without those of nodes that were printed."""
         return self._draw(self._rows())
 
@@ -159,8 +159,8 @@ class ProgressLine(Display):
         printed: keep them few."""
         self._text = text
         if milestone and self._screen is None and not self._quiet:
-            said = f"{perf_counter() - self._began:7.1f} s  {text}"
-            self.console.print(Text(in_one_line(said)), soft_wrap=True)
+            line = f"{perf_counter() - self._began:7.1f} s  {text}"
+            self.console.print(Text(in_one_line(line)), soft_wrap=True)
 
     def inform(self, text: str) -> None:
         """Print a line that is part of the progress."""
@@ -170,15 +170,17 @@ class ProgressLine(Display):
             self.update(text, milestone=True)
 
     def _line(self) -> Text:
-        said = [in_one_line(self._text), took(perf_counter() - self._began)]
-        return spinning_line(self, " · ".join(filter(None, said)))
+        parts = [in_one_line(self._text), describe_duration(perf_counter() - self._began)]
+        return spinning_line(self, " · ".join(filter(None, parts)))
 
 
-def spinning_line(display: Display, said: str) -> Text:
+def spinning_line(display: Display, text: str) -> Text:
     """A line with a spinner before it."""
     width, signs = display.console.width, display.signs
     line = Text(no_wrap=True).append(f"{signs.spin(time())} ", "yellow")
-    line.append(fitted(signs.said(said), max(1, width - 3), signs.dots), "dim").truncate(width)
+    line.append(cut_cells(signs.writable(text), max(1, width - 3), signs.dots), "dim").truncate(
+        width
+    )
     return line
 
 

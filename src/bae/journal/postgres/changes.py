@@ -69,14 +69,20 @@ async def swap_runs(
 
 
 async def delete_free(db: Any, reader: PostgresReader, keys: Sequence[int]) -> int:
-    """Delete runs, the newest first, except runs that have forks or a living owner."""
+    """Delete runs, except runs that have forks or a living owner."""
     query = "select run, owner from {s}.runs where run = any ($1) order by run desc for update"
-    gone: list[int] = []
+    rows = await db.fetch(reader.sql(query), list(keys))
+    owners = {row["owner"] for row in rows if row["owner"] is not None}
+    living = {owner for owner in owners if not await _is_free(db, reader, owner)}
+    forks: dict[int, list[int]] = {}
+    query = "select run, parent from {s}.runs where parent = any ($1)"
     for row in await db.fetch(reader.sql(query), list(keys)):
-        has_fork = await db.fetchval(reader.sql(_HAS_FORK), row["run"], gone)
-        if not has_fork and await _is_free(db, reader, row["owner"]):
-            gone.append(row["run"])
-    await db.execute(reader.sql("select {s}.remove_runs($1)"), gone)
+        forks.setdefault(row["parent"], []).append(row["run"])
+    gone: set[int] = set()
+    for row in rows:  # the newest first: a fork is newer than the run that it was forked from
+        if row["owner"] not in living and gone.issuperset(forks.get(row["run"], ())):
+            gone.add(row["run"])
+    await db.execute(reader.sql("select {s}.remove_runs($1)"), [*gone])
     return len(gone)
 
 
