@@ -134,7 +134,7 @@ class Desk:
             return PersonNeeded(outcome.question, outcome.digest)
         if isinstance(outcome, Failed) and (cause := await self.find_cause(outcome.report)):
             return await self._ask_about_environment(attempt, outcome.report, cause)
-        # What kept a feature from the team's branch counts, also if it failed in the feature before.
+        # What kept a feature from the branch of the team counts, also if it failed before.
         failed = outcome.report.of("failed") if isinstance(outcome, Failed) else ()
         text = await self._with_failed_before(outcome.text, [case.id for case in failed])
         head = await (await self.worker.workspace(self.task)).head()

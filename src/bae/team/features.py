@@ -142,7 +142,7 @@ class Features:
                 return outcome
             if outcome.everything is not None and self._team.reports is not None:
                 await self._team.reports.remember(outcome.commit, outcome.everything)
-            return Integrated(commit, outcome.report)
+            return Integrated(commit, outcome.report, outcome.everything)
 
     async def _ask_about_conflict(self, branch: Integration, conflict: Conflict) -> Guarded:
         heads = f"{await branch.head()} {await self._team.head()}"
@@ -210,6 +210,12 @@ def find_feature_problems(
             continue
         group = list(members)
         writers = [task for task in group if task.proof == "failing-tests"]
+        new = [task for task in writers if task in tasks]
+        if new and len(new) < len(writers):
+            key = next(task.key for task in writers if task not in tasks)
+            what = f"the feature {name!r} has acceptance tests already, of {key!r}"
+            report(new[0].key, what, "give this task and those that depend on it another feature")
+            continue
         if len(writers) != 1:
             what = f"the feature {name!r} has {len(writers)} tasks with the proof failing-tests"
             report(group[0].key, what, "plan exactly one, of kind test, which the others depend on")
