@@ -133,6 +133,23 @@ async def test_a_run_that_could_not_be_released_is_given_up_with_the_next_line_o
         assert owners == {"run": None, "busy": busy.owner}
 
 
+async def test_a_locked_file_is_read_while_its_writer_waits(path):
+    async with SQLiteJournal(path, busy_timeout=2) as journal:
+        await ended(journal, "old")
+        with closing(sqlite3.connect(path, isolation_level=None)) as holding:
+            holding.execute("begin immediate")
+            with refused("bae-journal-locked"):
+                await begun(journal, "new")
+            writing = asyncio.create_task(begun(journal, "newer"))
+            await asyncio.sleep(0)  # it has begun to wait
+            for _ in range(5):
+                assert [info.run_id for info in await journal.runs()] == ["old"]
+            assert not writing.done()
+            holding.execute("rollback")
+        await writing
+        assert sorted(await ids(journal)) == ["newer", "old"]
+
+
 async def test_a_file_that_is_locked_for_a_while_is_waited_for(path):
     async with SQLiteJournal(path) as journal:
         claim = await begun(journal)

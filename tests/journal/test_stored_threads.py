@@ -319,6 +319,18 @@ async def test_a_run_that_cannot_be_stopped_in_time_is_an_error(journal: Journal
         await journal.cancel("none")
 
 
+async def test_a_turn_that_cannot_be_stopped_in_time_names_the_option_of_the_caller(
+    journal: Journal,
+):
+    stored = await stored_run("one")
+    claim = await journal.create(replace(stored, info=replace(stored.info, thread="ana")))
+    assert claim is not None
+    with refused("bae-cancel-timeout") as error:
+        await say(journal, "two", busy="cancel", busy_timeout=0.05)
+    assert "with a busy_timeout" in (error.value.fix or "")
+    await journal.release(claim, "ended", [])
+
+
 @pytest.mark.parametrize("status", ["queued", "waiting", "running"])
 async def test_a_run_without_an_owner_is_cancelled_at_once(journal: Journal, status: Any):
     stored = await stored_run("one")
@@ -572,6 +584,25 @@ async def test_a_thread_is_exported_and_loaded_with_its_metadata(journal: Journa
         assert users(result.trace[-1].history) == ["one", "two"]
         found = await other.runs(metadata={"user_id": "u1"})
         assert [info.metadata["tags"] for info in found] == [["a"], ["a"]]
+
+
+async def test_a_copy_of_a_thread_with_a_turn_that_was_tried_again_is_exported_and_loaded(
+    journal: Journal, tmp_path: Path
+):
+    await say(journal, "one", "two")
+    again = await chat.fork("two", at=0, journal=journal, thread="ana", text="deux")
+    await chat.resume(again, replying(), journal=journal)
+    thread, copy = (chat.thread(id, journal=journal) for id in ("ana", "bea"))
+    assert await thread.fork("bea") == 2
+    assert await thread.delete() == 3
+    assert await copy.export(tmp_path / "bea.jsonl") == 2
+    async with MemoryJournal() as other:
+        await other.load(tmp_path / "bea.jsonl")
+        loaded = chat.thread("bea", journal=other)
+        assert users(await loaded.messages()) == users(await copy.messages()) == ["one", "deux"]
+        result = await say(other, "three", thread="bea")
+        assert users(result.trace[-1].history) == ["one", "deux"]
+    assert await copy.delete() == 2
 
 
 async def test_turns_stay_in_their_order_when_runs_are_exported_newest_first(

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from bae.journal import MemoryJournal
 from bae.serve import API, bearer, router
-from serving import TOKEN, USERS, orders, slow
+from serving import TOKEN, USERS, orders, orders_with, slow
 
 BODY = {"run_id": "order/1", "start": {"sku": "lamp"}}
 
@@ -89,3 +89,25 @@ async def test_a_run_is_refused_if_the_api_is_not_open():
         refused = await client.post("/bae/graphs/orders/runs", json=BODY)
         assert (refused.status_code, refused.json()["type"]) == (500, "bae-serve-closed")
         assert "lifespan=api.open" in refused.json()["fix"]
+
+
+async def test_runs_of_a_graph_are_found_by_the_name_under_which_it_is_served():
+    api = make_api(shop=orders)
+    app = Starlette(routes=[Mount("/bae", app=api)])
+    async with client_of(app, api) as client:
+        body = {**BODY, "thread": "ana"}
+        made = await client.post("/bae/graphs/shop/runs?wait=10", json=body)
+        assert made.json()["graph"] == "orders"
+        for name in ("shop", "orders"):
+            runs = (await client.get(f"/bae/runs?graph={name}")).json()["runs"]
+            assert [each["run_id"] for each in runs] == ["order/1"]
+            assert (await client.get(f"/bae/run-counts?graph={name}")).json()["total"] == 1
+            threads = (await client.get(f"/bae/threads?graph={name}")).json()["threads"]
+            assert [each["thread"] for each in threads] == ["ana"]
+        assert (await client.get("/bae/runs?graph=slow")).json()["runs"] == []
+
+
+def test_two_graphs_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="both graphs are named 'orders'"):
+        make_api(one=orders, two=orders_with("count * 2", "count * 3"))
+    assert len(make_api(one=orders, two=orders).graphs) == 2

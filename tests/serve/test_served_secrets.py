@@ -147,6 +147,7 @@ async def test_an_answer_to_a_run_that_needs_its_secrets_is_stored_and_says_how_
             assert (
                 'POST /runs/R/resume with {"given": {"Login.password": …' in refused.json()["fix"]
             )
+        assert (await served.post("/runs/run/replay"))["outcome"] == "unknown"
         given = {"Login.password": SECRET, "Login.pin": SECRET, "Confirm.pin": SECRET}
         await served.post("/runs/run/resume", {"given": given})
         ends = [data async for kind, _, data in served.events("run") if kind == "end"]

@@ -113,6 +113,17 @@ async def test_patterns_of_the_project_give_the_yes_beforehand(tmp_path: Path):
     assert [task.status for task in summary.tasks] == [TaskStatus.COMPLETED, TaskStatus.BLOCKED]
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("AGENTS.override.md", "docs/agents.Override.MD", "QWEN.md", "sub/CRUSH.md"),
+        *("BUILD.bazel", "src/Api.csproj", "src/Directory.Build.props", "lib/x.gemspec"),
+    ],
+)
+def test_instructions_of_other_agents_and_build_files_of_other_languages_are_guarded(path: str):
+    assert is_guarded(path)
+
+
 def test_patterns_fit_names_and_folders_at_any_depth_without_regard_to_case():
     assert is_guarded("Makefile")
     assert not is_guarded("src/make.py")

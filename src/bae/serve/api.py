@@ -258,6 +258,12 @@ class API:
         """The graph of a run, if it is served here."""
         return next((each for each in self.graphs.values() if each.name == info.graph), None)
 
+    def stored_name(self, name: str | None) -> str | None:
+        """The name under which runs of a graph are stored, by the name under which the graph is
+        served."""
+        starts = self.starts.get(name or "")
+        return name if starts is None else starts.graph.name
+
     def graph_of(self, info: RunInfo) -> Graph[Any, Any]:
         """The graph of a run. Raises `Refused` if it is not served here."""
         graph = self.find_graph(info)
@@ -378,6 +384,14 @@ def router(
     for name in named:
         if not name.strip() or not name.isprintable():
             raise ValueError(f"router({{{name!r}: …}}): give the graph a name that can be typed")
+    first: dict[str, str] = {}
+    for name, graph in named.items():
+        same = first.setdefault(graph.name, name)
+        if named[same] is not graph:
+            raise ValueError(
+                f"router({{{same!r}: …, {name!r}: …}}): both graphs are named {graph.name!r}, and "
+                'runs are found by that name; give one of them another, Graph(…, name="…")'
+            )
     return API(
         named,
         journal,

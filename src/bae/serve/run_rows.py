@@ -157,7 +157,7 @@ async def _find_runs(
     while more:
         page = await api.journal.runs(
             status=status,
-            graph=query.graph,
+            graph=api.stored_name(query.graph),
             thread=query.thread,
             metadata={**query.meta, **(api.only(call.user) or {})},
             limit=_PAGE,

@@ -142,7 +142,10 @@ async def list_threads(call: ApiCall) -> ThreadPage:
         await api.info(call.user, before)
     while more and len(rows) < query.limit:
         page = await api.journal.runs(
-            limit=_PAGE, before=before, graph=query.graph, metadata=api.only(call.user)
+            limit=_PAGE,
+            before=before,
+            graph=api.stored_name(query.graph),
+            metadata=api.only(call.user),
         )
         more = len(page) == _PAGE
         for info in page:

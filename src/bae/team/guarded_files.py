@@ -16,7 +16,8 @@ from bae.team.git import BRANCHES, GitError, Repository, split_paths
 from bae.team.models import bounded
 
 INSTRUCTIONS: Final = (
-    *("AGENTS.md", "AGENT.md", "CLAUDE.md", "CLAUDE.local.md", "GEMINI.md", "CONTRIBUTING.md"),
+    *("AGENTS.md", "AGENTS.*.md", "AGENT.md", "CLAUDE.md", "CLAUDE.local.md", "GEMINI.md"),
+    *("CONTRIBUTING.md", "CRUSH.md", "QWEN.md", "WARP.md"),
     *(".claude/", ".cursor/", ".cursorrules", ".windsurf/", ".windsurfrules", ".clinerules*"),
     *(".aider*", ".mcp.json", "copilot-instructions.md", "opencode.json*"),
 )
@@ -36,6 +37,8 @@ BUILD_SCRIPTS: Final = (
     *("GNUmakefile", "*.mk", "justfile", ".justfile", "Taskfile.y*ml", "CMakeLists.txt"),
     *("meson.build", "binding.gyp", "build.rs", "gulpfile.*", "Gruntfile.*", "Rakefile"),
     *("build.gradle*", "settings.gradle*", "gradlew*", "pom.xml", "*.nix", "WORKSPACE*"),
+    *("BUILD.bazel", "MODULE.bazel", "SConstruct", "wscript", "conanfile.*", "Package.swift"),
+    *("mix.exs", "*.gemspec", "*.csproj", "Directory.Build.*", "Tiltfile"),
 )
 MANIFESTS: Final = (
     *("pyproject.toml", "requirements*.txt", "requirements*.in", "constraints*.txt", "Pipfile"),

@@ -3,8 +3,8 @@ part that it shares with `MemoryJournal`."""
 
 from __future__ import annotations
 
+import asyncio
 import atexit
-import contextlib
 import os
 import sqlite3
 import threading
@@ -31,6 +31,8 @@ AT_EXIT = 5.0
 """For how many seconds an ending program waits for lines that are still to be stored."""
 NOTED = 0.05
 """For how many seconds a noted line waits at most for a line that a caller waits for."""
+LOCKED = 0.1
+"""For how many seconds a reader waits for pending lines while another program locks the file."""
 
 
 class SQLJournal(RunTables):
@@ -163,8 +165,9 @@ class SQLiteJournal(SQLJournal):
     async def _read(self, question: Callable[[sqlite3.Connection], T]) -> T:
         writer, reader = self._workers or self._start()
         if writer.is_behind():
-            with contextlib.suppress(JournalError):  # the file can still be read
-                await self._ask(WriteJob())  # afterwards, all noted lines are stored
+            stored = self._ask(WriteJob())  # when it is done, all noted lines are stored
+            # A file that another program has locked can still be read.
+            await asyncio.wait([stored], timeout=LOCKED if writer.is_locked else None)
         future: Future[T] = get_running_loop().create_future()
         reader.put(WriteJob(do=question, future=future))
         return await future
@@ -197,6 +200,8 @@ class StoreThread:
         self.over = ""
         """Set when no more work is served: the code of the error with the reason."""
         self._busy = self._asleep = self._urgent = self._gathering = self._stopping = False
+        self.is_locked = False
+        """Whether the last work was not stored because another program has locked the file."""
         self._crowded = False
         """Whether several callers waited for the last work. The next callers then share a
         transaction too: one commit instead of five where 100 runs take a step."""
@@ -280,6 +285,9 @@ class StoreThread:
             batch.append(self.queue.popleft())
         if batch or not self.desk.wait():
             self.desk.serve(batch)
+            if batch:
+                codes = [getattr(work.error, "code", "") for work in batch]
+                self.is_locked = "bae-journal-locked" in codes
             self._tell(batch)
 
     def _tell(self, batch: Sequence[WriteJob]) -> None:
@@ -351,13 +359,13 @@ def _checked(path: str | os.PathLike[str]) -> str:
     given = os.fspath(path)
     if given in ("", ":memory:"):
         raise ValueError(f"SQLiteJournal({given!r}) has no file: use MemoryJournal() instead")
-    found = os.path.realpath(given)
-    folder = os.path.dirname(found)
-    if os.path.isdir(folder) and not os.path.isdir(found):
-        return found
-    why = "it is a folder" if os.path.isdir(found) else f"there is no folder {folder}"
+    real_path = os.path.realpath(given)
+    folder = os.path.dirname(real_path)
+    if os.path.isdir(folder) and not os.path.isdir(real_path):
+        return real_path
+    why = "it is a folder" if os.path.isdir(real_path) else f"there is no folder {folder}"
     raise JournalError(
-        f"a journal cannot be kept in {found}: {why}",
+        f"a journal cannot be kept in {real_path}: {why}",
         code="bae-journal-failed",
         fix="give the path of a file in a folder that exists",
     )
