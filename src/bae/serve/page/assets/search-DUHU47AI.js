@@ -1,1 +1,0 @@
-import{A as e,Et as t,Tt as n,k as r}from"./index-V_0PHDMn.js";var i=t(n(),1);function a(e,t){let n=(typeof e==`function`?e(new URLSearchParams(location.search)):new URLSearchParams(e)).toString();r(location.pathname+(n?`?${n}`:``),t)}function o(){let t=e();return[(0,i.useMemo)(()=>new URLSearchParams(t),[t]),a]}export{o as t};
