@@ -226,20 +226,20 @@ class AnswerStream:
     def _settle(self, form: AnswerForm, text: str, without: AnswerForm | None = None) -> None:
         """Set the text to exactly the strings of a complete answer, `without` the fields of another
         form. Mostly the text is the same already."""
-        found: dict[Place, str] = {}
+        settled: dict[Place, str] = {}
         for part in form.parts_of(text):
             if without is None or not without.asks_for(part.node.__name__, part.field):
                 place = self._place(part)
                 if place is not None:
-                    found[place] = part.text
+                    settled[place] = part.text
         wrong = [
             place
             for place in self._asked_places(form)
-            if place not in found or not found[place].startswith(self._texts[place])
+            if place not in settled or not settled[place].startswith(self._texts[place])
         ]
         self._void(wrong)
         self._attempt = self._attempt or 1
-        for place, whole in found.items():
+        for place, whole in settled.items():
             delta = whole[len(self._texts.get(place, "")) :]
             if delta:
                 self._texts[place] = whole

@@ -260,10 +260,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _all(answers: Iterable[bool | None]) -> bool | None:
-    found = set(answers)
-    return False if False in found else None if None in found else True
+    kinds = set(answers)
+    return False if False in kinds else None if None in kinds else True
 
 
 def _any(answers: Iterable[bool | None]) -> bool | None:
-    found = set(answers)
-    return True if True in found else None if None in found else False
+    kinds = set(answers)
+    return True if True in kinds else None if None in kinds else False

@@ -87,8 +87,8 @@ class CallGates:
                 return await self._decide(call, plan, arguments, starts, turn)
             except _UnfitAnswer as unfit:
                 # Only the run knows such a tool, so nothing could check the answer earlier.
-                said = f"a person's answer does not fit: {unfit}"
-                return Decision(cast("Mapping[str, Any]", call.arguments), True, error=said)
+                message = f"a person's answer does not fit: {unfit}"
+                return Decision(cast("Mapping[str, Any]", call.arguments), True, error=message)
 
     async def _decide(
         self,
@@ -179,8 +179,10 @@ class CallGates:
         try:  # only the run may know the tool, so nothing could check them earlier
             plan.validate(changed)
         except ValidationError as error:
-            said = f"a person changed the arguments, which do not fit: {'; '.join(faults(error))}"
-            return Decision(given, True, error=said)
+            message = (
+                f"a person changed the arguments, which do not fit: {'; '.join(faults(error))}"
+            )
+            return Decision(given, True, error=message)
         return Decision(changed)
 
     async def _is_granted(self, tool: str, gate: OpenGate) -> bool:

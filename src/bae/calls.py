@@ -146,18 +146,18 @@ def recalls_of(asked: FieldPlan | Input) -> Iterator[tuple[str, RecallField]]:
 
 
 def recalled_behind(asked: FieldPlan | Input) -> Iterator[tuple[str, Hashable, RecallField]]:
-    """The parameters behind a field or input that are looked up in the trace, at any depth, each
-    once: the path to it, as `(hits)(query)`, and its key among the others."""
+    """The looked-up parameters behind a field or input, at any depth, each once: its path, such as
+    `(hits)(query)`, its key, and its recall field."""
     ahead: list[tuple[str, FieldPlan | Input]] = [("", asked)]
     seen: set[tuple[CallPlan | None, Bound]] = set()
     for way, each in ahead:
         if (each.call, each.bound) not in seen:
             seen.add((each.call, each.bound))
             key = None if each.call is None else each.call.key
-            for name, found in recalls_of(each):
-                yield f"{way}({name})", (key, name, found.marker), found
+            for name, recall in recalls_of(each):
+                yield f"{way}({name})", (key, name, recall.marker), recall
             below = () if each.call is None else each.call.inputs
-            ahead += [(f"{way}({name})", found) for name, found in below if is_by_value(found)]
+            ahead += [(f"{way}({name})", recall) for name, recall in below if is_by_value(recall)]
 
 
 def siblings_of(asked: FieldPlan | Input) -> Iterator[tuple[str, str]]:
@@ -323,7 +323,7 @@ def _plan_parameters(plan: CallPlan, hints: dict[str, Any], planning: CallPlanni
                 plan, parameter.name, hint, marker, planning, is_required
             )
         elif is_buried(hint):
-            plan.problems.append(buried(f"{plan.name}({parameter.name}): "))
+            plan.problems.append(buried_marker_problem(f"{plan.name}({parameter.name}): "))
         elif is_lm(hint):
             lms.append(parameter.name)
             plan.needs_lm |= parameter.default is parameter.empty
@@ -402,7 +402,7 @@ def is_buried(annotation: Any) -> bool:
     )
 
 
-def buried(whose: str = "") -> Problem:
+def buried_marker_problem(whose: str = "") -> Problem:
     """The problem of a marker inside a type."""
     return an_error(
         "bae-field-buried",
@@ -427,8 +427,8 @@ def too_deep(what: str, chain: list[str], bound: int) -> Problem:
     return an_error(
         "bae-dep-depth",
         f"{len(chain)} {what}, and {bound} can: {names}",
-        "make the chain shorter: call some of these functions in another, or have the nodes of one "
-        "graph do one after the other what graphs inside each other do",
+        "make the chain shorter: let one function call some of the others, or replace nested "
+        "graphs by the nodes of one graph",
     )
 
 
@@ -447,8 +447,8 @@ def every_call(call: CallPlan | None) -> list[CallPlan]:
 def _nothing_to_call() -> Problem:
     return an_error(
         "bae-dep-nothing",
-        "Dep() names nothing to call, and stands for a node that the LM fills on a field of a node "
-        "alone, where the type of the field is one node class",
+        "Dep() names nothing to call: without a function it works only on a field of a node "
+        "whose type is one node class that the LM fills",
         "declare such a field, and bind parameters to it; or give Dep a function, a Graph or a "
         "Node class",
     )
@@ -456,10 +456,10 @@ def _nothing_to_call() -> Problem:
 
 def flat(error: HintError) -> str:
     """The message of a hint's error in one line. A name that is not defined needs no cause."""
-    said = error.message
+    message = error.message
     if error.cause is not None and not isinstance(error.cause, NameError):
-        said += f": {describe(error.cause)}"
-    return f"{said} ({error.path})" if error.path else said
+        message += f": {describe(error.cause)}"
+    return f"{message} ({error.path})" if error.path else message
 
 
 def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | None:
@@ -475,8 +475,8 @@ def asked_at(asked: FieldPlan | Input, parameter: str) -> FieldPlan | Input | No
 
 def call_at(asked: FieldPlan | Input, parameter: str) -> CallPlan | None:
     """The call of that parameter; None for a gate, and if there is no such parameter."""
-    found = asked_at(asked, parameter)
-    return None if found is None else found.call
+    matching = asked_at(asked, parameter)
+    return None if matching is None else matching.call
 
 
 def routes(call: CallPlan | None) -> Iterator[str]:
@@ -505,7 +505,7 @@ def call_chain(field: FieldPlan) -> str:
         call = cast(CallPlan, asked.call)
         name = f"graph {call.name}" if call.graph is not None else call.name
         below = [name for _, name in siblings_of(asked)]
-        below += [str(found.marker) for _, found in recalls_of(asked)]
+        below += [str(recall.marker) for _, recall in recalls_of(asked)]
         below += [text_of(each) if left > 0 else "…" for _, each in call.inputs]
         below = list(dict.fromkeys(below))
         if len(below) > 1:

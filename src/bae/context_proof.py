@@ -87,14 +87,14 @@ class _Walk:
 
     def visits(self) -> list[tuple[_Visit, list[str]]]:
         """Every way in which a node can be visited, each once, with the shortest path to it."""
-        found = {_Visit(self._start, True): [self._start.__name__]}
-        ahead = list(found)
+        paths = {_Visit(self._start, True): [self._start.__name__]}
+        ahead = list(paths)
         for visit in ahead:
             for following in self._following(visit):
-                if following not in found:
-                    found[following] = [*found[visit], following.node.__name__]
+                if following not in paths:
+                    paths[following] = [*paths[visit], following.node.__name__]
                     ahead.append(following)
-        return list(found.items())
+        return list(paths.items())
 
     def unseen(self, visit: _Visit) -> Iterator[tuple[type[Node], bool]]:
         """The classes that an LM fills after this node without seeing the values of the caller. If
@@ -154,7 +154,7 @@ class _Walk:
     def _recalls_given(self, plan: NodePlan, cls: type[Node]) -> bool:
         """Whether a field recalls a value of the caller on every path to `cls`."""
         shown = [field for field in plan.context if _is_shown(plan, field)]
-        recalls = [found for f in shown for way, _, found in f.recalls() if not way]
+        recalls = [recall for f in shown for way, _, recall in f.recalls() if not way]
         return any(self._finds_given(field, cls) for field in recalls)
 
     def _finds_given(self, field: RecallField, cls: type[Node]) -> bool:

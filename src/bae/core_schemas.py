@@ -35,11 +35,11 @@ def field_schema(cls: type[Node], name: str, *, alone: bool = False) -> Any:
 def field_schemas(cls: type[Node], *, alone: bool = False) -> dict[str, Any]:
     """The core schemas of all fields, by name."""
     model, definitions = _model_fields(cls)
-    found: dict[str, Any] = {}
+    schemas: dict[str, Any] = {}
     for name, field in model["fields"].items():
         schema = field["schema"]
-        found[name] = _defined(_without_onlookers(schema) if alone else schema, definitions)
-    return found
+        schemas[name] = _defined(_without_onlookers(schema) if alone else schema, definitions)
+    return schemas
 
 
 def fields_schema(cls: type[Node], names: Iterable[str]) -> Any:
@@ -52,8 +52,8 @@ def fields_schema(cls: type[Node], names: Iterable[str]) -> Any:
 def computed_schemas(cls: type[Node]) -> dict[str, Any]:
     """The core schema of the result of each computed field."""
     model, definitions = _model_fields(cls)
-    found = cast(list[CoreSchemaDict], model.get("computed_fields", []))
-    return {c["property_name"]: _defined(c["return_schema"], definitions) for c in found}
+    computed = cast(list[CoreSchemaDict], model.get("computed_fields", []))
+    return {c["property_name"]: _defined(c["return_schema"], definitions) for c in computed}
 
 
 def model_config_of(cls: type[Node]) -> CoreSchemaDict:
@@ -97,10 +97,10 @@ def type_schema(declared: Any) -> Any:
 
 def returned_schema(call: CallPlan) -> Any:
     """The core schema of the declared result of a dependency, made once."""
-    found = _RETURNED.get(call)
-    if found is None:
-        found = _RETURNED[call] = type_schema(call.returns)
-    return found
+    schema = _RETURNED.get(call)
+    if schema is None:
+        schema = _RETURNED[call] = type_schema(call.returns)
+    return schema
 
 
 _RETURNED: Final[WeakKeyDictionary[CallPlan, Any]] = WeakKeyDictionary()
@@ -116,21 +116,21 @@ def parts(schema: Any, *, written: bool = False) -> list[CoreSchemaDict]:
         if isinstance(current, list | tuple):
             ahead.extend(cast(list[Any], current))
         elif isinstance(current, dict):
-            found = cast(CoreSchemaDict, current)
-            if not isinstance(found.get("type"), str):
-                ahead.extend(found.values())
+            part = cast(CoreSchemaDict, current)
+            if not isinstance(part.get("type"), str):
+                ahead.extend(part.values())
                 continue
-            inside.append(found)
-            writer: CoreSchemaDict = found.get("serialization") or {}
+            inside.append(part)
+            writer: CoreSchemaDict = part.get("serialization") or {}
             if written and writer.get("type") in ("function-plain", "to-string", "format"):
                 continue
-            match found["type"]:
+            match part["type"]:
                 case "json-or-python":
-                    ahead.append(found["json_schema"])
+                    ahead.append(part["json_schema"])
                 case "lax-or-strict":
-                    ahead.append(found["lax_schema"])
+                    ahead.append(part["lax_schema"])
                 case _:
-                    ahead.extend(each for key, each in found.items() if key not in _NO_SCHEMAS)
+                    ahead.extend(each for key, each in part.items() if key not in _NO_SCHEMAS)
     return inside
 
 
@@ -206,24 +206,24 @@ def reshaped_schema(
     cls: type[Node],
     kind: ValidatorKind,
     names: frozenset[str],
-    said: frozenset[str] | None,
+    json_fields: frozenset[str] | None,
     config: CoreSchemaDict,
     post_init: Callable[[Any], Any],
 ) -> Any:
     """The schema of a node class with other fields, and only some of the layers around them. A
     validator before the model belongs to the draft, which gets the input. The model and the
-    validators after it belong to the rest. Fields in `said` read JSON. `post_init` is called after
-    the model is made, instead of pydantic's, if the class has private attributes."""
+    validators after it belong to the rest. Fields in `json_fields` read JSON. `post_init` replaces
+    pydantic's own after the model is made, if the class has private attributes."""
 
     def reshape(schema: CoreSchemaDict) -> CoreSchemaDict:
         layer = schema["type"]
         if layer == "model-fields":
             fields = schema["fields"]
-            if kind != "draft" or said is not None:
+            if kind != "draft" or json_fields is not None:
                 # The run and an LM know fields by name; aliases are for callers. They also hold
                 # inside the fields, where a parameter of the validator would forbid them too.
                 fields = {n: without_aliases(f) for n, f in fields.items()}
-            fields = {n: _read(f) if n in (said or ()) else f for n, f in fields.items()}
+            fields = {n: _read(f) if n in (json_fields or ()) else f for n, f in fields.items()}
             return {**schema, "fields": _fields(fields, kind, names)}
         inner = reshape(inner_schema(schema))
         before = layer == "function-before"

@@ -40,9 +40,12 @@ def start_draft(node: Node, data: dict[str, Any], sourced: frozenset[str]) -> bo
 
 
 def _start(
-    node: Node, data: dict[str, Any], absent: frozenset[str], said: frozenset[str] | None = None
+    node: Node,
+    data: dict[str, Any],
+    absent: frozenset[str],
+    json_fields: frozenset[str] | None = None,
 ) -> bool:
-    validator = _validator(type(node), "draft", absent, said)
+    validator = _validator(type(node), "draft", absent, json_fields)
     # A copy, since validators may modify their input.
     values, extra, given = validator.validate_python(data.copy())
     missing = [name for name in absent if values[name] is ABSENT]
@@ -76,16 +79,16 @@ def empty_draft(cls: type[N]) -> N:
     return node
 
 
-def from_answer(cls: type[N], data: dict[str, Any], said: frozenset[str]) -> N:
+def from_answer(cls: type[N], data: dict[str, Any], json_fields: frozenset[str]) -> N:
     """A node, or its draft, from values by the names of its fields, never by an alias.
 
-    The fields in `said` are JSON and are read as such: a strict field accepts a text for a date
-    only in JSON. Not for a class with its own constructor.
+    The fields in `json_fields` are read as JSON: a strict field accepts a text for a date only in
+    JSON. Not for a class with its own constructor.
     """
     node = cls.__new__(cls)
     absent = (cls.__bae_sourced__ or _NOTHING).difference(data)
-    if not absent or not _start(node, data, absent, said):
-        validator = _validator(cls, "whole", _NOTHING, said)
+    if not absent or not _start(node, data, absent, json_fields):
+        validator = _validator(cls, "whole", _NOTHING, json_fields)
         validator.validate_python(data.copy(), self_instance=node)
     return node
 
@@ -113,14 +116,14 @@ def from_text(cls: type[Node], text: str) -> dict[str, Any]:
     try:
         return {field.name: field.read_text(text)}
     except Exception as error:
-        said = text_of(error).strip()
+        message = text_of(error).strip()
         if isinstance(error, ValidationError):
-            said = "; ".join(faults(error))
-        elif not said or not isinstance(error, ValueError):
-            said = f"{type(error).__name__}: {said}"
-        reason = PydanticCustomError("text_parsing", "{reason}", {"reason": said})
-        found: InitErrorDetails = {"type": reason, "loc": (field.name,), "input": text}
-        raise ValidationError.from_exception_data(cls.__name__, [found]) from error
+            message = "; ".join(faults(error))
+        elif not message or not isinstance(error, ValueError):
+            message = f"{type(error).__name__}: {message}"
+        reason = PydanticCustomError("text_parsing", "{reason}", {"reason": message})
+        details: InitErrorDetails = {"type": reason, "loc": (field.name,), "input": text}
+        raise ValidationError.from_exception_data(cls.__name__, [details]) from error
 
 
 def with_resolved(node: N, resolved: Mapping[str, Any]) -> N:
@@ -194,32 +197,35 @@ def complete(node: Node, values: Mapping[str, Any]) -> None:
 
 
 def validated(
-    cls: type[Node], values: Mapping[str, Any], said: frozenset[str] | None = None
+    cls: type[Node], values: Mapping[str, Any], json_fields: frozenset[str] | None = None
 ) -> dict[str, Any]:
     """Some values of a node, validated by its fields, without the rest of the node. The fields in
-    `said` are JSON and are read as such.
+    `json_fields` are JSON and are read as such.
 
     A field whose validator may look at other fields is left to the whole node. Raises pydantic's
     ValidationError, and any other error of a validator.
     """
-    validator = _validator(cls, "some", frozenset(values), said)
+    validator = _validator(cls, "some", frozenset(values), json_fields)
     checked, _, _ = validator.validate_python(dict(values))
     return {name: checked[name] for name in values}
 
 
 def _validator(
-    cls: type[Node], kind: ValidatorKind, names: frozenset[str], said: frozenset[str] | None = None
+    cls: type[Node],
+    kind: ValidatorKind,
+    names: frozenset[str],
+    json_fields: frozenset[str] | None = None,
 ) -> SchemaValidator:
     made = cast(dict[Any, SchemaValidator] | None, cls.__dict__.get(_VALIDATORS))
     if made is None:
         made = {}
         setattr(cls, _VALIDATORS, made)
-    found = made.get((kind, names, said))
-    if found is None:
+    validator = made.get((kind, names, json_fields))
+    if validator is None:
         config = model_config_of(cls)
-        schema = reshaped_schema(cls, kind, names, said, config, _post_init)
-        found = made[kind, names, said] = SchemaValidator(schema, cast(Any, config))
-    return found
+        schema = reshaped_schema(cls, kind, names, json_fields, config, _post_init)
+        validator = made[kind, names, json_fields] = SchemaValidator(schema, cast(Any, config))
+    return validator
 
 
 def _post_init(node: Node) -> Node:

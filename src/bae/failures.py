@@ -247,21 +247,21 @@ def undeclared(plan: NodePlan, following: object) -> RouteError:
 def invalid(plan: NodePlan, error: Exception) -> BaeError:
     """The error for a resolved value, or a whole node, that the model refuses."""
     if not isinstance(error, ValidationError):
-        said, fix = (
+        message, fix = (
             f"a validator raised {type(error).__name__}",
             f"fix the validators of {plan.name}",
         )
-        return _refused(plan, f"{plan.name}: {said}", error, fix)
+        return _refused(plan, f"{plan.name}: {message}", error, fix)
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     field = plan.fields.get(name)
-    said = f"{'.'.join(map(str, [plan.name, *first['loc']]))}: {first['msg']}"
+    message = f"{'.'.join(map(str, [plan.name, *first['loc']]))}: {first['msg']}"
     if field is None or field.fills != "source":
-        return _refused(plan, said, error, f"fix what builds {plan.name}, or its validators")
+        return _refused(plan, message, error, f"fix what builds {plan.name}, or its validators")
     raised, code = field.invalid
     by = f" from {field.call.name}" if field.call is not None else ""
     return raised(
-        f"{said} (the value{by} is {type(first.get('input')).__name__})",
+        f"{message} (the value{by} is {type(first.get('input')).__name__})",
         node_type=plan.node,
         field_name=name,
         code=code,
@@ -270,8 +270,8 @@ def invalid(plan: NodePlan, error: Exception) -> BaeError:
     )
 
 
-def _refused(plan: NodePlan, said: str, error: Exception, fix: str) -> NodeError:
-    return NodeError(said, error, node_type=plan.node, code="bae-node-invalid", fix=fix)
+def _refused(plan: NodePlan, message: str, error: Exception, fix: str) -> NodeError:
+    return NodeError(message, error, node_type=plan.node, code="bae-node-invalid", fix=fix)
 
 
 def _name(offered: type) -> str:

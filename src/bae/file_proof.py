@@ -29,7 +29,7 @@ class ShownFile(NamedTuple):
 
 def file_in(schema: Any) -> str:
     """The class of files somewhere in a core schema, as `Image`; empty if there is none."""
-    return next((found for part in parts(schema) if (found := _file_class(part))), "")
+    return next((file_class for part in parts(schema) if (file_class := _file_class(part))), "")
 
 
 def holds_file(cls: type[Node], name: str) -> bool:
@@ -42,13 +42,13 @@ def file_problems(graph: Graph[Any, Any]) -> Iterator[Problem]:
     for cls in graph.filled_nodes:
         plan = graph.plans[cls]
         for field in plan.plain:
-            found = "" if field.is_parsed or not field.required else _field_file(plan, field)
-            if found:
+            file_class = "" if field.is_parsed or not field.required else _field_file(plan, field)
+            if file_class:
                 yield an_error(
                     "bae-file-filled",
-                    f"the LM is to fill it, and no model gives a file: it holds {_a(found)}",
-                    f"have code make the {found}, as Annotated[…, Dep(…)] or Recall(), or give it "
-                    "in a body",
+                    f"the LM fills it, and no model gives a file: it holds {_a(file_class)}",
+                    f"have code make the {file_class}, as Annotated[…, Dep(…)] or Recall(), or "
+                    "give it in a body",
                     f"{plan.name}.{field.name}",
                 )
     for plan, field in dict.fromkeys(_seen(graph)):

@@ -23,18 +23,18 @@ def image_header(data: bytes) -> ImageHeader | None:
     """The header of an image; None for other bytes, or if the header is cut off."""
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR":
-            found = "image/png", _big(data, 16, 4), _big(data, 20, 4)
+            kind_and_size = "image/png", _big(data, 16, 4), _big(data, 20, 4)
         elif data.startswith((b"GIF87a", b"GIF89a")):
-            found = "image/gif", _little(data, 6, 2), _little(data, 8, 2)
+            kind_and_size = "image/gif", _little(data, 6, 2), _little(data, 8, 2)
         elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-            found = "image/webp", *_webp_size(data)
+            kind_and_size = "image/webp", *_webp_size(data)
         elif data.startswith(b"\xff\xd8\xff"):
-            found = "image/jpeg", *_jpeg_size(data)
+            kind_and_size = "image/jpeg", *_jpeg_size(data)
         else:
             return None
     except IndexError:
         return None
-    header = ImageHeader(*found)
+    header = ImageHeader(*kind_and_size)
     return header if header.width and header.height else None
 
 
@@ -58,10 +58,10 @@ _PDF_BEGINS: Final = 1024
 
 
 def _bytes_at(data: bytes, at: int, count: int) -> bytes:
-    found = data[at : at + count]
-    if len(found) < count:
+    part = data[at : at + count]
+    if len(part) < count:
         raise IndexError(at)
-    return found
+    return part
 
 
 def _big(data: bytes, at: int, count: int) -> int:

@@ -592,8 +592,8 @@ def with_paths_read(value: Any, read: Callable[[str], File]) -> Any:
         return {"data": file.data_url, "name": file.name}
     if isinstance(value, list):
         items = cast("list[Any]", value)
-        found = [with_paths_read(each, read) for each in items]
-        return items if all(map(is_, found, items)) else found
+        read_items = [with_paths_read(each, read) for each in items]
+        return items if all(map(is_, read_items, items)) else read_items
     if isinstance(value, dict):
         held = cast("dict[str, Any]", value)
         made = {name: with_paths_read(each, read) for name, each in held.items()}

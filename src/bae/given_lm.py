@@ -150,7 +150,7 @@ class GivenLM:
                 shown = shown_values(node, about.hidden)
                 return await ask_lm(lm, "choose_type", about, [*plan.offered], shown)
             ahead = {each.node: find_ahead(self._within(each), each) for each in plans}
-            recalled = {cls: found for cls, found in ahead.items() if found is not None}
+            recalled = {cls: answer for cls, answer in ahead.items() if answer is not None}
             fillable = [each.node for each in alike if each.node in recalled]
             given = {cls: values for cls, (values, _) in recalled.items() if values}
             asked = [node, plan.offered, fillable, *([given] if given else [])]
@@ -290,14 +290,14 @@ class GivenLM:
                 return await ask_lm(lm, "make", about, previous, target)
             return await ask_lm(lm, "fill", about, target, given, instruction, source=previous)
         records: list[Found] = []
-        found = await self._resolve(plan, fields, given, records)
+        resolved_values = await self._resolve(plan, fields, given, records)
         if records:
             about = about.recalling({target: self._run.origins(records)})
         try:
-            validated(target, found)  # fail before the model is asked
+            validated(target, resolved_values)  # fail before the model is asked
         except Exception as error:
             raise invalid(plan, error) from error
-        resolved = {**given, **found}
+        resolved = {**given, **resolved_values}
         node = await ask_lm(lm, "fill", about, target, resolved, instruction, source=previous)
         if type(node) is not target:
             raise filled_other(plan, node)
@@ -410,8 +410,8 @@ class GivenLM:
         if not fields:
             return known
         kept = {field.name: held[field.name] for field in plan.sourced if field.name in held}
-        found = await self._resolve(plan, fields, held)
-        return _whole(plan, known, {**kept, **found}, fields)
+        resolved = await self._resolve(plan, fields, held)
+        return _whole(plan, known, {**kept, **resolved}, fields)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -420,15 +420,15 @@ class History(RunTree):
 
     def _call_gate(self, record: Record, gate: OpenGate) -> Source:
         """The gate of a tool call. It is not a source of the field, which the LM fills."""
-        found = self.asked_call(Place.parse(gate.address))
-        step = self._graph(record).steps.get(record.step if found is None else found[0])
+        asked = self.asked_call(Place.parse(gate.address))
+        step = self._graph(record).steps.get(record.step if asked is None else asked[0])
         if step is None:
             step = self._step(record, record.step, gate.node_type)
         place = Place(record.path, record.step, gate.node_type.__name__, gate.field_name)
         place = place._replace(parameter=f"{gate.parameter}({gate.key})")
         source = Source(record.at, place=place, node_type=gate.node_type, step=step, kind="gate")
-        if found is not None:
-            _, loop, call = found
+        if asked is not None:
+            _, loop, call = asked
             loop.gates.setdefault(call["id"], []).append(source)
             if call["id"] in loop.calls:
                 loop.calls[call["id"]].state = "waiting"

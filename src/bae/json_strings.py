@@ -72,20 +72,20 @@ class JSONStrings:
 
     def feed(self, text: str) -> list[tuple[JSONPath, str]]:
         """Take the next piece. Returns what it adds to each string, in order."""
-        found: list[tuple[JSONPath, str]] = []
+        texts: list[tuple[JSONPath, str]] = []
         at = 0
         while at < len(text) and not self.broken:
-            at = self._in_string(text, at, found) if self.is_open else self._between(text, at)
+            at = self._in_string(text, at, texts) if self.is_open else self._between(text, at)
         if self.broken:
             return []
         if self.is_open and self._where is not None and self._pieces:
-            found.append((self._where, "".join(self._pieces)))
+            texts.append((self._where, "".join(self._pieces)))
             self._pieces.clear()
-        return found
+        return texts
 
     # Strings.
 
-    def _in_string(self, text: str, at: int, found: list[tuple[JSONPath, str]]) -> int:
+    def _in_string(self, text: str, at: int, texts: list[tuple[JSONPath, str]]) -> int:
         if self._escape:
             return self._in_escape(text, at)
         if (plain := _PLAIN.match(text, at)) is not None:
@@ -99,7 +99,7 @@ class JSONStrings:
                 self._escape = "\\"
             case '"':
                 self._end_half()
-                self._end_string(found)
+                self._end_string(texts)
             case _:
                 self.broken = True
         return at + 1
@@ -146,12 +146,12 @@ class JSONStrings:
         self.is_open, self._where = True, where
         self._pieces.clear()
 
-    def _end_string(self, found: list[tuple[JSONPath, str]]) -> None:
+    def _end_string(self, texts: list[tuple[JSONPath, str]]) -> None:
         text, keys = "".join(self._pieces), self._keys[-1]
         self.is_open = False
         if self._where is not None:
             if text:
-                found.append((self._where, text))
+                texts.append((self._where, text))
             self._state = "after"
         elif keys is None or text in keys:
             self.broken = True

@@ -24,7 +24,7 @@ def check_node(plan: NodePlan, is_start: bool = False) -> list[Problem]:
         place = f"{plan.name}.{field.name}"
         problems.extend(problem.at(place) for problem in field.problems(plan))
         required = field.required and is_start
-        if required and any(found.required for *_, found in field.recalls()):
+        if required and any(recall.required for *_, recall in field.recalls()):
             problems.append(recall_on_start().at(place))
     problems.extend(_check_lm(plan))
     problems.extend(_check_shown(plan))
@@ -45,8 +45,8 @@ def _check_lm(plan: NodePlan) -> Iterator[Problem]:
 
         error = not_an_lm(pinned)
     if error is not None:
-        said = f"NodeConfig pins no LM to it: {error.message}"
-        yield an_error("bae-lm-type", said, error.fix or "", plan.name)
+        message = f"NodeConfig pins no LM to it: {error.message}"
+        yield an_error("bae-lm-type", message, error.fix or "", plan.name)
 
 
 def _check_shown(plan: NodePlan) -> Iterator[Problem]:
@@ -211,16 +211,16 @@ def _check_bound(call: CallPlan, marker: Dep | Map, plan: NodePlan | None) -> It
     kind = type(marker).__name__
     for name, source in marker.bound:
         types = call.bindable
-        said = f"{kind}({call.name}, {name}=…)"
+        message = f"{kind}({call.name}, {name}=…)"
         if name not in types:
-            yield _unbindable(call, name, said)
+            yield _unbindable(call, name, message)
             continue
         wanted = types[name]
         if not isinstance(source, str):
             if wanted is Any:
                 yield an_error(
                     "bae-dep-binding",
-                    f"{said} recalls a value by the type of {name}, which is not annotated",
+                    f"{message} recalls a value by the type of {name}, which is not annotated",
                     f"annotate {name} with the type to look for",
                 )
             continue
@@ -232,7 +232,7 @@ def _check_bound(call: CallPlan, marker: Dep | Map, plan: NodePlan | None) -> It
                 has = f"{plan.name} has no such field (it has: {names})"
             yield an_error(
                 "bae-dep-binding",
-                f"{said} is bound to the field {source!r}, and {has}",
+                f"{message} is bound to the field {source!r}, and {has}",
                 f"name a field of the same node, or write {name}=Recall(…); for a value of your "
                 f"own give {kind} functools.partial({call.name}, {name}={source!r})",
             )
@@ -245,7 +245,7 @@ def _check_bound(call: CallPlan, marker: Dep | Map, plan: NodePlan | None) -> It
             )
 
 
-def _unbindable(call: CallPlan, name: str, said: str) -> Problem:
+def _unbindable(call: CallPlan, name: str, message: str) -> Problem:
     filled = dict((*call.inputs, *call.recalls))
     if name in filled or name in call.lm_parameters:
         by = "LM" if name in call.lm_parameters else type(filled[name].marker).__name__
@@ -255,7 +255,7 @@ def _unbindable(call: CallPlan, name: str, said: str) -> Problem:
         what = "field of its start node" if call.graph else "parameter"
         why = f"{call.name} has no such {what}; it has: {', '.join(call.bindable) or 'none'}"
         fix = "bind one that it has"
-    return an_error("bae-dep-binding", f"{said} cannot be bound: {why}", fix)
+    return an_error("bae-dep-binding", f"{message} cannot be bound: {why}", fix)
 
 
 def check_arguments(plan: NodePlan, field: FieldPlan) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from bae.assignable import type_name, union_members
-from bae.calls import buried, flat, is_buried, is_lm
+from bae.calls import buried_marker_problem, flat, is_buried, is_lm
 from bae.exceptions import HintError, Problem, an_error
 from bae.hints import (
     Names,
@@ -113,9 +113,9 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
     With `strict`, a hint that cannot be resolved is raised; otherwise it is one of the problems. A
     plan with unresolved names is made again the next time, since they may be defined by then.
     """
-    found = cast(NodePlan | None, cls.__dict__.get("__bae_plan__"))
-    if found is not None:
-        return found
+    cached = cast(NodePlan | None, cls.__dict__.get("__bae_plan__"))
+    if cached is not None:
+        return cached
     instruction, description = _own_words(cls)
     plan = NodePlan(cls, lm=_setting(cls, "lm"), instruction=instruction, description=description)
     plan.shows, plan.shows_limit = _setting(cls, "context"), _setting(cls, "context_limit")
@@ -144,19 +144,19 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
 
 
 def _unresolved(plan: NodePlan, error: HintError) -> Problem:
-    said = flat(error)
-    where, _, rest = said.partition(": ")
+    text = flat(error)
+    where, _, rest = text.partition(": ")
     owner, _, member = where.rpartition(".")
     if owner.rpartition(".")[2] == plan.name and member.isidentifier():
         return an_error(error.code, rest, error.fix or "", f"{plan.name}.{member}")
-    return an_error(error.code, said, error.fix or "", plan.name)
+    return an_error(error.code, text, error.fix or "", plan.name)
 
 
 def _setting(cls: type[Node], name: str) -> Any:
     """A setting of a class that its subclasses inherit."""
     configs = (base.__dict__.get("node_config") for base in cls.__mro__)
-    found = (getattr(config, name) for config in configs if config is not None)
-    return next((value for value in found if value is not None), None)
+    settings = (getattr(config, name) for config in configs if config is not None)
+    return next((value for value in settings if value is not None), None)
 
 
 def _own_words(cls: type[Node]) -> tuple[str, str]:
@@ -166,8 +166,8 @@ def _own_words(cls: type[Node]) -> tuple[str, str]:
     config = cast(NodeConfig | None, (origin or cls).__dict__.get("node_config"))
     if config is None:
         return cls.__name__, ""
-    said = config.instruction or cls.__name__, config.description or ""
-    return cleandoc(said[0]), cleandoc(said[1])
+    instruction = config.instruction or cls.__name__
+    return cleandoc(instruction), cleandoc(config.description or "")
 
 
 def _plan_fields(plan: NodePlan, names: Names) -> None:
@@ -189,9 +189,9 @@ def _plan_fields(plan: NodePlan, names: Names) -> None:
     sourced = [f for f in plan.fields.values() if f.fills == "source"]
     waiting = [(f.name, f.waits_for) for f in sourced if f.waits_for]
     filled = {f.name for f in plan.plain}
-    found = -1
-    while found != len(filled):  # a map over a map over a plain field is found in two rounds
-        found = len(filled)
+    filled_count = -1
+    while filled_count != len(filled):  # a map over a map over a plain field is found in two rounds
+        filled_count = len(filled)
         filled.update(name for name, over in waiting if not filled.isdisjoint(over))
     plan.context = tuple(f for f in sourced if f.name not in filled)
     plan.after = tuple(f for f in sourced if f.name in filled)
@@ -240,9 +240,9 @@ def _plan_field(plan: NodePlan, name: str, info: FieldInfo, names: Names) -> Fie
     place = f"{plan.name}.{name}"
     markers = [m for m in info.metadata if isinstance(m, Marker)]
     if len(markers) > 1:
-        said = " and ".join(type(m).__name__ for m in markers)
+        kinds = " and ".join(type(m).__name__ for m in markers)
         plan.problems.append(
-            an_error("bae-field-sources", f"has {said}", "keep one of them", place)
+            an_error("bae-field-sources", f"has {kinds}", "keep one of them", place)
         )
     if not markers:
         plan.problems.extend(problem.at(place) for problem in _missed_markers(info))
@@ -286,7 +286,7 @@ def _missed_markers(info: FieldInfo) -> Iterator[Problem]:
             f"put it into the annotation: Annotated[…, {kind}(…)]",
         )
     if is_buried(info.annotation):
-        yield buried()
+        yield buried_marker_problem()
         return
     inside = _in_model(info.annotation)
     if inside:
@@ -350,17 +350,17 @@ def _plan_call(plan: NodePlan, names: Names) -> None:
 def _call_hints(cls: type, owner: type, call: Any, names: Names) -> Mapping[str, Any]:
     # Stored on the class that wrote the method: its frame is released once it is planned, and a
     # subclass made later still needs these names.
-    found = cast(dict[str, Any] | None, owner.__dict__.get("__bae_call_hints__"))
-    if found is not None:
-        return found
+    hints = cast(dict[str, Any] | None, owner.__dict__.get("__bae_call_hints__"))
+    if hints is not None:
+        return hints
     own = names if owner is cls else names_of_class(owner)
     try:
-        found = annotations_of(call, own)
+        hints = annotations_of(call, own)
     except HintError:
         # A mixin that is no node has no frame; the names of a subclass are for that subclass only.
         return annotations_of(call, own.then(names))
-    type.__setattr__(owner, "__bae_call_hints__", found)
-    return found
+    type.__setattr__(owner, "__bae_call_hints__", hints)
+    return hints
 
 
 def _plan_parameters(

@@ -82,29 +82,29 @@ class _Nest:
         return chain
 
     def _links_of(self, graph: Graph[Any, Any]) -> list[_Link]:
-        found = self.links[_key(graph)] = [
+        links = self.links[_key(graph)] = [
             _Link(graph, cls, field.name, call.graph)
             for cls, plan in graph.plans.items()
             for field in plan.called
             for call in every_call(field.call)
             if call.graph is not None
         ]
-        return found
+        return links
 
     @cached_property
     def contexts(self) -> dict[NestKey, list[Shown | None]]:
         """The settings `context` that each graph runs with: its own, or those around it."""
         ahead: list[tuple[NestKey, Shown | None]] = [(_key(self.root), self.root.context)]
-        found: dict[NestKey, list[Shown | None]] = {key: [context] for key, context in ahead}
+        contexts: dict[NestKey, list[Shown | None]] = {key: [context] for key, context in ahead}
         for key, context in ahead:
             for link in self.links.get(key, ()):
                 own = link.inner.context
                 inner = _key(link.inner), context if own is None else own
-                known = found.setdefault(inner[0], [])
+                known = contexts.setdefault(inner[0], [])
                 if inner[1] not in known:
                     known.append(inner[1])
                     ahead.append(inner)
-        return found
+        return contexts
 
     def gaps(
         self, graph: Graph[Any, Any], cls: type[Node], field: RecallField, surely: bool
@@ -169,8 +169,8 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
         for field in plan.called:
             place = f"{cls.__name__}.{field.name}"
             if field.required:  # otherwise its default is used
-                for way, _, found in field.recalls():
-                    yield from _check_recall(graph, cls, found, nest, place + way)
+                for way, _, recall in field.recalls():
+                    yield from _check_recall(graph, cls, recall, nest, place + way)
     filled = graph.filled_nodes
     for cls in filled:
         for field in plans[cls].fields.values():

@@ -74,8 +74,8 @@ class RunTree:
     def source(self, place: Place) -> Source | None:
         """The work on the value of a field, or of a parameter behind it."""
         step = self.step(place.path, place.step)
-        found = None if step is None else step.sources.get((place.field, place.parameter))
-        return found if found is not None and found.place.node == place.node else None
+        source = None if step is None else step.sources.get((place.field, place.parameter))
+        return source if source is not None and source.place.node == place.node else None
 
     def following(self, path: str, number: int) -> Node | Nothing | None:
         """The node that the node before step `number` led to: complete, or a draft that a body

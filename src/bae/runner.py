@@ -297,8 +297,8 @@ async def _follow(
             since = time()
         step += 1
         run.step = step
-        if find_next is not None and (found := find_next(run)) is not NOTHING:
-            following = found
+        if find_next is not None and (next_node := find_next(run)) is not NOTHING:
+            following = next_node
         elif plan.written:
             try:
                 if plan.lm_parameter is None:
@@ -474,10 +474,10 @@ def options_ahead(
     shows = run.shown_by(plan)
     for target in plan.successors:
         if plans[target].context:
-            found = find_ahead(run, plans[target])
-            if found is None:
+            options = find_ahead(run, plans[target])
+            if options is None:
                 continue
-            recalled[target] = found
+            recalled[target] = options
         alike = lm is None or run.lm_for(plans[target]) is lm
         if alike and run.step != run.max_iters and run.shown_by(plans[target]) == shows:
             fillable.append(target)

@@ -35,14 +35,14 @@ _NO_FIELDS: Final[frozenset[str]] = frozenset()
 
 def secret_fields(cls: type[Node]) -> Mapping[str, str]:
     """The fields of a node class that hold a secret, each with the reason in words."""
-    found = cast("Mapping[str, str] | None", cls.__dict__.get(_FIELDS))
-    if found is None:
+    fields = cast("Mapping[str, str] | None", cls.__dict__.get(_FIELDS))
+    if fields is None:
         if not cls.__pydantic_complete__:
             plan_of(cls, strict=True)
         whys = {name: _why_secret(cls, name) for name in cls.__pydantic_fields__}
-        found = {name: why for name, why in whys.items() if why}
-        type.__setattr__(cls, _FIELDS, found)
-    return found
+        fields = {name: why for name, why in whys.items() if why}
+        type.__setattr__(cls, _FIELDS, fields)
+    return fields
 
 
 class Veil(NamedTuple):
@@ -112,8 +112,8 @@ def hidden_copies(graph: Graph[Any, Any]) -> dict[type[Node], frozenset[str]]:
     if all(field.info.repr for plan in plans.values() for field in plan.fields.values()):
         return {}
     secrets = Secrets.of(graph)
-    found = {cls: secrets.fields(cls).difference(secret_fields(cls)) for cls in plans}
-    return {cls: names for cls, names in found.items() if names}
+    copies = {cls: secrets.fields(cls).difference(secret_fields(cls)) for cls in plans}
+    return {cls: names for cls, names in copies.items() if names}
 
 
 def secret_in(schema: Any) -> str:
@@ -136,8 +136,8 @@ def _secret_among(schemas: Iterable[CoreSchemaDict]) -> str:
 
 def is_masked(schema: CoreSchemaDict) -> bool:
     """Whether this is the schema of one of pydantic's secrets, which are written as stars."""
-    said = cast("CoreSchemaDict | None", schema.get("serialization"))
-    function = None if said is None else said.get("function")
+    serialization = cast("CoreSchemaDict | None", schema.get("serialization"))
+    function = None if serialization is None else serialization.get("function")
     name = getattr(function, "__name__", "")
     return "secret" in name and getattr(function, "__module__", "") == "pydantic.types"
 
@@ -149,14 +149,14 @@ def secret_call(call: CallPlan) -> str:
             for name in secret_fields(cls):
                 return f"{cls.__name__}.{name} is one"
         return ""
-    found = _CALLS.get(call)
-    if found is None:
+    reason = _CALLS.get(call)
+    if reason is None:
         try:
-            found = "" if call.declared is MISSING else secret_in(returned_schema(call))
+            reason = "" if call.declared is MISSING else secret_in(returned_schema(call))
         except Exception:  # a type without a schema, whose values are not stored or shown as data
-            found = ""
-        _CALLS[call] = found
-    return found
+            reason = ""
+        _CALLS[call] = reason
+    return reason
 
 
 def secret_behind(cls: type[Node], field: str) -> bool:
@@ -235,28 +235,28 @@ class Secrets:
     @classmethod
     def of(cls, graph: Graph[Any, Any]) -> Secrets:
         """The secrets in a graph, and in the graphs inside it."""
-        found = _GRAPHS.get(graph)
-        if found is None:
+        secrets = _GRAPHS.get(graph)
+        if secrets is None:
             graphs = graph.graphs
-            found = cls(dict.fromkeys(node for each in graphs for node in each.plans))
-            settings = [g.context for g in graphs] + [p.shows for p in found._plans.values()]
+            secrets = cls(dict.fromkeys(node for each in graphs for node in each.plans))
+            settings = [g.context for g in graphs] + [p.shows for p in secrets._plans.values()]
             # If a question may show any node, any secret counts.
             if all(context in (None, "previous") for context in settings):
                 for each in graphs:
-                    found._note_asks(each)
-            _GRAPHS[graph] = found
-        return found
+                    secrets._note_asks(each)
+            _GRAPHS[graph] = secrets
+        return secrets
 
     def including(self, cls: type[Node]) -> Secrets:
         """The secrets with one more class, which is outside the graph: only bodies and functions
         ask about it."""
         if cls in self._plans:
             return self
-        found = self._wider.get(cls)
-        if found is None:
-            found = self._wider[cls] = Secrets(dict.fromkeys((*self._plans, *_with_graphs(cls))))
-            found._asks = self._asks
-        return found
+        wider = self._wider.get(cls)
+        if wider is None:
+            wider = self._wider[cls] = Secrets(dict.fromkeys((*self._plans, *_with_graphs(cls))))
+            wider._asks = self._asks
+        return wider
 
     def _note_asks(self, graph: Graph[Any, Any]) -> None:
         for cls, plan in graph.plans.items():
@@ -272,10 +272,10 @@ class Secrets:
         """The fields of a class that must not be shown. Such a field holds a secret, shares a
         dependency with a field that does, may recall a secret, or gets a secret where a graph
         starts."""
-        found = self._fields.get(cls)
-        if found is None:
-            found = self._fields[cls] = self._find_fields(cls)
-        return found
+        names = self._fields.get(cls)
+        if names is None:
+            names = self._fields[cls] = self._find_fields(cls)
+        return names
 
     def _find_fields(self, cls: type[Node]) -> frozenset[str]:
         return self._hidden(cls).union(
@@ -289,8 +289,8 @@ class Secrets:
 
     def _find_passed_on(self) -> dict[type[Node], frozenset[str]]:
         """The fields at the start of graphs that a `Dep` binds a secret to, or a `Map` an item."""
-        found: dict[type[Node], frozenset[str]] = {}
-        self._passed_on = found
+        passed_on: dict[type[Node], frozenset[str]] = {}
+        self._passed_on = passed_on
         while True:
             new: set[tuple[type[Node], str]] = set()
             for cls, plan in self._plans.items():
@@ -313,9 +313,9 @@ class Secrets:
                     new |= {(graph.start, name) for name in names}
             new = {(cls, name) for cls, name in new if name not in self._hidden(cls)}
             if not new:
-                return found
+                return passed_on
             for cls, name in new:
-                found[cls] = found.get(cls, _NO_FIELDS) | {name}
+                passed_on[cls] = passed_on.get(cls, _NO_FIELDS) | {name}
 
     def source(self, cls: type[Node], field: str, route: str = "") -> bool:
         """Whether the value of the dependency behind a field is a secret, or is in a secret field,
@@ -331,11 +331,11 @@ class Secrets:
         """Whether a graph may end at a node that holds a copy of a secret."""
         if call is None or call.graph is None:
             return False
-        found = self._ends.get(call)
-        if found is None:
+        ends_with_copy = self._ends.get(call)
+        if ends_with_copy is None:
             ends = [cls for cls in call.graph.terminal_nodes if cls in self._plans]
-            found = self._ends[call] = any(map(self.fields, ends))
-        return found
+            ends_with_copy = self._ends[call] = any(map(self.fields, ends))
+        return ends_with_copy
 
     def _is_secret(self, call: CallPlan | None) -> bool:
         return call is not None and (call.key in self._calls or bool(secret_call(call)))
@@ -355,8 +355,8 @@ class Secrets:
     def recalls(self, field: FieldPlan) -> bool:
         """Whether a field without a secret of its own may find its value in a secret field."""
         return any(
-            not names.isdisjoint(name for name, _ in found.holders_in(cls))
-            for way, _, found in field.recalls()
+            not names.isdisjoint(name for name, _ in recall.holders_in(cls))
+            for way, _, recall in field.recalls()
             for cls in self._secret
             if not way and (names := self._hidden(cls))
         )
@@ -415,15 +415,15 @@ def _declared(cls: type) -> dict[str, Any]:
 
 
 def _holds_secret(cls: type) -> bool:
-    found = _TYPES.get(cls)
-    if found is None:
+    holds = _TYPES.get(cls)
+    if holds is None:
         try:
             # The fields that a class shows to models may hold a copy of a secret.
-            found = bool(secret_in(type_schema(cls)) or _revealed(cls))
+            holds = bool(secret_in(type_schema(cls)) or _revealed(cls))
         except Exception:  # its contents are unknown
-            found = True
-        _TYPES[cls] = found
-    return found
+            holds = True
+        _TYPES[cls] = holds
+    return holds
 
 
 _TYPES: Final[WeakKeyDictionary[type, bool]] = WeakKeyDictionary()

@@ -168,9 +168,9 @@ class Dataflow(Scheduler):
         place, run, node_type = pending.place, pending.run, pending.node_type
         inputs = [*pending.inputs]
         try:
-            for name, found in recalls_of(field):
+            for name, recall in recalls_of(field):
                 below_it = place.below(name)
-                for value in found.take(run, node_type, below_it):
+                for value in recall.take(run, node_type, below_it):
                     inputs.append((name, known_value(run, node_type, below_it, value)))
         except RecallError as error:
             return self._fail(pending, error)
@@ -209,11 +209,11 @@ class Dataflow(Scheduler):
         """Find the arguments that come from the trace. The arguments of the calls below have
         records of their own."""
         place = value.place
-        for way, key, found in recalled_behind(wanted):
+        for way, key, recall in recalled_behind(wanted):
             where, own = place._replace(parameter=place.parameter + way), way.count("(") == 1
-            for each in found.take(value.run, value.node_type, where, own):
+            for each in recall.take(value.run, value.node_type, where, own):
                 if own:
-                    value.own[found.name] = each
+                    value.own[recall.name] = each
                 else:
                     value.below[key] = each
 
@@ -343,11 +343,11 @@ def lm_of(pending: PendingValue, item: int | None = None) -> LM | None:
 
 def sibling_values(pending: PendingValue, names: Mapping[str, str]) -> dict[str, Any]:
     """The arguments of a call that are values of fields, by parameter, as the fields hold them."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for parameter, below in pending.inputs:
         name = names.get(parameter)
         if name is not None:
             held = {name: below.value}
             whole = held if below.is_validated else validated(pending.node_type, held)
-            found[parameter] = whole[name]
-    return found
+            values[parameter] = whole[name]
+    return values

@@ -168,10 +168,10 @@ class Conversation:
         )
         self._numbered = used + len(named)
         stored = (*map(self._stored_call, named),)
-        said = number, text, stored, usage or Usage(), echo, tuple(done)
+        details = number, text, stored, usage or Usage(), echo, tuple(done)
         if any(_WITHHELD in each for each in stored):  # the rest may have what is masked, too
-            said = number, "", stored, usage or Usage(), None, tuple(done)
-        record = self._record(RoundMade, *said)
+            details = number, "", stored, usage or Usage(), None, tuple(done)
+        record = self._record(RoundMade, *details)
         record.stop = "" if stop == "end" else stop
         self.run.writer.write(record)
         return self._add(Round(number, record.at, text, named, echo, stop), done)

@@ -41,9 +41,9 @@ class ToolInputs:
         wanted: list[tuple[tuple[str, ...], Input]] = []
         for name, each in new.items():
             self._filled[name] = {}
-            for parameter, found in each.call.recalls:
+            for parameter, recall in each.call.recalls:
                 place = self.place(name, parameter)
-                for value in found.take(self._run_for(name), self._plan.node, place):
+                for value in recall.take(self._run_for(name), self._plan.node, place):
                     self._filled[name][parameter] = value
             wanted += [((name, parameter), below) for parameter, below in each.call.inputs]
         try:

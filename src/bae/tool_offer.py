@@ -96,19 +96,19 @@ class OfferedTools(Conversation):
     async def open(self, question: Callable[[], str] | None = None) -> None:
         """Find the tools: planned tools, tools that functions return, and tools of servers, which
         are opened for the run. `question` returns the text of the question to store."""
-        found = {each.name: each for each in self.field.planned}
+        tools_by_name = {each.name: each for each in self.field.planned}
         if self.field.pickers or self.field.servers:
             for more in await self._found_in_run():
-                if more.name in found:
+                if more.name in tools_by_name:
                     raise self.error(
                         f"two tools are named {more.name}, which the LM cannot tell apart",
                         "rename one, or give the server a prefix",
                         code="bae-tool-same-name",
                     )
-                found[more.name] = more
+                tools_by_name[more.name] = more
                 self._inputs.outside.add(more.name)
-        self.tools = found
-        specs = *(each.spec for each in found.values()), *self.field.native_specs
+        self.tools = tools_by_name
+        specs = *(each.spec for each in tools_by_name.values()), *self.field.native_specs
         if specs == self.specs:
             return
         self.specs = specs
@@ -140,7 +140,7 @@ class OfferedTools(Conversation):
                     plan = plan_tool(tool, NOWHERE)
                     problems = [each for each in tool_problems(plan) if each.severity == "error"]
                     if plan.call.graph is not None or problems:
-                        said = (
+                        problem_text = (
                             problems[0].message
                             if problems
                             else (
@@ -149,7 +149,7 @@ class OfferedTools(Conversation):
                             )
                         )
                         fix = problems[0].fix if problems else "name it in Tools(…) itself"
-                        raise self.error(said, fix, code="bae-tool-invalid")
+                        raise self.error(problem_text, fix, code="bae-tool-invalid")
                     plans.append(plan)
                 elif isinstance(tool, Native | ToolServer):
                     raise self.error(

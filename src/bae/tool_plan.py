@@ -153,17 +153,17 @@ class ToolPlan:
     @cached_property
     def _defaults(self) -> dict[str, Any]:
         """The defaults of optional parameters that JSON can express, without secrets."""
-        found: dict[str, Any] = {}
+        defaults: dict[str, Any] = {}
         if self.call.graph is None:
             parameters = signature_of(self.tool.fn).parameters  # type: ignore[arg-type]
             for name, _ in self.call.optional:
                 if name in self.secret_parameters:
                     continue
                 try:
-                    found[name] = to_jsonable_python(parameters[name].default)
+                    defaults[name] = to_jsonable_python(parameters[name].default)
                 except PydanticSerializationError:
                     continue
-        return found
+        return defaults
 
     @cached_property
     def _documented(self) -> tuple[str, dict[str, str]]:
@@ -255,7 +255,7 @@ def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
     end = next(
         (n for n in range(begin + 1, len(lines)) if _SECTION.fullmatch(lines[n])), len(lines)
     )
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     name, indent = "", None
     for line in lines[begin + 1 : end]:
         if not line.strip():
@@ -264,11 +264,11 @@ def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
         match = _PARAMETER.fullmatch(line.strip())
         if match and (indent is None or depth <= indent):
             name, indent = match[1].lstrip("*"), depth
-            found[name] = match[2]
+            descriptions[name] = match[2]
         elif name:
-            found[name] = f"{found[name]} {line.strip()}".strip()
+            descriptions[name] = f"{descriptions[name]} {line.strip()}".strip()
     rest = [*lines[:begin], *lines[end:]]
-    return "\n".join(rest).strip(), found
+    return "\n".join(rest).strip(), descriptions
 
 
 def _docstring(fn: Any) -> str:
@@ -292,8 +292,8 @@ def _is_hidden(hint: Any) -> bool:
 
 def _is_write_only(part: Any) -> bool:
     """Whether a JSON schema marks a secret, as pydantic's schema of a secret does."""
-    found: Mapping[str, Any] = cast("Any", part) if isinstance(part, Mapping) else {}
-    return found.get("writeOnly") is True or found.get("format") == "password"
+    schema: Mapping[str, Any] = cast("Any", part) if isinstance(part, Mapping) else {}
+    return schema.get("writeOnly") is True or schema.get("format") == "password"
 
 
 def _copied(value: Any) -> Any:

@@ -80,13 +80,13 @@ def _function_problems(plan: ToolPlan) -> Iterator[Problem]:
                 f'Tool({plan.name}, description="…")',
             )
     for name, (hint, _) in plan.parameters.items():
-        found = _find_file(hint)
-        if found:
+        file_class = _find_file(hint)
+        if file_class:
             yield an_error(
                 "bae-file-filled",
-                f"{plan.name}({name}) is {found}, and no model gives a file",
-                f"have bae fill {name}, as Annotated[{found}, Dep(…)] or Recall(); or take a name "
-                "or a number, and find the file by it",
+                f"{plan.name}({name}) is {file_class}, and no model gives a file",
+                f"have bae fill {name}, as Annotated[{file_class}, Dep(…)] or Recall(); or take a "
+                "name or a number, and find the file by it",
             )
             return
     try:

@@ -309,9 +309,9 @@ class Toolbox(OfferedTools):
         """A result as JSON. Its files are stored beside it."""
         if not in_use():
             return _as_json(value, run)
-        with collected() as found:
+        with collected() as collected_files:
             result = _as_json(value, run)
-        files = [each for each in found.values() if isinstance(each, File)]
+        files = [each for each in collected_files.values() if isinstance(each, File)]
         self.files.update((each.hash, each) for each in files)
         self.run.writer.keep_files(files)
         return result

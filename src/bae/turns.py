@@ -105,14 +105,14 @@ class Messages(Sequence[Turn]):
     def __get_pydantic_core_schema__(
         cls, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
-        found = handler.resolve_ref_schema(handler(source))
-        whole = cast("core_schema.CoreSchema", {k: v for k, v in found.items() if k != "ref"})
+        schema = handler.resolve_ref_schema(handler(source))
+        whole = cast("core_schema.CoreSchema", {k: v for k, v in schema.items() if k != "ref"})
         return core_schema.json_or_python_schema(
             core_schema.no_info_wrap_validator_function(_read, whole),
             whole,
             serialization=core_schema.wrap_serializer_function_ser_schema(_write, schema=whole),
             metadata={IS_TURNS: True},
-            ref=found.get("ref"),  # or pydantic takes the other schema where the type is met again
+            ref=schema.get("ref"),  # or pydantic takes the other schema where the type is met again
         )
 
     @property
@@ -197,13 +197,13 @@ def _write(value: Any, whole: Callable[[Any], Any]) -> Any:
 def _read(data: Any, whole: Callable[[Any], Any]) -> Any:
     if not is_referring() or not isinstance(data, dict) or "first" not in data:
         return whole(data)
-    said = cast("Mapping[str, Any]", data)
+    stored = cast("Mapping[str, Any]", data)
     known = turns_in_use.get() or Messages()
     # Turns that the reader does not have count as omitted: the run is only shown then.
-    turns = _part(known, said["last"], said["count"])
-    missing = said["count"] - len(turns)
-    found = Messages(turns, said["thread"], said["omitted"] + missing)
-    return found if said["calls"] else found.without_calls()
+    turns = _part(known, stored["last"], stored["count"])
+    missing = stored["count"] - len(turns)
+    messages = Messages(turns, stored["thread"], stored["omitted"] + missing)
+    return messages if stored["calls"] else messages.without_calls()
 
 
 def _part(known: Messages, last: str, count: int) -> tuple[Turn, ...]:

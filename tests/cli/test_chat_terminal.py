@@ -340,7 +340,7 @@ def test_a_second_ctrl_c_ends_a_chat_whose_turn_does_not_stop(tmp_path: Path):
         chat.says("please stubborn", "stubborn()")
         chat.types(CTRL_C)
         chat.waits((tmp_path / "asked to stop").exists, "did not stop the tool")
-        chat.shows("stopping: what is open is being closed; Ctrl-C again ends it at once")
+        chat.shows("stopping: closing open resources; Ctrl-C again exits at once")
         chat.types(CTRL_C)
         chat.shows("ended at once", "continue with: bae chat app.py --thread ana")
         assert chat.ends() == 130

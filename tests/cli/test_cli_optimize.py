@@ -237,7 +237,7 @@ def test_what_is_better_on_held_out_runs_is_written_and_makes_runs_better(bae, o
     assert len(done.err.splitlines()) < 25
     for said in ("Reply fill: bootstrapping", "Reply fill: comparing", "Reply fill: done"):
         assert done.err.count(said) == 1
-    assert re.search(r"Reply fill: compared: 1\.00 on what was held out · \d+ calls\n", done.err)
+    assert re.search(r"Reply fill: compared: 1\.00on held-out questions · \d+ calls\n", done.err)
     assert f"{RUNS} steps, " in done.err  # of which each has up to two parts
     assert f"{model.asked} LM calls" in done.err
     assert "\x1b" not in done.out + done.err
@@ -416,7 +416,7 @@ def test_repeated_questions_are_not_held_out_and_are_counted(optimize):
     collect("runs.db", [1] * RUNS, "again-")
     done = optimize("--minimum", "99")
     assert re.search(r"\d+ examples of \d+ questions to learn from", " ".join(done.out.split()))
-    found = re.search(r"(\d+) not held out that ask what was asked before", done.err)
+    found = re.search(r"(\d+) not held out that repeat a question", done.err)
     assert found
     data = optimize("--minimum", "99", "--json").data["examples"]
     assert data["repeated"] == int(found[1])

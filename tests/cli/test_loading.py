@@ -262,7 +262,7 @@ def test_a_module_that_lacks_a_package_is_told_from_one_that_is_not_there():
     error = refused("app")
     assert error.code == "bae-module-failed"
     assert error.message == "app could not be imported, app.py:1"
-    assert "install what has the module numpyy" in (error.fix or "")
+    assert "install the package with the module numpyy" in (error.fix or "")
 
 
 def test_the_line_that_is_told_is_the_innermost_of_the_users_own():

@@ -672,7 +672,7 @@ CALLS = [
         "image that the LM is to fill",
         "bae-file-filled",
         later("drawing: bae.Image"),
-        ("the LM is to fill it, and no model gives a file", "have code make the Image"),
+        ("the LM fills it, and no model gives a file", "have code make the Image"),
     ),
     Mistake(
         "LM that takes no images",

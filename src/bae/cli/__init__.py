@@ -1,5 +1,5 @@
-"""The command `bae`: a module for each command or group of commands, imported when it is called.
-They read what is typed, call what the rest of bae offers, and print what it answers."""
+"""The command `bae`. Each command or group of commands is a module that is imported when it is
+called. It parses arguments, calls the library and prints the result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what a command line says, `sys.argv` where none is given, and answer the exit code."""
+    """Run a command line, by default `sys.argv`, and return the exit code."""
     if not (is_there("typer") and is_there("rich")):
         print(
             f"error: the command line of bae needs typer and rich\n  try:   {install_line('cli')}",
@@ -29,19 +29,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from bae.cli.messages import escape_messages
 
     if arguments is None:
-        escape_messages()  # those of threads and of `atexit` come after the command
+        escape_messages()  # messages of threads and `atexit` come after the command
     code = run_command(sys.argv[1:] if arguments is None else list(arguments))
     if arguments is None:
         _leave_threads(code)
-        # Python searches all that was imported for cycles when it ends, which takes a short command
-        # a fifth of its time.
+        # At exit Python searches all imported objects for cycles, which is a fifth of a short
+        # command's time.
         gc.freeze()
     return code
 
 
 def _leave_threads(code: int) -> None:
-    """End the process soon, though threads that cannot be stopped are still working: those of calls
-    that a run has given up, and all of them if the run did not end well. They have a second."""
+    """Exit within a second, even if abandoned calls still block threads. If the command failed, all
+    threads count as abandoned."""
     others = [each for each in threading.enumerate() if not each.daemon]
     others = [each for each in others if each is not threading.main_thread()]
     if not others:
@@ -50,7 +50,7 @@ def _leave_threads(code: int) -> None:
 
     given_up = all(each.name.startswith(NAME_PREFIX) for each in others)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of Python waiting for threads
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while Python waits
     if code in (0, 3) and not given_up:
         return
     end = time.monotonic() + 1

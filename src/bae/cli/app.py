@@ -1,6 +1,6 @@
-"""The commands of `bae` in one lazy group, and what happens to errors: a few lines on stderr, a
-traceback only with --debug. A command's module is imported when the command is called, so that
-`--help` answers at once."""
+"""The commands of `bae` in one lazy group, and error handling: a few lines on stderr, a traceback
+only with --debug. A command's module is imported when the command is called, which keeps `--help`
+fast."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bae.cli.options import AsJSON
 
 
 class Entry(NamedTuple):
-    """A command: what it does, in a line of `bae --help`, and where it is defined."""
+    """A command: its line in `bae --help`, and the name of its function."""
 
     about: str
     where: str
@@ -53,34 +53,34 @@ COMMANDS: Final = {
     "lm": Entry("List the language models and try one.", "lm:group"),
     "version": Entry("Print the versions of bae and its packages.", "app:version"),
 }
-"""In the order of `bae --help`: what one needs first, first. A command is a function, with examples
-in the EPILOG of its module, or a Typer app."""
+"""In the order of `bae --help`: the first commands that a user needs come first. A command is a
+function, with examples in its module's EPILOG, or a Typer app."""
 
 _ELSEWHERE: Final = ("bae-run-owned", "bae-optimizing-elsewhere", "bae-team-busy")
-"""The errors where another process has what a command is about."""
+"""Errors about something that another process owns."""
 
 
 class LazyGroup(TyperGroup):
-    """`bae` itself: it knows its commands by name, and imports one when it is called."""
+    """The command `bae`: it lists commands by name, and imports a command when it is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of the commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command, imported now."""
+        """Import and return a command."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             self.commands[cmd_name] = _load(cmd_name)
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called; one that is not known is nearly another."""
+        """Find the called command. The error about an unknown name suggests a similar one."""
         if args and args[0] not in COMMANDS:
             whole_command()
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The list of commands in the help, without importing any."""
+        """Print the commands in the help, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.about) for name, entry in COMMANDS.items()])
 
@@ -105,7 +105,7 @@ def bae(
     ] = False,
 ) -> None:
     """Typed graphs for LLM agents: run, check and draw them, and inspect their runs."""
-    # `run_command` has taken --debug and --version out already; they are declared for --help.
+    # `run_command` removes --debug and --version before; they are declared here for --help.
 
 
 def version(as_json: AsJSON = False) -> None:
@@ -132,16 +132,16 @@ def version(as_json: AsJSON = False) -> None:
 
 
 def _packages() -> list[str]:
-    """The packages that bae requires, with those of its extras, and the packages that LMs need
-    besides. Those for its development are left out."""
+    """The packages that bae requires, those of its extras, and those of LMs, without development
+    packages."""
     from importlib.metadata import PackageNotFoundError, requires
 
     from bae.lm.kinds import distribution
     from bae.lm.registry import KINDS
 
     try:
-        required = requires("bae_graphs") or []  # the codes of errors have hyphens
-    except PackageNotFoundError:  # it is run from a directory, and is not installed
+        required = requires("bae_graphs") or []  # error codes have hyphens
+    except PackageNotFoundError:  # run from a directory without installation
         required = []
     used = [each for each in required if not re.search(r"""extra == ['"](dev|docs)['"]""", each)]
     names = [re.split(r"[^\w.-]", each)[0] for each in used]
@@ -157,8 +157,8 @@ def _group() -> Any:
 
 
 def _take_nothing(group: Any) -> None:
-    """Have options of a group that are not given be None at once, `--help` among them: Typer would
-    load Pydantic to say so, which takes longer than all else that the help of a command needs."""
+    """Set missing options of a group to None at once, including `--help`. Typer would load Pydantic
+    for that, the slowest part of a command's help."""
     find_help = group.get_help_option
 
     def get_help_option(ctx: Any) -> Any:
@@ -206,9 +206,8 @@ def _load(name: str) -> Any:
 
 
 def _name_values(command: TyperCommand | TyperGroup) -> None:
-    """Have the help of a command call values `TEXT` and `N`, where Typer has `<str>`, and have a
-    command take numbers as people write them; and have it take `--backend` for `-b`, as bae 3.0
-    did, which the help does not show."""
+    """Name values `TEXT` and `N` in the help of a command, where Typer prints `<str>`; accept only
+    usual notations of numbers; and accept the hidden `--backend` of bae 3.0 for `-b`."""
     for param in command.params:
         if "-b" in param.opts:
             param.add_to_parser = partial(_add_with_backend, param, param.add_to_parser)  # type: ignore[method-assign]
@@ -232,7 +231,7 @@ def _add_with_backend(option: Any, add: Callable[..., None], parser: Any, ctx: A
 
 
 def _read_strictly(param: Any) -> None:
-    """Have an option refuse what only Python reads as a number: `1_0`, `nan`, `inf`."""
+    """Refuse numbers that only Python accepts: `1_0`, `nan`, `inf`."""
     process = param.process_value
 
     def process_number(ctx: Any, value: Any) -> Any:
@@ -252,17 +251,17 @@ def _no_type(ctx: Any) -> str:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Carry out a command line and answer its exit code."""
+    """Run a command line and return its exit code."""
     asked, debug = _without_debug(arguments)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # spell out a character that the terminal has not
+        if hasattr(stream, "reconfigure"):  # escape characters that the terminal cannot show
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         with messages_escaped():
             code = _carry_out(asked, debug)
         if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]  with >&-
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough; Python would fail once more at its end
+    except BrokenPipeError:  # the reader has closed the pipe; Python would fail again at exit
         from bae.cli.printing import discard_output
 
         discard_output(sys.stdout)
@@ -304,7 +303,7 @@ def _carry_out(asked: list[str], debug: bool) -> int:
 
 
 _COMPLETION: Final = ("--install-completion", "--show-completion")
-"""Typer ends the program after these, as where a shell asks what could be typed next."""
+"""Options that end the command as soon as Typer has read them."""
 
 
 def _invoke(group: Any, asked: list[str]) -> int:
@@ -317,7 +316,7 @@ def _invoke(group: Any, asked: list[str]) -> int:
 
 
 def _report_error(error: BaseException, debug: bool) -> int:
-    """Print what went wrong, and answer the exit code."""
+    """Print an error, and return the exit code."""
     if isinstance(error, typer.Abort):
         print("aborted", file=sys.stderr)
         return exits.FAILED
@@ -341,7 +340,8 @@ def _report_error(error: BaseException, debug: bool) -> int:
 
 
 def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """The command line without --debug, and whether it was there. What follows a -- is not ours."""
+    """The command line without --debug, and whether it was present. Arguments after -- are not
+    options."""
     asked = list(arguments)
     end = asked.index("--") if "--" in asked else len(asked)
     kept = [each for each in asked[:end] if each != "--debug"]

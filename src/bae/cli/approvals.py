@@ -1,5 +1,5 @@
-"""`bae runs tell`, `bae runs approvals` and `bae runs cancel`: what people say to a run, which
-may be one of another process."""
+"""`bae runs tell`, `bae runs approvals` and `bae runs cancel`: messages and decisions of people
+about a run, possibly in another process."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def approvals(
 
 
 def grant_line(grant: Grant, run_id: str) -> Text:
-    """A yes in one line, as it concerns a run."""
+    """An approval in one line, as it concerns a run."""
     line = Text(in_one_line(grant.place)).append(f"  {in_one_line(grant.address)}", style="dim")
     if grant.run_id != run_id:
         line.append(f" of run {in_one_line(grant.run_id)}", style="dim")

@@ -1,5 +1,5 @@
-"""`bae check`: what can be known to go wrong before the first LM call, and which unfinished runs of
-a journal the classes of today would break."""
+"""`bae check`: errors that are known before the first LM call, and unfinished runs that the current
+classes would break."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def check(
         bool,
         flag(
             "--durable",
-            "Also report what a journal cannot store, and what is called again when a run is "
-            "resumed.",
+            "Also report values that a journal cannot store, and calls that a resumed run repeats.",
         ),
     ] = False,
     lm: Annotated[
@@ -90,7 +89,7 @@ def check(
         _print_proof(loaded, problems, unreached)
     broken: list[BrokenRun] | None = None
     error: BaeError | None = None
-    # What an unfinished run would meet can only be told of a graph that can run at all.
+    # Unfinished runs can only be checked against a valid graph.
     if against and "error" not in severities:
 
         async def look(journal: Journal) -> list[BrokenRun]:
@@ -98,7 +97,7 @@ def check(
 
         try:
             broken = use(against, look)
-        except BaeError as raised:  # what was proved is told all the same
+        except BaeError as raised:  # the proof is printed anyway
             error = raised
     failed = "error" in severities or bool(broken) or (strict and "warning" in severities)
     if as_json:
@@ -115,7 +114,7 @@ def check(
 
 
 def _find_lacking(graph: Graph[Any, Any], lm: str | None) -> list[Problem]:
-    """What the language model of a name lacks here. A name that none has is wrong usage."""
+    """The problems of a language model on this machine. An unknown name is wrong usage."""
     if lm is None:
         return []
     try:
@@ -126,9 +125,9 @@ def _find_lacking(graph: Graph[Any, Any], lm: str | None) -> list[Problem]:
 
 
 def _find_unreached(loaded: Loaded) -> list[str]:
-    """The node classes that the module defines and that no graph of it, nor a graph inside one,
-    leads to: one that was left behind, or that a return type forgets. Base classes are left out,
-    and names that begin with an underscore. Empty where it is not known where some node leads."""
+    """The node classes of the module that no graph reaches: forgotten in a return type, or
+    obsolete. Base classes and names with an underscore do not count. Empty if the edges of some
+    node are unknown."""
     there = list(vars(sys.modules[loaded.module]).items()) if loaded.module in sys.modules else []
     graphs: list[Any] = [loaded.graph, *(each for _, each in there if isinstance(each, Graph))]
     inside = [inner for each in graphs for inner in each.graphs]
@@ -141,10 +140,10 @@ def _find_unreached(loaded: Loaded) -> list[str]:
     return [c.__name__ for c in dict.fromkeys(own) if c not in plans and c not in bases]
 
 
-# --- what is printed ----------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 _Placed = Sequence[tuple[Problem, tuple[str, int] | None]]
-"""Problems, each with its file and line where they are known."""
+"""Problems, each with its file and line if known."""
 
 
 def _print_proof(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) -> None:
@@ -185,8 +184,8 @@ def _print_proof(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) ->
 
 
 def _tools_of(graph: Graph[Any, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The tools of each field that has some, with the parameters that a model gives, where they
-    are known before a run."""
+    """The tools of each field, with the parameters that a model gives, if they are known before a
+    run."""
     tools_by_field: dict[str, list[dict[str, Any]]] = {}
     for plan in graph.plans_with_tools:
         field = plan.tools
@@ -230,12 +229,12 @@ def _as_data(loaded: Loaded, problems: _Placed, unreached: Sequence[str]) -> dic
     }
 
 
-# --- where in the source ------------------------------------------------------------------------
+# --- lines in the source --------------------------------------------------------------------------
 
 
 def _line_of(graph: Graph[Any, Any], place: str) -> tuple[str, int] | None:
-    """The line that the place of a problem is at: of `Outfit.mood` that of the field, of
-    `Walk -> Rest` that of `Walk`. None where it is not known, as of a class made by a program."""
+    """The line of a problem: of the field for `Outfit.mood`, of `Walk` for `Walk -> Rest`. None if
+    unknown, as for classes made by a program."""
     name, _, member = place.partition(" ")[0].partition(".")
     for cls in (cls for each in graph.graphs for cls in (*each.plans, *each.end)):
         known = not member or hasattr(cls, member) or member in cls.__pydantic_fields__
@@ -245,8 +244,8 @@ def _line_of(graph: Graph[Any, Any], place: str) -> tuple[str, int] | None:
 
 
 def _line_in(cls: type, member: str) -> tuple[str, int] | None:
-    """The line of a class, or of what it or a class above it defines under a name."""
-    # No deeper than the body of the class: its docstring may list the same names.
+    """The line of a class, or of a definition in the class or its bases."""
+    # Only definitions directly in the class body: its docstring may list the same names.
     sought = rf"(\t| {{1,4}})(async def |def )?{member}\s*[:(]" if member else r"class\s"
     for owner in cls.__mro__:
         if owner.__module__ in ("builtins", "pydantic.main", "bae.node"):

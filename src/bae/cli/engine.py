@@ -1,4 +1,4 @@
-"""`bae engine status`, and the options of all commands that know an engine."""
+"""`bae engine status`, and the options of all commands with an engine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def engine_of(
     task_queue: str | None,
     poll: float = 1.0,
 ) -> Engine:
-    """The engine that a command line names."""
+    """The engine of the command line."""
     from bae.engine import JournalEngine, TemporalEngine
 
     if name not in (None, *_ENGINES):
@@ -75,8 +75,7 @@ def engine_of(
 
 
 def load_worker_graphs(names: Sequence[str | None], sets: Sequence[str]) -> list[WorkerGraph]:
-    """The graphs that are named, each with the secrets that --set gives for its classes, and each
-    `WorkerGraph` that is named."""
+    """The named graphs with their secrets from --set, and the named `WorkerGraph` objects."""
     from bae.engine import WorkerGraph
 
     graphs: list[WorkerGraph] = []
@@ -97,7 +96,7 @@ def load_worker_graphs(names: Sequence[str | None], sets: Sequence[str]) -> list
             given[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
         graphs.append(WorkerGraph(graph, None, given))
     if unused:
-        split_sets(unused, partial(field_at, graphs[-1].graph))  # which says what is wrong
+        split_sets(unused, partial(field_at, graphs[-1].graph))  # raises for an unknown field
     return graphs
 
 
@@ -144,7 +143,7 @@ def status(
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people read them: 40 s, 12 min, 3 h, 2 d."""
+    """A duration for people: 40 s, 12 min, 3 h, 2 d."""
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

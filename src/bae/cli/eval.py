@@ -1,4 +1,4 @@
-"""`bae eval`: a graph over cases, each LM with and without its learned prompts."""
+"""`bae eval`: run a graph over cases with each LM, with and without learned prompts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ EPILOG: Final = examples(
     "bae eval app.py --data cases.jsonl --fail-under 0.8 -o report.md -o report.json",
 )
 _LINES: Final = 10
-"""Lines of progress without a terminal."""
+"""Number of progress lines without a terminal."""
 
 
 def evaluate(
@@ -193,11 +193,11 @@ def evaluate(
             )
             try:
                 return await asyncio.shield(task)
-            except asyncio.CancelledError:  # by a signal: the cases that were run count
+            except asyncio.CancelledError:  # a signal: finished cases count
                 stop.set()
                 return await task
             finally:
-                if not task.done():  # cancelled once more
+                if not task.done():  # cancelled again
                     task.cancel()
                     await asyncio.wait([task])
 
@@ -206,7 +206,7 @@ def evaluate(
     if (evaluation := ended.value) is not None:
         try:
             write_evaluation(evaluation, files)
-        except Exception as error:  # it is paid for, so it is printed whatever happens
+        except Exception as error:  # it is paid for, so print it in any case
             ended.error, files = ended.error or error, []
         if as_json:
             print_json({**evaluation.to_json(), "files": files})
@@ -224,8 +224,8 @@ def evaluate(
 
 
 def _metrics(reference: str | None, graph: Graph[Any, Any]) -> tuple[Any, Mapping[Any, Any]]:
-    """What scores cases: a function of a case and the result of its run, or None, and functions of
-    an expected and a given node by their class."""
+    """The metrics: a function of a case and its result, or None, and functions of an expected and
+    an actual node by class."""
     metric = None if reference is None else load_object(reference, "--metric")
     by_node: Mapping[Any, Any] = {}
     if isinstance(metric, Mapping):
@@ -237,7 +237,7 @@ def _metrics(reference: str | None, graph: Graph[Any, Any]) -> tuple[Any, Mappin
 
 @contextmanager
 def refusing_metric(reference: str | None) -> Generator[None]:
-    """Say which option is wrong where a metric is found not to be one."""
+    """Name the wrong option if a metric is not one."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -251,7 +251,7 @@ def refusing_metric(reference: str | None) -> Generator[None]:
 def _cases(
     data: str, graph: Graph[Any, Any], evaluators: list[str], *, own_metric: bool
 ) -> list[Case]:
-    """The cases in a file. The evaluators of a dataset are not needed if a metric scores them."""
+    """The cases in a file. With --metric, the evaluators of a dataset are not needed."""
     if evaluators and (own_metric or Path(data).suffix == ".jsonl"):
         why = "--metric scores the cases" if own_metric else f"{data} names none"
         raise refusal(f"--evaluator has no use: {why}", fix="leave one out")
@@ -264,7 +264,7 @@ def _cases(
             return load_dataset(data, graph, [*classes.values()])
         return load_cases(data, graph, own_metric=own_metric)
     except BaeError as error:
-        if isinstance(error.__cause__, ExceptionGroup):  # of evaluators that cannot be made
+        if isinstance(error.__cause__, ExceptionGroup):  # some evaluators cannot be constructed
             error.fix = (
                 "name each class with --evaluator scoring.py:Polite; or score the cases with "
                 "--metric, which leaves the evaluators out"
@@ -273,7 +273,7 @@ def _cases(
 
 
 class _Progress:
-    """How many cases are done, how many failed, and what they used."""
+    """Counts of finished and failed cases, and their usage."""
 
     def __init__(self, line: ProgressLine, total: int) -> None:
         self.line = line

@@ -1,5 +1,5 @@
-"""What `bae eval` prints and writes: the table of scores, the cases that went wrong, each with a
-command to look into it, the files, and why the command fails."""
+"""Output of `bae eval`: the table of scores, failed cases with commands to inspect them, report
+files, and the reason for a failing exit code."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from bae.evals.report import CaseResult, Contender, Evaluation, Row
 
 MOST: Final = 5
-"""Cases that are listed of a contender."""
+"""Maximum number of listed cases for each contender."""
 LONGEST: Final = 200
-"""Characters of why a case went wrong."""
+"""Maximum characters of a failure."""
 _COLUMNS: Final = (
     Column("", right=False),
     Column("SCORE [95 %]", right=False),
@@ -53,12 +53,12 @@ _COLUMNS: Final = (
     Column("P95", rank=5),
     Column("CASES", rank=6),
 )
-"""SCORED is how many cases the score is of, TIME the median, and CASES how many were run, or
-reached the node."""
+"""SCORED counts the scored cases, TIME is the median, and CASES counts those that ran or reached
+the node."""
 
 
 def print_evaluation(console: Console, evaluation: Evaluation, command: CommandLine) -> None:
-    """Print an evaluation; `command` makes the commands that show its runs."""
+    """Print an evaluation. `command` builds the commands that show its runs."""
     has_tools = any(each.total.rounds for each in evaluation.contenders)
     columns = [*_COLUMNS, Column("TOOL CALLS", right=False, rank=4)] if has_tools else _COLUMNS
     print_table(console, columns, [*_rows(evaluation, has_tools)])
@@ -76,14 +76,14 @@ def print_evaluation(console: Console, evaluation: Evaluation, command: CommandL
 
 
 def difference_style(difference: Interval | None) -> str:
-    """The color of a difference: none if it may be chance."""
+    """The color of a difference. No color if it may be chance."""
     if difference is None or not difference.excludes_zero:
         return ""
     return "green" if difference.mean > 0 else "red"
 
 
 def _rows(evaluation: Evaluation, has_tools: bool) -> Iterator[list[Text]]:
-    """The total first, then the nodes; where there are several contenders each has a row below."""
+    """The total first, then the nodes. With several contenders each has its own row."""
     every = evaluation.contenders
     if len(every) == 1:
         for row in (every[0].total, *every[0].nodes):
@@ -120,7 +120,7 @@ def _cells(label: Text, row: Row, has_tools: bool) -> list[Text]:
 def _print_wrong(
     console: Console, contender: Contender, command: CommandLine, *, named: bool
 ) -> None:
-    """The cases of a contender that failed, and then those that scored least."""
+    """The failed cases of a contender, then the cases with the lowest scores."""
     kinds = {
         "failed": contender.failed,
         "could not be scored": contender.unscored,
@@ -160,23 +160,23 @@ def _case(result: CaseResult, command: CommandLine) -> Text:
 # --- files ------------------------------------------------------------------------------------
 
 KINDS: Final = (".md", ".json", ".csv")
-"""How the names of files end that an evaluation can be written to."""
+"""The endings of the supported report files."""
 
 
 def check_files(named: Sequence[str]) -> None:
-    """Refuse files that cannot be written, before anything runs."""
+    """Refuse unwritable files before anything runs."""
     for each in named:
         path = Path(each)
         if path.suffix.lower() not in KINDS:
             raise Misuse(
-                f"-o {each}: the end of the name decides what is written, and this is none of "
+                f"-o {each}: the ending of the name is the format, and it is none of "
                 f"{', '.join(KINDS)}",
                 code="bae-command-refused",
                 fix=f"give a name that ends in one of them, as -o {path.stem or 'report'}.md",
             )
         try:
             if path.exists():
-                # A named pipe that no program reads is refused, and not waited for.
+                # Refuse a named pipe without a reader instead of waiting for it.
                 os.close(os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0)))
             _check_folder(path.parent)
         except OSError as error:
@@ -188,7 +188,8 @@ def check_files(named: Sequence[str]) -> None:
 
 
 def report_files() -> list[str]:
-    """The files of an evaluation without `-o`; none, with a note, if they cannot be written."""
+    """The report files of an evaluation without `-o`. If they cannot be written, a note is printed,
+    and the list is empty."""
     folder = state_folder() / "evals"
     try:
         make_state_folder()
@@ -204,7 +205,7 @@ def report_files() -> list[str]:
 
 
 def write_evaluation(evaluation: Evaluation, named: Sequence[str]) -> None:
-    """Write an evaluation to files: each is whole, or as it was before."""
+    """Write an evaluation to files, each as a whole or not at all."""
     for each in named:
         match Path(each).suffix.lower():
             case ".json":
@@ -214,7 +215,7 @@ def write_evaluation(evaluation: Evaluation, named: Sequence[str]) -> None:
             case _:
                 text = evaluation.to_markdown()
         try:
-            target = Path(os.path.realpath(each))  # of a link, not the link
+            target = Path(os.path.realpath(each))  # write to the target of a link
             write_private(target, text.encode(errors="backslashreplace"))
         except OSError as error:
             raise refusal(

@@ -1,5 +1,4 @@
-"""The exit codes of `bae`, which scripts rely on, and the errors of a command line that cannot be
-carried out."""
+"""The exit codes of `bae`, which scripts rely on, and errors about a command line."""
 
 from __future__ import annotations
 
@@ -9,19 +8,19 @@ from bae.exceptions import BaeError
 
 DONE: Final = 0
 FAILED: Final = 1
-"""It could not be done, what was given does not fit what there is, or that has errors."""
+"""The command failed, its input does not fit, or the input has errors."""
 MISUSED: Final = 2
-"""The command line makes no sense, whatever there is."""
+"""Wrong usage, whatever the input is."""
 WAITING: Final = 3
 """The run is parked: it waits for an answer."""
 ELSEWHERE: Final = 4
-"""Another process has the run, or the optimization: its result is not here."""
+"""Another process owns the run or the optimization, so the result is not here."""
 HUNG_UP: Final = 129
 """SIGHUP: the terminal was closed."""
 INTERRUPTED: Final = 130
 """Ctrl-C."""
 TERMINATED: Final = 143
-"""SIGTERM, as a supervisor sends it."""
+"""SIGTERM, for example from a supervisor."""
 
 ABOUT: Final = (
     "Exit codes: 0 done, 1 failed or found errors, 2 wrong usage, 3 the run waits for a person, "
@@ -30,10 +29,9 @@ ABOUT: Final = (
 
 
 class Misuse(BaeError):
-    """The command line makes no sense, whatever there is: the exit code is 2, as where an option is
-    unknown."""
+    """Wrong usage, whatever the input is: the exit code is 2, as for an unknown option."""
 
 
 def refusal(message: str, fix: str | None = None, cause: BaseException | None = None) -> BaeError:
-    """An error to raise: what cannot be done, and what to do instead."""
+    """The error about an impossible command, with its fix, to be raised."""
     return BaeError(message, code="bae-command-refused", fix=fix, cause=cause)

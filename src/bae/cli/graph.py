@@ -160,7 +160,7 @@ def mermaid(
 
 
 def _as_json(picture: Picture) -> dict[str, Any]:
-    """The picture for a script: the same as is drawn, with nothing cut short."""
+    """The picture as JSON, without shortened texts."""
     return {
         "id": picture.id,
         "name": picture.name,

@@ -1,6 +1,6 @@
-"""Which journal and which run a command means, and opening it: the file or the database that is
-named, or `journal` of `[tool.bae]`, or else `.bae/runs.db`, which `bae run` makes beside the
-pyproject.toml with a `[tool.bae]`; where there is none, in this directory."""
+"""Finds and opens the journal of a command: the named file or database, `journal` of `[tool.bae]`,
+or `.bae/runs.db` beside the pyproject.toml with `[tool.bae]`, otherwise in this directory. Also
+finds the named run."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _FILE: Final = Path(".bae", "runs.db")
 
 
 PATIENCE: Final = 60.0
-"""Seconds that a command which runs a graph waits for a database that is away."""
+"""Seconds that a command with a run waits for an unreachable database."""
 READING: Final = 5.0
-"""Seconds that a command which only looks into a database waits for it."""
+"""Seconds that a reading command waits for an unreachable database."""
 
 
 class JournalName(str):
-    """Where a journal is, as it is printed: a file, or the address of a database without its
+    """The name of a journal as it is printed: a file, or a database address without its
     password."""
 
     address: str = ""
-    """The whole address of a database, which is never printed; empty for a file."""
+    """The full address of a database, which is never printed; empty for a file."""
 
     @classmethod
     def of(cls, text: str) -> JournalName:
-        """The journal that a command line or the environment names."""
+        """The journal named by a command line or the environment."""
         if isinstance(text, JournalName) or not is_address(text):
             return text if isinstance(text, JournalName) else cls(text)
         try:
@@ -54,13 +54,13 @@ class JournalName(str):
 
     @property
     def absolute(self) -> str:
-        """The same for a process in another directory."""
+        """The name of the journal for a process in another directory."""
         return self if self.address else os.path.abspath(self)
 
 
 def default() -> JournalName:
-    """The journal where none is named, as it is called from this directory: that of the project, so
-    that its runs are found wherever in it a command is typed."""
+    """The default journal for this directory: the journal of the project, so that a command finds
+    its runs from every subdirectory."""
     project = _project()
     if project is None or project.table is None:
         return JournalName(_FILE)
@@ -70,7 +70,7 @@ def default() -> JournalName:
 
 
 def state_folder() -> Path:
-    """Where bae writes beside a project, or else in this directory."""
+    """The folder for files of bae: beside the project's pyproject.toml, or here."""
     project = _project()
     if project is None or project.table is None:
         return _FILE.parent
@@ -78,14 +78,14 @@ def state_folder() -> Path:
 
 
 def _project() -> ProjectFile | None:
-    # What is wrong with a pyproject.toml is reported where a graph is asked of it, not here.
+    # Errors in a pyproject.toml are reported when its graph is needed, not here.
     with suppress(BaeError, OSError):
         return project_file()
     return None
 
 
 def make_state_folder() -> Path:
-    """The same, made: git leaves it alone, as runs hold what people have typed."""
+    """Create the folder for files of bae. Git ignores it, since runs hold user input."""
     folder = state_folder()
     folder.mkdir(exist_ok=True)
     ignore = folder / ".gitignore"
@@ -95,7 +95,7 @@ def make_state_folder() -> Path:
 
 
 def _read_configured_name(named: object, file: Path) -> JournalName:
-    """The journal that `[tool.bae]` names."""
+    """The journal named by `[tool.bae]`."""
     where = os.path.relpath(file)
     if not isinstance(named, str) or not named:
         raise BaeError(
@@ -117,7 +117,7 @@ def _read_configured_name(named: object, file: Path) -> JournalName:
 
 
 def file_to_read(given: str | None) -> JournalName:
-    """The journal, or the file of exported runs, that must be there."""
+    """The journal, or the file of exported runs. It must exist."""
     name = JournalName.of(given) if given else default()
     if name.address or os.path.isfile(name):
         return name
@@ -130,7 +130,7 @@ def file_to_read(given: str | None) -> JournalName:
 
 
 def file_to_write(given: str | None) -> JournalName:
-    """The journal that may be made."""
+    """The journal to write. It may be created."""
     if given:
         return JournalName.of(given)
     name = default()
@@ -140,8 +140,8 @@ def file_to_write(given: str | None) -> JournalName:
 
 
 def journal_for(graph: Graph[Any, Any], given: str | None, so: str) -> JournalName | None:
-    """The journal of a new run. The default file is done without where it cannot be had, with a
-    note that says what follows from that."""
+    """The journal of a new run. If the default file cannot be written, a note names the
+    consequence, and there is no journal."""
     if given is not None or default().address:
         return file_to_write(given)
     errors = [p for p in graph.validate(journal=True) if p.severity == "error"]
@@ -151,7 +151,7 @@ def journal_for(graph: Graph[Any, Any], given: str | None, so: str) -> JournalNa
     if not why:
         try:
             file = file_to_write(None)
-            # SQLite takes an empty file for a new one.
+            # SQLite accepts an empty file as a new database.
             os.close(private(file, os.O_CREAT | os.O_WRONLY))
         except OSError as error:
             why = [f"{error.filename or file} cannot be written: {error.strerror}"]
@@ -164,8 +164,8 @@ def journal_for(graph: Graph[Any, Any], given: str | None, so: str) -> JournalNa
 
 
 def open_to_read(file: str, patience: float | None = None) -> Journal:
-    """The journal in a database, or in a file that exists: that of a `SQLiteJournal`, or one that
-    `Journal.export` wrote, which can be read and replayed but not written."""
+    """Open the journal in a database or an existing file: a `SQLiteJournal`, or a file of
+    `Journal.export`, which can be read and replayed but not written."""
     from bae.journal.export import RecordedRuns, is_sqlite
 
     if name := JournalName.of(file).address:
@@ -174,8 +174,8 @@ def open_to_read(file: str, patience: float | None = None) -> Journal:
 
 
 def open_to_write(file: str, patience: float | None = None) -> Journal:
-    """The journal in a database, or the `SQLiteJournal` in a file, which is created if there is
-    none. Any other file is refused with `bae-journal-readonly` and not changed."""
+    """Open the journal in a database, or the `SQLiteJournal` in a file, which is created if
+    missing. Any other file is refused with `bae-journal-readonly` and not changed."""
     from bae.journal.export import is_sqlite
 
     if name := JournalName.of(file).address:
@@ -193,7 +193,7 @@ def open_to_write(file: str, patience: float | None = None) -> Journal:
 
 
 def can_be_written(file: str) -> bool:
-    """Whether the runs of a journal that exists can be continued."""
+    """Whether the runs of an existing journal can be continued."""
     from bae.journal.export import is_sqlite
 
     return bool(JournalName.of(file).address) or is_sqlite(file)
@@ -218,8 +218,8 @@ def use(
     write: bool = False,
     new: bool = False,
 ) -> T:
-    """What `work` does with the journal of a command, opened for it. The journal must be there,
-    unless it may be `new`."""
+    """Open the journal of a command, and return the result of `work`. The journal must exist,
+    unless `new` is true."""
 
     async def use_journal() -> T:
         path = file_to_write(file) if new else file_to_read(file)
@@ -231,7 +231,7 @@ def use(
 
 
 def stored_run(file: str | None, run: str | None, *, write: bool = False) -> StoredRun:
-    """All that a journal has of the run that is meant."""
+    """Read the run that a command names."""
 
     async def read(journal: Journal) -> StoredRun:
         return await journal.read(await run_meant(journal, run))
@@ -240,8 +240,7 @@ def stored_run(file: str | None, run: str | None, *, write: bool = False) -> Sto
 
 
 async def run_meant(journal: Journal, reference: str | None) -> str:
-    """The id of the run that is meant: by its id, by how that begins, or "last" or nothing for the
-    newest one."""
+    """Find the id of a run by its full id, its beginning, or "last". None means the newest run."""
     word = reference or NEWEST
     try:
         return (await journal.read(word)).info.run_id

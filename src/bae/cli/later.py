@@ -1,5 +1,5 @@
-"""Functions that are imported when they are first called, so that a command answers `--help`
-without the packages that only its work needs."""
+"""Functions that are imported at their first call, which keeps `--help` fast without their
+packages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 
 def call_later(module: str, names: str) -> list[Callable[..., Any]]:
-    """The functions of a module by their names, with spaces between them. The module is imported
-    when one of them is first called."""
+    """The named functions of a module, as names separated by spaces. The first call of any of them
+    imports the module."""
     return [_defer(module, name) for name in names.split()]
 
 

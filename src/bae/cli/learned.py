@@ -1,5 +1,4 @@
-"""`--optimized DIR`: LMs asked with the learned prompts in a directory, for runs, and beside plain
-ones for evaluations."""
+"""`--optimized DIR`: LMs with the learned prompts of a directory, for runs and evaluations."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ Artifacts = dict["type[Node]", "Artifact"]
 
 
 def artifacts_in(graph: Graph[Any, Any], directory: str) -> Artifacts:
-    """The artifacts of a directory for the nodes of a graph. Raises if there is none, or if some no
-    longer fit their nodes."""
+    """The artifacts of a directory for the nodes of a graph. Raises if there are none, or if some
+    no longer fit their nodes."""
     from bae.optimizer.artifacts import load_artifacts, misfits_error
 
     misfits: dict[type[Node], ArtifactError] = {}
@@ -44,15 +43,15 @@ def artifacts_in(graph: Graph[Any, Any], directory: str) -> Artifacts:
 
 
 def with_prompts(lm: LM, artifacts: Artifacts) -> LM:
-    """An LM asked with learned prompts."""
+    """An LM with learned prompts."""
     return WithPrompts(lm, {cls: artifact.prompts() for cls, artifact in artifacts.items()})
 
 
 def lm_with_learned(
     graph: Graph[Any, Any], lm: LM | str | None, directory: str | None, *, quiet: bool = False
 ) -> LM | str | None:
-    """The LM of a run, with the learned prompts of a directory if one is named, which a note
-    says."""
+    """The LM of a run. If a directory is named, it uses the learned prompts there, and a note lists
+    them."""
     if directory is None:
         return lm
     artifacts = artifacts_in(graph, directory)
@@ -65,7 +64,7 @@ def lm_with_learned(
 
 
 def check_optimized(graph: Graph[Any, Any], directory: str | None) -> None:
-    """Refuse a directory that cannot be used, before anything is typed or paid for."""
+    """Refuse an unusable directory before the user types or pays for anything."""
     if directory is not None:
         artifacts_in(graph, directory)
 
@@ -73,8 +72,8 @@ def check_optimized(graph: Graph[Any, Any], directory: str | None) -> None:
 def contenders(
     graph: Graph[Any, Any], lms: Sequence[str], directories: Sequence[str], *, quiet: bool = False
 ) -> dict[str, Contending]:
-    """The LMs of an evaluation by their names in tables: `local`, and `local + learned/`. Without
-    any, the default of runs. A script starts from its beginning for each run."""
+    """The LMs of an evaluation by their labels in tables: `local`, and `local + learned/`. Without
+    names, the default LM. A scripted LM starts from its beginning for each run."""
     _refuse_twice("--lm", lms, str.strip)
     _refuse_twice("--optimized", directories, os.path.realpath)
     for each in lms or [None]:
@@ -95,7 +94,7 @@ def contenders(
 
 
 def directory_label(directory: str) -> str:
-    """A directory as it is named in tables: with a slash at its end."""
+    """A directory as tables show it: with a final slash."""
     return directory.rstrip("/" + os.sep) + "/" if directory.strip("/" + os.sep) else directory
 
 
@@ -108,7 +107,7 @@ def _with_learned(graph: Graph[Any, Any], named: str | None, artifacts: Artifact
 
 
 def _refuse_twice(option: str, given: Sequence[str], meant: Callable[[str], str]) -> None:
-    """Refuse what is there twice, by whatever names."""
+    """Refuse a value that is given twice, under whatever names."""
     names: dict[str, str] = {}
     for each in given:
         same = names.get(meant(each))

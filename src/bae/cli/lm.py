@@ -1,5 +1,5 @@
-"""`bae lm`: which language models can be used here, and one call to try one; and the language model
-of a run. One that cannot be had is refused before anything is typed for nothing."""
+"""`bae lm`: list the usable language models and try one. Also finds the language model of a run; an
+unusable one is refused before the user types anything."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def list_(
 ) -> None:
     """List every kind of language model: ready or not, what is missing, how to get it.
 
-    The providers that PydanticAI knows come last: those that can be asked here, and the names of
+    Providers of PydanticAI come last: usable ones with details, and the names of
     the others.
 
     Every model can use tools: with native tool calls where it says so, else by structured output.
 
-    One that is `installed` also needs something that bae cannot check, such as a login.
+    A model that is `installed` also needs something that bae cannot check, such as a login.
 
     Nothing is called, so a key that is set may still be wrong: `bae lm try` finds out.
     """
@@ -134,7 +134,7 @@ def try_(
     with err().status(f"asking {name} …"):
         run = asyncio.run(_ask(lm, name, prompt, timeout))
     reply, usage, seconds = run.result, run.usage, perf_counter() - began
-    # A script has no model behind it, of which that could be said.
+    # A script has no model that could call tools.
     calls_tools = lm.calls_tools if isinstance(lm, Backend) else None
     if as_json:
         counted = ("models", "calls", "attempts", "input_tokens", "output_tokens", "cost")
@@ -166,7 +166,7 @@ _INDENT: Final = _STATE + 13
 
 
 def _data(kind: LMKind) -> dict[str, Any]:
-    """A kind as JSON, without what is needed to make one."""
+    """A kind of LM as JSON, without its constructor."""
     made_with = ("maker", "packages", "extra", "extra_of_provider", "objects", "default_address")
     told = {name: value for name, value in asdict(kind).items() if name not in made_with}
     return {**told, "asked_at": kind.asked_at, "state": kind.state, "ready": kind.ready}
@@ -184,7 +184,7 @@ def _about(kind: LMKind, default: DefaultName, *, brief: bool = False) -> Text:
     if kind.name == default.name.partition(":")[0]:
         text.append(" (the default)", style="green")
     for each in kind.missing:
-        # The command has a line of its own, to be copied whole.
+        # The command gets its own unbroken line, to be copied.
         text.append(f"{below}{each.what}:{below}  ").append(each.get, style="cyan")
     if kind.open:
         text.append(f"{below}{'then' if kind.missing else 'it needs'} {kind.open}", style="dim")
@@ -194,11 +194,11 @@ def _about(kind: LMKind, default: DefaultName, *, brief: bool = False) -> Text:
     return text
 
 
-# --- one call, as a run makes it -----------------------------------------------------------------
+# --- one call, made as in a run -------------------------------------------------------------------
 
 
 class ShortQuestion(Node):
-    """What is asked."""
+    """The question of `bae lm try`."""
 
     text: str
 
@@ -206,7 +206,7 @@ class ShortQuestion(Node):
 
 
 class Reply(Node):
-    """A structured answer: a text and a choice, which is what filling nodes is made of."""
+    """A structured answer: a text and a choice, the elements of filling nodes."""
 
     answer: str = Field(description="the answer, in one short sentence", max_length=400)
     sure: bool = Field(description="whether you are sure of it")
@@ -226,14 +226,14 @@ async def _ask(lm: LM, name: str, text: str, timeout: float) -> GraphResult[Repl
         ) from error
 
 
-# --- the LM of a run -----------------------------------------------------------------------------
+# --- the LM of a run ------------------------------------------------------------------------------
 
 _log = logging.getLogger("bae.cli")
 
 
 def check_lm(graph: Graph[Any, Any], named: str | None, *, begins: bool = False) -> None:
-    """Refuse an LM that cannot be had. A run that `begins` needs one where its graph does; one that
-    is resumed may be past that."""
+    """Refuse an unusable LM. A new run (`begins`) needs an LM if its graph does; a resumed run may
+    not need it any more."""
     if named is not None:
         wrong = name_error(named)
         if wrong is not None and wrong.code == "bae-lm-option":
@@ -251,12 +251,12 @@ def check_lm(graph: Graph[Any, Any], named: str | None, *, begins: bool = False)
 
 
 def make_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = False) -> LM:
-    """The LM of a name that `check_lm` has passed; without one, that of runs which are given none,
-    with a note that says which it is where BAE_LM does not name it."""
+    """Make an LM that `check_lm` accepted. Without a name, use the default LM, and print its name
+    unless BAE_LM names it."""
     if named is not None:
         return cached_lm(named)
     if not graph.needs_lm:
-        # Every LM that is asked is pinned to a node; prompts reach it through the run's.
+        # All LMs in this graph are pinned to nodes; the run's LM only carries the prompts.
         return LazyLM(f"the LM of {graph.name} was asked")
     name = find_default_name().name
     if not name:
@@ -267,8 +267,8 @@ def make_lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = False) -
 
 
 def lm_for(graph: Graph[Any, Any], stored: StoredRun, named: str | None) -> LM | str | None:
-    """The LM for a run that is resumed: the one that is named, or one that is found when the run
-    asks for it, with a note where another one has answered before."""
+    """The LM for a resumed run: the named LM, or the default LM when the run needs it. A note says
+    if another LM answered before."""
     if named is not None or os.environ.get(VARIABLE, "").strip() or not graph.needs_lm:
         return named
     from bae.journal.decoder import read_history
@@ -277,14 +277,14 @@ def lm_for(graph: Graph[Any, Any], stored: StoredRun, named: str | None) -> LM |
 
 
 class _FoundAgain(LazyLM):
-    """The LM that this machine offers, for a run that has used `before` until now."""
+    """The default LM of this machine, for a run that has used `before` so far."""
 
     def __init__(self, why: str, before: Usage) -> None:
         super().__init__(why)
         self._before = before
 
     def find(self) -> LM:
-        """Look for the LM. Raises where this machine has none."""
+        """Find the LM. Raises if this machine has none."""
         name = find_default_name().name if self._before.calls else ""
         if name:
             lm = cached_lm(name)
@@ -300,15 +300,15 @@ class _FoundAgain(LazyLM):
 
 
 def has_answered(model: str, models: tuple[str, ...]) -> bool:
-    """Whether a model is among those that have answered, which may call themselves by more than the
-    name that they are asked for by: `sonnet`, `openai:gpt-5-mini`."""
+    """Whether a model is among those that have answered. They may report other names than they are
+    requested by: `sonnet`, `openai:gpt-5-mini`."""
     last = model.rpartition(":")[2].lower()
     return bool(last) and any(last in each.lower() for each in models)
 
 
 def lm_named(error: BaeError, how: str) -> str:
-    """What to do where there is no LM: name one, in the way of a command. What this machine lacks
-    for each stays below it."""
+    """The fix if there is no LM: name one, in the syntax of the command. Missing requirements of
+    each LM follow."""
     _, line_end, lacking = (error.fix or "").partition("\n")
     if not lacking:
         return error.fix or ""

@@ -322,7 +322,7 @@ def _explain_errors(reference: str, done: str = "imported") -> Generator[None]:
 
 def _suggest_fix(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"install what has the module {error.name}, into {sys.executable}"
+        return f"install the package with the module {error.name}, into {sys.executable}"
     if isinstance(error, SystemExit):
         return 'put what runs the program under if __name__ == "__main__":'
     if isinstance(error, NameError) and error.name:

@@ -151,7 +151,7 @@ def serve(
     from bae.mcp.serving import take_stdio
 
     refuse_both_journals(context, no_journal=no_journal)
-    with take_stdio() as wire:  # before the module is imported, which may print
+    with take_stdio() as wire:  # importing the module may print
         graph = load_proved(module)
         check_lm(graph, lm, begins=True)
         model = lm_with_learned(graph, lm, optimized)

@@ -1,5 +1,5 @@
-"""What Python itself prints while a command runs: log messages of programs that set up no logging,
-warnings, and errors that nothing catches. File names and values in them are escaped too."""
+"""Escapes messages that Python prints during a command: log messages without logging setup,
+warnings, and uncaught errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 @contextmanager
 def messages_escaped() -> Generator[None]:
-    """Have the messages in the block escaped; see the module."""
+    """Escape Python's messages in the block."""
     before = logging.lastResort, warnings.showwarning, threading.excepthook, sys.unraisablehook
     configure = logging.basicConfig
     escape_messages()
@@ -28,11 +28,14 @@ def messages_escaped() -> Generator[None]:
 
 
 def escape_messages() -> None:
-    """Have all messages from now on escaped, to the end of the process; see the module."""
+    """Escape Python's messages until the process ends."""
     if logging.lastResort is not None:
         logging.lastResort = _Stderr(logging.WARNING)
     logging.basicConfig = _set_up_logging
-    if warnings.showwarning.__module__ in ("warnings", "_py_warnings"):  # and no program's own
+    if warnings.showwarning.__module__ in (
+        "warnings",
+        "_py_warnings",
+    ):  # not the program's own
         warnings.showwarning = _show_warning
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _report_thread
@@ -41,19 +44,19 @@ def escape_messages() -> None:
 
 
 def print_escaped(text: str, end: str = "\n") -> None:
-    """Print a text on stderr; lines after the first are indented."""
+    """Print a text on stderr. Lines after the first are indented."""
     from bae.cli.wording import in_lines
 
-    with suppress(AttributeError, OSError, ValueError):  # a stderr that is closed
+    with suppress(AttributeError, OSError, ValueError):  # a closed stderr
         sys.stderr.write(f"{in_lines(text.rstrip(), 4)}{end}" if text else "")
         sys.stderr.flush()
 
 
 class _Stderr(logging.Handler):
-    """Prints messages where the program sets up no handler, as Python does it."""
+    """Prints log messages if the program has no handler, as Python does."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one message, or why it cannot be formatted."""
+        """Print one message, or the reason why it cannot be formatted."""
         try:
             print_escaped(self.format(record))
         except Exception:
@@ -66,8 +69,8 @@ _configure = logging.basicConfig
 
 
 def _set_up_logging(**options: Any) -> None:
-    """`logging.basicConfig`. Without options, as `logging.warning` calls it, it sets up a handler
-    that nobody has asked for."""
+    """Replaces `logging.basicConfig`. Called without options, as by `logging.warning`, it must not
+    add an unrequested handler."""
     _configure(**options or {"handlers": [_Stderr()]})
 
 

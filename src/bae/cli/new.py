@@ -1,5 +1,5 @@
-"""`bae new`: a small project that works, to be changed into one's own, from the files in
-`template`. It requires the version of bae that wrote it, or a later one."""
+"""`bae new`: create a small working project from the files in `template`. It requires the version
+of bae that wrote it, or a later one."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ FILES: Final = {
     "README.md.txt": "README.md",
     "gitignore.txt": ".gitignore",
 }
-"""The templates, and where each goes."""
+"""The templates and their target paths."""
 TEMPLATES: Final = Path(__file__).parent / "template"
 _SCRIPT: Final = "scripted:tests/answers.json"
-"""The LM that is there whatever else is not."""
+"""The LM that always exists."""
 _NAME: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 _TAKEN: Final = ("bae", "tests", "conftest", "setup")
 REQUIREMENT: Final = f"bae-graphs[cli]>={__version__}"
-"""What a new project depends on, as pip and uv take it."""
+"""The requirement of a new project, as pip and uv read it."""
 
 
 def new(
@@ -95,7 +95,7 @@ def _print_next(folder: Path, project: NewProject, files: list[str]) -> None:
     if none:
         text.append(
             "\nNo language model is ready here, so the run takes its answers from a file. "
-            "`bae lm list` says what is missing.\n"
+            "`bae lm list` names the missing parts.\n"
         )
     text.right_crop(1)
     print_hanging(out(), text, 2)
@@ -106,8 +106,8 @@ def _print_next(folder: Path, project: NewProject, files: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NewProject:
-    """What is to be written: the project's name, that of its module, and the LM for the command
-    lines in it, empty for the one that a run finds by itself."""
+    """The values of a new project: its name, its module, and the LM for its commands, empty for the
+    default LM."""
 
     name: str
     module: str
@@ -120,7 +120,7 @@ class NewProject:
         return shlex.join([*words, "--lm", self.lm] if self.lm else words)
 
     def files(self) -> dict[str, str]:
-        """The text of every file, by its path in the project."""
+        """The text of each file by its path in the project."""
         values = {
             "project": self.name,
             "module": self.module,
@@ -139,8 +139,8 @@ class NewProject:
 
 
 def _make_project(name: str, lm: str, folder: Path) -> NewProject:
-    """The project of a name, which must do for a distribution and, with `-` as `_`, a module.
-    `folder` is where it goes: what lies there already is its own."""
+    """Validate the name of a project, which must be valid for a distribution and, with `-` as `_`,
+    for a module. Existing files in `folder` do not conflict."""
     if not _NAME.fullmatch(name):
         raise refusal(
             f"{name!r} cannot be the name of a project",
@@ -180,8 +180,8 @@ def _refuse_existing(folder: Path, files: dict[str, str], force: bool) -> None:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    """Write the files under a folder, which is made if need be. They are written beside their
-    places first: where that fails nothing is left behind, and what was there is as it was."""
+    """Write the files under a folder, and create it if needed. They are first written to temporary
+    files: after a failure, everything is as before."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".bae-new-", dir=folder) as beside:
@@ -194,7 +194,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
             for path in files:
                 os.replace(Path(beside, path), folder / path)
     except OSError as error:
-        with suppress(OSError):  # one that had something in it stays
+        with suppress(OSError):  # a folder with other files stays
             folder.rmdir()
         raise refusal(
             f"{folder} could not be written: {error.strerror}",

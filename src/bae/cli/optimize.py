@@ -1,5 +1,5 @@
-"""`bae optimize`: learned prompts from the runs of a journal, compared on runs that were held out,
-and written where they are better."""
+"""`bae optimize`: learn prompts from the runs of a journal, compare them on held-out runs, and
+write those that are better."""
 
 from __future__ import annotations
 
@@ -232,8 +232,8 @@ def _lm(graph: Graph[Any, Any], named: str | None, *, quiet: bool = True) -> LM:
 
 
 def _metric(reference: str | None, graph: Graph[Any, Any]) -> Any:
-    """What scores answers: a function of an example and a prediction, as DSPy has them, or
-    functions of an expected and a given node by their class. None if none is named."""
+    """The metric of the answers: a function of an example and a prediction in DSPy's form, or
+    functions of an expected and an actual node by class. None if none is named."""
     from bae.optimizer.metrics import metrics_for
 
     if reference is None:
@@ -251,7 +251,7 @@ def _metric(reference: str | None, graph: Graph[Any, Any]) -> Any:
 
 
 def _options(optimizer: str, texts: Sequence[str]) -> dict[str, Any]:
-    """The options of the optimizer, their values as JSON, or else as text."""
+    """The options of the optimizer, parsed as JSON or kept as text."""
     from bae.optimizer.optimizers import OPTIONS, checked_options
 
     given: dict[str, Any] = {}
@@ -274,7 +274,7 @@ def _options(optimizer: str, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _classes(graph: Graph[Any, Any], names: Sequence[str]) -> tuple[type[Node], ...]:
-    """The node classes of a graph with these names; without any, all."""
+    """The node classes with these names; all classes without names."""
     every = every_node(graph)
     known = [cls.__name__ for cls in every]
     for name in names:
@@ -294,7 +294,7 @@ class _Progress:
         self._phases: set[tuple[str, str]] = set()
 
     def update(self, progress: Progress) -> None:
-        if progress.phase == "skipped":  # it is in the result
+        if progress.phase == "skipped":  # reported in the result
             return
         place = f"{progress.node} {progress.part}"
         if progress.note:
@@ -305,14 +305,14 @@ class _Progress:
         parts = [f"{place}: {progress.phase}", count(progress.calls, "call")]
         best = progress.best
         if progress.phase == "compared" and best is not None:
-            # Not the score of the candidates, which were selected by theirs.
-            parts[0] += f": {best:.2f} on what was held out"
+            # Not the score of the candidates, which were selected by it.
+            parts[0] += f": {best:.2f}on held-out questions"
             best = None
         if progress.earlier:
             parts.append(f"{progress.earlier:,} kept from before")
         if best is not None:
             parts.append(f"best {best:.2f}")
-        # Some optimizers change between phases hundreds of times.
+        # Some optimizers change phases hundreds of times.
         phase = place, progress.phase
         new = phase not in self._phases or progress.phase in ("done", "compared")
         self._phases.add(phase)

@@ -1,5 +1,5 @@
-"""What `bae optimize` prints: a table of before and after on the held-out examples, the verdict on
-each part of a node, the same as JSON, and notes on what was spent and kept."""
+"""Output of `bae optimize`: a table of scores before and after on held-out examples, the verdict on
+each part of a node, and notes on usage and stored answers. Also as JSON."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _COLUMNS: Final = (
     Column("CALLS", rank=6),
     Column("TOKENS", rank=7),
 )
-"""On a narrow terminal, the interval that decides stays."""
+"""On a narrow terminal, the decisive interval stays."""
 _STYLES: Final = {
     PromptVerdict.BETTER: "green",
     PromptVerdict.UNCHANGED: "green",
@@ -64,8 +64,8 @@ _STYLES: Final = {
 def print_result(
     improvement: Improvement, file: str, ended: EndedWork[None], *, as_json: bool, quiet: bool
 ) -> None:
-    """Print the result of an optimization of the journal in a file. Raises the error that it ended
-    with, or the exit code if it is not done or has nothing to show for it."""
+    """Print the result of an optimization. Raises its error, or the exit code if it is unfinished
+    or has no result."""
     if as_json:
         print_json(_as_data(improvement, file, ended.error))
     elif improvement.parts:
@@ -100,7 +100,7 @@ def _print_parts(console: Console, improvement: Improvement) -> None:
 
 
 def _print_notes(improvement: Improvement, *, interrupted: bool, quiet: bool) -> None:
-    """Print the usage, why it is not done, and what is kept."""
+    """Print the usage, the reason for an early end, and the stored answers."""
     if not quiet:
         if improvement.train_count or improvement.held_out_count:
             note(" · ".join(_usage(improvement)))
@@ -123,14 +123,14 @@ def _print_notes(improvement: Improvement, *, interrupted: bool, quiet: bool) ->
 
 
 def how_to_resume(improvement: Improvement) -> str:
-    """What to do if it ended early."""
+    """The fix after an early end."""
     if improvement.kept:
         return f"{_describe_kept(improvement)}: the same command resumes"
     return "no answer is kept: the same command starts again"
 
 
 def _as_data(improvement: Improvement, file: str, error: BaseException | None) -> dict[str, Any]:
-    """The result, for JSON."""
+    """The result as JSON."""
     asked = improvement.calls
     return {
         "graph": improvement.graph.name,
@@ -191,7 +191,7 @@ def _describe_growth(before: int, after: int) -> Text:
 
 
 def _reasons(part: PartResult, improvement: Improvement) -> Iterator[str]:
-    """The reasons for a verdict, and what to do about it."""
+    """The reasons for a verdict, and possible fixes."""
     match part.verdict:
         case PromptVerdict.TOO_FEW_EXAMPLES:
             yield (
@@ -225,7 +225,7 @@ def _usage(improvement: Improvement) -> Iterator[str]:
     steps = count(improvement.train_count + improvement.held_out_count, "step")
     yield f"{steps}, {improvement.held_out_count:,} of them held out"
     if improvement.repeated:
-        yield f"{improvement.repeated:,} not held out that ask what was asked before"
+        yield f"{improvement.repeated:,} not held out that repeat a question"
     if improvement.from_evals:
         yield f"{improvement.from_evals:,} from `bae eval` left out"
     if improvement.left_out:

@@ -1,5 +1,5 @@
-"""Arguments and options that several commands have in common, with one help text each, and what a
-shell offers for them when Tab is pressed."""
+"""Arguments and options that several commands share, each with one help text, and their shell
+completions."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 NEWEST: Final = "last"
 """The word for the newest run."""
 _MOST: Final = 40
-"""How many runs a shell is offered."""
+"""Maximum number of completed run ids."""
 
 
-# --- what a shell offers when Tab is pressed: quickly, and never with an error ------------------
+# --- shell completions: fast, and never an error --------------------------------------------------
 
 
 def modules(incomplete: str) -> list[str]:
-    """Python files whose paths begin as what is typed, and directories."""
+    """Complete paths of Python files and directories."""
     try:
         paths = _files(incomplete)
-        # A shell puts a blank after the one thing that fits, which is wrong after a directory:
-        # offer what is in it instead.
+        # A shell adds a blank after the only match, which is wrong after a directory: offer its
+        # files instead.
         while len(paths) == 1 and paths[0].endswith("/"):
             paths = _files(paths[0])
     except OSError:
@@ -41,7 +41,7 @@ def modules(incomplete: str) -> list[str]:
 
 
 def lm_names(incomplete: str) -> list[str]:
-    """Names of LMs that begin as what is typed; those that need a model's name end in a colon."""
+    """Complete names of LMs. A name that needs a model ends in a colon."""
     from bae.lm.registry import KINDS
 
     names = [f"{name}:" if kind.needs_rest else name for name, kind in KINDS.items()]
@@ -49,10 +49,10 @@ def lm_names(incomplete: str) -> list[str]:
 
 
 def run_ids(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
-    """The newest runs whose ids begin as what is typed, with what each is; `last` is the newest."""
+    """Complete ids of the newest runs, each with its graph and status. `last` is the newest run."""
     try:
         runs = [(info.run_id, f"{info.graph}, {info.status}") for info in _newest(ctx)]
-    except Exception:  # no journal, a torn one, one that is busy: then there is nothing to offer
+    except Exception:  # no journal, a damaged or a locked one: offer nothing
         return []
     if runs:
         newest, what = runs[0]
@@ -61,7 +61,7 @@ def run_ids(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
 
 
 def open_gates(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
-    """The gates that the run before waits at and that begin as what is typed, with the question."""
+    """Complete the gates that the selected run waits at, each with its question."""
     try:
         reference = (None if ctx is None else ctx.params.get("run")) or NEWEST
         runs = [
@@ -80,8 +80,8 @@ def open_gates(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
 
 
 def _filter_completions(words: Iterable[tuple[str, str]], incomplete: str) -> list[tuple[str, str]]:
-    """Words that begin as what is typed, each with what it is. What a shell would make something
-    else of is left out: a run may be another person's."""
+    """Keep the words that begin with the typed text. Words with shell syntax are left out: another
+    person may have named a run."""
     from bae.cli.wording import in_one_line
 
     return [
@@ -92,7 +92,7 @@ def _filter_completions(words: Iterable[tuple[str, str]], incomplete: str) -> li
 
 
 def _newest(ctx: Any) -> Iterable[RunInfo]:
-    import asyncio  # `bae --help` does not wait for it
+    import asyncio  # keeps `bae --help` fast
 
     from bae.cli.journals import file_to_read, open_to_read
 
@@ -107,9 +107,9 @@ def _newest(ctx: Any) -> Iterable[RunInfo]:
 
 
 _SOON: Final = 2.0
-"""Seconds that a shell waits for completions from a database."""
+"""Maximum seconds that completions wait for a database."""
 _PLAIN: Final = re.compile(r"(?!-)[\w./~+@%=:,-]+")
-"""Words that no shell makes something else of, and that are no option."""
+"""Words without shell syntax that are not options."""
 _LEFT_OUT: Final = ("__pycache__", "node_modules")
 
 
@@ -132,25 +132,25 @@ def _files(incomplete: str) -> list[str]:
 
 
 def option(words: str, about: str, **more: Any) -> Any:
-    """An option that takes a value, by its names and what the help calls the value: `--journal -j
+    """An option with a value. `words` has its names and the name of the value: `--journal -j
     FILE`."""
     *names, value = words.split()
     return typer.Option(*names, metavar=value, help=about, **more)
 
 
 def flag(names: str, about: str) -> Any:
-    """An option that takes no value."""
+    """An option without a value."""
     return typer.Option(*names.split(), help=about)
 
 
 def argument(value: str, about: str, **more: Any) -> Any:
-    """An argument, by what the help calls it."""
+    """An argument with the name that the help shows."""
     return typer.Argument(metavar=value, help=about, show_default=False, **more)
 
 
 def never_empty(value: Any) -> Any:
-    """What an option names, once or several times. An empty name would be that of this directory,
-    and most likely comes of a variable that is not set."""
+    """Refuse empty values of an option. An empty path means this directory, and usually comes from
+    an unset variable."""
     given: Sequence[str] = [value] if isinstance(value, str) else value or ()
     if not all(each.strip() for each in given):
         raise typer.BadParameter("this names nothing. Give a name, or leave the option out")
@@ -158,7 +158,7 @@ def never_empty(value: Any) -> Any:
 
 
 def id_of_new(run_id: str | None) -> str | None:
-    """What a new run is to be called, as an option gives it."""
+    """Validate the id for a new run."""
     if run_id is not None:
         from bae.exceptions import JournalError
         from bae.journal.run_checks import check_names
@@ -235,7 +235,7 @@ Metadata = Annotated[
     list[str] | None,
     option(
         "--metadata KEY=VALUE",
-        "What is stored beside the run, as `user_id=ana`; JSON if the value is JSON, otherwise "
+        "Data stored with the run, as `user_id=ana`; JSON if the value is JSON, otherwise "
         "text. Repeat for each key.",
     ),
 ]
@@ -290,7 +290,7 @@ Yes = Annotated[bool, flag("--yes -y", "Do not ask for confirmation.")]
 
 
 def budget_option(what: str) -> Any:
-    """`--budget`, as a command has it for what it does: `the run`."""
+    """The `--budget` option of a command. `what` is the limited work, such as `the run`."""
     return option(
         "--budget LIMITS",
         f"What {what} may spend, such as `calls=20,cost=0.10`: LLM `calls`, `tokens` in and out, "
@@ -303,7 +303,7 @@ _LIMITS: Final = ("calls", "tokens", "cost", "seconds")
 
 
 def budget_of(text: str | None) -> Budget | None:
-    """The budget that a command line asks for. Raises `typer.BadParameter`."""
+    """Parse the budget of a command line. Raises `typer.BadParameter`."""
     if text is None:
         return None
     from bae.lm.policies.budget import Budget
@@ -331,7 +331,7 @@ def _wrong(message: str) -> typer.BadParameter:
 
 
 def metadata_of(settings: list[str] | None) -> dict[str, Any]:
-    """The metadata that `--metadata` gives, or looks for. Raises `typer.BadParameter`."""
+    """Parse `--metadata`. Raises `typer.BadParameter`."""
     metadata: dict[str, Any] = {}
     for each in settings or ():
         name, equals, text = each.partition("=")
@@ -347,21 +347,21 @@ def metadata_of(settings: list[str] | None) -> dict[str, Any]:
 
 
 def above_zero(seconds: float) -> float:
-    """A number of seconds in which something can be done."""
+    """Refuse a timeout that is not positive."""
     if not seconds > 0:
         raise typer.BadParameter("must be more than 0 seconds")
     return seconds
 
 
 def once(values: list[str]) -> list[str]:
-    """What may be given once alone, as a list, since all but the last would be lost otherwise."""
+    """Refuse a repeated option, since all but the last value would be lost."""
     if len(values) > 1:
         raise typer.BadParameter(f"it is there {len(values)} times, and only one can be meant")
     return values
 
 
 def refuse_both_journals(context: typer.Context, *, no_journal: bool) -> None:
-    """Refuse --no-journal beside --journal. A variable may well name a journal."""
+    """Refuse --no-journal beside --journal. A journal from the environment is fine."""
     source = context.get_parameter_source("journal")
     if no_journal and source is not None and source.name == "COMMANDLINE":
         raise typer.BadParameter(
@@ -380,7 +380,8 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def parse_duration(text: str) -> float:
-    """How many seconds a text such as 90s, 30m, 12h, 30d or 2w says; else it is a wrong usage."""
+    """Parse a duration such as 90s, 30m, 12h, 30d or 2w into seconds. Anything else is wrong
+    usage."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", text.strip())
     if match is None:
         raise typer.BadParameter(f"{text!r} is no length of time: write 90s, 30m, 12h, 30d or 2w")

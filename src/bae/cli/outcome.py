@@ -1,5 +1,5 @@
-"""How a run came out, printed: the result on stdout, or as JSON; on stderr what it took, and what
-to type next where it is not over."""
+"""Prints the outcome of a run: the result on stdout, as text or JSON; on stderr the usage, and the
+next command if the run is not over."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunOutcome:
-    """How a run came out."""
+    """The outcome of a run."""
 
     graph: str
     run_id: str
@@ -46,23 +46,23 @@ class RunOutcome:
     code: int = exits.DONE
     seconds: float = 0.0
     begun: bool = False
-    """Whether there was a record of it."""
+    """Whether any record arrived."""
     trace: Sequence[Node] = ()
-    """The nodes of the run, as far as it came."""
+    """The nodes of the run so far."""
     at: str = ""
-    """The node that was being made or run at last."""
+    """The last node that was made or run."""
     usage: Usage = field(default_factory=Usage)
-    """What the run used, before it was resumed too."""
+    """The usage of the run, including the time before a resume."""
     result: Node | None = None
     copies: Copies | None = None
     """The fields that may hold copies of secrets."""
     waiting: tuple[OpenGate, ...] = ()
     error: BaseException | None = None
     kept: bool = False
-    """Of a run that did not come to its end: whether the journal has it."""
+    """Whether the journal has the unfinished run."""
 
     def take_history(self, history: History) -> None:
-        """Take in how far a run came, by its records."""
+        """Read the progress of the run from its records."""
         self.begun, self.usage = True, history.usage
         steps = [step for step in history.run.trace if step.whole]
         self.trace = [step.node for step in steps if step.node is not None]
@@ -72,16 +72,16 @@ class RunOutcome:
         before, chosen = newest.before, newest.choice and newest.choice.chosen
         early = not newest.whole and newest.given is None and newest.fill is None
         if early and before is not None and before.is_open:
-            self.at = before.name  # dependencies of the next node have been started early
+            self.at = before.name  # dependencies of the next node have started early
         else:
             self.at = newest.name if chosen in (None, NoneType) else chosen.__name__
 
     def take_result(self, result: GraphResult[Any]) -> None:
-        """Take in what a run has returned."""
+        """Read the result that the run returned."""
         self.trace, self.usage, self.waiting = result.trace, result.usage, result.waiting
         if result.waiting:
             self.kind, self.code = "waiting", exits.WAITING
-        elif result.unfinished:  # another process has it, and continues it
+        elif result.unfinished:  # another process owns the run, and continues it
             self.kind, self.code = "running", exits.ELSEWHERE
         else:
             self.kind, self.code, self.result = "ended", exits.DONE, result.result
@@ -89,9 +89,9 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What the command line named, for commands that are printed to be copied: the module, None
-    where pyproject.toml says it, the journal, None where none is kept, the language model, None
-    where it is left to the machine, and the directory of learned prompts."""
+    """The names on the command line, for commands to copy: the module (None if pyproject.toml names
+    it), the journal (None without a journal), the language model (None for the default), and the
+    directory of learned prompts."""
 
     module: str | None
     journal: str | None
@@ -103,18 +103,19 @@ class CommandLine:
         return self._line("runs resume", [short_id(run_id)], *more)
 
     def answer(self, run_id: str, gate: OpenGate, *, among: int = 1) -> str:
-        """The command that answers a gate; `among` is how many of the same name are open."""
+        """The command that answers a gate. `among` is the number of open gates with the same
+        name."""
         name = short_name(gate) if among == 1 else gate.address
         return self.answer_with(run_id, name, example_of(*answer_field(gate)))
 
     def answer_with(self, run_id: str, gate: str | None, value: str | None) -> str:
-        """The command that answers a gate with a value; without one, it asks for it. Without a gate
-        it is the one that is open."""
+        """The command that answers a gate with a value. Without a value it asks for the answer;
+        without a gate it means the only open gate."""
         given = [each for each in (gate, value) if each is not None]
         return self._line("runs answer", [short_id(run_id), *given])
 
     def show(self, run_id: str) -> str:
-        """The command that shows what happened in a run, for which no module is needed."""
+        """The command that shows a run. It needs no module."""
         return CommandLine(None, self.journal)._line("runs show", [short_id(run_id)])
 
     def chat(self, thread: str) -> str:
@@ -124,7 +125,7 @@ class CommandLine:
         return replace(self, module=None)._line("chat", given, *option)
 
     def _line(self, command: str, given: list[str], *more: str) -> str:
-        # What begins like an option is none after a --, where nothing else is one either.
+        # After --, an argument may begin like an option. Nothing else follows it.
         last = ["--", *given] if any(each.startswith("-") for each in given) else []
         line = ["bae", *command.split(), *([] if last else given), *more]
         options = {"--lm": self.lm, "--optimized": self.optimized, "-m": self.module}
@@ -136,33 +137,33 @@ class CommandLine:
 
 
 def short_name(gate: OpenGate | ParkedGate) -> str:
-    """What names a gate on the command line where no other has that name: its field, or the id of
-    the call that it is about."""
+    """The shortest unique name of a gate on the command line: its field, or the id of its tool
+    call."""
     place = Place.parse(gate.place)
     calls = [] if place is None else place.parameters[1:2]
     return calls[0] if calls else gate.place
 
 
 def short_id(run_id: str) -> str:
-    """An id as it is typed: of one that was made up, how it begins will do."""
+    """A short form of a run id: the beginning of a random id, or the whole of a chosen id."""
     return run_id[:8] if re.fullmatch("[0-9a-f]{24}", run_id) else run_id
 
 
 def print_outcome(
     outcome: RunOutcome, command_line: CommandLine, summary: Text, *, as_json: bool, quiet: bool
 ) -> None:
-    """Print how a run came out. What it failed with is raised by whoever called this."""
+    """Print the outcome of a run. The caller raises the run's error."""
     if as_json:
         print_json(_as_data(outcome))
     if not quiet and outcome.begun and outcome.error is None and err().is_terminal:
-        err().print()  # between what was shown of the run and how it came out
+        err().print()  # between the progress and the outcome
     if outcome.result is not None and not as_json:
         print_node(outcome.result, out(), outcome.copies)
     elif outcome.kind == "waiting":
         _print_waiting(outcome, command_line)
     elif outcome.kind == "cancelled":
         _print_cancelled(outcome, command_line)
-    elif outcome.kind == "running" and outcome.error is None:  # which says so itself
+    elif outcome.kind == "running" and outcome.error is None:  # its error names the owner
         note(f"another process has the run {outcome.run_id}, and continues it")
     if not quiet and outcome.begun and outcome.kind in ("ended", "waiting"):
         err().print(summary)
@@ -196,14 +197,13 @@ def _as_data(outcome: RunOutcome) -> dict[str, Any]:
 
 
 def call_data(call: ToolCall) -> dict[str, Any]:
-    """A call that a person is asked about, as JSON."""
+    """A tool call that waits for approval, as JSON."""
     return {"id": call.id, "name": call.name, "arguments": call.arguments}
 
 
 def parked_data(gates: Sequence[ParkedGate], opened: Sequence[OpenGate]) -> list[dict[str, Any]]:
-    """The questions that a stored run waits for, as JSON, with the keys of `bae run`. `opened` are
-    the same gates as they were read from the lines of the run; without its code, the types of
-    answers are not known."""
+    """The questions that a stored run waits for, as JSON with the keys of `bae run`. `opened` are
+    the same gates, read from the stored run; the types of answers are known only with the code."""
     calls = {gate.address: gate.call for gate in opened}
     questions: list[dict[str, Any]] = []
     for gate in gates:
@@ -254,7 +254,7 @@ def _print_cancelled(outcome: RunOutcome, command_line: CommandLine) -> None:
 
 
 def _way(done: list[str], at: str) -> str:
-    """The nodes that led to the one a run was at; nothing where that was the first."""
+    """The nodes before the last node, or an empty text."""
     before = done[:-1] if done and done[-1] == at else done
     if not before:
         return ""
@@ -262,17 +262,17 @@ def _way(done: list[str], at: str) -> str:
     return f" (after {' -> '.join(shown)})"
 
 
-# --- what to type next --------------------------------------------------------------------------
+# --- the next command -----------------------------------------------------------------------------
 
 
 def advise(
     error: BaeError, run_id: str, command_line: CommandLine, *, kept: bool, answered: bool = False
 ) -> None:
-    """Have an error say what to type: it speaks to programs, of `max_iters=20` for `--max-iters
-    20`. `kept` is whether the journal has the run, and `answered` whether it has the answer that
-    the command gave."""
+    """Rewrite the fix of an error as a command: it names `--max-iters 20` where the API has
+    `max_iters=20`. `kept` is whether the journal has the run, and `answered` whether it has the
+    command's answer."""
     resume = command_line.resume(run_id)
-    error.trace_note = ""  # at a terminal there is no .trace to look at
+    error.trace_note = ""  # a terminal user has no .trace to look at
     match error:
         case ProofError():
             error.fix = "fix it, or keep no journal of the run: --no-journal"
@@ -308,11 +308,11 @@ def advise(
         advise_gate(error, run_id, command_line)
     elif kept:
         stored = "the answer is stored, and " if answered else ""
-        error.add_note(f"{stored}what is done is kept; once it is fixed, resume with: {resume}")
+        error.add_note(f"{stored}progress is saved; after fixing it, resume with: {resume}")
 
 
 def advise_gate(error: GateError, run_id: str, command_line: CommandLine) -> None:
-    """Have an error about a gate say what to type."""
+    """Rewrite the fix of an error about a gate as a command."""
     if error.code == "bae-gate-answered":
         error.fix = f"resume the run: {command_line.resume(run_id)}"
     elif error.code == "bae-gate-timeout" and error.fix:

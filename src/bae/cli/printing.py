@@ -1,5 +1,5 @@
-"""How the commands speak: results on stdout, everything else on stderr, in color where that is a
-terminal. `NO_COLOR`, `FORCE_COLOR`, `TERM=dumb` and `COLUMNS` are heeded."""
+"""Output of the commands: results on stdout, everything else on stderr, with colors at a terminal.
+`NO_COLOR`, `FORCE_COLOR`, `TERM=dumb` and `COLUMNS` apply."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ else:
     (raised_at,) = call_later("bae.cli.loading", "raised_at")
 
 _BELOW: Final = 9
-"""Spaces before the further lines of what an error says: none of them may look like one of ours."""
+"""Indent of an error's further lines, so that none of them looks like a label of bae."""
 _LONGEST: Final = 100_000
-"""Characters of a traceback."""
+"""Maximum characters of a traceback."""
 _COLORS: Final = Theme({"repr.number": "none", "repr.str": "none"})
 
 
 def out() -> Console:
-    """The console for results. Give `soft_wrap=True` to print, or use `print_hanging`: a line that
-    goes into a file or a pipe must stay a line."""
+    """The console for results. Pass `soft_wrap=True` to `print`, or use `print_hanging`: a file or
+    a pipe must get unbroken lines."""
     return _with_width(_Results(highlight=False, theme=_COLORS))
 
 
@@ -51,7 +51,7 @@ def err() -> Console:
 
 
 class _Safe(Console):
-    """Whatever is printed, only Rich itself acts on the terminal."""
+    """A console that escapes all control characters except its own."""
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         return super()._render_buffer(
@@ -64,18 +64,18 @@ class _Safe(Console):
 
 class _Results(_Safe):
     def on_broken_pipe(self) -> None:
-        # Rich would end the program here. `run_command` does, in its own way.
+        # Rich would end the program here. `run_command` does that in its own way.
         self.quiet = True
         raise BrokenPipeError(EPIPE, os.strerror(EPIPE))
 
 
 class _Progress(_Safe):
-    """A command continues where the reader of its progress is gone."""
+    """A console for progress: the command continues if its reader is gone."""
 
     def _check_buffer(self) -> None:
         try:
             super()._check_buffer()
-        except OSError:  # a terminal that is gone, a disk that is full
+        except OSError:  # a closed terminal, a full disk
             self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
@@ -84,13 +84,13 @@ class _Progress(_Safe):
 
 
 def _with_width(console: Console) -> Console:
-    if console.width < 1:  # COLUMNS=0, which some tools set where they do not know
+    if console.width < 1:  # COLUMNS=0: some tools set it if they do not know the width
         console.width = 80
     return console
 
 
 def discard_output(stream: Any) -> None:
-    """Have what is still written to a stream go nowhere: its reader is gone."""
+    """Discard further output to a stream without a reader."""
     with suppress(AttributeError, OSError, ValueError):
         number = stream.fileno()
         nothing = os.open(os.devnull, os.O_WRONLY)
@@ -102,13 +102,13 @@ def discard_output(stream: Any) -> None:
 
 
 def note(message: str) -> None:
-    """A line about something that is not the result, on stderr."""
+    """Print a line on stderr that is not part of the result."""
     print_hanging(err(), Text(in_lines(message, 4), style="dim"), 2)
 
 
 def print_hanging(console: Console, text: Text, indent: int) -> None:
-    """Print lines. At a terminal, those that are too long continue below, indented, between words.
-    A command that ends one, to be copied, has a line of its own then, however long it is."""
+    """Print lines. A terminal gets long lines wrapped between words, with an indent. A command at
+    the end of a line gets its own unbroken line, to be copied."""
     if not console.is_terminal or console.width <= indent + 20:
         console.print(text, soft_wrap=True)
         return
@@ -128,7 +128,7 @@ def print_hanging(console: Console, text: Text, indent: int) -> None:
 
 
 def _wrap_line(line: Text, console: Console, indent: int) -> list[Text]:
-    """A line as several, all but the first one indented."""
+    """Wrap a line. Every part but the first is indented."""
     first = line.wrap(console, console.width, tab_size=8)
     if len(first) < 2:
         return [line]
@@ -154,8 +154,8 @@ GAP: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its title, whether it has numbers, aligned to the right, and its rank: those with
-    the highest are left out first, and those of rank 0 stay."""
+    """A column: its title, whether it holds right-aligned numbers, and its rank. Columns with the
+    highest rank are left out first; rank 0 always stays."""
 
     title: str
     right: bool = True
@@ -165,8 +165,8 @@ class Column:
 def print_table(
     console: Console, columns: Sequence[Column], rows: Sequence[Sequence[Text]]
 ) -> None:
-    """Print a table. A row may be shorter than the others; a name that is too long for the first
-    column gets a line of its own."""
+    """Print a table. Missing cells at the end of a row are blank. A name that is too long for the
+    first column gets its own line."""
     for line in table_lines(columns, rows, console.width if console.is_terminal else None):
         console.print(line, soft_wrap=True)
 
@@ -186,7 +186,7 @@ def table_lines(
     droppable = [at for at in ranked if columns[at].rank]
     while too_wide() and droppable:
         if columns[droppable[0]].rank < _MINOR and widths[0] > _NARROWEST:
-            widths[0] = _NARROWEST  # before a column that matters goes, names have their own lines
+            widths[0] = _NARROWEST  # names get their own lines first
             continue
         shown.remove(droppable.pop(0))
     if width is not None and widths[0] == _NARROWEST:
@@ -226,7 +226,7 @@ def _align(cell: Text, width: int, right: bool) -> Text:
 
 
 def print_error(error: BaseException) -> None:
-    """What failed, where, why and what to do, on stderr."""
+    """Print on stderr what failed, where, why and how to fix it."""
     text = Text().append("error", style="bold red")
     if not isinstance(error, BaeError):
         text.append(f" {in_lines(error_text(error), _BELOW)}")
@@ -240,7 +240,7 @@ def print_error(error: BaseException) -> None:
         text.append(f"\n{in_lines(diff)}")
     at = raised_at(error)
     fix = error.fix
-    if fix and at and not _COMMAND.search(fix):  # a command is copied as it stands
+    if fix and at and not _COMMAND.search(fix):  # a command is copied, so nothing follows it
         fix += "; --debug shows the traceback"
     _append(text, "path", error.path)
     _append(text, "cause", describe(error.cause) if error.cause is not None else None)
@@ -260,18 +260,18 @@ def _append(text_so_far: Text, label: str, text: str | None) -> None:
 
 
 def print_traceback(error: BaseException) -> None:
-    """Where an error comes from, as Python tells it."""
+    """Print the traceback of an error as Python formats it."""
     told = readable("".join(format_exception(error)).rstrip("\n"), _LONGEST)
     err().print(Text(in_lines(told, 2)), soft_wrap=True)
 
 
 def error_data(error: BaseException | None) -> dict[str, Any] | None:
-    """An error, for JSON: what failed, where, why and what to do, as far as it says so."""
+    """An error as JSON: what failed, where, why and how to fix it, as far as known."""
     if error is None:
         return None
     ours = isinstance(error, BaeError)
     cause = error.cause if ours else error.__cause__
-    usage = getattr(error, "format_message", None)  # of a command line that makes no sense
+    usage = getattr(error, "format_message", None)  # of a wrong command line
     data = {
         "code": error.code if ours else None,
         "message": error.message if ours else str(usage()) if usage else describe(error),
@@ -281,7 +281,7 @@ def error_data(error: BaseException | None) -> dict[str, Any] | None:
         "at": raised_at(error),
         "notes": [*getattr(error, "__notes__", ())],
     }
-    if diff := getattr(error, "diff", ""):  # of a run that is not what was recorded
+    if diff := getattr(error, "diff", ""):  # of a replay that differs from its recording
         data["diff"] = diff
     return data
 
@@ -289,12 +289,12 @@ def error_data(error: BaseException | None) -> dict[str, Any] | None:
 # --- JSON ---------------------------------------------------------------------------------------
 
 _json_output: TextIO | None = None
-"""Stdout, while it is kept free for JSON."""
+"""The real stdout while it is reserved for JSON."""
 _json_written = False
 
 
 def print_json(value: Any) -> None:
-    """A result for a script, on stdout: anything that Pydantic can make JSON of."""
+    """Print a result for a script on stdout. Any value that Pydantic can serialize works."""
     global _json_written
     _json_written = True
     data = to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
@@ -305,7 +305,7 @@ def print_json(value: Any) -> None:
 
 
 def print_json_line(value: Any) -> None:
-    """The same in one line, for a command that has several results."""
+    """Print JSON in one line, for a command with several results."""
     global _json_written
     _json_written = True
     data = to_jsonable_python(value, fallback=repr, inf_nan_mode="strings")
@@ -315,8 +315,8 @@ def print_json_line(value: Any) -> None:
 
 
 def as_data(value: Any) -> Any:
-    """A report as JSON has it: dataclasses and named tuples as objects, times as ISO 8601 writes
-    them. What a run holds is left as it is."""
+    """A report as JSON values: dataclasses and named tuples become objects, times ISO 8601 texts.
+    Values of a run are not changed."""
     names: Sequence[str] = getattr(value, "_fields", ())
     if is_dataclass(value):
         names = [field.name for field in fields(value)]
@@ -341,14 +341,14 @@ _TIMES: Final = ("at", "deadline", "end", "lease_until", "start", "started", "up
 
 
 def iso(at: float) -> str:
-    """A time as ISO 8601 has it, to the microsecond, for programs."""
+    """A time in ISO 8601 with microseconds, for programs."""
     return datetime.fromtimestamp(at).astimezone().isoformat(timespec="microseconds")
 
 
 @contextmanager
 def only_json() -> Generator[None]:
-    """Keep all else off stdout in the block. An error in it is raised on, and printed as JSON
-    before that where no JSON was."""
+    """Allow only JSON on stdout in the block. An error is printed as JSON, unless JSON was printed
+    before, and raised again."""
     global _json_output, _json_written
     with _stdout_kept() as _json_output:
         _json_written = False
@@ -364,9 +364,9 @@ def only_json() -> Generator[None]:
 
 @contextmanager
 def _stdout_kept() -> Generator[TextIO]:
-    """What stdout was; in the block it is stderr, for subprocesses too."""
+    """for example in a test"""
     stdout: Any = sys.stdout
-    if stdout is not sys.__stdout__ or sys.stderr is not sys.__stderr__:  # as in a test
+    if stdout is not sys.__stdout__ or sys.stderr is not sys.__stderr__:  # for example in a test
         sys.stdout = sys.stderr
         try:
             yield stdout
@@ -376,7 +376,7 @@ def _stdout_kept() -> Generator[TextIO]:
     stdout.flush()
     kept = os.fdopen(os.dup(1), "w", encoding=stdout.encoding, errors=stdout.errors)
     os.dup2(2, 1)
-    stdout.reconfigure(line_buffering=True)  # what is printed stands between what stderr has
+    stdout.reconfigure(line_buffering=True)  # lines of both streams stay in order
     try:
         yield kept
     finally:

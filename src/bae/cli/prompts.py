@@ -1,4 +1,4 @@
-"""`bae prompts`: what a graph would send to a language model, without sending it."""
+"""`bae prompts`: print the prompts of a graph without sending them."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from bae.plan import plan_of
 
 
 class PromptOnly(Backend):
-    """A backend that prompts are made for, and that is never asked."""
+    """A backend for preparing prompts. It is never asked."""
 
     def __init__(self, *, calls_tools: bool) -> None:
         super().__init__()
         self.calls_tools = calls_tools
 
     async def answer(self, prompt: Prompt) -> Answer:
-        """Refuse: nothing is to be sent."""
-        raise AssertionError("a prompt was to be shown, and not sent")
+        """Refuse: no prompt is sent."""
+        raise AssertionError("a prompt must be shown, not sent")
 
 
 EPILOG: Final = examples(
@@ -135,7 +135,7 @@ def _filter_prompts(
 
 
 def _tools_found_later(every: Sequence[Prompt]) -> list[str]:
-    """What the prompts do not show: tools that only a run knows."""
+    """The tools that are missing in the prompts, since only a run knows them."""
     lines: dict[str, None] = {}
     for cls in (prompt.question.target for prompt in every):
         tools = None if cls is None else plan_of(cls).tools
@@ -149,7 +149,7 @@ def _tools_found_later(every: Sequence[Prompt]) -> list[str]:
 
 
 def _classes(prompt: Prompt) -> list[type]:
-    """The classes that are to be made, or may be chosen."""
+    """The classes to fill, or to choose from."""
     question = prompt.question
     return [*question.types] if question.target is None else [question.target]
 
@@ -164,7 +164,7 @@ def _print(prompt: Prompt) -> None:
 
 
 def _heading(prompt: Prompt) -> str:
-    """Where it is asked, what for, and by whom."""
+    """The place, the task and the caller of a prompt."""
     question = prompt.question
     goal = " | ".join(map(_name, _classes(prompt)))
     filled = ", ".join(map(_name, question.fillable))

@@ -1,6 +1,5 @@
-"""Questions at the terminal: fields of the start node, secrets, and gates of a run that waits for
-the answer. Lines are edited as in a shell, which is what `prompt_toolkit` is imported for when
-something is asked."""
+"""Questions at the terminal: fields of the start node, secrets, and gates of a run. Lines can be
+edited as in a shell; `prompt_toolkit` is imported at the first question."""
 
 from __future__ import annotations
 
@@ -40,37 +39,36 @@ if TYPE_CHECKING:
     from bae.node import Node
 
 _SHORT: Final = 50
-"""Characters up to which what a field takes stands in its prompt."""
+"""Maximum characters of a type description in a prompt."""
 
 
 def can_ask() -> bool:
-    """Whether there is a terminal to ask at: questions go to stderr, answers come from stdin. A
-    program in the background of a shell would be stopped when it reads."""
+    """Whether a terminal can ask: questions go to stderr, answers come from stdin. A background
+    process would be stopped when it reads."""
     try:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return False
-        with suppress(AttributeError, OSError):  # no Unix; or not the terminal of this process
+        with suppress(AttributeError, OSError):  # no Unix, or not this process's terminal
             return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (AttributeError, ValueError, OSError):  # closed, or there is none
+    except (AttributeError, ValueError, OSError):  # closed or missing
         return False
     return True
 
 
 def ask_field(cls: type[Node], name: str) -> Typed | None:
-    """Ask for a field of a node, until what is typed fits; None where its default is taken. Ctrl-D
-    is an EOFError, and Ctrl-C a KeyboardInterrupt."""
+    """Ask for a field of a node until the answer fits. None means its default. Ctrl-D raises
+    EOFError, Ctrl-C KeyboardInterrupt."""
     return run_until_signal(_ask(cls, name, with_default=True))
 
 
 def ask_answer(cls: type[Node], name: str) -> Any:
-    """Ask for the answer to a gate in the same way. Enter alone is none, whatever the field takes:
-    an answer stands, so that it is given on purpose."""
+    """Ask for the answer to a gate. Enter alone is never an answer, since an answer is final."""
     return run_until_signal(_answer(cls, name))
 
 
 class AtTerminal:
-    """What a run gets as `answer=`: asks at the terminal, one gate at a time, with the display out
-    of the way. Ctrl-D leaves the run waiting."""
+    """The `answer=` of a run: asks at the terminal, one gate at a time, with the display paused.
+    Ctrl-D leaves the run waiting."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
@@ -78,7 +76,7 @@ class AtTerminal:
         self._left = False
 
     async def __call__(self, gate: OpenGate) -> Any:
-        """Ask one gate, once those that were open before it have their answers."""
+        """Ask one gate, after the gates that opened before it."""
         async with self._turn:
             if self._left:
                 raise Waiting([gate])
@@ -90,15 +88,15 @@ class AtTerminal:
                 except EOFError:
                     self._left = True
                     raise Waiting([gate]) from None
-                except KeyboardInterrupt:  # a key, while a line is edited, and no signal
+                except KeyboardInterrupt:  # the key while editing a line, not the signal
                     signal.raise_signal(signal.SIGINT)
                     await asyncio.Event().wait()  # until the run is cancelled
                     raise
 
 
 async def _fitting_answer(gate: OpenGate, *, in_thread: bool) -> Any:
-    """What is typed for a gate. Arguments that a tool does not take are asked for again at once: by
-    then, another call would be asked about."""
+    """The typed answer to a gate. Arguments that the tool refuses are asked for again at once: a
+    later question would be about another call."""
     while True:
         value = await _answer(*answer_field(gate), in_thread=in_thread)
         field = plan_of(gate.node_type).fields.get(gate.field_name)
@@ -119,7 +117,7 @@ def _say_misfit(why: str, *, forget: bool = True) -> None:
 
 
 async def _answer(cls: type[Node], name: str, *, in_thread: bool = False) -> Any:
-    """What is typed for a gate, as the run takes it."""
+    """The typed answer to a gate, as the run accepts it."""
     typed = await _ask(cls, name, with_default=False, in_thread=in_thread)
     return None if typed is None else typed.given_to(cls, name)
 
@@ -149,16 +147,16 @@ async def _ask(
 async def typed_line(
     prompt: str, *, hidden: bool = False, default: str = "", **session_options: Any
 ) -> str:
-    """The next line that is typed once the prompt stands there; `hidden` does not show it, and
-    `default` is there to be edited. Raises EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C.
-    Meanwhile prints stand above it, unless they go to a file."""
+    """Read a line after the prompt. `hidden` does not show it, and `default` can be edited. Raises
+    EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C. Prints appear above the line, unless they go
+    to a file."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.output import create_output
     from prompt_toolkit.patch_stdout import patch_stdout
 
     stdout, stderr = sys.stdout, sys.stderr
     output: Any = create_output(stdout=getattr(stderr, "rich_proxied_file", stderr))
-    if hasattr(output, "enable_cpr"):  # few terminals need it, and those without it are waited for
+    if hasattr(output, "enable_cpr"):  # few terminals need it, and without it there is a delay
         output.enable_cpr = False
     session: PromptSession[str] = PromptSession(output=output, **session_options)
     with patch_stdout(raw=True):
@@ -175,21 +173,20 @@ async def typed_line(
 
 
 def forget_typed() -> None:
-    """Throw away what was typed until now. Call it before a question is shown: what was typed
-    earlier is no answer to it."""
-    with suppress(Exception):  # no Unix; or a terminal that went away
+    """Discard earlier keystrokes before a question appears, since they cannot be its answer."""
+    with suppress(Exception):  # no Unix, or the terminal is gone
         import termios
 
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
-# --- words --------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------------------
 
 
 def _question(gate: OpenGate) -> Text:
-    """What is asked, what is known at the node, and until when."""
+    """The question, the known fields of its node, and the deadline."""
     text = Text("? ", style="bold yellow").append(in_lines(gate.question, 4), style="bold")
-    # In a graph inside the run, several gates may have one place: the path tells them apart.
+    # Several gates in a nested graph may have the same name: the path distinguishes them.
     text.append(f"  {gate.path}/{gate.place}" if gate.path else f"  {gate.place}", style="dim")
     is_quoted = gate.call is not None and str(gate.call) in gate.question
     for name, value in () if is_quoted else gate.context.items():
@@ -203,7 +200,7 @@ def _question(gate: OpenGate) -> Text:
 
 
 def describe_deadline(gate: OpenGate) -> str:
-    """How long there is to answer, and what happens then."""
+    """The deadline of a gate, and its default."""
     if gate.deadline is None:
         return ""
     info = gate.node_type.__pydantic_fields__[gate.field_name]
@@ -216,7 +213,7 @@ def describe_deadline(gate: OpenGate) -> str:
 
 
 def _introduce(cls: type[Node], name: str, kind: str) -> None:
-    """Print what a field is for, where that is said, and what it takes where that is long."""
+    """Print the description of a field, and its type if that is long."""
     info = cls.__pydantic_fields__[name]
     text = Text(name, style="bold")
     if info.description:
@@ -228,8 +225,8 @@ def _introduce(cls: type[Node], name: str, kind: str) -> None:
 
 
 def _prompt_of(cls: type[Node], name: str, kind: str, *, with_default: bool) -> str:
-    """What stands before the place to type at: the field, what it takes, and what Enter alone
-    gives, as `size (small | large, Enter for small): `."""
+    """The prompt: the field, its type, and the value of Enter alone, as `size (small | large, Enter
+    for small): `."""
     info = cls.__pydantic_fields__[name]
     facts = [kind] if len(kind) <= _SHORT else []
     if is_secret(cls, name):
@@ -247,7 +244,7 @@ def _kind(annotation: Any, *, in_thread: bool) -> str:
 
 
 def _nothing_typed(cls: type[Node], name: str) -> Text:
-    """What to say where nothing was typed at a gate."""
+    """The message for an empty answer to a gate."""
     empty = ""
     with suppress(UnfitText):
         read(cls, name, "")

@@ -1,5 +1,5 @@
-"""`bae runs replay` and `test`: recorded runs once more, without an LLM, with the secrets that the
-journal does not keep given again."""
+"""`bae runs replay` and `bae runs test`: recorded runs again, without an LLM. Secrets that the
+journal does not store are asked for."""
 
 from __future__ import annotations
 
@@ -109,8 +109,9 @@ def make_test(
         written = asyncio.run(write_test(loaded.graph, stored, name, earlier))
     except JournalError as error:
         if error.code == "bae-journal-secret":
-            error.fix = "make the test of a run that has them: one that fails without what is not "
-            error.fix += "kept is no test"
+            error.fix = (
+                "choose a run whose values are all stored: without them the test cannot pass"
+            )
         raise
     _write({cassette: written.recording, target: written.source.encode()})
     note(f"{target}: replays the run and checks its path and its end")
@@ -119,12 +120,12 @@ def make_test(
 
 
 def _earlier_runs(journal: str | None, stored: StoredRun) -> list[StoredRun]:
-    """The runs of the earlier turns that a run has shown."""
+    """The runs of earlier turns that a run showed to the LLM."""
     return use(journal, lambda runs: runs_shown(runs, stored))
 
 
 def _graph_name(loaded: Loaded, target: Path) -> GraphName:
-    """How the test finds the graph. A file is found from where the test is, wherever it is run."""
+    """The name by which the test loads the graph. A file is found relative to the test."""
     module = sys.modules[loaded.module]
     loaded_again: object = attrgetter(loaded.attribute)(module)
     kind: Literal["graph", "node", "function"] = (
@@ -150,7 +151,7 @@ def _graph_name(loaded: Loaded, target: Path) -> GraphName:
 
 
 def refuse_existing(*paths: str | Path, force: bool) -> None:
-    """Refuse to write where something is already."""
+    """Refuse to overwrite files without --force."""
     there = [str(path) for path in map(Path, paths) if path.exists()]
     if there and not force:
         raise refusal(
@@ -160,8 +161,8 @@ def refuse_existing(*paths: str | Path, force: bool) -> None:
 
 
 def _write(files: Mapping[Path, bytes]) -> None:
-    """Write files that only their owner reads, with the folders they are in: all of them, or none
-    where one cannot be written."""
+    """Write files that only their owner can read, and create their folders. If a file cannot be
+    written, none is."""
     written: list[Path] = []
     try:
         for path, data in files.items():
@@ -183,8 +184,8 @@ def _write(files: Mapping[Path, bytes]) -> None:
 def read_secrets(
     graph: Graph[Any, Any], stored: StoredRun, sets: Sequence[str], *, ask: bool
 ) -> dict[str, Any]:
-    """What `Graph.resume` and `Graph.replay` take as `given`: what --set says, and what is asked
-    for beside it."""
+    """The `given` of `Graph.resume` and `Graph.replay`: values of --set, and answers to questions
+    about missing ones."""
     given: dict[str, Any] = {}
     for (cls, field), text in split_sets(sets, partial(field_at, graph)):
         given[f"{cls.__name__}.{field}"] = read_text(cls, field, text).value
@@ -207,7 +208,7 @@ def read_secrets(
 
 
 def field_at(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
-    """The class and the field of `Login.token`."""
+    """The class and the field of a name such as `Login.token`."""
     name, _, field = place.partition(".")
     for each in graph.graphs:
         for cls in each.plans:
@@ -221,10 +222,10 @@ def field_at(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
 async def _find_missing(
     graph: Graph[Any, Any], stored: StoredRun, given: dict[str, Any]
 ) -> list[str]:
-    """The fields that must be given, as `Login.token`."""
+    """The fields that must be given, such as `Login.token`."""
     try:
         await decode_run(graph, stored.lines, files=stored.files, given=given)
     except BaeError as error:
-        # Anything else is reported by the run itself, in its own words.
+        # Other problems are reported by the run itself.
         return list(error.places) if isinstance(error, JournalError) else []
     return []

@@ -1,4 +1,4 @@
-"""`bae runs resume`, `fork` and `answer`: runs of a journal that continue."""
+"""`bae runs resume`, `bae runs fork` and `bae runs answer`: continue the runs of a journal."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def resume(
 ) -> None:
     """Continue a run after Ctrl-C, a crash, a failure or an answer.
 
-    What is recorded is not done again. What the run has spent counts for `--budget`.
+    Recorded work is not repeated. The usage so far counts for `--budget`.
     """
     options = RunCommandOptions(budget_of(budget), as_json, quiet, not no_ask, resumes=True)
     graph, command_line = _load_checked(module, journal, lm, optimized)
@@ -215,8 +215,8 @@ def answer(
 def _load_checked(
     module: str | None, journal: str | None, lm: str | None, optimized: str | None
 ) -> tuple[Graph[Any, Any], CommandLine]:
-    """The graph of a run, and how the command named things. What cannot be had is refused before
-    anything is typed or stored."""
+    """Load the graph of a run and the names on the command line. A missing graph, LM or prompt is
+    refused before the user types anything."""
     graph = load(module, "-m").graph
     check_lm(graph, lm)
     check_optimized(graph, optimized)
@@ -232,7 +232,7 @@ def _continue(
     options: RunCommandOptions,
 ) -> None:
     run_id = stored.info.run_id
-    over = stored.info.status == "ended"  # what it needs is there, then
+    over = stored.info.status == "ended"  # an ended run needs no module, LM or answers
     given = {} if over and not sets else read_secrets(graph, stored, sets, ask=options.ask)
     model = _choose_lm(graph, stored, command_line, quiet=options.quiet)
 
@@ -260,8 +260,8 @@ def _find_gate(
     value: str | None,
     command_line: CommandLine,
 ) -> tuple[OpenGate, str | None]:
-    """The gate that GATE and VALUE mean, and the value. Where one gate is open, a word alone that
-    names none is the value for it."""
+    """The gate and the value that GATE and VALUE mean. If only one gate is open, a single word that
+    names no gate is the value."""
     run_id = stored.info.run_id
     if stored.info.status == "ended":
         raise refusal(
@@ -280,7 +280,7 @@ def _find_gate(
         commands.append(command_line.answer_with(run_id, name, example))
     if gate is None:
         waits = f"no answer: {describe_status(stored.info)}"
-        fix = "`bae runs list --status waiting` has those that do"
+        fix = "`bae runs list --status waiting` lists runs that do"
         if open_ones:
             listed = "".join(f"\n  {each.address}: {each.question}" for each in open_ones)
             waits, fix = f"{len(open_ones)} answers{listed}", "\n".join(commands)
@@ -296,16 +296,16 @@ def _find_gate(
 
 
 def _is_name(word: str, stored: StoredRun) -> bool:
-    """Whether a word is nearly the name of a gate of a run: an answer stands, so that nothing that
-    was mistyped becomes one."""
+    """Whether a word resembles the name of a gate. An answer is final, so a mistyped name must not
+    become an answer."""
     gates = [each for each, _ in all_gates(stored)]
     names = [name.lower() for gate in gates for name in gate.names]
     return word.lower() in names or bool(get_close_matches(word.lower(), names, n=1, cutoff=0.8))
 
 
 def _answer_field(graph: Graph[Any, Any], gate: OpenGate) -> tuple[type[Node], str] | None:
-    """The class and the field that the answer to a gate is read with; None where the graph does not
-    have the gate any more."""
+    """The class and the field that validate the answer to a gate. None if the graph no longer has
+    the gate."""
     cls = _class_of(graph, gate)
     plan = None if cls is None else plan_of(cls).fields[gate.field_name]
     if cls is None or plan is None or not plan.takes_answer(gate):
@@ -316,7 +316,7 @@ def _answer_field(graph: Graph[Any, Any], gate: OpenGate) -> tuple[type[Node], s
 
 
 def _class_of(graph: Graph[Any, Any], gate: OpenGate) -> type[Node] | None:
-    """The class of the node that a gate is in; None where the graph has it no more."""
+    """The class of the node with a gate. None if the graph no longer has it."""
     try:
         around = graph_at(graph, gate.path)
     except BaeError:
@@ -334,10 +334,10 @@ def _read_answer(
     *,
     ask: bool,
 ) -> Any:
-    """The answer that is given for a gate, as the graph takes it."""
+    """The answer to a gate, as the graph accepts it."""
     read_with = _answer_field(graph, gate)
     if read_with is None:
-        return value  # the graph says what is wrong with that
+        return value  # the graph reports the mismatch
     cls, name = read_with
     if value is not None:
         try:

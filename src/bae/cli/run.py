@@ -1,5 +1,5 @@
-"""`bae run`: a graph from its start to its end, shown while it runs and kept in a journal; and
-`carry_out`, with which every command runs or continues a run."""
+"""`bae run`: run a graph with a display and a journal. Every command runs or continues a run with
+`carry_out`."""
 
 from __future__ import annotations
 
@@ -121,18 +121,18 @@ def run(
     carry_out(graph, name, go, CommandLine(module, file, lm, optimized), options)
 
 
-# --- any run ------------------------------------------------------------------------------------
+# --- all runs -------------------------------------------------------------------------------------
 
 Going = Callable[[Any, Any], Awaitable["GraphResult[Any]"]]
-"""Begins a run, or continues one: given the journal and what answers gates."""
+"""Starts or continues a run, with the journal and the function that answers gates."""
 
 _LOOK: Final = 2.0
-"""Seconds for a look at what the journal has of a run that did not come to its end."""
+"""Maximum seconds to read an unfinished run from the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunCommandOptions:
-    """How a run is to be carried out and shown."""
+    """Options for running and displaying a run."""
 
     budget: Budget | None = None
     as_json: bool = False
@@ -141,9 +141,9 @@ class RunCommandOptions:
     resumes: bool = False
     """Whether the journal has the run already."""
     gate: str = ""
-    """The address of the gate that is answered with it."""
+    """The address of the gate that the command answers."""
     ended_before: bool = False
-    """Whether the run had ended, so that nothing is done."""
+    """Whether the run had ended before, so that nothing is done."""
 
 
 def carry_out(
@@ -153,14 +153,13 @@ def carry_out(
     command_line: CommandLine,
     options: RunCommandOptions,
 ) -> None:
-    """Carry out a run, with the journal opened and closed, the display around it and gates asked
-    at the terminal, and print how it came out. Raises what it failed with, or `typer.Exit` where
-    the exit code is not 0."""
+    """Run or continue a run: open the journal, show the display, ask gates at the terminal, and
+    print the outcome. Raises the run's error, or `typer.Exit` with a nonzero exit code."""
     display = display_for(err(), quiet=options.quiet)
     results: list[GraphResult[Any]] = []
 
     def last_words() -> str:
-        # Nothing happens in a run before the journal has that it begins.
+        # The journal has a run before anything happens in it.
         history = display.history_of(run_id)
         stored = history is not None and any(s.whole or s.sources for s in history.steps())
         kept = command_line.journal is not None and (options.resumes or stored)
@@ -173,7 +172,7 @@ def carry_out(
             else nullcontext() as journal
         ):
             with ExitStack() as around:
-                # It is never dropped, however long a terminal is held: the outcome is read from it.
+                # It is never dropped, even if a terminal is blocked: the outcome is read from it.
                 around.enter_context(observing(display.observe, patience=inf))
                 if options.budget is not None:
                     around.enter_context(options.budget)
@@ -189,7 +188,7 @@ def carry_out(
     if history is not None:
         outcome.take_history(history)
     answered = False
-    if results:  # a signal that came while the journal was closed changes nothing about the result
+    if results:  # a signal during closing does not change the result
         outcome.take_result(results[0])
     else:
         if ended.code and error is None:
@@ -213,8 +212,7 @@ def carry_out(
 
 
 async def _read_stored(file: str, run_id: str) -> StoredRun | None:
-    """What a journal has of a run. One that does not say so soon, since another process has locked
-    it, has most likely let nothing be written either."""
+    """Read a run from a journal. If the file stays locked, assume that nothing was written."""
     try:
         async with asyncio.timeout(_LOOK), open_to_write(file) as journal:
             return await journal.read(run_id)

@@ -1,5 +1,5 @@
-"""`bae runs`: everything one does with the runs that a journal has kept. The commands that continue
-one are in `resume.py`, those that go through one again in `replay.py`."""
+"""`bae runs`: list, show, explain, export and delete the runs of a journal. Commands that continue
+a run are in `resume.py`, replays in `replay.py`."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def list_runs(
 
 
 async def _waiting_data(runs: Journal, info: RunInfo) -> list[dict[str, Any]]:
-    """What a run waits for, as JSON. A run is read only for the arguments of tool calls; where its
-    lines are damaged, of which `bae runs show` tells, there are no calls."""
+    """The open questions of a run, as JSON. Only the arguments of tool calls need the run's lines;
+    if those are damaged, the calls are left out, and `bae runs show` reports the damage."""
     if all(short_name(gate) == gate.place for gate in info.waiting):
         return parked_data(info.waiting, ())
     try:
@@ -141,7 +141,7 @@ async def _waiting_data(runs: Journal, info: RunInfo) -> list[dict[str, Any]]:
 
 
 def _parse_metadata(given: list[str] | None) -> dict[str, Any]:
-    """What `--metadata` wants of runs."""
+    """Parse the filter `--metadata`."""
     wanted = metadata_of(given)
     for name, value in wanted.items():
         if isinstance(value, list | dict):
@@ -157,8 +157,8 @@ async def _runs_that_are(
     thread: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[RunInfo]:
-    """The runs of a status, the newest first. Here those that are running are in progress, and none
-    of those that were interrupted is among them, which the journal has under both."""
+    """The runs with a status, the newest first. An interrupted run counts as interrupted and not as
+    running, though the journal lists it as both."""
     wanted = journal.every_run(status=status, graph=graph, thread=thread, metadata=metadata)
     async for info in wanted:
         if status in (None, info.standing()):
@@ -467,13 +467,13 @@ def prune(
         than = time() - older_than
         statuses = sorted({"running" if each == _GONE else each for each in chosen - {"running"}})
         ids = await runs.older(than, cast("list[Stored]", statuses))
-        if _GONE in chosen:  # not those that a process works on
+        if _GONE in chosen:  # do not delete runs that a process works on
             running = {info.run_id async for info in runs.every_run(status="running")}
             gone = {info.run_id async for info in runs.every_run(status=_GONE)}
             ids = [each for each in ids if each not in running - gone]
         if delete:
             await runs.delete(ids)
-            left = set(await old(runs))  # those that others were forked from
+            left = set(await old(runs))  # runs with forks that stay
             ids = [each for each in ids if each not in left]
         return ids
 
@@ -525,7 +525,7 @@ def redact(
 
 
 def _confirm(question: str) -> None:
-    """Ask at a terminal, and end the command where it is not agreed to."""
+    """Ask for confirmation at a terminal. Without it, end the command."""
     if sys.stdin.isatty() and sys.stderr.isatty():
         typer.confirm(question, abort=True, err=True)
 

@@ -1,5 +1,5 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first cancels what is done, so that everything it opened is
-closed and the journal says so; a second one ends the process at once. `work` does long work so."""
+"""Ctrl-C, SIGTERM and SIGHUP. The first signal cancels the work and lets it clean up; a second one
+exits at once. Commands do long work in `work`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ CAUGHT: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class Signals:
-    """Catches Ctrl-C, SIGTERM and SIGHUP in its block. `code` is the exit code that one of them
-    asks for, and 0 while there was none."""
+    """Catches Ctrl-C, SIGTERM and SIGHUP in its block. `code` is the exit code of the signal, or
+    0."""
 
     def __init__(self, last_words: Callable[[], str]) -> None:
         self.code = 0
@@ -56,7 +56,7 @@ class Signals:
         if threading.current_thread() is threading.main_thread():
             for name in CAUGHT:
                 each: signal.Signals | None = getattr(signal, name, None)
-                # One that is ignored, as by nohup or in the background of a script, stays so.
+                # An ignored signal stays ignored, as under nohup or in the background of a script.
                 if each is not None and signal.getsignal(each) is not signal.SIG_IGN:
                     self._before[each] = signal.signal(each, self._handle)
         return self
@@ -66,7 +66,7 @@ class Signals:
             signal.signal(each, handler)
 
     def cancels(self, task: asyncio.Task[Any], heard: Callable[[], object]) -> None:
-        """Have the first signal cancel `task`, and call `heard`; in the loop of the task."""
+        """Make the first signal cancel `task` and call `heard`, in the task's loop."""
 
         def stop() -> None:
             task.cancel()
@@ -75,19 +75,19 @@ class Signals:
         self.calls(stop)
 
     def reset(self) -> None:
-        """Forget a signal that was heeded: the next one is the first again."""
+        """Forget a handled signal: the next signal counts as the first."""
         self.code, self._stop = 0, None
 
     def calls(self, stop: Callable[[], object]) -> None:
-        """Have the first signal call `stop` in the running loop."""
+        """Make the first signal call `stop` in the running loop."""
         loop = asyncio.get_running_loop()
 
         def stop_once() -> None:
-            if self._stop is soon:  # else it was forgotten, or is for another one
+            if self._stop is soon:  # otherwise it was forgotten, or another handler replaced it
                 stop()
 
         def soon() -> None:
-            with suppress(RuntimeError):  # the loop is closed: everything is
+            with suppress(RuntimeError):  # the loop is closed, so its work is over
                 loop.call_soon_threadsafe(stop_once)
 
         self._stop = soon
@@ -95,7 +95,8 @@ class Signals:
             stop()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        # A plain handler and not one of the loop's: it works while the user's code blocks the loop.
+        # A plain handler instead of a handler of the loop: it works while user code blocks the
+        # loop.
         if self.code:
             self._end_at_once()
         self.code = 128 + number
@@ -103,21 +104,21 @@ class Signals:
             self._stop()
 
     def _end_at_once(self) -> None:
-        with suppress(Exception):  # as it was, with its cursor; nothing here waits for a lock
+        with suppress(Exception):  # restore the terminal without waiting for a lock
             if self._settings is not None:
                 import termios
 
                 termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, self._settings)
             if os.isatty(2) and os.environ.get("TERM") != "dumb":
                 os.write(2, b"\x1b[?25h")
-        with suppress(OSError):  # past the locks of the stream
+        with suppress(OSError):  # write without the locks of the stream
             message = without_controls(f"\nended at once\n{self._last_words()}".rstrip())
             os.write(2, message.encode() + b"\n")
         os._exit(self.code)
 
 
 def run_until_signal(begun: Coroutine[Any, Any, T]) -> T:
-    """What something short returns, as a question. A signal cancels it and ends the command."""
+    """Run a short coroutine, such as a question. A signal cancels it and ends the command."""
     with Signals(str) as signals:
 
         async def run() -> T:
@@ -136,17 +137,16 @@ def run_until_signal(begun: Coroutine[Any, Any, T]) -> T:
 # --- work ----------------------------------------------------------------------------------------
 
 SLOW_STOP: Final = 1.0
-"""Seconds after a signal until it is said that things are still being closed."""
-STOPPING: Final = "stopping: what is open is being closed; Ctrl-C again ends it at once"
+"""Seconds after a signal until a message says that resources are still closing."""
+STOPPING: Final = "stopping: closing open resources; Ctrl-C again exits at once"
 _SLACK: Final = 0.1
-"""Seconds past a budget, in which an LM call that it cuts off may say so itself."""
+"""Seconds past a budget for an interrupted LM call to report itself."""
 _LOOKS: Final = 0.5
-"""Seconds between two looks at the clock of a budget: what a run has taken before it was resumed is
-charged to it somewhere in between."""
+"""Seconds between checks of a budget. A resumed run charges its earlier time in between."""
 
 
 class Showing(AbstractContextManager[Any], Protocol):
-    """A display, entered while the work is done, that lines can be printed beside."""
+    """A display around the work that can print lines beside it."""
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -155,8 +155,8 @@ class Showing(AbstractContextManager[Any], Protocol):
 
 @dataclass(slots=True)
 class EndedWork(Generic[T]):
-    """How work ended: with a value, with an error, or by a signal, whose exit code it has then.
-    Work that was stopped may have a value as well: what was done until then."""
+    """How work ended: with a value, with an error, or by a signal with an exit code. Interrupted
+    work may also have a partial value."""
 
     value: T | None = None
     error: BaseException | None = None
@@ -169,9 +169,9 @@ def work(
     last_words: Callable[[], str],
     budget: Budget | None = None,
 ) -> EndedWork[T]:
-    """Do some work in a loop of its own, inside `display`. The first signal cancels it, so that it
-    closes what it has opened; a second one ends the process at once, with `last_words`. The
-    `budget` stops it when its seconds are over."""
+    """Do some work in its own loop, inside `display`. The first signal cancels it and lets it close
+    its resources; a second one exits at once with `last_words`. The `budget` stops it when its
+    seconds are used up."""
     ended: EndedWork[T] = EndedWork()
     because: list[BaeError] = []
     worker: list[asyncio.Task[T]] = []
@@ -194,7 +194,7 @@ def work(
             raise _ended_itself(error) from error
 
     async def watch(budget: Budget, seconds: float) -> None:
-        while (left := seconds - budget.elapsed + _SLACK) > 0:  # noqa: ASYNC110  the clock is watched
+        while (left := seconds - budget.elapsed + _SLACK) > 0:  # noqa: ASYNC110  it polls a clock
             await asyncio.sleep(min(left, _LOOKS))
         stop(budget.spent("seconds"))
 
@@ -225,7 +225,7 @@ def work(
             try:
                 runner.get_loop().run_until_complete(main)
             except (SystemExit, KeyboardInterrupt) as error:
-                # asyncio lets these out of a task: the loop goes on, to close what is open.
+                # asyncio does not contain these in a task: run the loop again to close resources.
                 if main.done() or not worker:
                     raise
                 stop(_ended_itself(error))
@@ -233,13 +233,13 @@ def work(
 
 
 def _ended_itself(error: BaseException) -> BaeError:
-    """The error of a run whose own code raised what ends a program or a task."""
+    """The error of a run whose user code raised an exception that ends a program or a task."""
     what = "it was cancelled"
     fix = "cancel only tasks that this code has started, and raise no CancelledError"
     if isinstance(error, SystemExit | KeyboardInterrupt):
         exited = isinstance(error, SystemExit)
         what = "sys.exit() was called" if exited else "a KeyboardInterrupt was raised"
-        fix = "raise an exception that says what is wrong, and leave it to bae to end the run"
+        fix = "raise an exception that names the problem, and let bae end the run"
     return BaeError(
         f"the run was ended by its own code: {what}{place_of(error)}",
         code="bae-run-ended-itself",
@@ -249,16 +249,16 @@ def _ended_itself(error: BaseException) -> BaeError:
 
 
 class _UnawaitedThreads(ThreadPoolExecutor):
-    """The threads of `asyncio.to_thread`. Those that are at work when the loop is closed are not
-    waited for there: how the run came out is printed before."""
+    """The threads of `asyncio.to_thread`. Closing the loop does not wait for busy threads, so the
+    outcome is printed first."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let go of the threads."""
+        """Release the threads without waiting."""
         super().shutdown(wait=False, cancel_futures=cancel_futures)
 
 
 class _ToDisplay(logging.Handler):
-    """Shows what bae logs above the display, which would be torn by anything else."""
+    """Shows log messages of bae above the display, which other output would break."""
 
     def __init__(self, display: Showing) -> None:
         super().__init__(logging.WARNING)
@@ -267,16 +267,16 @@ class _ToDisplay(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one message."""
         try:
-            # What a program is told to write, as it is typed at a terminal.
+            # Write an argument of the API as an option of the command.
             message = re.sub(r'\blm="([^"]+)"', r"--lm \1", record.getMessage())
             self._display.say(f"note: {message}")
-        except Exception:  # what every handler of `logging` does with its own failures
+        except Exception:  # logging handlers ignore their own failures
             self.handleError(record)
 
 
 @contextmanager
 def _log_to(display: Showing) -> Generator[None]:
-    """Have what bae logs shown, unless the program has set up logging itself."""
+    """Show log messages of bae, unless the program has configured logging."""
     log = logging.getLogger("bae")
     if log.hasHandlers():
         yield

@@ -73,7 +73,7 @@ def start_fields(
             keys, annotation = _inner_keys(cls, name, inner)
             fields[name] = _with_part(fields.get(name), keys, _json_or_text(text, annotation))
         elif name in cls.__pydantic_fields__:
-            fields[name] = read_text(cls, name, text).said
+            fields[name] = read_text(cls, name, text).data
         else:
             fields[name] = _json_or_text(text, Any)
     plain = [field for field in plan_of(cls, strict=True).plain if field.name not in fields]
@@ -150,14 +150,14 @@ def _read_input(cls: type[Node], input_text: str) -> dict[str, Any]:
         named = cast(dict[str, Any], data)
         if only is not None and named and not named.keys() & _field_names(cls).keys():
             with suppress(UnfitText):  # the only field is an object itself
-                return {only: read_json(cls, only, named).said}
+                return {only: read_json(cls, only, named).data}
         return {_find_field(cls, name): each for name, each in named.items()}
     if only is None:
         raise _misfit_error(None, [f"what -i gives{where} is no JSON object"], fix)
     try:
-        return {only: read_json(cls, only, data).said}
+        return {only: read_json(cls, only, data).data}
     except UnfitText:  # 5 is valid JSON, and also a text for a text field
-        return {only: read_text(cls, only, text.strip()).said}
+        return {only: read_text(cls, only, text.strip()).data}
 
 
 def _read_input_text(input_text: str) -> tuple[str, str]:
@@ -271,7 +271,7 @@ def _ask_fields(cls: type[Node], names: Sequence[str]) -> dict[str, Any]:
         for name in names:
             typed = ask_field(cls, name)
             if typed is not None:
-                answers[name] = typed.said
+                answers[name] = typed.data
     except EOFError:
         err().print()
         what = f"{cls.__name__}.{name} was not given"
@@ -308,7 +308,7 @@ def _misfit_error(
 ) -> BaeError:
     message = "\n  ".join(wrong)
     if cls is not None:
-        message = f"{cls.__name__} cannot be made of what was given\n  {message}"
+        message = f"{cls.__name__} cannot be built from these values\n  {message}"
     return BaeError(message, code="bae-start-fields", fix=fix, cause=cause)
 
 
@@ -339,8 +339,6 @@ def _missing_fields_error(cls: type[Node], missing: list[str], command: str) -> 
     secret = [name for name in missing if is_secret(cls, name)]
     fix = " ".join([command, *(set_example(cls, name) for name in missing if name not in secret)])
     if secret:
-        fix += (
-            f" -i @FILE  (a file of JSON with {', '.join(secret)}: the shell keeps what is typed)"
-        )
+        fix += f" -i @FILE  (a file of JSON with {', '.join(secret)}: the shell keeps typed text)"
     what = f"{cls.__name__} needs {', '.join(missing)}, and there is no terminal to ask at"
     return _misfit_error(None, [what, *listed], fix)

@@ -1,5 +1,5 @@
-"""Runs as `bae runs` prints them: a list of them, or what happened in one, with a heading, its
-nodes with their fields, and how it came out."""
+"""Runs as `bae runs` prints them: a list, or one run with its heading, nodes, fields and
+outcome."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ STYLES: Final = {
     "running": "cyan",
     "cancelled": "dim",
 }
-"""How each status is colored."""
+"""The color of each status."""
 _CUT: Final = 100
-"""Characters after which a value is cut where there is no terminal to tell how wide it is."""
+"""Maximum characters of a value without a terminal."""
 CALLS: Final = 10
-"""How many tool calls of a node are shown."""
+"""Maximum number of tool calls shown for a node."""
 _LEAST: Final = 20
-"""Characters that a value has in any case."""
+"""Minimum characters of a value."""
 _GRAPHS: Final = 8
-"""How many graphs are shown, the run itself among them."""
+"""Maximum number of graphs, including the run itself."""
 
 
 # --- a list of runs -----------------------------------------------------------------------------
 
 
 def print_runs(infos: Sequence[RunInfo]) -> None:
-    """Print a table of runs. Where there is no terminal, ids are whole and times are those of the
-    clock: a script reads it."""
+    """Print a table of runs. Without a terminal, ids are complete and times absolute, for
+    scripts."""
     console, now = out(), time()
     rows: list[list[Text]] = []
     for info in infos:
@@ -71,7 +71,7 @@ def _ago(at: float, now: float) -> str:
 
 
 def _describe_run(info: RunInfo) -> str:
-    """What a run waits for, why it failed, or where it comes from."""
+    """The open question of a run, its error, or its origin."""
     if info.waiting and info.status == "waiting":
         return "; ".join(
             f"{gate.place}: {gate.question}{' (answered)' if gate.answered else ''}"
@@ -88,7 +88,7 @@ def _describe_run(info: RunInfo) -> str:
 
 
 def heading_lines(told: RunReport) -> Iterator[Text]:
-    """Which run it is, when it ran and what it used."""
+    """The run's name, time and usage."""
     info, status = told.info, told.timeline.status
     head = Text(f"{in_one_line(info.graph)}, run {in_one_line(info.run_id)}: ", style="bold")
     yield head.append(status, style=STYLES[status])
@@ -111,8 +111,8 @@ def heading_lines(told: RunReport) -> Iterator[Text]:
 
 
 def node_lines(told: RunReport, *, full: bool, width: int | None) -> Iterator[Text]:
-    """The nodes of a run, then those of the graphs inside it; lines are cut to `width` unless
-    `full` asks for all of it."""
+    """The nodes of a run, then of its nested graphs. Lines are cut to `width` unless `full` is
+    true."""
     room = None if full else width or 0
     shown = told.graphs if full else _select_graphs(told.graphs)
     for graph in shown:
@@ -132,7 +132,7 @@ def node_lines(told: RunReport, *, full: bool, width: int | None) -> Iterator[Te
 
 
 def outcome_lines(told: RunReport) -> Iterator[Text]:
-    """How a run came out."""
+    """The outcome of a run."""
     info, status = told.info, told.timeline.status
     match status:
         case "ended":
@@ -151,7 +151,7 @@ def outcome_lines(told: RunReport) -> Iterator[Text]:
 
 
 def describe_usage(usage: Usage) -> str:
-    """What LM calls used."""
+    """The usage of LM calls."""
     parts = [count(usage.calls, "LM call"), *describe_spending(usage)]
     parts += ["cost unknown"] if usage.cost is None else []
     return ", ".join([*parts, *usage.models])
@@ -164,7 +164,7 @@ def _dim(text: str) -> Text:
 def _split_ends(
     nodes: Sequence[NodeReport],
 ) -> tuple[Sequence[NodeReport], int, Sequence[NodeReport]]:
-    """The first and the last of many nodes, and how many are between them."""
+    """The first and last of many nodes, and the number between them."""
     if len(nodes) <= NODES:
         return nodes, 0, ()
     half = NODES // 2
@@ -172,7 +172,7 @@ def _split_ends(
 
 
 def _select_graphs(graphs: Sequence[GraphReport]) -> Sequence[GraphReport]:
-    """The run itself, the first graphs inside it, and a few of the others that are not done."""
+    """The run itself, its first nested graphs, and a few unfinished ones."""
     rest = [graph for graph in graphs[_GRAPHS:] if not all(node.whole for node in graph.nodes)]
     return [*graphs[:_GRAPHS], *rest[:ITEMS]]
 
@@ -201,7 +201,7 @@ def _node(node: NodeReport, indent: str, room: int | None) -> Iterator[Text]:
 
 
 def _describe_making(node: NodeReport) -> str:
-    """How a node came to be, as far as the LM had a hand in it."""
+    """The LM's part in making a node."""
     parts: list[str] = []
     if node.chosen_among:
         parts.append(f"chosen among {', '.join(n or 'the end' for n in node.chosen_among)}")
@@ -218,7 +218,7 @@ def _describe_making(node: NodeReport) -> str:
 
 
 def _call(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Text]:
-    """What went wrong with an answer, or all of it where all is asked for."""
+    """The error of an answer; with `full`, its whole content."""
     if call.verdict == "used":
         yield _dim(f"{indent}{call.by} asked an LM: {describe_usage(call.usage)}")
         return
@@ -242,7 +242,7 @@ def _call(call: JudgedAnswer, indent: str, *, full: bool) -> Iterator[Text]:
 
 
 def _calls(calls: Sequence[MadeCall], indent: str, room: int) -> Iterator[Text]:
-    """A line for each tool call, the first and the last where there are many."""
+    """A line for each tool call; of many calls, the first and the last ones."""
     half = CALLS // 2
     shown = calls if len(calls) <= CALLS else (*calls[:half], *calls[-half:])
     for call in shown:
@@ -263,7 +263,7 @@ def _call_line(call: MadeCall, indent: str, room: int) -> Text:
 
 
 def _outcome(call: MadeCall) -> str:
-    """The result of a call, or what happened in place of a result."""
+    """The result of a call, or the reason why it has none."""
     match call.state:
         case "done":
             return json.dumps(with_placeholders(call.result), ensure_ascii=False)
@@ -278,7 +278,7 @@ def _outcome(call: MadeCall) -> str:
 
 
 def _round(made: ToolRound, indent: str) -> Iterator[Text]:
-    """All of a round: what the LM wrote, its calls with arguments and results, and the replies."""
+    """A whole round: the LM's text, its calls with arguments and results, and the replies."""
     yield Text(f"{indent}{in_one_line(f'{made.by}, round {made.number}')}")
     if made.text:
         yield _dim(f"{indent}  text:")
@@ -310,7 +310,7 @@ def _field(field: Provenance, start: str, room: int | None) -> Text:
 
 
 def _source(field: Provenance) -> str:
-    """Where the value came from."""
+    """The source of the value."""
     took = f", {long(field.seconds)}" if field.seconds and field.seconds >= 0.001 else ""
     by_state = {
         "failed": f"{field.by} failed: {field.error}",

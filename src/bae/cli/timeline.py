@@ -1,5 +1,5 @@
-"""The timeline of a run as bars for a terminal, one row for each piece of work: what was done at
-the same time stands above one another. Long maps and long runs are shortened to a few rows."""
+"""The timeline of a run as bars for a terminal, with a row for each piece of work: simultaneous
+work appears at the same columns. Long maps and runs are shortened to a few rows."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from bae.journal.report import Span, Timeline, TimelineEntry
 from bae.sources import Style, Told, kind_named
 
 BarRow = tuple[str, TimelineEntry]
-"""What stands before a bar, and the work that it shows."""
+"""A label, and the work of the bar after it."""
 ITEMS: Final = 3
-"""How many items of a map have a row, and as many that did not end well."""
+"""The number of map items with a row, and of failed items with a row."""
 NODES: Final = 40
-"""How many nodes of one graph have a row."""
+"""The number of nodes of one graph with a row."""
 _WIDEST: Final = 160
-"""Columns beyond which a timeline does not grow."""
+"""The maximum width of a timeline in columns."""
 _ROOMY: Final = 60
-"""Columns from which on it is shown when work began."""
+"""The minimum width in columns for start times."""
 _WORTH: Final = 0.01
-"""Seconds of slack that are worth a line."""
+"""Minimum seconds of slack for a line about it."""
 _GAPS: Final = 4
-"""How many gaps have their lengths listed one by one."""
+"""The maximum number of gaps that are listed one by one."""
 _STYLES: Final[dict[Style, str]] = {
     "given": "bold",
     "trace": "green",
@@ -49,7 +49,7 @@ _ENTRIES: Final[dict[str, Style]] = {
     "tool": "call",
     "body": "code",
 }
-"""The styles of entries that are no work of a source."""
+"""The styles of work without a source."""
 _OUTCOMES: Final = {"failed": "red", "waiting": "yellow", "interrupted": "magenta"}
 
 
@@ -67,13 +67,13 @@ _ASCII: Final = Pen("=", "-", "/", ".", "~")
 
 
 def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iterator[Text]:
-    """The lines of a timeline, as wide as the console. `full` leaves no row out."""
+    """The lines of a timeline, as wide as the console. `full` includes every row."""
     pen = Pen() if console.encoding.lower().startswith("utf") else _ASCII
     rows = rows_of(timeline, full=full, more=pen.more)
     if not rows:
         return
     width = max(40, min(console.width, _WIDEST))
-    # As the axis has it: the gaps have no length there, and theirs is listed below.
+    # Gaps have no length on the axis; their lengths are listed below it.
     since = ["from", *(long(timeline.worked_by(work.start)) for _, work in rows)]
     lasted = ["took", *(long(work.seconds) for _, work in rows)]
     ends = ["", *("" if work.outcome == "done" else work.outcome for _, work in rows)]
@@ -103,7 +103,7 @@ def bars_of(timeline: Timeline, console: Console, *, full: bool = False) -> Iter
 
 
 def path_lines(path: CriticalPath, ran: Timeline) -> Iterator[Text]:
-    """The critical path in words: its parts with how long the run waited for each."""
+    """The critical path in words: its parts, each with the time that the run waited for it."""
     if not path.parts:
         return
     exact = "" if path.is_exact else " (estimated: the run is of an old version)"
@@ -119,8 +119,8 @@ def path_lines(path: CriticalPath, ran: Timeline) -> Iterator[Text]:
 
 
 class _Scale:
-    """Which time stands in which column. The times in which no process worked on the run, as
-    between a crash and the resume, have one column each, however long they were."""
+    """Maps times to columns. A time without a process, as between a crash and the resume, has one
+    column, however long it was."""
 
     def __init__(self, timeline: Timeline, columns: int) -> None:
         self.columns = columns
@@ -137,7 +137,7 @@ class _Scale:
         }
 
     def columns_of(self, spans: Sequence[Span]) -> set[int]:
-        """The columns of some spans; each has one at least."""
+        """The columns of some spans, at least one for each."""
         columns: set[int] = set()
         for span in spans:
             columns.update(range(self._place(span.start), self._place(span.end) + 1))
@@ -161,7 +161,7 @@ def _bar(work: TimelineEntry, scale: _Scale, pen: Pen) -> Text:
     line = Text()
     for column in range(scale.columns):
         if column in scale.gap_columns:
-            # A person may be waited for meanwhile.
+            # The bar may contain waiting for a person.
             waits = work.waits and column in covered
             line.append(pen.wait if waits else pen.gap, "yellow" if waits else "dim")
         elif column in covered:
@@ -172,7 +172,7 @@ def _bar(work: TimelineEntry, scale: _Scale, pen: Pen) -> Text:
 
 
 def _legend(rows: Sequence[BarRow], scale: _Scale, pen: Pen) -> Iterator[str]:
-    """How long the gaps are, and what a gate has in one."""
+    """The lengths of the gaps, and the sign of waiting."""
     lengths = ", ".join(long(each) for each in scale.gaps)
     if len(scale.gaps) > _GAPS:
         lengths = f"{len(scale.gaps)} times, {long(sum(scale.gaps))} in all"
@@ -182,8 +182,8 @@ def _legend(rows: Sequence[BarRow], scale: _Scale, pen: Pen) -> Iterator[str]:
 
 
 def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> list[BarRow]:
-    """The rows of a timeline; all of them, or a number that can be read. `more` stands before how
-    many are left out."""
+    """The rows of a timeline: all of them, or a readable number. `more` precedes the number of
+    omitted rows."""
     quick = timeline.seconds / 200
 
     def rows(every: Sequence[TimelineEntry], indent: str) -> Iterator[BarRow]:
@@ -191,7 +191,7 @@ def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> lis
         known = {id(each) for each in shown}
         left_out = [each for each in every if id(each) not in known]
         before = None
-        if left_out:  # after which of the rows they are counted
+        if left_out:  # the row before the omitted rows
             earlier = [each for each in shown if each.start <= left_out[0].start]
             before = earlier[-1] if earlier else shown[-1]
         for each in shown:
@@ -205,7 +205,8 @@ def rows_of(timeline: Timeline, *, full: bool = False, more: str = "…") -> lis
 
 
 def _select_work(every: Sequence[TimelineEntry]) -> Sequence[TimelineEntry]:
-    """The first few of many, and of those that did not end well."""
+    """The first items, and the first failed items after them. Of many nodes, the first and
+    the last."""
     items = [each for each in every if each.kind == "item"]
     if len(items) > ITEMS + 1:
         bad = [each for each in items[ITEMS:] if each.outcome != "done"][:ITEMS]
@@ -217,15 +218,15 @@ def _select_work(every: Sequence[TimelineEntry]) -> Sequence[TimelineEntry]:
 
 
 def _sum_work(works: Sequence[TimelineEntry]) -> TimelineEntry:
-    """Several in one, from the first that began to the last that ended."""
+    """Several pieces of work as one, from the first start to the last end."""
     span = Span(min(each.start for each in works), max(each.end for each in works))
     outcome = next((each.outcome for each in works if each.outcome != "done"), "done")
     return replace(works[0], spans=(span,), outcome=outcome)
 
 
 def _is_dull(work: TimelineEntry, around: TimelineEntry, quick: float) -> bool:
-    """Whether the row around it says it all: a body that took no time, or was all there was, or
-    the node that a graph inside was begun with."""
+    """Whether the row around it has the same information: an instant body, the only work, or the
+    start node of a nested graph."""
     no_time = work.seconds <= quick and work.outcome == "done"
     if work.kind == "node":
         return no_time and not work.inside and len(around.inside) > 1

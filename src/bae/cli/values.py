@@ -44,17 +44,17 @@ class UnfitText(Exception):
 class Typed:
     """A parsed text: the JSON value, and the validated `value` of the field."""
 
-    said: Any
+    data: Any
     value: Any
 
     def given_to(self, cls: type[Node], name: str) -> Any:
         """The value to pass to code that validates it again: the JSON value, if the field accepts
         it outside of JSON too."""
         try:
-            validated(cls, {name: self.said})
+            validated(cls, {name: self.data})
         except Exception:  # validators may raise anything; the validated value fits
             return self.value
-        return self.said
+        return self.data
 
 
 def read(cls: type[Node], name: str, text: str) -> Typed:
@@ -75,7 +75,7 @@ def read(cls: type[Node], name: str, text: str) -> Typed:
 def read_json(cls: type[Node], name: str, data: Any) -> Typed:
     """Validate a JSON value for a field. Raises `UnfitText`."""
     try:
-        return Typed(data, validated(cls, {name: data}, said=frozenset({name}))[name])
+        return Typed(data, validated(cls, {name: data}, json_fields=frozenset({name}))[name])
     except Exception as error:  # validators may raise anything
         raise UnfitText(_reason(error, name)) from error
 

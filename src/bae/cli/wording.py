@@ -1,6 +1,6 @@
-"""How values, times, tokens, costs and errors are worded in a few characters, and texts that are
-safe to print, whatever their origin: nothing in them that a terminal would obey, and nothing that a
-stream cannot write. All that the commands show of values, messages and names goes through this."""
+"""Short texts for values, times, tokens, costs and errors, safe to print whatever their origin:
+without control sequences for a terminal, and without characters that a stream cannot encode. All
+commands format values, messages and names here."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from bae.tools import ToolCall
 from bae.usage import Usage
 
 WITHHELD: Final = "(withheld)"
-"""What stands for a secret."""
+"""The text in place of a secret."""
 _JOINERS: Final = "\u200c\u200d"
-"""They hold emoji of several parts and letters of some scripts together; terminals obey no such."""
+"""Joiners hold parts of an emoji, or letters of some scripts, together. Terminals ignore them."""
 _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e\n]")
 
 
 def in_one_line(text: str) -> str:
-    """A text in one line. Control characters, marks that turn the direction of writing and halves
-    of characters are spelled out, as `\\x1b`; the ends of lines and other gaps are spaces."""
+    """A text in one line. Control characters, marks of text direction and lone surrogates are
+    escaped, as `\\x1b`; line ends and other gaps become spaces."""
     if text.isprintable():
         return text
     return "".join(each if _is_safe(each) else _spell(each) for each in text)
 
 
 def in_lines(text: str, below: int = 0) -> str:
-    """The same, with lines that stay lines: those after the first are indented by `below`."""
+    """A safe text with its lines. Lines after the first are indented by `below`."""
     if text.isprintable():
         return text
     lines = text.replace("\r\n", "\n").replace("\t", "    ").split("\n")
@@ -43,21 +43,20 @@ def in_lines(text: str, below: int = 0) -> str:
 
 
 def without_controls(text: str) -> str:
-    """The text as it is, with what a terminal would obey spelled out; the ends of lines stay."""
+    """The text with control sequences escaped. Line ends stay."""
     if text.isprintable():
         return text
     return "".join(each if each == "\n" or _is_safe(each) else _spell(each) for each in text)
 
 
 def in_json(value: Any, *, ascii_only: bool = False) -> str:
-    """JSON with the characters as they are, but for those that a terminal would obey or that are
-    halves: JSON has a way to spell these."""
+    """JSON with readable characters. Control characters and lone surrogates are escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=ascii_only)
     return _NOT_PLAIN.sub(lambda match: _in_json(match[0]), text)
 
 
 def cut_text(text: str, longest: int) -> str:
-    """A text of at most so many characters."""
+    """Cut a text to a length."""
     return text if len(text) <= longest else f"{text[: max(0, longest - 1)]}…"
 
 
@@ -76,44 +75,44 @@ def _in_json(char: str) -> str:
 # --- values, times and costs ---------------------------------------------------------------------
 
 LONGEST: Final = 400
-"""Characters after which a value is cut, however wide the terminal is."""
+"""Maximum characters of a value, however wide the terminal is."""
 _DEEPEST: Final = 5
-"""How deep values inside of others are looked at."""
+"""Maximum depth of nested values."""
 _CONTAINERS: Final[dict[Any, Any]] = {
     cast("type[Any]", each).__repr__: each for each in (list, tuple, dict)
 }
-"""The built-in classes by how they write their values."""
+"""The built-in classes by the method that writes their values."""
 _AS_TEXT: Final = ("datetime", "decimal", "pathlib", "uuid", "ipaddress", "pydantic_core")
-"""Modules of classes that are shown as their text."""
+"""Modules whose classes are shown as text."""
 
 _JOINER: Final = re.compile(r"\\\\|\\u(200[cd])")
-"""A backslash as `repr` spells it, or a joiner: parts of an emoji stay together, as elsewhere."""
+"""An escaped backslash, or a joiner: the parts of an emoji stay together."""
 
 
 def text_of(value: Any, longest: int = LONGEST) -> str:
-    """A value in one line of at most so many characters, safe to put on a terminal. A model is
-    shown without its name, as its fields."""
+    """A value in one line of limited length, safe for a terminal. A model is shown as its fields,
+    without its name."""
     try:
         if isinstance(value, BaseModel) and type(value).__repr__ is BaseModel.__repr__:
             text = _join(_write_fields(value, _DEEPEST), " ")
         else:
             text = _write(value, _DEEPEST)
-    except Exception:  # whatever a class does when it is looked at
+    except Exception:  # a class may raise anything here
         text = f"<{type(value).__name__}>"
-    # The end of a URL may be further on, so that it is cut afterwards.
+    # Cut only afterwards: the end of a URL may be further on.
     return cut_text(in_one_line(remove_passwords(text[: 4 * LONGEST])), longest)
 
 
 def inline_text_of(value: Any) -> str:
-    """The same among others: a model with its name around it."""
+    """A value in one line, for use inside other text: a model with its name."""
     if isinstance(value, BaseModel) and type(value).__repr__ is BaseModel.__repr__:
         return f"{type(value).__name__}({text_of(value)})"
     return text_of(value)
 
 
 def _write(value: Any, depth: int) -> str:
-    """A value as Python writes it; of a long one only the beginning, so that no run waits for the
-    rest. A class that writes itself in a way of its own may have something to hide."""
+    """A value as Python writes it. Only the beginning of a long value is formatted, so that no run
+    waits. A class with its own `__repr__` is written by that, which may hide values."""
     kind = cast("type[Any]", type(value))
     writes = kind.__repr__
     if isinstance(value, Secret | SecretStr | SecretBytes):
@@ -153,7 +152,7 @@ def _write_fields(model: BaseModel, depth: int) -> Iterator[str]:
 
 
 def _join(parts: Iterable[str], between: str) -> str:
-    """As many parts as can be shown: the rest is not even looked at."""
+    """Join parts up to the maximum length. Further parts are not formatted."""
     shown: list[str] = []
     length = 0
     for part in parts:
@@ -165,7 +164,7 @@ def _join(parts: Iterable[str], between: str) -> str:
 
 
 def describe_duration(seconds: float) -> str:
-    """How long something takes, as `0.4 s` or `2 min 05 s`; nothing where it is no time at all."""
+    """A duration such as `0.4 s` or `2 min 05 s`. Empty for no measurable time."""
     if seconds < 0.005:
         return ""
     if seconds < 0.095:
@@ -180,12 +179,12 @@ def describe_duration(seconds: float) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """A number of things, as `1 node` or `1,204 tokens`."""
+    """A number with its unit, such as `1 node` or `1,204 tokens`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def cost(usage: Usage) -> str:
-    """What calls cost: `$0.0041`, `$0` of a model that is free, and that it is not known."""
+    """The cost of calls: `$0.0041`, `$0` for a free model, or that the cost is unknown."""
     if not usage.calls:
         return ""
     if usage.cost is None:
@@ -200,16 +199,16 @@ def cost(usage: Usage) -> str:
 
 
 def describe_spending(usage: Usage) -> list[str]:
-    """Tokens and cost of a few calls, as far as there is something to say."""
+    """Tokens and cost of calls, if there are any."""
     tokens = [count(usage.tokens, "token")] if usage.tokens else []
     return [*tokens, *([cost(usage)] if usage.cost else [])]
 
 
 def size_of(value: Any) -> str:
-    """How large a value of JSON is, as `12 items, 3.4 KB`."""
+    """The size of a JSON value, such as `12 items, 3.4 KB`."""
     try:
         size = len(value) if isinstance(value, str) else len(json.dumps(value, default=str))
-    except ValueError:  # it holds itself
+    except ValueError:  # a value that contains itself
         return ""
     text = f"{size / 1000:,.1f} KB" if size >= 1000 else f"{size} B"
     if isinstance(value, list):
@@ -218,15 +217,14 @@ def size_of(value: Any) -> str:
 
 
 def call_text(name: str, arguments: Mapping[str, Any], longest: int = LONGEST) -> str:
-    """The call of a tool in one line, as `search(query='kettle')`. Of many or long arguments the
-    beginning is shown."""
+    """A tool call in one line, such as `search(query='kettle')`. Long arguments are cut."""
     each = max(12, longest // max(1, len(arguments)))
     given = _join((f"{key}={text_of(value, each)}" for key, value in arguments.items()), ", ")
     return cut_text(in_one_line(f"{name}({given})"), longest)
 
 
 def result_text(value: Any, longest: int = 60) -> str:
-    """The result of a tool, or the beginning of it and how large it is."""
+    """The result of a tool. A long result is cut, and its size is added."""
     value = with_placeholders(value)
     text = text_of(value, longest + 1)
     return text if len(text) <= longest else f"{cut_text(text, longest)} ({size_of(value)})"
@@ -246,7 +244,7 @@ def summary_of(nodes: int, seconds: float, usage: Usage) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """An error in one line: what happened, and the causes as far as they add something."""
+    """An error in one line: the message, and causes that add information."""
     try:
         line = error.message if isinstance(error, BaeError) else describe(error)
         cause = error.cause if isinstance(error, BaeError) else None
@@ -258,6 +256,6 @@ def line_of(error: BaseException) -> str:
             elif text not in line:
                 line += f": {text}"
             cause = cause.cause if isinstance(cause, BaeError) else None
-    except Exception:  # whatever it does when it is written out
+    except Exception:  # formatting an error may raise anything
         line = type(error).__name__
     return in_one_line(line[:1000])

@@ -96,8 +96,8 @@ class ValueCodec:
         if not self._masked:
             return write.to_json(value, by_alias=False, round_trip=True, warnings="none")
         # In JSON pydantic masks its secrets; as objects it leaves them unmasked.
-        found = write.to_python(value, by_alias=False, round_trip=True, warnings="none")
-        return to_json(_in_clear(found), bytes_mode="base64", inf_nan_mode="constants")
+        data = write.to_python(value, by_alias=False, round_trip=True, warnings="none")
+        return to_json(_in_clear(data), bytes_mode="base64", inf_nan_mode="constants")
 
     @cached_property
     def _serializer(self) -> SchemaSerializer:

@@ -40,14 +40,14 @@ def compare_reports(a: RunReport, b: RunReport) -> list[ComparedNode]:
     differences."""
     nodes_a, nodes_b = dict(_nodes(a)), dict(_nodes(b))
     keys_a, keys_b = [*nodes_a], [*nodes_b]
-    found: list[ComparedNode] = []
+    compared: list[ComparedNode] = []
     # Each key is there once, so matching nodes are in the same order in both runs.
     matcher = SequenceMatcher(None, keys_a, keys_b, autojunk=False)
     for _, a1, a2, b1, b2 in matcher.get_opcodes():
         keys = dict.fromkeys([*keys_a[a1:a2], *keys_b[b1:b2]])
-        found += [_compare(key, nodes_a.get(key), nodes_b.get(key)) for key in keys]
+        compared += [_compare(key, nodes_a.get(key), nodes_b.get(key)) for key in keys]
     seen: dict[_Key, ComparedNode] = {}
-    for each in found:  # a node that both have, in another order, is listed twice
+    for each in compared:  # a node that both have, in another order, is listed twice
         seen.setdefault(_Key(each.path, each.node, each.visit), each)
     return [*seen.values()]
 

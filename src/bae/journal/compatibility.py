@@ -107,12 +107,12 @@ async def check(
     broken: list[BrokenRun] = []
     for info in unfinished.values():
         try:
-            found = changes_for(await journal.read(info.run_id), graph)
+            changes = changes_for(await journal.read(info.run_id), graph)
         except JournalError as error:
             if error.code == "bae-run-unknown":
                 continue  # it was deleted meanwhile
-            found = [_unreadable(error)]
-        breaking = tuple(change for change in found if change.breaks)
+            changes = [_unreadable(error)]
+        breaking = tuple(change for change in changes if change.breaks)
         if breaking:
             broken.append(BrokenRun(info, breaking))
     return broken
@@ -121,12 +121,12 @@ async def check(
 def refuse_changes(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
     """The changes since a run began, if none of them prevents resuming it. Otherwise raises
     `bae-run-changed`, with every change that does."""
-    found = changes_for(stored, graph)
-    bad = [change for change in found if change.breaks]
+    changes = changes_for(stored, graph)
+    bad = [change for change in changes if change.breaks]
     if not bad:
-        return found
+        return changes
     listed = "\n".join(f"  {change}" for change in bad)
-    fine = len(found) - len(bad)
+    fine = len(changes) - len(bad)
     rest = f"\n  (and {fine} that do not prevent it)" if fine else ""
     fixes = dict.fromkeys(change.fix for change in bad if change.fix)
     ways = [*fixes, "finish the run with the code it began with", "fork it at a step before that"]
@@ -153,17 +153,17 @@ def changes_for(stored: StoredRun, graph: Graph[Any, Any]) -> list[Change]:
     changes = list(_differences(_parts(old), _parts(ShapeView(shape.json, shape.hash))))
     gone = {(change.graph, change.place) for change in changes if change.kind == "gone"}
     refused = dict.fromkeys(_decided_routes(stored, old) & gone, _DECIDED) | reader.refused
-    found: list[Change] = []
+    every: list[Change] = []
     for change in changes:
         why = refused.pop((change.graph, change.place), "")
         fix = _FIXES[change.kind].format(change.place) if why else ""
-        found.append(replace(change, breaks=bool(why), means=why, fix=fix))
+        every.append(replace(change, breaks=bool(why), means=why, fix=fix))
     for (name, place), why in refused.items():
         fix = _FIXES["refused"].format(place)
-        found.append(Change(place, "cannot be read", why, True, graph=name, fix=fix))
-    if reader.failure is not None and not any(change.breaks for change in found):
-        found.append(_unreadable(reader.failure))
-    return found
+        every.append(Change(place, "cannot be read", why, True, graph=name, fix=fix))
+    if reader.failure is not None and not any(change.breaks for change in every):
+        every.append(_unreadable(reader.failure))
+    return every
 
 
 _UNFINISHED: Final[tuple[RunStatus, ...]] = ("queued", "running", "waiting", "failed", "cancelled")
@@ -271,7 +271,7 @@ class _Checker(LineReader):
 
 def _decided_routes(stored: StoredRun, shape: ShapeView) -> set[_Key]:
     """The routes that a run has decided on and not taken yet."""
-    found: set[_Key] = set()
+    routes: set[_Key] = set()
     for path, graph in read_history(stored).graphs.items():
         whole = [number for number, step in graph.steps.items() if step.whole]
         if not whole or graph.outcome == "ended":
@@ -283,8 +283,8 @@ def _decided_routes(stored: StoredRun, shape: ShapeView) -> set[_Key]:
             target = "None" if chosen is NoneType else chosen.__name__
         elif after is not None and (after.filled is not None or after.given is not None):
             target = after.name
-        found.add((_graph_name(shape, path), f"{last.name} -> {target}"))
-    return found
+        routes.add((_graph_name(shape, path), f"{last.name} -> {target}"))
+    return routes
 
 
 def _graph_name(shape: ShapeView, path: str) -> str:
@@ -306,31 +306,31 @@ class _Described(NamedTuple):
 
 def _parts(shape: ShapeView) -> dict[_Part, _Described]:
     """Each part of a graph."""
-    found: dict[_Part, _Described] = {}
+    parts: dict[_Part, _Described] = {}
     for number, graph in enumerate(shape.graphs):
         name = graph["name"] if number else ""
-        found[name, "", ""] = _Described([*_words(graph, "system", "context")])
+        parts[name, "", ""] = _Described([*_words(graph, "system", "context")])
         for cls, drawn in graph["classes"].items():
             body = "a written body" if drawn["written"] else "an empty body"
             rules = (f"the rule {rule}" for rule in drawn.get("rules", ()))
-            said = _words(drawn, "instruction", "description", "context")
-            found[name, cls, ""] = _Described([body, *rules, *said])
+            words = _words(drawn, "instruction", "description", "context")
+            parts[name, cls, ""] = _Described([body, *rules, *words])
             for target in [*drawn["next"], *(["None"] if drawn["ends"] else [])]:
-                found[name, cls, f" -> {target}"] = _Described([])
+                parts[name, cls, f" -> {target}"] = _Described([])
             for field, use in drawn["fields"].items():
                 kind = kind_named(use["kind"])
                 has = [kind.noun, f"the type {use['type']}", f"#{use.get('schema')}"]
                 has.append("no default" if use["required"] else "a default")
                 is_needed = use["required"] and kind.fills != "source"
-                found[name, cls, f".{field}"] = _Described(has, is_needed)
+                parts[name, cls, f".{field}"] = _Described(has, is_needed)
                 for parameter, call in shape.calls_behind(use):
                     part = name, cls, f".{field}{parameter}"
-                    has = found.setdefault(part, _Described([])).words
+                    has = parts.setdefault(part, _Described([])).words
                     has += [f"the function {call['by']}", f"#{call.get('schema')}"]
                     has += [f"the argument {each}" for each in shape.arguments_of(call["inputs"])]
-                has = found[name, cls, f".{field}"].words
+                has = parts[name, cls, f".{field}"].words
                 has += [f"the argument {each}" for each in shape.arguments_of(use.get("bound", {}))]
-    return found
+    return parts
 
 
 def _words(drawn: Json, *kinds: str) -> Iterator[str]:
@@ -353,8 +353,8 @@ def _differences(before: dict[_Part, _Described], now: dict[_Part, _Described]) 
         else:
             had = ", ".join(each for each in old.words if each not in new.words and each[0] != "#")
             has = ", ".join(each for each in new.words if each not in old.words and each[0] != "#")
-            said = [f"had {had}"] * bool(had) + [f"has {has} now"] * bool(has)
-            what = " and ".join(said) or "has a type that has changed"
+            facts = [f"had {had}"] * bool(had) + [f"has {has} now"] * bool(has)
+            what = " and ".join(facts) or "has a type that has changed"
             yield Change(place, what, kind="changed", graph=graph)
 
 

@@ -127,8 +127,8 @@ class RunCheck:
                 if step is None or step.name != name:
                     return f"the run is not at {name} before step {record.step}"
             case records.SourceEnded(called_at=place) if place:
-                found = Place.parse(place)
-                if found is None or history.source(found) is None:
+                fault_place = Place.parse(place)
+                if fault_place is None or history.source(fault_place) is None:
                     return f"nothing was called for {place!r}"
             case records.Recalled(origin=origin):
                 if self._step_at(origin.path, origin.step) is None:
@@ -275,8 +275,8 @@ def _classes(record: Record) -> list[type[Node]]:
             return [gate.node_type]
         case _:
             asker: Asker | None = getattr(record, "asker", None)
-            found: type[Node] | None = getattr(record, "node_type", asker and asker.node)
-            return [] if found is None else [found]
+            cls: type[Node] | None = getattr(record, "node_type", asker and asker.node)
+            return [] if cls is None else [cls]
 
 
 @dataclass(slots=True)

@@ -135,13 +135,13 @@ class _Finder:
     def _part(self, piece: _Piece, spans: tuple[Span, ...]) -> list[CriticalPart]:
         """A piece on the path, with the path through the graph that ran for it."""
         inner = self._inner(piece)
-        found: list[CriticalPart] = []
+        parts: list[CriticalPart] = []
         if inner is not None and self._depth < _DEEPEST:
             self._depth += 1
-            found = self.follow(inner, piece.latest)
+            parts = self.follow(inner, piece.latest)
             self._depth -= 1
         whole = CriticalPart(piece.kind, piece.place, piece.name, spans, piece.waits)
-        return found or [whole]
+        return parts or [whole]
 
     def _inner(self, piece: _Piece) -> GraphRun | None:
         """The graph that ran for a piece; of several, the graph that ended last."""
@@ -165,7 +165,7 @@ class _Finder:
 
     def _pieces(self, graph: GraphRun) -> list[_Piece]:
         """All pieces of a graph, with the inputs of each."""
-        found: list[_Piece] = []
+        pieces: list[_Piece] = []
         exits: list[_Piece] = []
         """The work that came before the node: its choice, or the body before it."""
         for step in graph.trace:
@@ -191,23 +191,23 @@ class _Finder:
                     exits.append(each)
             own = [*sources.values(), *by_fill, *exits]
             exits = exits or whole
-            found += own
-        for piece in found:
+            pieces += own
+        for piece in pieces:
             if not self._shape.graphs:
-                piece.needs = _before(piece, found)
+                piece.needs = _before(piece, pieces)
             # A dependency of a node that was sure to come started before the node was reached.
             piece.needs = [*_done_before(piece.needs, piece.start)]
-        return found
+        return pieces
 
     def _sources(self, step: Step) -> dict[tuple[str, str], _Piece]:
-        found: dict[tuple[str, str], _Piece] = {}
+        pieces: dict[tuple[str, str], _Piece] = {}
         for key, source in step.sources.items():
             spans = _spans(source)
             if source.origin is None and spans:
                 name = source.by or source.place.field
                 place, waits = str(source.place), source.gate is not None
-                found[key] = _Piece(source.kind, place, name, spans, source, waits)
-        return found
+                pieces[key] = _Piece(source.kind, place, name, spans, source, waits)
+        return pieces
 
     def _needs(
         self,
@@ -218,14 +218,14 @@ class _Finder:
         by_fill: list[_Piece],
     ) -> list[_Piece]:
         """The pieces from which the value of a field, or of a parameter behind it, was computed."""
-        found: list[_Piece] = []
+        pieces: list[_Piece] = []
         for place in self._arguments(step, key):
             need = sources.get((place.field, place.parameter)) or self._shared(place)
             if need is not None and need is not piece:
-                found.append(need)
+                pieces.append(need)
             elif place.field != key[0] and (place.field, "") not in step.sources:
-                found += by_fill  # the LM fills the sibling field
-        return found
+                pieces += by_fill  # the LM fills the sibling field
+        return pieces
 
     def _arguments(self, step: Step, key: tuple[str, str]) -> Iterator[Place]:
         place = step.place._replace(field=key[0], parameter=key[1])

@@ -341,21 +341,21 @@ class LineReader:
     def _classes_at(self, path: str) -> dict[str, type[Node]]:
         if self._graph is None:
             return self._classes.setdefault("", {})
-        found = self._classes.get(path)
-        if found is None:
+        classes = self._classes.get(path)
+        if classes is None:
             outer, _, part = path.rpartition("/")
             around = self._graphs.get(outer) if part else None
             graph = graph_at(self._graph, path) if around is None else _graph_behind(around, part)
             self._graphs[path] = graph
-            found = self._classes[path] = {cls.__name__: cls for cls in reversed(graph.plans)}
-        return found
+            classes = self._classes[path] = {cls.__name__: cls for cls in reversed(graph.plans)}
+        return classes
 
     def _class(self, path: str, name: str) -> type[Node]:
         """The class of a name in the graph at a path."""
         classes = self._classes_at(path)
-        found = classes.get(name)
-        if found is not None:
-            return found
+        cls = classes.get(name)
+        if cls is not None:
+            return cls
         if self._graph is None:
             return classes.setdefault(name, cast(Any, create_model(name, __base__=StoredNode)))
         graph, known = self._graphs[path], ", ".join(reversed(classes))
@@ -445,11 +445,11 @@ class LineReader:
         draft, codec = step.node, node_codec(type(step.node))
         values = {n: codec.load_field(n, made[n]) for n in made if n in codec.fields}
         absent = [f for f in codec.plan.sourced if f.name not in {*draft.__dict__, *values}]
-        found = {f.name: self._resolved(line, codec.cls, f) for f in absent}
-        whole = not any(isinstance(value, Unstored) for value in found.values())
-        if not found and not values:
+        resolved = {f.name: self._resolved(line, codec.cls, f) for f in absent}
+        whole = not any(isinstance(value, Unstored) for value in resolved.values())
+        if not resolved and not values:
             return draft, ()
-        return self._joined(draft, values | _known(found), whole), tuple(values)
+        return self._joined(draft, values | _known(resolved), whole), tuple(values)
 
     def _filled(self, line: Line, node: Node) -> Node:
         """The node that the LM filled, with the values that were known before."""
@@ -593,11 +593,11 @@ class LineReader:
 
     def _call_gate(self, line: Line, place: Place, cls: type[Node], data: Json) -> OpenGate:
         """The gate of a tool call, with the arguments of the call."""
-        found = self.history.asked_call(place)
+        asked = self.history.asked_call(place)
         call, wanted = None, Any
         *parameters, key = place.parameters
-        if found is not None:
-            made = found[2]
+        if asked is not None:
+            made = asked[2]
             call = ToolCall(id=made["id"], name=made["name"], arguments=made["arguments"])
             if self._graph is not None:
                 wanted = plan_of(cls).fields[place.field].answer_type(call.name, len(parameters))
@@ -666,8 +666,8 @@ def _outside_class(name: str, base: type[Any] = StoredNode) -> type[Node]:
     return create_model(name, __base__=base)
 
 
-def _known(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: v for n, v in found.items() if v is not NOTHING and not isinstance(v, Unstored)}
+def _known(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in data.items() if v is not NOTHING and not isinstance(v, Unstored)}
 
 
 class StoredHistory(History):

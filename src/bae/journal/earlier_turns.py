@@ -108,16 +108,16 @@ async def known_turn(
     known."""
     known = _known.setdefault(graph, WeakKeyDictionary()).setdefault(journal, OrderedDict())
     change = (await journal.info(run_id)).change if change is None else change
-    found = known.get(run_id)
-    if found is None or found[0] != change:
+    turn = known.get(run_id)
+    if turn is None or turn[0] != change:
         stored = await journal.read_texts(run_id)
         count, secrets = len(stored.lines), journal.secrets
         read = await off_loop(count, read_turn, stored, graph, secrets)
-        found = known[run_id] = stored.info.change, read
+        turn = known[run_id] = stored.info.change, read
         while len(known) > _TURNS_KEPT:
             known.popitem(last=False)
     known.move_to_end(run_id)
-    return found[1]
+    return turn[1]
 
 
 _Known = OrderedDict[str, tuple[int, tuple[Turn, str, int]]]
@@ -131,13 +131,13 @@ async def runs_shown(journal: Journal, stored: StoredRun) -> list[StoredRun]:
     history = await off_loop(len(stored.lines), read_history, stored)
     shown = [source.turns for step in history.steps() for source in step.sources.values()]
     needed = max((each.count for each in shown if each is not None), default=0)
-    found: list[StoredRun] = []
+    runs: list[StoredRun] = []
     run_id = "" if history.turn is None else history.turn.previous
-    while run_id and len(found) < needed:
-        found.append(await journal.read(run_id))
-        turn = (await off_loop(len(found[-1].lines), read_history, found[-1])).turn
+    while run_id and len(runs) < needed:
+        runs.append(await journal.read(run_id))
+        turn = (await off_loop(len(runs[-1].lines), read_history, runs[-1])).turn
         run_id = "" if turn is None else turn.previous
-    return found[::-1]
+    return runs[::-1]
 
 
 # Reading a turn
@@ -176,27 +176,27 @@ class _TextReader:
         names, only = self._search.text_fields(step)
         if cls is not None and (today := plan_of(cls).text) in names:
             only = today
-        found = {name: self._value(step, name) for name in names}
-        found = {name: value for name, value in found.items() if value is not _MISSING}
+        values = {name: self._value(step, name) for name in names}
+        values = {name: value for name, value in values.items() if value is not _MISSING}
         if not only or only not in names:
-            return _json(with_placeholders(found))
-        value = found.pop(only, "")
+            return _json(with_placeholders(values))
+        value = values.pop(only, "")
         text = value if isinstance(value, str) else _json(with_placeholders(value))
         # Files in the text: a model knows that there was an image, and does not get it again.
-        return "\n".join([*placeholders_in([*found.values()]), text])
+        return "\n".join([*placeholders_in([*values.values()]), text])
 
     def _value(self, step: Step, name: str) -> Any:
         cls = self._classes.get(step.name)
         if cls is not None and name in cls.__pydantic_fields__ and name in secret_fields(cls):
             return MASK if self._has_secrets else WITHHELD
-        found = self._search.at(step.place._replace(field=name))
-        if found.kept == "value" and found.state == "there":
-            return found.value
-        return WITHHELD if found.kept == "withheld" else _MISSING
+        provenance = self._search.at(step.place._replace(field=name))
+        if provenance.kept == "value" and provenance.state == "there":
+            return provenance.value
+        return WITHHELD if provenance.kept == "withheld" else _MISSING
 
     def calls(self, trace: list[Step]) -> tuple[ToolCall, ...]:
         """The tool calls of a run, in order."""
-        found: list[ToolCall] = []
+        calls: list[ToolCall] = []
         for step in trace:
             for loop in step.loops.values():
                 for call in loop.calls.values():
@@ -204,8 +204,8 @@ class _TextReader:
                         given = {} if self._has_secrets else call.arguments
                         made = ToolCall(id=call.id, name=call.name, arguments=given)
                         outcome: Json = {"result": call.result, "error": call.told}
-                        found.append(made.model_copy(update=outcome))
-        return tuple(found)
+                        calls.append(made.model_copy(update=outcome))
+        return tuple(calls)
 
 
 _MISSING: Final = object()

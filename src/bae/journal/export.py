@@ -352,14 +352,14 @@ _FILE: Final = b'{"bae":"file"'
 
 def _read_file(row: bytes, where: str) -> dict[str, bytes]:
     """A file by its hash, after a check that the bytes have this hash."""
-    found = _parse(_File, row, where)
+    file = _parse(_File, row, where)
     try:
-        data = a2b_base64(found.data, strict_mode=True)
+        data = a2b_base64(file.data, strict_mode=True)
     except ValueError as error:
         raise _damaged(where, "the file has no valid base64", None, error) from error
-    if found.hash != f"sha256:{sha256(data).hexdigest()}":
-        raise _damaged(where, f"the bytes of the file {found.hash:.15}… have another hash", None)
-    return {found.hash: data}
+    if file.hash != f"sha256:{sha256(data).hexdigest()}":
+        raise _damaged(where, f"the bytes of the file {file.hash:.15}… have another hash", None)
+    return {file.hash: data}
 
 
 class _Entry(BaseModel):
@@ -555,10 +555,10 @@ def _set_apart(run: StoredRun) -> StoredRun:
 def _object_or_text(text: str) -> dict[str, Any] | str:
     """The JSON object in a text, so that people can read it; otherwise the text."""
     try:
-        found = from_json(text)
+        value = from_json(text)
     except ValueError:
         return text
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else text
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else text
 
 
 def _json(value: Any) -> bytes:

@@ -25,7 +25,7 @@ STORABLE: Final[WeakSet[Graph[Any, Any]]] = WeakSet()
 def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
     """The problems that keep a graph, or a graph inside it, from having a journal: plain fields and
     gates that no journal can store, and classes that share a name."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for each in graph.graphs:
         named: dict[str, type[Node]] = {}
         for cls in each.plans:
@@ -33,19 +33,19 @@ def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
             if "/" in name:
                 why = "there is a / in its name, which parts the names of places in a journal"
                 fix = "give it a name of its own: class Small(Box[…]) with the same __call__"
-                found.append(Problem("error", "bae-journal-names", name, why, fix))
+                problems.append(Problem("error", "bae-journal-names", name, why, fix))
             other = named.setdefault(name, cls)
             if other is not cls:
                 why = f"two classes of the graph are called so, in {other.__module__} and "
                 why += f"{cls.__module__}; a journal knows classes by their names"
                 fix = "rename one of them"
-                found.append(Problem("error", "bae-journal-names", name, why, fix))
+                problems.append(Problem("error", "bae-journal-names", name, why, fix))
     for codec, field, place in _fields(graph):
         if field.name in codec.live and not field.is_remade:
             why = f"a journal cannot keep it: {codec.fields[field.name].why}"
             fix = "make it a Dep, which is made again when a run is resumed, or declare plain data"
-            found.append(Problem("error", "bae-journal-field", place, why, fix))
-    return found
+            problems.append(Problem("error", "bae-journal-field", place, why, fix))
+    return problems
 
 
 def prove_storable(graph: Graph[Any, Any]) -> None:
@@ -64,7 +64,7 @@ def prove_storable(graph: Graph[Any, Any]) -> None:
 def notes(graph: Graph[Any, Any]) -> list[Problem]:
     """The dependencies of a graph that are computed again on resume, its secrets, and the defaults
     that cannot be stored."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for codec, field, place in _fields(graph):
         name, info, secret = field.name, field.info, secret_fields(codec.cls).get(field.name, "")
         for route in routes(field.call):
@@ -72,25 +72,25 @@ def notes(graph: Graph[Any, Any]) -> list[Problem]:
             is_secret = source.verdict == "secret" or (secret and not route)
             if source.verdict == "live":
                 why = f"it is made again when a run is resumed: {source.why}"
-                found.append(Problem("note", "bae-journal-live", f"{place}{route}", why))
+                problems.append(Problem("note", "bae-journal-live", f"{place}{route}", why))
             elif is_secret:
                 why = "a journal does not write it, so it is made again when a run is resumed: "
                 why += source.why or secret
-                found.append(Problem("note", "bae-journal-withheld", f"{place}{route}", why))
+                problems.append(Problem("note", "bae-journal-withheld", f"{place}{route}", why))
         if field.is_remade:
             continue
         if secret:
             why = f"a journal does not write it: {secret}"
             fix = "give it again with resume(given={…}), or open the journal with secrets=True"
-            found.append(Problem("note", "bae-journal-withheld", place, why, fix))
+            problems.append(Problem("note", "bae-journal-withheld", place, why, fix))
         elif not (info.is_required() or info.default_factory or name in codec.live):
             try:
                 codec.fields[name].dump(info.default)
             except Unkeepable as error:
                 why = f"a journal cannot keep its default: {error}"
                 fix = "give it a default that reads back from JSON as it is"
-                found.append(Problem("warning", "bae-journal-field", place, why, fix))
-    return found
+                problems.append(Problem("warning", "bae-journal-field", place, why, fix))
+    return problems
 
 
 def _fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodeCodec, FieldPlan, str]]:

@@ -212,12 +212,12 @@ class Encoder:
         hides = self._hides_messages
         if not isinstance(error, BaeError):
             return type(error).__name__ if hides else describe(error)
-        said = self._error(error)
-        line = f"[{said['code']}] {said['message']}"
+        error_data = self._error(error)
+        line = f"[{error_data['code']}] {error_data['message']}"
         if error.cause is None:
             return line
         cause = type(error.cause).__name__ if hides else describe(error.cause)
-        if cause.partition(": ")[2] in said["message"]:  # which has it already
+        if cause.partition(": ")[2] in error_data["message"]:  # which has it already
             cause = type(error.cause).__name__
         return readable(f"{line} ({cause})")
 
@@ -489,7 +489,7 @@ def _writers(kind: type[Record]) -> list[tuple[str, _Write]]:
     """The functions that write the attributes of a kind of record, in the order of a line."""
     if not kind.stored:
         raise TypeError(f"a {kind.__name__} is not stored")
-    found: list[tuple[str, _Write]] = []
+    writers: list[tuple[str, _Write]] = []
     for name, role in sorted(kind.stored.items(), key=lambda each: each[1].name in _LAST):
         write = _ROLES[role.name][0]
         if role.name in ("json", "called", "run"):
@@ -497,8 +497,8 @@ def _writers(kind: type[Record]) -> list[tuple[str, _Write]]:
             if role.default is not NOTHING and role.is_omitted:
                 write = _write_if_any if role.default is not None else _write_if_not_none
         if write is not None:
-            found.append((name, write))
-    return found
+            writers.append((name, write))
+    return writers
 
 
 def _write_json(encoder: Encoder, record: Record, name: str, data: Json) -> None:

@@ -101,14 +101,14 @@ class LiveTexts:
         with self._lock:
             history = self._current.get(run_id)
             steps = [] if history is None else [*history.steps()]
-            found: dict[str, str] = {}
+            texts: dict[str, str] = {}
             for step in steps:
                 for question in step.questions:
                     if question.is_open:  # a model thinks before it writes
                         if thoughts and question.thoughts and question.asked_by is step:
-                            found[str(step.place)] = question.thoughts
-                        found |= {str(place): text for place, text in question.texts.items()}
-            return found
+                            texts[str(step.place)] = question.thoughts
+                        texts |= {str(place): text for place, text in question.texts.items()}
+            return texts
 
 
 class _Bell:

@@ -45,11 +45,11 @@ _CODEC: Final = "__bae_codec__"
 
 def node_codec(cls: type[Node]) -> NodeCodec:
     """The codec of a class of nodes."""
-    found = cast("NodeCodec | None", cls.__dict__.get(_CODEC))
-    if found is None:
-        found = NodeCodec(cls)
-        type.__setattr__(cls, _CODEC, found)
-    return found
+    codec = cast("NodeCodec | None", cls.__dict__.get(_CODEC))
+    if codec is None:
+        codec = NodeCodec(cls)
+        type.__setattr__(cls, _CODEC, codec)
+    return codec
 
 
 class NodeCodec:
@@ -80,8 +80,8 @@ class NodeCodec:
     def call(self, field: str, route: str = "") -> ValueCodec | EndCodec:
         """The codec for the values of the dependency behind a field, or of a parameter further
         down; for a gate, the codec of the field."""
-        found = self._calls.get((field, route))
-        if found is None:
+        codec = self._calls.get((field, route))
+        if codec is None:
             # Start from the parameter above, if it is known: do not walk a long chain from its top.
             above, _, last = route.rpartition("(")
             known = self._asked.get((field, above)) if above else None
@@ -90,9 +90,9 @@ class NodeCodec:
             if asked is None:
                 raise KeyError(f"{field}{route}")
             self._asked[field, route] = asked
-            found = self.fields[field] if asked.call is None else call_codec(asked.call, asked)
-            self._calls[field, route] = found
-        return found
+            codec = self.fields[field] if asked.call is None else call_codec(asked.call, asked)
+            self._calls[field, route] = codec
+        return codec
 
     def dump(
         self,
@@ -172,18 +172,18 @@ class NodeCodec:
             why = "it is no declared field, and not made of plain values"
             raise self.unfit(name, why) from error
 
-    def load(self, said: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Node:
+    def load(self, stored: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Node:
         """A node, or its draft, from the JSON of `dump`.
 
         A field that was withheld is taken from `given`, by `Class.field`, or left out. Raises
         `JournalError` if today's class refuses the node.
         """
-        cls, data, given = self.cls, cast(Json, said["fields"]), given or {}
-        names = {name: f"{cls.__name__}.{name}" for name in said.get("withheld", ())}
+        cls, data, given = self.cls, cast(Json, stored["fields"]), given or {}
+        names = {name: f"{cls.__name__}.{name}" for name in stored.get("withheld", ())}
         again = {name: given[place] for name, place in names.items() if place in given}
         try:
             again = validated(cls, again) if again else again
-            return self._load_unchanged(said, again)
+            return self._load_unchanged(stored, again)
         except Exception as error:
             refused = error
         # A "before" validator of the class may know the stored form of an older class.
@@ -195,19 +195,19 @@ class NodeCodec:
             better = error if isinstance(error, ValidationError) else refused
             raise unreadable(cls.__name__, better) from better
 
-    def _load_unchanged(self, said: Mapping[str, Any], again: Mapping[str, Any]) -> Node:
+    def _load_unchanged(self, stored: Mapping[str, Any], again: Mapping[str, Any]) -> Node:
         """A node as it was stored: its validators have seen these values before, and may have
         changed them."""
-        data = cast(Json, said["fields"])
+        data = cast(Json, stored["fields"])
         values: dict[str, Any] = {}
         for name, field in self.plan.fields.items():
             if name in again:
                 values[name] = again[name]
             elif name in data:
-                is_bare = name in said.get("bare", ())
+                is_bare = name in stored.get("bare", ())
                 codec = self._bare_codec(name) if is_bare else self.fields[name]
                 values[name] = codec.load(data[name])
-            elif field.stored == "node" and name not in said.get("withheld", ()):
+            elif field.stored == "node" and name not in stored.get("withheld", ()):
                 if field.required:
                     raise KeyError(name)
                 info = field.info
@@ -215,7 +215,7 @@ class NodeCodec:
         extra = self._extra(data)
         given = {*again, *(name for name in data if name in self.fields), *(extra or ())}
         node = self.cls.__new__(self.cls)
-        hold(node, values, extra, given.difference(said.get("unset", ())))
+        hold(node, values, extra, given.difference(stored.get("unset", ())))
         if len(values) == len(self.fields):
             complete(node, {})
             cast(Json, node.__dict__).update(values)
@@ -313,13 +313,13 @@ class NodeCodec:
             pass
         else:
             return {}
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for field in self.plan.plain:
             try:
                 self.dump_field(field.name, node.__dict__[field.name])
             except Unkeepable as error:
-                found[field.name] = str(error)
-        return found
+                reasons[field.name] = str(error)
+        return reasons
 
     def read_answer(self, name: str, text: str) -> Any:
         """The answer that `dump_answer` has written, as it was given."""
@@ -365,10 +365,10 @@ def _by_type_alone(schema: Any) -> Any:
     """The core schema of a field without its validators and its serializer."""
     if schema["type"] in ("function-before", "function-after", "function-wrap"):
         return _by_type_alone(schema["schema"])
-    found = {key: each for key, each in schema.items() if key != "serialization"}
+    kept_keys = {key: each for key, each in schema.items() if key != "serialization"}
     if schema["type"] in ("default", "nullable", "definitions"):
-        found["schema"] = _by_type_alone(schema["schema"])
-    return found
+        kept_keys["schema"] = _by_type_alone(schema["schema"])
+    return kept_keys
 
 
 class EndCodec:
@@ -425,9 +425,9 @@ def _of_app(asked: FieldPlan | Input) -> str:
 
 def unreadable(place: str, error: BaseException) -> JournalError:
     """The error for recorded data that today's classes refuse."""
-    said = "; ".join(faults(error)) if isinstance(error, ValidationError) else describe(error)
+    message = "; ".join(faults(error)) if isinstance(error, ValidationError) else describe(error)
     return JournalError(
-        f"{place} is recorded with what its class refuses today: {said}",
+        f"{place} is recorded with what its class refuses today: {message}",
         code="bae-journal-unreadable",
         cause=error,
         fix="continue with the classes that the run was started with, or let today's read what "
@@ -457,12 +457,12 @@ def is_node(value: Any) -> TypeGuard[Json]:
 
 def dump_gate_answer(gate: OpenGate, value: Any) -> tuple[str, dict[str, bytes]]:
     """The answer to a gate as JSON, and the files in it by hash."""
-    with collected() as found:
+    with collected() as files:
         if gate.parameter:
             text = dump_answer(gate, value)
         else:
             text = node_codec(gate.node_type).dump_answer(gate.field_name, value)
-    return text, {each.hash: each.data for each in found.values() if isinstance(each, File)}
+    return text, {each.hash: each.data for each in files.values() if isinstance(each, File)}
 
 
 def read_gate_answer(gate: OpenGate, text: str) -> Any:

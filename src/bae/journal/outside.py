@@ -130,9 +130,9 @@ def call_name(
     places = _PLACES.get(graph)
     if places is None:
         places = _PLACES[graph] = _places(graph)
-    found, fn = places.get(call.key), call.fn
-    if found is not None:
-        name = CallName(*found)
+    functions, fn = places.get(call.key), call.fn
+    if functions is not None:
+        name = CallName(*functions)
     elif isinstance(fn, FunctionType) and _leads_to(fn):
         name = CallName(function=_full_name(fn))
     else:
@@ -145,10 +145,10 @@ def call_name(
 
 def _leads_to(fn: FunctionType) -> bool:
     """Whether the name of a function leads to it: a decorated function may have another's name."""
-    found: Any = sys.modules.get(fn.__module__)
+    target: Any = sys.modules.get(fn.__module__)
     for name in fn.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is fn
+        target = getattr(target, name, None)
+    return target is fn
 
 
 def _full_name(named: FunctionType | type) -> str:
@@ -164,7 +164,7 @@ def _full_name(named: FunctionType | type) -> str:
 
 def _places(graph: Graph[Any, Any]) -> dict[Hashable, tuple[str, str]]:
     """The first place of each function in a graph and those inside it, by key."""
-    found: dict[Hashable, tuple[str, str]] = {}
+    places: dict[Hashable, tuple[str, str]] = {}
     for each in graph.graphs:
         for plan in each.plans.values():
             for field in plan.called:
@@ -172,8 +172,8 @@ def _places(graph: Graph[Any, Any]) -> dict[Hashable, tuple[str, str]]:
                     call = call_at(field, route)
                     if call is not None:
                         place = Place(node=plan.name, field=field.name, parameter=route)
-                        found.setdefault(call.key, (each.name, str(place)))
-    return found
+                        places.setdefault(call.key, (each.name, str(place)))
+    return places
 
 
 _PLACES: WeakKeyDictionary[Graph[Any, Any], dict[Hashable, tuple[str, str]]] = WeakKeyDictionary()

@@ -122,13 +122,13 @@ class RecordedPast(Past):
 
     def tool_loop(self, path: str, step: int, asker: Asker, question: str) -> ToolLoop | None:
         """The conversation with tools that the asker has begun."""
-        found = self._history.step(path, step - (asker.kind == "body"))
-        return None if found is None else found.loops.get((asker, question))
+        recorded = self._history.step(path, step - (asker.kind == "body"))
+        return None if recorded is None else recorded.loops.get((asker, question))
 
     def asks_person(self, path: str, step: int, asker: Asker) -> bool:
         """Whether a person is asked about a call in a conversation that the asker has begun."""
-        found = self._history.step(path, step - (asker.kind == "body"))
-        loops = {} if found is None else found.loops
+        recorded = self._history.step(path, step - (asker.kind == "body"))
+        loops = {} if recorded is None else recorded.loops
         begun = [loop for (by, _), loop in loops.items() if by == asker]
         return any(loop.gates.keys() - loop.ended.keys() for loop in begun)
 
@@ -152,20 +152,20 @@ class RecordedPast(Past):
 
     def _recorded_node(self, path: str, step: int) -> Node | None:
         """The complete node at a step; None if it is not recorded."""
-        found = self._history.step(path, step)
-        return found.node if found is not None and found.whole else None
+        recorded = self._history.step(path, step)
+        return recorded.node if recorded is not None and recorded.whole else None
 
     def _shared_sources(self) -> dict[Hashable, Source]:
         """The sources of dependencies that have a value and are called once in the whole run, or
         once for equal arguments, by key."""
-        found = {key: source for key, source in self._history.shared.items() if is_done(source)}
+        finished = {key: source for key, source in self._history.shared.items() if is_done(source)}
         for asked, sources in self._look_ups().items():
-            found.update((asked, source) for source in sources if is_done(source))
-        return found
+            finished.update((asked, source) for source in sources if is_done(source))
+        return finished
 
     def _look_ups(self) -> dict[Arguments, list[Source]]:
         """The recorded calls of dependencies with arguments from the run."""
-        found: dict[Arguments, list[Source]] = {}
+        look_ups: dict[Arguments, list[Source]] = {}
         steps = self._history.steps()
         for source in (source for step in steps for source in step.sources.values()):
             if not source.called_at and source.ended is not None:
@@ -173,8 +173,8 @@ class RecordedPast(Past):
                 if asked.is_shared and is_by_value(asked):
                     arguments = self._arguments(source)
                     if arguments.is_known:
-                        found.setdefault(arguments, []).append(source)
-        return found
+                        look_ups.setdefault(arguments, []).append(source)
+        return look_ups
 
     def _arguments(self, source: Source) -> Arguments:
         """The arguments of a function that came from the run; `Unstored` for a value that no
@@ -186,10 +186,10 @@ class RecordedPast(Past):
         for name, field in siblings_of(asked):
             own[name] = self._field_value(place._replace(field=field, parameter=""), first)
         for way, key, field in recalled_behind(asked):
-            found = self._argument(first, Place(parameter=way).parameters)
-            if found is None and not field.required:
+            argument = self._argument(first, Place(parameter=way).parameters)
+            if argument is None and not field.required:
                 continue  # its default was used
-            value = LIVE if found is None else found.value
+            value = LIVE if argument is None else argument.value
             if way.count("(") == 1:
                 own[field.name] = value
             else:
@@ -354,13 +354,13 @@ class ResumedPast(RecordedPast):
         """The fields that had no value in a recorded node either: their defaults were used, or its
         class did not have them then."""
         path, step = run.path, len(run.trace)
-        found = self._history.step(path, step)
-        if found is None or not (found.whole or found.filled):
+        recorded = self._history.step(path, step)
+        if recorded is None or not (recorded.whole or recorded.filled):
             return ()
         return [
             field
             for field in absent
-            if found.whole or field in plan.context
+            if recorded.whole or field in plan.context
             if self._did_without(Place(path, step, plan.name, field.name), plan.node, field)
         ]
 

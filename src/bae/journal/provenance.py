@@ -82,19 +82,19 @@ class MadeCall:
         return call_text(self.name, self.arguments)
 
     def __str__(self) -> str:
-        said = f"{self.id} {self.text}"
+        call_line = f"{self.id} {self.text}"
         match self.state:
             case "done":
                 how = f"the result of {self.reused}" if self.reused else _json(self.result)
-                return f"{said} = {how}"
+                return f"{call_line} = {how}"
             case "failed":
-                return f"{said} failed: {self.error}"
+                return f"{call_line} failed: {self.error}"
             case "waiting":
-                return f"{said} waits for a person"
+                return f"{call_line} waits for a person"
             case "begun":
-                return f"{said} had begun"
+                return f"{call_line} had begun"
             case "asked":
-                return f"{said} had not begun"
+                return f"{call_line} had not begun"
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,21 +46,21 @@ def list_questions(stored: StoredRun) -> list[AskedQuestion]:
     if "" not in history.graphs:
         return []
     steps = (step for graph in history.run.tree() for step in graph.trace)
-    found = [each for step in steps for each in _read_step(step)]
-    return sorted(found, key=lambda each: each.at)
+    questions = [each for step in steps for each in _read_step(step)]
+    return sorted(questions, key=lambda each: each.at)
 
 
 def _read_step(step: Step) -> list[AskedQuestion]:
     told: list[ToolLoop] = []
-    found: list[AskedQuestion] = []
+    questions: list[AskedQuestion] = []
     for question in reversed([*step.questions]):
         loop = question.loop
         # A resumed conversation is another question: list it once, with the last question.
         is_told = loop is not None and any(loop is each for each in told)
         if loop is not None and not is_told:
             told.append(loop)
-        found.append(_read_question(question, step, None if is_told else loop, is_told))
-    return found
+        questions.append(_read_question(question, step, None if is_told else loop, is_told))
+    return questions
 
 
 def _read_question(

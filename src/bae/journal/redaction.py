@@ -111,10 +111,10 @@ async def _sharing_lines(journal: Journal, run_id: str) -> list[RunInfo]:
         if info.parent is not None:
             related[info.run_id].add(info.parent)
             related[info.parent].add(info.run_id)
-    found = [run_id]
-    for each in found:  # some may be missing: their forks were loaded without them
-        found.extend(sorted(r for r in related[each] if r not in found))
-    return [infos[each] for each in found if each in infos]
+    run_ids = [run_id]
+    for each in run_ids:  # some may be missing: their forks were loaded without them
+        run_ids.extend(sorted(r for r in related[each] if r not in run_ids))
+    return [infos[each] for each in run_ids if each in infos]
 
 
 def _redacted_info(info: RunInfo) -> RunInfo:
@@ -207,10 +207,10 @@ class _OpenRun:
                 elif origin & wanted:
                     yield own
         shared = self.shared_calls(wanted)
-        for name, field, found in self._shape.fields():
-            if _is_shared(found) and found["call"] in shared:
+        for name, field, drawn in self._shape.fields():
+            if _is_shared(drawn) and drawn["call"] in shared:
                 yield name, field
-            for around, inside in self._starts(name, found):
+            for around, inside in self._starts(name, drawn):
                 if around in wanted:
                     yield inside
                 elif inside in wanted:
@@ -222,38 +222,38 @@ class _OpenRun:
         name, field, parameter = data["node"], data["field"], data.get("parameter", "")
         if not parameter:
             return name, field
-        found = self._shape.field_at(Place(line.path, line.step, name, field)) or {}
-        start = self._shape.start_behind(found) if "call" in found else ""
+        drawn = self._shape.field_at(Place(line.path, line.step, name, field)) or {}
+        start = self._shape.start_behind(drawn) if "call" in drawn else ""
         each = parameter[1:-1]
-        return (start, each) if start and each in found.get("bound", {}) else None
+        return (start, each) if start and each in drawn.get("bound", {}) else None
 
-    def _starts(self, name: str, found: Json) -> Iterator[tuple[_Field, _Field]]:
+    def _starts(self, name: str, drawn: Json) -> Iterator[tuple[_Field, _Field]]:
         """The fields whose values start the graph behind a field of a class, each with the field of
         the start."""
-        start = self._shape.start_behind(found) if "call" in found else ""
+        start = self._shape.start_behind(drawn) if "call" in drawn else ""
         if not start:
             return
-        bound = cast(Json, found.get("bound", {}))
+        bound = cast(Json, drawn.get("bound", {}))
         for each, use in bound.items():
             if "field" in use:
                 yield (name, use["field"]), (start, each)
-        if "over" in found:  # an item may be the node itself
+        if "over" in drawn:  # an item may be the node itself
             for each in self.fields[start] - bound.keys():
-                yield (name, found["over"]), (start, each)
+                yield (name, drawn["over"]), (start, each)
 
     def holders(self, wanted: set[_Field]) -> set[_Field]:
         """The fields that hold a node with a wanted field, because a graph ended at it."""
-        found: set[_Field] = set()
+        fields: set[_Field] = set()
         while True:
-            classes = {cls for cls, _ in wanted | found}
+            classes = {cls for cls, _ in wanted | fields}
             more = {
                 (name, field)
                 for name, field, use in self._shape.fields()
                 if "call" in use and not classes.isdisjoint(self._shape.ends_behind(use))
             }
-            if more <= found:
-                return found
-            found |= more
+            if more <= fields:
+                return fields
+            fields |= more
 
     def redacted(
         self, line: Line, data: Json, wanted: set[_Field], shared: set[int], held: set[_Field]
@@ -326,9 +326,9 @@ class _OpenRun:
         """The calls behind such fields that are made once for the run: their value is stored with
         the field, or parameter, that needed it first."""
         return {
-            found["call"]
-            for name, field, found in self._shape.fields()
-            if (name, field) in wanted and _is_shared(found)
+            drawn["call"]
+            for name, field, drawn in self._shape.fields()
+            if (name, field) in wanted and _is_shared(drawn)
         }
 
 

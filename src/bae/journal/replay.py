@@ -143,8 +143,10 @@ class ReplayedPast(RecordedPast):
         function that failed at first, the outcome is looked up for each node."""
         drawn = self._shape.graph_at(run.path)
         if drawn is not None and graph.needs_lm and drawn.get("system") != graph.system:
-            said = f"the system text of the graph {graph.name} differs from the recorded one"
-            raise _differs(said, drawn.get("system", "(bae's own)"), graph.system or "(bae's own)")
+            message = f"the system text of the graph {graph.name} differs from the recorded one"
+            raise _differs(
+                message, drawn.get("system", "(bae's own)"), graph.system or "(bae's own)"
+            )
         if not run.path and run.flow is not None:
             known = {
                 key: source
@@ -189,8 +191,8 @@ class ReplayedPast(RecordedPast):
     def _forked_node(self, run: Run) -> Any:
         """The node that a fork has put at the step, otherwise `NOTHING`: bodies are called, and
         the LM's nodes are looked up by `choice` and `fill`."""
-        found = self._history.step(run.path, run.step)
-        return NOTHING if found is None or found.forked is None else found.forked.node
+        recorded = self._history.step(run.path, run.step)
+        return NOTHING if recorded is None or recorded.forked is None else recorded.forked.node
 
     def choice(self, run: Run, plan: NodePlan, about: Scene) -> Any:
         """The class that the LM chose, if it is still offered."""
@@ -199,8 +201,8 @@ class ReplayedPast(RecordedPast):
             raise self._nothing_more(run, f"the choice after {plan.name}")
         if chosen not in plan.offered:
             was, offered = type_name(chosen), ", ".join(map(type_name, plan.offered))
-            said = f"the LM chose {was} after {plan.name}, which now offers {offered}"
-            raise _differs(f"{_at(run)}: {said}", was, offered)
+            message = f"the LM chose {was} after {plan.name}, which now offers {offered}"
+            raise _differs(f"{_at(run)}: {message}", was, offered)
         asker = Asker("choice", plan.node)
         recorded = self._prompts.get((run.path, run.step, asker))
         if recorded is not None:
@@ -245,13 +247,13 @@ class ReplayedPast(RecordedPast):
         for was in (each for each in loop.tools if "schema" in each):  # it may be redacted
             name: str = was["name"]
             if now.get(name) != was and (name in now or not field.finds_tools):
-                said = f"{plan.name}.{field.name}: the tool {name} is not what the LM was told"
-                raise _differs(said, _indented(was), _indented(now.get(name)))
+                message = f"{plan.name}.{field.name}: the tool {name} is not what the LM was told"
+                raise _differs(message, _indented(was), _indented(now.get(name)))
         known = {each["name"] for each in loop.tools}
         new = ", ".join(name for name in now if name not in known)
         if new:
-            said = f"{plan.name}.{field.name} has tools that the LM was not told of: {new}"
-            raise _differs(said, "", new)
+            message = f"{plan.name}.{field.name} has tools that the LM was not told of: {new}"
+            raise _differs(message, "", new)
 
     def value(
         self,
@@ -276,8 +278,8 @@ class ReplayedPast(RecordedPast):
             was = self._arguments(source)
             if not was.fits(asked):
                 where = f"{place.node}.{place.field}{place.parameter}"
-                said = f"{where}: {source.by} is called with other arguments than were recorded"
-                raise _differs(said, repr(was), repr(asked))
+                message = f"{where}: {source.by} is called with other arguments than were recorded"
+                raise _differs(message, repr(was), repr(asked))
         if early or known is not NOTHING:
             return known
         if key in self._recovered or key in self._history.failed_keys:
@@ -358,11 +360,13 @@ class ReplayedPast(RecordedPast):
             )
         if wanted in recorded:
             was = self._prompts.get((asked.path, asked.step, asked.asker._replace(item=None)))
-            said = f"{asked.asker}: {wanted} asks the LM something other than was recorded"
-            raise _differs(said, was.asked if was else "(the text was not recorded)", text)
+            message = f"{asked.asker}: {wanted} asks the LM something other than was recorded"
+            raise _differs(message, was.asked if was else "(the text was not recorded)", text)
         answered = ", ".join(recorded)
-        said = f"{asked.asker}: asks the LM for {wanted}; recorded is {answered or 'nothing more'}"
-        raise _differs(said, answered or "(nothing)", wanted)
+        message = (
+            f"{asked.asker}: asks the LM for {wanted}; recorded is {answered or 'nothing more'}"
+        )
+        raise _differs(message, answered or "(nothing)", wanted)
 
     def _outcome_then(self, key: Hashable, place: Place) -> Any:
         """The value of a dependency that has failed at some time, if it had one when the run
@@ -378,24 +382,24 @@ class ReplayedPast(RecordedPast):
     def _compare_prompt(self, run: Run, asker: Asker, text: str) -> None:
         recorded = self._prompts.get((run.path, run.step, asker))
         if recorded is not None and recorded.asked != text:
-            said = f"{_at(run)}: {asker}, the question to the LM differs from the recorded one"
-            raise _differs(said, recorded.asked, text)
+            message = f"{_at(run)}: {asker}, the question to the LM differs from the recorded one"
+            raise _differs(message, recorded.asked, text)
 
     def _other_node(self, run: Run, was: Node | None, now: Node | type[Node] | None) -> ReplayError:
         """The error for a step with a node other than recorded, or for another end of the run."""
         place, then = _at(run), type(was).__name__
         name = now.__name__ if isinstance(now, type) else type(now).__name__
         if now is None:
-            said = f"{place}: the run continued to {then}, and now ends there"
+            message = f"{place}: the run continued to {then}, and now ends there"
         elif was is None:
-            said = f"{place}: the run ended there, and now continues to {name}"
+            message = f"{place}: the run ended there, and now continues to {name}"
         else:
-            said = f"{place} was a {then} and is a {name}"
+            message = f"{place} was a {then} and is a {name}"
             if then == name:
-                said = f"{place}: {name} is not as it was"
+                message = f"{place}: {name} is not as it was"
             if run.step:
-                said += f", after {type(run.trace[run.step - 1]).__name__}"
-        return _differs(said, self._shown(was), self._shown(now))
+                message += f", after {type(run.trace[run.step - 1]).__name__}"
+        return _differs(message, self._shown(was), self._shown(now))
 
     def _shown(self, node: Node | type[Node] | None) -> str:
         if node is None:
@@ -420,9 +424,9 @@ class ReplayedPast(RecordedPast):
 
     def _end_before(self, what: str) -> ReplayError:
         how = self._how_it_ended()
-        said = f"the run is recorded as {how}" if how else "the run was interrupted before it"
+        message = f"the run is recorded as {how}" if how else "the run was interrupted before it"
         return ReplayError(
-            f"the recording ends before {what}: {said}",
+            f"the recording ends before {what}: {message}",
             code="bae-replay-ended",
             fix="resume the run with graph.resume, and replay it then",
         )
@@ -470,8 +474,8 @@ def _choices(
     an older bae does not record these; then any combination is possible."""
     names = names_of(plan.offered)
     ahead = {cls: find_ahead(run, plan_of(cls)) for cls in plan.successors if plan_of(cls).context}
-    found = {cls: each for cls, each in ahead.items() if each is not None}
-    resolved = {cls: values for cls, (values, _) in found.items()}
+    answers = {cls: each for cls, each in ahead.items() if each is not None}
+    resolved = {cls: values for cls, (values, _) in answers.items()}
     able = [
         cls
         for name, cls in names.items()
@@ -483,7 +487,9 @@ def _choices(
     if filled is None:
         sets = chain.from_iterable(combinations(able, n) for n in range(len(able), -1, -1))
     else:
-        about = about.recalling({cls: run.origins(records) for cls, (_, records) in found.items()})
+        about = about.recalling(
+            {cls: run.origins(records) for cls, (_, records) in answers.items()}
+        )
     for fillable in sets:
         prompt = choice_question(plan.offered, fillable, run.trace[-1], None, resolved, about)
         yield prompt.text
@@ -491,7 +497,7 @@ def _choices(
 
 def _prompts(past: History) -> dict[tuple[str, int, Asker], Attempt]:
     """The first answer to each asker with a recorded prompt."""
-    found: dict[tuple[str, int, Asker], Attempt] = {}
+    attempts: dict[tuple[str, int, Asker], Attempt] = {}
     for step in past.steps():
         for question in step.questions:
             for judged in question.answers:
@@ -499,8 +505,8 @@ def _prompts(past: History) -> dict[tuple[str, int, Asker], Attempt]:
                 if question.loop is not None:
                     attempt = replace(attempt, asked=question.loop.asked)
                 if attempt.asked:
-                    found.setdefault(spot, attempt)
-    return found
+                    attempts.setdefault(spot, attempt)
+    return attempts
 
 
 def _as_far_as(recorded: Node, node: Node) -> Node:
@@ -562,10 +568,10 @@ def _find_error_class(name: str) -> type[BaeError] | None:
     return next((each for each in reversed(classes) if each.__name__ == name), None)
 
 
-def _differs(said: str, was: str, now: str) -> ReplayError:
+def _differs(message: str, was: str, now: str) -> ReplayError:
     texts = was.splitlines(), now.splitlines()
     return ReplayError(
-        said,
+        message,
         diff="\n".join(unified_diff(*texts, "recorded", "replayed", lineterm="", n=2)),
         fix="fix the code; or, where the change is meant, record the run again",
     )

@@ -220,15 +220,15 @@ def list_files(stored: StoredRun) -> tuple[StoredFile, ...]:
             for each in _REFERENCE.finditer(line.data):
                 name = json.loads(each[2]) if each[2] else ""
                 names[each[1]] = names.get(each[1]) or name
-    found: list[StoredFile] = []
+    files: list[StoredFile] = []
     for hash in (*(each for each in names if each in stored.files), *stored.files):
         data = stored.files[hash]
         try:
             media_type = file_of(data).media_type
         except ValueError:  # another program has written the run
             media_type = "application/octet-stream"
-        found.append(StoredFile(hash, media_type, len(data), names.get(hash, "")))
-    return tuple(dict.fromkeys(found))
+        files.append(StoredFile(hash, media_type, len(data), names.get(hash, "")))
+    return tuple(dict.fromkeys(files))
 
 
 _REFERENCE: Final = re.compile(
@@ -416,12 +416,12 @@ class _Builder:
         every = [*done.spans]
         for work in inside:
             every += [Span(work.start, work.start)] if work.waits else work.spans
-        found: dict[int, Span] = {}
+        spans: dict[int, Span] = {}
         for span in every:
             life = bisect_right(self._lives, span.start)
-            known = found.get(life, span)
-            found[life] = Span(min(known.start, span.start), max(known.end, span.end))
-        return tuple(found[life] for life in sorted(found) if life)
+            known = spans.get(life, span)
+            spans[life] = Span(min(known.start, span.start), max(known.end, span.end))
+        return tuple(spans[life] for life in sorted(spans) if life)
 
 
 def _in_order(work: Iterable[TimelineEntry]) -> tuple[TimelineEntry, ...]:

@@ -117,8 +117,8 @@ async def resume(
             writer.log = earlier.log
         run.restore_limits(past.usage, past.seconds)
         steps = sum(step.whole for step in past.run.steps.values())
-        said = tuple(str(change) for change in changes)
-        await writer.store(RunResumed(time(), "", steps, claim.owner, said))
+        message = tuple(str(change) for change in changes)
+        await writer.store(RunResumed(time(), "", steps, claim.owner, message))
         if thread is not None and past.turn is None:  # it was interrupted before that was stored
             await writer.begin_turn(run, graph, thread)
         writer.watch(run_id, requests)
@@ -149,7 +149,7 @@ async def recover(
     if concurrency < 1:
         raise ValueError(f"concurrency={concurrency}: give a number of runs, 1 or more")
     ids = [info.run_id async for info in recoverable(graph, journal)]
-    found: dict[str, Recovered[T]] = {}
+    recovered: dict[str, Recovered[T]] = {}
     left = iter(ids)
 
     async def worker() -> None:
@@ -158,14 +158,14 @@ async def recover(
                 # Each run has its own values.
                 own = options._replace(dep_cache=dict(options.dep_cache or {}))
                 result = await resume(graph, run_id, own, journal, given, skip_ended=True)
-                found[run_id] = Recovered(run_id, result)
+                recovered[run_id] = Recovered(run_id, result)
             except BaeError as error:
                 if isinstance(error, JournalError) and error.code in _TAKEN:
                     continue
-                found[run_id] = Recovered(run_id, error=error)
+                recovered[run_id] = Recovered(run_id, error=error)
 
     await all_or_first_error(worker for _ in range(min(concurrency, len(ids))))
-    return [found[run_id] for run_id in ids if run_id in found]
+    return [recovered[run_id] for run_id in ids if run_id in recovered]
 
 
 async def continue_if_answered(
@@ -246,15 +246,15 @@ async def fork_line(
     whole = ("StepStarted", "RunForked")
     steps = {each.step: each.n for each in stored.lines if not each.path and each.kind in whole}
     if at not in steps:
-        said = f"the run {run_id} has no step {at}; it has {len(steps)}, from 0"
+        message = f"the run {run_id} has no step {at}; it has {len(steps)}, from 0"
         fix = "give at= the number of a node in the trace"
         gates = [gate.address for gate in stored.info.waiting if gate.address.startswith(f"{at}:")]
         if gates:
-            said += (
+            message += (
                 f". It waits for the answer to {', '.join(gates)}, and has not reached that node"
             )
             fix = "answer the gate first, or fork at a node before it"
-        raise JournalError(said, run_id=run_id, code="bae-fork-step", fix=fix)
+        raise JournalError(message, run_id=run_id, code="bae-fork-step", fix=fix)
     upto = steps[at]
     turns = await turns_of(journal, graph, stored, strict=False)
     before = stored.lines[: upto + 1]
@@ -262,10 +262,10 @@ async def fork_line(
     with visible(stored.files):  # a changed field may name a file of the run
         node = _changed_node(cast("Node", past.run.steps[at].node), changed, run_id)
     forked = RunForked(time(), "", at, run_id, node, tuple(changed))
-    with collected() as found:
+    with collected() as collected_files:
         data = encoder_for(graph, journal).encode(forked)
     line = Line(upto, "RunForked", forked.at, "", at, data)
-    files = {each.hash: each.data for each in found.values() if isinstance(each, File)}
+    files = {each.hash: each.data for each in collected_files.values() if isinstance(each, File)}
     return line, files
 
 

@@ -53,7 +53,7 @@ def list_runs(
                 fix="list the runs again: it was deleted, or is in another journal",
             )
         infos = infos[ids.index(before) + 1 :]
-    found = (
+    entries = (
         info
         for info in infos
         if is_listed(info, status)
@@ -61,7 +61,7 @@ def list_runs(
         and thread in (None, info.thread)
         and (not wanted or wanted.items() <= labels_of(info.metadata, strict=False).items())
     )
-    return list(islice(found, limit))
+    return list(islice(entries, limit))
 
 
 def is_listed(info: RunInfo, status: Listed | None) -> bool:
@@ -74,13 +74,13 @@ def is_listed(info: RunInfo, status: Listed | None) -> bool:
 def labels_of(metadata: Mapping[str, Any], *, strict: bool = True) -> dict[str, str]:
     """The metadata values that runs can be found by, as JSON: texts, numbers, truth values and
     None. With `strict`, any other value is a ValueError."""
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for key, value in metadata.items():
         if value is None or isinstance(value, str | int | float):
-            found[key] = json.dumps(value, ensure_ascii=False)
+            labels[key] = json.dumps(value, ensure_ascii=False)
         elif strict:
             raise ValueError(
                 f"runs(metadata={{{key!r}: {value!r}}}): find runs by a text, a number, a truth "
                 "value or None"
             )
-    return found
+    return labels

@@ -127,9 +127,9 @@ class JournalWriter(Writer):
             prove_storable(graph)
         self._graph, (self._encoder, shape) = graph, form_of(graph, self._journal)
         self.log.append(started)
-        with collected() as found:
+        with collected() as collected_files:
             data, now = self._encoder.encode(started), started.at
-        files = _bytes_of(found.values())
+        files = _bytes_of(collected_files.values())
         if files and not keeps_files(self._journal):
             raise without_files(self._journal)
         self._files.update(files)
@@ -384,10 +384,10 @@ class JournalWriter(Writer):
         """The stored form of a record or a node. Its files are stored beside it."""
         if not in_use():
             return encode(written)
-        with collected() as found:
+        with collected() as files:
             data = encode(written)
-        if found:
-            self.keep_files(found.values())
+        if files:
+            self.keep_files(files.values())
         return data
 
     def _encode_all(self, records: Sequence[Record]) -> list[str]:

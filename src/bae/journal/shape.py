@@ -53,16 +53,16 @@ def shape_of(graph: Graph[Any, Any]) -> Shape:
 
     It is the same in every process, on every Python, and wherever the classes are defined.
     """
-    found = _SHAPES.get(graph)
-    if found is None:
+    shape = _SHAPES.get(graph)
+    if shape is None:
         drawing = _Drawing()
         drawing.graph(graph)
         data: Json = {"format": FORMAT, "graphs": drawing.graphs, "calls": drawing.calls}
         text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-        found = Shape(text, hash_of(data))
+        shape = Shape(text, hash_of(data))
         if not any(plan.provisional for plan in graph.plans.values()):
-            _SHAPES[graph] = found
-    return found
+            _SHAPES[graph] = shape
+    return shape
 
 
 _SHAPES: WeakKeyDictionary[Graph[Any, Any], Shape] = WeakKeyDictionary()
@@ -149,11 +149,11 @@ class ShapeView:
 
     def call_named(self, graph: str, place: str) -> int | None:
         """The number of the call at a place, as `Reply.policy(shop)`, of the graph of a name."""
-        found = Place.parse(place) or Place()
+        parsed = Place.parse(place) or Place()
         for each in self.graphs:
-            cls = cast(Json, each["classes"]).get(found.node) if each["name"] == graph else None
+            cls = cast(Json, each["classes"]).get(parsed.node) if each["name"] == graph else None
             if cls is not None:
-                return self._behind(cls["fields"].get(found.field) or {}, found).get("call")
+                return self._behind(cls["fields"].get(parsed.field) or {}, parsed).get("call")
         return None
 
     def classes_behind(self, call: int) -> Json | None:
@@ -178,29 +178,29 @@ class ShapeView:
         use = self._use(place)
         inputs = cast(Json, self.calls[use["call"]]["inputs"] if "call" in use else {})
         bound = cast(Json, use.get("bound", {}))
-        found = {name: place.below(name) for name in {**inputs, **bound}}
+        places = {name: place.below(name) for name in {**inputs, **bound}}
         for name, each in bound.items():
             if "field" in each:
-                found[name] = place._replace(field=each["field"], parameter="")
-        return found
+                places[name] = place._replace(field=each["field"], parameter="")
+        return places
 
     @staticmethod
     def arguments_of(uses: Json) -> list[str]:
         """Arguments that come from the run, in words: `query from the field question`."""
-        said: list[str] = []
+        inputs_text: list[str] = []
         for name, use in uses.items():
             if "field" in use:
-                said.append(f"{name} from the field {use['field']}")
+                inputs_text.append(f"{name} from the field {use['field']}")
             elif "recall" in use:
-                said.append(f"{name} from Recall({use['recall']})")
-        return said
+                inputs_text.append(f"{name} from Recall({use['recall']})")
+        return inputs_text
 
     def fields(self) -> Iterator[tuple[str, str, Json]]:
         """All fields: the name of the class, the name of the field, and the field as it was."""
         for graph in self.graphs:
             for name, cls in graph["classes"].items():
-                for each, found in cls["fields"].items():
-                    yield name, each, found
+                for each, drawn in cls["fields"].items():
+                    yield name, each, drawn
 
     def start_behind(self, use: Json) -> str:
         """The name of the class where the graph behind a field starts; empty for a function."""
@@ -326,8 +326,8 @@ class _Drawing:
                 inputs[name]["cache"] = False
             if below.bound:
                 inputs[name]["bound"] = _bound(below)
-        for name, found in call.recalls:
-            inputs[name] = _recall(found)
+        for name, recall in call.recalls:
+            inputs[name] = _recall(recall)
         if call.by_value:
             drawn["by_value"] = True
         if call.graph is not None:
@@ -353,19 +353,19 @@ def _bound(asked: FieldPlan | Input) -> Json:
     """The bindings of a marker."""
     fields: Json = {name: {"field": field} for name, field in siblings_of(asked)}
     own = dict(() if asked.call is None else asked.call.recalls)
-    return fields | {n: _recall(found) for n, found in recalls_of(asked) if n not in own}
+    return fields | {n: _recall(recall) for n, recall in recalls_of(asked) if n not in own}
 
 
-def _recall(found: RecallField) -> Json:
-    node_type = found.marker.node_type
+def _recall(recall: RecallField) -> Json:
+    node_type = recall.marker.node_type
     return {"recall": "" if node_type is None else node_type.__name__}
 
 
 def _shown(context: Shown | None, limit: int | None) -> str:
     """The setting `context`, in words; empty if there is none."""
     named = context if isinstance(context, tuple) else () if context is None else (context,)
-    said = ", ".join(each if isinstance(each, str) else each.__name__ for each in named)
-    return said if limit is None else f"{said} in {limit} characters".strip()
+    inputs_text = ", ".join(each if isinstance(each, str) else each.__name__ for each in named)
+    return inputs_text if limit is None else f"{inputs_text} in {limit} characters".strip()
 
 
 def _schema_hash(core: Any) -> str:

@@ -200,12 +200,12 @@ class Claim:
 
 def messages_in(answers: Mapping[str, str]) -> list[tuple[int, str]]:
     """The messages of people to a run, with their numbers, in order."""
-    found: list[tuple[int, str]] = []
+    messages: list[tuple[int, str]] = []
     for address, text in answers.items():
         number = address.removeprefix(MESSAGE)
         if number != address and number.isdecimal():
-            found.append((int(number), str(json.loads(text))))
-    return sorted(found)
+            messages.append((int(number), str(json.loads(text))))
+    return sorted(messages)
 
 
 def files_in(lines: Iterable[Line], files: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -94,14 +94,14 @@ class StoredThread:
     async def messages(self) -> Messages:
         """All turns that the next run would see, the oldest first."""
         turns = [each for each in await self.turns() if each.is_shown]
-        found = [Turn(each.user, each.reply, each.run_id, each.started) for each in turns]
-        return Messages(found, self.id)
+        messages = [Turn(each.user, each.reply, each.run_id, each.started) for each in turns]
+        return Messages(messages, self.id)
 
     async def approvals(self) -> list[Grant]:
         """The approvals of tools that hold in all turns of the thread, including revoked ones."""
         answers = await self._journal.thread_answers(self.id, self._graph.name)
-        found = [each for run_id, given in answers.items() for each in grants_in(given, run_id)]
-        return [each for each in found if each.holds_in_thread]
+        approvals = [each for run_id, given in answers.items() for each in grants_in(given, run_id)]
+        return [each for each in approvals if each.holds_in_thread]
 
     async def revoke(self, tool: str) -> list[Grant]:
         """Take back the approvals of a tool that hold in all turns, and return them. `tool` is its

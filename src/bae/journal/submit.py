@@ -101,10 +101,10 @@ def queued_run(
     _refuse_secrets(start, journal, run_id)
     encoder, shape = form_of(graph, journal)
     now = time()
-    with collected() as found:
+    with collected() as collected_files:
         started = RunStarted(now, "", 0, run_id, graph.name, start, max_iters)
         line = line_of(0, started, encoder.encode(started))
-    files = {each.hash: each.data for each in found.values() if isinstance(each, File)}
+    files = {each.hash: each.data for each in collected_files.values() if isinstance(each, File)}
     if files and not keeps_files(journal):
         raise without_files(journal)
     info = RunInfo(

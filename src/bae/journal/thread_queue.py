@@ -83,7 +83,13 @@ async def _make_way(
                 await _resume(graph, journal, busy, options)
             continue
         if gives_way:
-            await journal.cancel(busy.run_id, timeout=max(0.1, until - monotonic()))
+            try:
+                await journal.cancel(busy.run_id, timeout=max(0.1, until - monotonic()))
+            except JournalError as error:
+                if error.code == "bae-cancel-timeout":
+                    error.fix = "wait longer, with a busy_timeout: code that does not await cannot "
+                    error.fix += "be stopped"
+                raise
             continue
         if standing == "waiting" or turn.busy == "refuse" or monotonic() >= until:
             raise thread_is_busy(busy, turn)
@@ -94,9 +100,9 @@ async def _make_way(
 async def _open_run(journal: Journal, thread: str) -> RunInfo | None:
     """The run of the thread that has not ended."""
     for status in OPEN:
-        found = await journal.runs(thread=thread, status=status, limit=1)
-        if found:
-            return found[0]
+        infos = await journal.runs(thread=thread, status=status, limit=1)
+        if infos:
+            return infos[0]
     return None
 
 
@@ -143,11 +149,11 @@ def thread_is_busy(busy: RunInfo, turn: TurnOptions) -> JournalError:
     cancel = f'cancel it: await journal.cancel({run_id!r}), or busy="cancel"'
     if busy.status == "waiting":
         asked = "; ".join(f"{gate.place}: {gate.question}" for gate in busy.waiting)
-        said = f"{name} waits for a person: its run {run_id} asks {asked}"
+        message = f"{name} waits for a person: its run {run_id} asks {asked}"
         fix = f"answer it: graph.answer({run_id!r}, …); or {cancel}"
     else:
-        said = f"{name} is busy: its run {run_id} is in progress"
+        message = f"{name} is busy: its run {run_id} is in progress"
         if turn.busy == "wait":
-            said += f", and has not ended within {turn.busy_timeout:g} s"
+            message += f", and has not ended within {turn.busy_timeout:g} s"
         fix = f'wait for it, with busy="wait" and a busy_timeout; or {cancel}'
-    return JournalError(said, run_id=run_id, busy_run=run_id, code="bae-thread-busy", fix=fix)
+    return JournalError(message, run_id=run_id, busy_run=run_id, code="bae-thread-busy", fix=fix)

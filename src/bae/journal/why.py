@@ -59,10 +59,10 @@ def why(stored: StoredRun, place: str, step: int | None = None) -> Provenance:
     """
     search = Search(stored, read_history(stored))
     where = search.find(place, step)
-    found = search.at(where)
-    if not _is_known(found):
+    provenance = search.at(where)
+    if not _is_known(provenance):
         raise search.pending(where)
-    return found
+    return provenance
 
 
 class Search:
@@ -110,10 +110,10 @@ class Search:
         for record in (step.given, step.filled):
             if record is not None and (value := _held(record, field)) is not None:
                 return self._from_record(place, step, record, value)
-        found = self._shared(place) or self._answered(place) or self._failed(place, step)
-        if found is None and step.whole and field:
-            found = self._unrecorded(place, step)
-        return found or self._unfinished(place, source)
+        provenance = self._shared(place) or self._answered(place) or self._failed(place, step)
+        if provenance is None and step.whole and field:
+            provenance = self._unrecorded(place, step)
+        return provenance or self._unfinished(place, source)
 
     def _whole(self, place: Place, step: Step) -> Provenance:
         """The origin of a whole node."""
@@ -247,8 +247,8 @@ class Search:
         field = self._shape.field_at(place)
         if field is not None and field.get("over") and not place.parameter:
             places = {field["over"]: place._replace(field=field["over"]), **places}
-        found = {name: self.at(each) for name, each in places.items()}
-        return {name: each for name, each in found.items() if _is_known(each)}
+        inputs = {name: self.at(each) for name, each in places.items()}
+        return {name: each for name, each in inputs.items() if _is_known(each)}
 
     def _shared(self, place: Place) -> Provenance | None:
         """A dependency that was called before, for another field."""
@@ -353,11 +353,11 @@ class Search:
             )
         path = paths[-1] if place.path and paths else next(iter(paths), "")
         nodes = [each for each in met if each.place.path == path]
-        found = max(nodes, key=lambda each: each.number, default=None)
-        if found is None or place.field not in ("", *self.field_names(found)):
+        newest = max(nodes, key=lambda each: each.number, default=None)
+        if newest is None or place.field not in ("", *self.field_names(newest)):
             places = {
                 (each.name, name): str(each.place._replace(field=name))
-                for each in (self._history.steps() if found is None else [found])
+                for each in (self._history.steps() if newest is None else [newest])
                 for name in self.field_names(each)
             }
             known, wanted = list(places.values()), str(place) if place.node else text
@@ -365,7 +365,7 @@ class Search:
             hint = f": did you mean {close[0]}?" if close else ""
             fix = f"write Node.field; there is {_some(known) or 'no node yet'}"
             raise self._unknown(f"nothing is recorded at {wanted!r}", fix, hint)
-        return place._replace(path=found.place.path, step=found.number)
+        return place._replace(path=newest.place.path, step=newest.number)
 
     def field_names(self, step: Step) -> list[str]:
         """The fields of a node, as far as the shape and the lines show."""
@@ -512,8 +512,8 @@ def _used(
     }
 
 
-def _is_known(found: Provenance) -> bool:
-    return found.state in ("there", "failed")
+def _is_known(provenance: Provenance) -> bool:
+    return provenance.state in ("there", "failed")
 
 
 def _node(record: NodeRecord) -> StoredNode:

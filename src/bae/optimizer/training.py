@@ -72,7 +72,7 @@ class Training:
         plain = [_example(questions, each) for each in examples]
         self._places = {id(each): place for place, each in enumerate(plain)}
         self.made, self.scored = self._split(plain)
-        # A single question is on both sides, and its score then says nothing.
+        # With a single question, both sides have it, and the score has no meaning.
         self._apart = not {id(each) for each in self.made} & {id(each) for each in self.scored}
         self._board = Scoreboard(self.scored)
         self._bootstrapped: dict[str, tuple[float, bool]] = {}

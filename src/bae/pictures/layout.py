@@ -66,13 +66,13 @@ def arrange(
     the lines that end at it need the room."""
     if across:
         turned = [Size(size.height, size.width) for size in sizes]
-        found = arrange(turned, edges, spacing)
+        turned_layout = arrange(turned, edges, spacing)
         return Arranged(
-            tuple((y, x) for x, y in found.corners),
-            tuple(Size(size.height, size.width) for size in found.sizes),
-            tuple(tuple((y, x) for x, y in line) for line in found.lines),
-            found.height,
-            found.width,
+            tuple((y, x) for x, y in turned_layout.corners),
+            tuple(Size(size.height, size.width) for size in turned_layout.sizes),
+            tuple(tuple((y, x) for x, y in line) for line in turned_layout.lines),
+            turned_layout.height,
+            turned_layout.width,
         )
     layer, upward, walk = layers(len(sizes), edges)
     down = [(b, a) if place in upward else (a, b) for place, (a, b) in enumerate(edges)]
@@ -386,10 +386,10 @@ def _link_rows(rows: _Rows) -> list[list[_Link]]:
     other, and without crossings where they leave."""
     left, spacing = rows.left, rows.spacing
     at = {vertex: (y, x) for y, row in enumerate(rows.rows) for x, vertex in enumerate(row)}
-    found: list[list[_Link]] = [[] for _ in rows.rows]
+    link_rows: list[list[_Link]] = [[] for _ in rows.rows]
     for edge, chain in enumerate(rows.chains):
         for upper, lower in pairwise(chain):
-            found[at[upper][0]].append(_Link(edge, upper, lower, left[upper], left[lower]))
+            link_rows[at[upper][0]].append(_Link(edge, upper, lower, left[upper], left[lower]))
 
     def reach(vertex: int) -> tuple[int, int]:
         if not rows.is_box(vertex):
@@ -413,7 +413,7 @@ def _link_rows(rows: _Rows) -> list[list[_Link]]:
         for link, place in zip(links, places, strict=True):
             setattr(link, "top" if upper else "bottom", place)
 
-    for links in found:
+    for links in link_rows:
         for upper in (True, False):
             by_box: dict[int, list[_Link]] = {}
             for link in links:
@@ -421,7 +421,7 @@ def _link_rows(rows: _Rows) -> list[list[_Link]]:
             for box, each in by_box.items():
                 if rows.is_box(box):
                     settle(each, box, upper)
-    return found
+    return link_rows
 
 
 # The space between two rows

@@ -236,12 +236,12 @@ def _arrow(points: Sequence[_XY], kind: ArrowKind, title: str) -> list[str]:
         line[0] = _along(points[0], points[1], 10)
     line[-1] = _along(points[-1], points[-2], 7)
     head = [_along(points[-1], points[-2], along, off) for along, off in ((0, 0), (9, 4), (9, -4))]
-    found = [_group(f"edge arrow-{kind}", title), _path("line", line), _polygon("head", head)]
+    parts = [_group(f"edge arrow-{kind}", title), _path("line", line), _polygon("head", head)]
     if kind != "certain":
         corners = ((0, 0), (5.5, 4), (11, 0), (5.5, -4))
         tail = [_along(points[0], points[1], along, off) for along, off in corners]
-        found.append(_polygon("tail", tail))
-    return [*found, "</g>"]
+        parts.append(_polygon("tail", tail))
+    return [*parts, "</g>"]
 
 
 def _along(start: _XY, end: _XY, along: float, off: float = 0) -> _XY:

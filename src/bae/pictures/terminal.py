@@ -281,7 +281,7 @@ class _Canvas:
 
     def rows(self) -> list[list[StyledText]]:
         """The drawing: each row as pieces of one role, without empty cells at its end."""
-        found: list[list[StyledText]] = []
+        rows: list[list[StyledText]] = []
         for row in self.cells:
             pieces: list[StyledText] = []
             while row and not row[-1][0].strip() and row[-1][0] != "":
@@ -291,8 +291,8 @@ class _Canvas:
                     pieces[-1] = (pieces[-1][0] + text, pieces[-1][1])
                 else:
                     pieces.append((text, role))
-            found.append(pieces)
-        return found
+            rows.append(pieces)
+        return rows
 
 
 def _cells_on(points: Sequence[Point]) -> tuple[list[Point], Heading, Heading]:

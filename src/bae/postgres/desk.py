@@ -1,5 +1,5 @@
-"""The thread that talks with the database: it has an event loop of its own, so that any number of
-loops and threads share a journal, and a body that blocks its loop does not end the lease."""
+"""The thread that talks with the database. It has its own event loop: several loops and threads can
+share a journal, and a body that blocks its loop does not end the lease."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typing import Final, Literal, TypeVar
 
 T = TypeVar("T")
 Over = Literal["closed", "forked"]
-"""Why the thread does nothing more: it was closed, or this process was forked from its process."""
+"""Why the thread has stopped: it was closed, or this process was forked from its process."""
 
 AT_EXIT: Final = 5.0
-"""Seconds that a program which ends waits for lines that are still to be stored."""
+"""Seconds that an ending program waits for unstored lines."""
 
 
 class PostgresDesk:
-    """A thread with an event loop, in which `serve` runs until `stop` has told it to end. Then
-    `refuse` gets the reason, and `error` makes an error of it."""
+    """A thread with an event loop that runs `serve`. `stop` makes `serve` end; then `refuse` gets
+    the reason. `error` builds an error from the reason."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class PostgresDesk:
     ) -> None:
         self.name = name
         self.over: Over | None = None
-        """Once nothing more is done: why."""
+        """The reason why the thread has stopped, or None."""
         self.stop = stop
         self._serve = serve
         self._refuse = refuse
@@ -50,8 +50,8 @@ class PostgresDesk:
         self.loop = ready.result()
 
     async def ask(self, make: Callable[[], Awaitable[T]]) -> T:
-        """What an async function returns that is called in the thread. A caller that is cancelled
-        cancels it."""
+        """Call an async function in the thread, and return its result. Cancelling the caller
+        cancels the call."""
         future: Future[T] = asyncio.get_running_loop().create_future()
         tasks: list[asyncio.Task[T]] = []
 
@@ -80,11 +80,11 @@ class PostgresDesk:
 
     def call(self, function: Callable[..., object], *args: object) -> None:
         """Call a function in the thread, soon."""
-        with suppress(RuntimeError):  # it has ended
+        with suppress(RuntimeError):  # the thread has ended
             self.loop.call_soon_threadsafe(function, *args)
 
     def end(self, seconds: float | None = None) -> None:
-        """Have it stop, and wait for that."""
+        """Stop the thread, and wait for its end."""
         self.stop()
         self._thread.join(seconds)
 
@@ -100,10 +100,10 @@ class PostgresDesk:
             self._refuse(self.over)
 
     def _settle(self, future: Future[T], task: asyncio.Task[T]) -> None:
-        """Tell a caller, in the thread of its loop, what came of a task."""
+        """Pass the outcome of a task to its caller, in the caller's loop."""
         if future.done():
             return
-        if task.cancelled():  # by the end of the thread: a caller that cancels it does not wait
+        if task.cancelled():  # the thread ended; a cancelled caller does not wait
             future.set_exception(self._error("closed"))
         elif (error := task.exception()) is not None:
             future.set_exception(error)
@@ -112,7 +112,7 @@ class PostgresDesk:
 
 
 def _in_child() -> None:
-    # The connections are the parent's, and the thread is not there.
+    # The child has neither the connections nor the thread.
     for desk in list(_alive):
         desk.over = desk.over or "forked"
         _alive.discard(desk)

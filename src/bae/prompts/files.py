@@ -44,15 +44,15 @@ class _Labels:
         """A value with labels."""
         if isinstance(value, str):
             # Addresses are texts. A text that equals an address shows the model nothing new.
-            found = self._find(value) if value.startswith("http") else None
-            return value if found is None else self._label(found)
+            label = self._find(value) if value.startswith("http") else None
+            return value if label is None else self._label(label)
         if isinstance(value, list):
             return [self.replace(each) for each in cast("list[Any]", value)]
         if not isinstance(value, dict):
             return value
         if is_reference(value):
-            found = self._find(value["hash"])
-            return value if found is None else self._label(found, value)
+            label = self._find(value["hash"])
+            return value if label is None else self._label(label, value)
         items = cast("dict[str, Any]", value)
         made: dict[str, Any] = {}
         for name, each in items.items():

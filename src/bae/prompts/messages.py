@@ -158,13 +158,13 @@ class Message:
     @property
     def files(self) -> tuple[FilePart, ...]:
         """The files of the message, including those in results of tools."""
-        found: list[FilePart] = []
+        files: list[FilePart] = []
         for part in self.parts:
             if isinstance(part, FilePart):
-                found.append(part)
+                files.append(part)
             elif isinstance(part, ResultPart):
-                found += part.files
-        return tuple(found)
+                files += part.files
+        return tuple(files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,13 +221,13 @@ class _Walk:
         values: dict[str, Any] = {}
         for field in fields:
             place = Place(run.path, run.step, plan.name, field.name)
-            found = field.find(run, plan.node, place) if field.is_immediate else None
-            if found is not None and records is not None:
-                records.append(found[1])
+            value = field.find(run, plan.node, place) if field.is_immediate else None
+            if value is not None and records is not None:
+                records.append(value[1])
             if field.name in held:
                 values[field.name] = held[field.name]
-            elif found is not None:
-                values[field.name] = found[0]
+            elif value is not None:
+                values[field.name] = value[0]
             elif not field.is_immediate or field.required:
                 values |= _sample_field(plan.node, field)
         return values
@@ -319,8 +319,8 @@ def _read_body(plan: NodePlan) -> tuple[list[type[Node]], bool]:
     asks = {name for name in names if name in ("make", "decide", "choose_type", "fill")}
     classes: list[type[Node]] = []
     with suppress(TypeError, ValueError):  # no Python function, or a name that has no value yet
-        found = inspect.getclosurevars(body)
-        there = [*found.nonlocals.values(), *found.globals.values()]
+        variables = inspect.getclosurevars(body)
+        there = [*variables.nonlocals.values(), *variables.globals.values()]
         classes = [c for c in there if isinstance(c, type) and issubclass(c, Node)]
     makes = (classes or list(plan.successors)) if "make" in asks or not asks else []
     decides = len(plan.offered) > 1 and ("decide" in asks or not asks)

@@ -237,16 +237,16 @@ class Choice:
         """The resolved values for the options, by the names of the options. A value that several
         options share appears once, under all their names."""
         owners: dict[str, list[str]] = {}
-        found: dict[str, tuple[str, Any]] = {}
+        values_by_name: dict[str, tuple[str, Any]] = {}
         for name, cls in self.names.items():
             if cls in self.fillable and cls in resolved:
                 context = context_of(cls, resolved[cls], scene.hidden)
                 for field, value in not_shown(cls, context, known, previous, scene).items():
                     key = text_of_json([field, value])
                     owners.setdefault(key, []).append(name)
-                    found[key] = field, value
+                    values_by_name[key] = field, value
         contexts: dict[str, Any] = {}
-        for key, (field, value) in found.items():
+        for key, (field, value) in values_by_name.items():
             contexts.setdefault(", ".join(owners[key]), {})[field] = value
         return contexts
 
@@ -255,17 +255,17 @@ def option_text(name: str, cls: type[Node], *, filled: bool) -> str:
     """The description of an option for a model. If the same answer fills it, also its instruction;
     otherwise the fields that would be asked for, which the schema does not have."""
     plan = plan_of(cls, strict=True)
-    said = f"- {name}: {plan.description}" if plan.description else f"- {name}"
+    lines = f"- {name}: {plan.description}" if plan.description else f"- {name}"
     if form := text_form(cls):
         about = form.removeprefix(IN_TEXT).lstrip(":. ")
-        said += f"\nIt is a text: {about}" if about else "\nIt is a text."
+        lines += f"\nIt is a text: {about}" if about else "\nIt is a text."
     elif not filled and (asked := asked_fields(cls)):
         schema = _answer_form(cls, asked)[1] or {}
         parts = {key: schema[key] for key in ("properties", "required", "$defs") if key in schema}
-        said += f"\nIts fields: {text_of_json(parts)}"
+        lines += f"\nIts fields: {text_of_json(parts)}"
     elif filled and plan.instruction != plan.name:
-        said += f"\nTo make it: {plan.instruction}"
-    return said.replace("\n", "\n  ")
+        lines += f"\nTo make it: {plan.instruction}"
+    return lines.replace("\n", "\n  ")
 
 
 def _has_json(cls: type[Node]) -> bool:

@@ -129,15 +129,15 @@ class _Sampler:
         return {kind} if kind else {"object", "string"}
 
     def _target(self, reference: str) -> Any:
-        found: Any = self._root
+        target: Any = self._root
         try:
             if not reference.startswith("#"):
                 raise KeyError(reference)
             for part in reference[1:].split("/")[1:]:
-                found = found[part.replace("~1", "/").replace("~0", "~")]
+                target = target[part.replace("~1", "/").replace("~0", "~")]
         except (LookupError, TypeError):
             raise impossible({"$ref": reference}, "it points to nothing in the schema") from None
-        return found
+        return target
 
     def _first_of(self, options: list[Any], inside: tuple[str, ...]) -> Any:
         self._random.shuffle(options)
@@ -164,29 +164,29 @@ class _Sampler:
         others, names = schema.get("additionalProperties", True), schema.get("propertyNames")
         least = wanted = schema.get("minProperties", 0)
         self._refuse_more_than_left(schema, least)
-        found: dict[str, Any] = {}
+        sample: dict[str, Any] = {}
         for name in dict.fromkeys([*properties, *required]):
             if name in required:
-                found[name] = self.value(properties.get(name, others), inside)
+                sample[name] = self.value(properties.get(name, others), inside)
             elif not _is_small(inside):
                 try:
-                    found[name] = self.value(properties[name], inside)
+                    sample[name] = self.value(properties[name], inside)
                 except ScriptError:
                     continue
         if not properties and not _is_small(inside) and others not in (True, False, {}):
             wanted = max(least, min(schema.get("maxProperties", 2), self._random.randint(1, 2)))
         for attempt in range(100):
-            if len(found) >= wanted:
+            if len(sample) >= wanted:
                 break
             # A name; a number if the keys of a dict are numbers.
             key = str(attempt)
             if names is not None:
                 key = str(self.value({"type": "string", **self.resolved(names)}, inside))
-            if key not in found:
-                found[key] = self.value(others, inside)
-        if len(found) < least:
+            if key not in sample:
+                sample[key] = self.value(others, inside)
+        if len(sample) < least:
             raise impossible(schema, f"fewer than {least} names for its properties were found")
-        return found
+        return sample
 
     def _array(self, schema: SampledSchema, inside: tuple[str, ...]) -> list[Any]:
         first = cast(list[Any], schema.get("prefixItems", []))
@@ -197,22 +197,22 @@ class _Sampler:
         wanted = max(least, min(len(first), most))
         if "items" in schema and not _is_small(inside):
             wanted = max(wanted, min(most, self._random.randint(1, 2)))
-        found: list[Any] = []
+        sample: list[Any] = []
         for _ in range(100 + 10 * wanted):
-            if len(found) >= wanted:
+            if len(sample) >= wanted:
                 break
             try:
-                item = self.value(first[len(found)] if len(found) < len(first) else rest, inside)
+                item = self.value(first[len(sample)] if len(sample) < len(first) else rest, inside)
             except ScriptError:
-                if len(found) >= least:
+                if len(sample) >= least:
                     break
                 raise
             # Compared as Python does it, since 1, 1.0 and true are one item of a Python set.
-            if not schema.get("uniqueItems") or item not in found:
-                found.append(item)
-        if not least <= len(found) <= most:
-            raise impossible(schema, f"{len(found)} items were found that fit")
-        return found
+            if not schema.get("uniqueItems") or item not in sample:
+                sample.append(item)
+        if not least <= len(sample) <= most:
+            raise impossible(schema, f"{len(sample)} items were found that fit")
+        return sample
 
     def _least_items(self, schema: SampledSchema) -> int:
         """How many items an array has at least, including arrays inside it."""

@@ -179,11 +179,15 @@ class _Asked(GenerateJsonSchema):
         """
         if not isinstance(schema, dict):
             return schema
-        found = changed(cast(Schema, schema), self.undocumented)
-        said = found.get("description")
-        if isinstance(said, str) and "title" in found and said in self._documented:
-            del found["description"]
-        return found
+        schema_copy = changed(cast(Schema, schema), self.undocumented)
+        description = schema_copy.get("description")
+        if (
+            isinstance(description, str)
+            and "title" in schema_copy
+            and description in self._documented
+        ):
+            del schema_copy["description"]
+        return schema_copy
 
 
 # --- an outline -------------------------------------------------------------------------------
@@ -316,7 +320,7 @@ def reachable(definitions: Mapping[str, Schema]) -> dict[str, set[str]]:
         name: {name_in(str(part["$ref"])) for part in parts(schema) if "$ref" in part}
         for name, schema in definitions.items()
     }
-    found: dict[str, set[str]] = {}
+    references: dict[str, set[str]] = {}
     for name in definitions:
         reached: set[str] = set()
         ahead = list(direct[name])
@@ -325,8 +329,8 @@ def reachable(definitions: Mapping[str, Schema]) -> dict[str, set[str]]:
             if each not in reached:
                 reached.add(each)
                 ahead += direct.get(each, ())
-        found[name] = reached
-    return found
+        references[name] = reached
+    return references
 
 
 def is_recursive(schema: Mapping[str, Any]) -> bool:
@@ -344,9 +348,9 @@ def parts(schema: Any) -> Iterator[Schema]:
 
 def inner(part: Schema) -> list[Any]:
     """The schemas in a schema, without examples, defaults and constants."""
-    found: list[Any] = []
-    changed(part, found.append)
-    return found
+    schemas: list[Any] = []
+    changed(part, schemas.append)
+    return schemas
 
 
 def changed(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> Schema:
@@ -367,8 +371,8 @@ def alternatives(schema: Schema) -> list[Schema] | None:
     kind = schema.get("type")
     if isinstance(kind, list):
         return [{**schema, "type": each} for each in cast(list[str], kind)]
-    found = schema.get("anyOf", schema.get("oneOf"))
-    return None if found is None else [as_schema(each) for each in found]
+    members = schema.get("anyOf", schema.get("oneOf"))
+    return None if members is None else [as_schema(each) for each in members]
 
 
 _SHORT: Final = 100

@@ -149,21 +149,21 @@ class ToolPrompts:
         del self._shown[max(0, len(rounds) - 1) :]  # there may be new messages to the LM since
         for each in rounds[len(self._shown) :]:
             self._shown.append(self._round(box, each, each.number <= cut))
-        found = [_told(text) for text in box.told_first]
+        messages_so_far = [_told(text) for text in box.told_first]
         for messages in self._shown:
-            found += messages
-        return found
+            messages_so_far += messages
+        return messages_so_far
 
     def _round(self, box: Toolbox, made: Round, is_cut: bool) -> list[Message]:
         text = said_or(made.text, "" if made.calls else "(no answer)")
-        said: list[Part] = [TextPart(text)] if text else []
+        content: list[Part] = [TextPart(text)] if text else []
         told = [_result(box, call, is_cut, self._takes_files) for call in made.calls]
         messages: list[Message] = []
         if self.is_native:
-            said += made.calls
+            content += made.calls
         elif made.number > 1 and box.must_answer(is_native=False, before=made):
             messages.append(_answer_now(self._form))
-        messages.append(Message("assistant", tuple(said), "round", made.echo))
+        messages.append(Message("assistant", tuple(content), "round", made.echo))
         parts: list[Part] = []
         for each in told:
             parts += (each,) if self.is_native else (*each.files, TextPart(each.text))
@@ -181,13 +181,13 @@ def _system(question: Prompt, text: str) -> str:
 
 def _joined(conversation: Sequence[Message]) -> tuple[Message, ...]:
     """The conversation with neighboring messages of one role merged."""
-    found: list[Message] = []
+    joined: list[Message] = []
     for each in conversation:
-        if found and found[-1].role == each.role and each.kind == found[-1].kind == "round":
-            found[-1] = replace(found[-1], parts=(*found[-1].parts, *each.parts))
+        if joined and joined[-1].role == each.role and each.kind == joined[-1].kind == "round":
+            joined[-1] = replace(joined[-1], parts=(*joined[-1].parts, *each.parts))
         else:
-            found.append(each)
-    return tuple(found)
+            joined.append(each)
+    return tuple(joined)
 
 
 def _told(text: str) -> Message:

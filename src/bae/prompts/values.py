@@ -82,8 +82,8 @@ def asked_fields(cls: type[Node]) -> tuple[str, ...]:
         plan = plan_of(cls, strict=True)
         for problem in plan.problems:
             if problem.code == "bae-text-not-alone":
-                said = f"{problem.place}: {problem.message}"
-                raise NodeError(said, node_type=cls, code=problem.code, fix=problem.fix)
+                message = f"{problem.place}: {problem.message}"
+                raise NodeError(message, node_type=cls, code=problem.code, fix=problem.fix)
         return tuple(
             f.name
             for f in plan.plain
@@ -403,12 +403,12 @@ def _fields_in_order(
     if sorts:
         extra = sorted({*names}.difference(declared))
         names = [name for name in declared if name in dumped and name != turns] + extra
-    found: dict[str, Any] = {}
+    ordered: dict[str, Any] = {}
     for name in names:
         value, reveals = dumped[name], clear
         if veil is not None and not clear:
             if name in veil.masked:
-                found[name] = None if value is None else MASK
+                ordered[name] = None if value is None else MASK
                 continue
             reveals = name in veil.revealed
         # Only look up a value that may hold something: a look-up computes a computed field again.
@@ -418,10 +418,10 @@ def _fields_in_order(
             value, held = [*map(_with_outcome, cast("list[Any]", value))], None
         # A field's own serializer chooses the order, and shows parts of a value on purpose.
         is_own = looks and _is_serialized(cls, name)
-        found[name] = in_order(
+        ordered[name] = in_order(
             value, None if reveals and is_own else held, sorts and not is_own, reveals, copies
         )
-    return found
+    return ordered
 
 
 def _turns_in(cls: type) -> str:

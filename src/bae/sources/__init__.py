@@ -300,13 +300,13 @@ class FieldPlan:
     ) -> tuple[Any, ...]:
         """The value of an immediate source, recorded for its place; empty if its default is used.
         Raises `missing` if there is neither. The record is added to `records`."""
-        found = self.find(run, node_type, place)
-        if found is not None:
+        value = self.find(run, node_type, place)
+        if value is not None:
             if records is not None:
-                records.append(found[1])
+                records.append(value[1])
             if is_recorded:
-                run.writer.write(found[1])
-            return (found[0],)
+                run.writer.write(value[1])
+            return (value[0],)
         if self.required:
             raise self.missing(run, node_type, place)
         return ()
@@ -341,9 +341,9 @@ def kind_of(marker: Marker | None) -> type[FieldPlan]:
 
 def kind_named(name: str) -> type[FieldPlan]:
     """The class of the fields of a kind. Raises `JournalError` if this version has none."""
-    found = _loaded.get(name)
-    if found is not None:
-        return found
+    kind = _loaded.get(name)
+    if kind is not None:
+        return kind
     if name not in KINDS:
         raise JournalError(
             f"a field has the source {name!r}, which this version of bae does not know",
@@ -355,8 +355,8 @@ def kind_named(name: str) -> type[FieldPlan]:
 
 def _load(name: str) -> type[FieldPlan]:
     """The class in the module of a kind, which is loaded when it is first used."""
-    found = _loaded.get(name)
-    if found is None:
+    kind = _loaded.get(name)
+    if kind is None:
         module = import_module(f"bae.sources.{name}")
-        found = _loaded[name] = getattr(module, f"{name.title()}Field")
-    return found
+        kind = _loaded[name] = getattr(module, f"{name.title()}Field")
+    return kind

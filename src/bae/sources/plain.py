@@ -74,8 +74,8 @@ def _no_schema(cls: type[Node], field: PlainField) -> str | None:
     except PydanticOmit:
         return "SkipJsonSchema leaves it out"
     except PydanticInvalidForJsonSchema as error:
-        said = str(error).splitlines()[0]
-        return "" if "IsInstanceSchema" in said else said
+        message = str(error).splitlines()[0]
+        return "" if "IsInstanceSchema" in message else message
     return None
 
 

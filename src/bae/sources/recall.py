@@ -103,20 +103,20 @@ class RecallField(FieldPlan):
         fallback = f"from {only.__name__}" if only else ""
         if before is None:
             return fallback
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         waiting = [plan.node for plan in before[cls]]
         for node in waiting:
             held = self.holders_in(node)
             if held:
                 name, sure = held[0]
                 known = name and (sure or len(held) == 1)
-                found[f"{node.__name__}.{name}" if known else node.__name__] = None
+                names[f"{node.__name__}.{name}" if known else node.__name__] = None
             # The newest value is taken, so do not search behind a node that is sure to have one.
             if not any(sure for _, sure in held):
                 waiting += [plan.node for plan in before[node] if plan.node not in waiting]
-        if list(found) == [type_name(self.annotation)]:
+        if list(names) == [type_name(self.annotation)]:
             return ""  # the type is enough
-        return f"from {' or '.join(found)}" if 0 < len(found) < 3 else fallback
+        return f"from {' or '.join(names)}" if 0 < len(names) < 3 else fallback
 
     def find(self, run: Run, node_type: type[Node], place: Place) -> tuple[Any, Recalled] | None:
         """The newest value in the trace of a run, or of a run around it."""
@@ -161,14 +161,14 @@ class RecallField(FieldPlan):
 
     def holders_in(self, node_type: type[Node]) -> Holders:
         """The fields of `node_type` in which it may find its value."""
-        found = self.found_in.get(node_type)
-        if found is None:
+        cached = self.found_in.get(node_type)
+        if cached is None:
             only = self.marker.node_type
             fits = only is None or issubclass(node_type, only)
-            found = holders(node_type, self.members, self.name) if fits else ()
+            cached = holders(node_type, self.members, self.name) if fits else ()
             if not plan_of(node_type).unresolved:
-                self.found_in[node_type] = found
-        return found
+                self.found_in[node_type] = cached
+        return cached
 
 
 def recalled_parameter(
@@ -177,9 +177,9 @@ def recalled_parameter(
     """The plan of a parameter that is looked up in the trace, as a field of its name would be."""
     annotation = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
     info = FieldInfo(annotation=annotation, default=PydanticUndefined if is_required else None)
-    found = RecallField(name, info, marker)
-    found.found_in = WeakKeyDictionary()  # a function may be older than the classes that use it
-    return found
+    field = RecallField(name, info, marker)
+    field.found_in = WeakKeyDictionary()  # a function may be older than the classes that use it
+    return field
 
 
 def recall_members(wanted: Any) -> tuple[Any, ...]:
@@ -214,7 +214,7 @@ def holders(node_type: type[Node], members: tuple[Any, ...], name: str = "") -> 
         assignable(node_type, m) is True for m in members
     ):
         return (("", True),)
-    found: list[tuple[str, bool]] = []
+    fields: list[tuple[str, bool]] = []
     for field in plan_of(node_type).fields.values():
         if not field.is_recallable:
             continue
@@ -223,8 +223,8 @@ def holders(node_type: type[Node], members: tuple[Any, ...], name: str = "") -> 
             _fits(part, members) or _unknown(part, members)
             for part in union_members(field.annotation)
         ):
-            found.append((field.name, sure))
-    return tuple(sorted(found, key=lambda holder: holder[0] != name))
+            fields.append((field.name, sure))
+    return tuple(sorted(fields, key=lambda holder: holder[0] != name))
 
 
 def _held(node: Node, held_by: Holders, members: tuple[Any, ...]) -> tuple[str, Any] | None:

@@ -191,8 +191,8 @@ class ToolsField(PlainField):
     def recalls(self) -> Iterator[tuple[str, Hashable, RecallField]]:
         """The look-ups in the trace for the tools."""
         for name, below in cast(CallPlan, self.call).inputs:
-            for found_name, found in below.call.recalls:
-                yield f"({name})({found_name})", (below.call.key, found_name, found.marker), found
+            for found_name, recall in below.call.recalls:
+                yield f"({name})({found_name})", (below.call.key, found_name, recall.marker), recall
 
     def draw(self) -> dict[str, Any]:
         """The names of the tools."""

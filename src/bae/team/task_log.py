@@ -126,7 +126,7 @@ def _describe(event: Event, task: Task) -> dict[str, Any] | None:
     match event:
         case TaskStatusChanged(status=status, reason=reason):
             if status is TaskStatus.BLOCKED:
-                return None  # the question is an event of its own, and so is what failed before
+                return None  # the question has its own event, and so has the earlier failure
             good = status not in (TaskStatus.FAILED, TaskStatus.CANCELLED)
             summary = f"{status.label}: {headline(reason)}" if reason else status.label
             waits = status in (TaskStatus.PENDING, TaskStatus.READY)
@@ -171,7 +171,7 @@ def _describe(event: Event, task: Task) -> dict[str, Any] | None:
 
 def _read_run(stored: StoredRun, is_review: bool) -> list[LogEntry]:
     questions = list_questions(stored)
-    # What is open in a run that a process works on is in progress.
+    # In a running run, the last question is in progress.
     at_work = questions[-1:] if stored.info.standing() == "running" else []
     return [
         entry
@@ -193,7 +193,7 @@ def _read_question(
     refused += ["not answered"] if is_cut_off else []
     count = len(question.rounds)
     rounds = [f"{count} rounds" if count > 1 else "1 round"] if count else []
-    # A conversation that a limit or a kill has ended has no answer with what was asked.
+    # If a limit or a kill ended a conversation, no answer has the question.
     asked = [each.asked for each in answers if each.asked] or [question.asked]
     texts = [f"asked:\n{text}" for text in asked if text]
     texts += [f"answered ({each.verdict}):\n{each.answer}" for each in answers if each.answer]
@@ -205,7 +205,7 @@ def _read_question(
         seconds=question.seconds,
         usage=question.usage,
         run=run,
-        detail="\n\n".join(dict.fromkeys(texts)),  # an LM inside of another repeats them
+        detail="\n\n".join(dict.fromkeys(texts)),  # nested LMs repeat them
     )
     for made in question.rounds:
         for number, call in enumerate(made.calls):

@@ -760,28 +760,28 @@ async def _ids(journal: Journal, **wanted: Any) -> list[str]:
     return [info.run_id for info in await journal.runs(**wanted)]
 
 
-def _same(what: str, found: Any, expected: Any) -> None:
-    if found != expected:
-        raise AssertionError(_difference(what, found, expected))
+def _same(what: str, actual: Any, expected: Any) -> None:
+    if actual != expected:
+        raise AssertionError(_difference(what, actual, expected))
 
 
-def _difference(what: str, found: Any, expected: Any) -> str:
+def _difference(what: str, actual: Any, expected: Any) -> str:
     """Describe the first difference between two values."""
-    if type(found) is type(expected) and is_dataclass(found):
-        for each in fields(found):
-            mine, other = getattr(found, each.name), getattr(expected, each.name)
+    if type(actual) is type(expected) and is_dataclass(actual):
+        for each in fields(actual):
+            mine, other = getattr(actual, each.name), getattr(expected, each.name)
             if each.compare and mine != other:
                 return _difference(f"{what}, {each.name}", mine, other)
-    if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
-        pairs = zip(cast("Sequence[Any]", found), cast("Sequence[Any]", expected), strict=False)
+    if isinstance(actual, list | tuple) and isinstance(expected, list | tuple):
+        pairs = zip(cast("Sequence[Any]", actual), cast("Sequence[Any]", expected), strict=False)
         for number, (mine, other) in enumerate(pairs):
             if mine != other and (is_dataclass(mine) or isinstance(mine, Line)):
                 return _difference(f"{what}, number {number}", mine, other)
-    return f"{what}: expected {expected!r}, got {found!r}"
+    return f"{what}: expected {expected!r}, got {actual!r}"
 
 
-def _true(what: str, found: bool) -> None:
-    if not found:
+def _true(what: str, actual: bool) -> None:
+    if not actual:
         raise AssertionError(f"expected that {what}")
 
 

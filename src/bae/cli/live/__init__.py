@@ -1,5 +1,5 @@
-"""Shows a run while it is in progress: as a tree at a terminal, as lines elsewhere, or not at all.
-It reads the history of the run."""
+"""Shows a run in progress: as a tree at a terminal, as lines elsewhere, or not at all. The display
+reads the history of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Display", "LiveTree", "PlainLines", "display_for"]
 
 
 def display_for(console: Console, quiet: bool = False) -> Display:
-    """The display that fits a console, mostly that of stderr."""
+    """The display for a console, usually stderr."""
     if quiet:
         return Display(console)
     return LiveTree(console) if can_redraw(console) else PlainLines(console)

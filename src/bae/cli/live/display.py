@@ -1,5 +1,5 @@
-"""What displays have in common: they are given the records of runs, know how far each part of a run
-is and the texts of its values, and have the sum of it. The plain one shows nothing."""
+"""The base of all displays: it observes records of runs, and knows the progress, the values and the
+totals. By itself it shows nothing."""
 
 from __future__ import annotations
 
@@ -48,42 +48,42 @@ if TYPE_CHECKING:
     from bae.run_tree import WorkChange
 
 MOST_STEPS: Final = 600
-"""Steps of one graph that are kept; those between the first and the last of them are dropped."""
+"""Steps of one graph that are kept; steps between the first and the last of them are dropped."""
 _MOST_TEXTS: Final = 5000
 _CALL: Final = 72
-"""Characters of a tool call with its arguments."""
+"""Maximum characters of a tool call with its arguments."""
 _RUNS: Final = 4
-"""Runs that are kept when they are over: the first one, and the newest that its bodies start."""
+"""Finished runs that are kept: the first run, and the newest runs that its bodies started."""
 
 
 class Display:
-    """Shows nothing. Enter it, give its `observe` to `bae.observers.observing`, and leave it when
-    the run is over."""
+    """A display that shows nothing. Enter it, pass its `observe` to `bae.observers.observing`, and
+    leave it after the run."""
 
     keeps_texts = False
-    """Whether all text that streams in is kept, and not only the end."""
+    """Whether all streamed text is kept, or only its end."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.signs = signs_for(console)
         self.views: dict[ObservedRun, RunView] = {}
-        """Mostly one run, and those that its bodies start, in the order they began."""
+        """Usually one run, and runs that its bodies started, in order of their start."""
         self.lock = Lock()
-        """Held while the views are read: records arrive from several threads."""
+        """Protects the views: records arrive from several threads."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave on the screen what is to stay there."""
+        """Leave the final lines on the screen."""
 
     def observe(self, run: ObservedRun, record: Record) -> None:
-        """Take in a record of a run; quick, and from any thread."""
+        """Observe a record of a run. Fast, from any thread."""
         with self.lock:
             self.add(run, record)
 
     def add(self, run: ObservedRun, record: Record) -> RunView:
-        """Take in a record, while the lock is held."""
+        """Add a record. The caller holds the lock."""
         view = self.views.get(run)
         if view is None:
             over = [run for run in [*self.views][1:] if self.views[run].history.run.outcome]
@@ -94,7 +94,7 @@ class Display:
         return view
 
     def history_of(self, run_id: str) -> History | None:
-        """What is known of a run, as it was begun or resumed last; None where it has not begun."""
+        """The history of a run since its start or last resume. None if it has not begun."""
         histories = [view.history for run, view in [*self.views.items()] if run.run_id == run_id]
         return histories[-1] if histories else None
 
@@ -105,17 +105,16 @@ class Display:
 
     @contextmanager
     def asking(self) -> Generator[None]:
-        """Leave the terminal to a question about the run for the block."""
+        """In the block, leave the terminal to a question about the run."""
         yield
 
     def say(self, text: str) -> None:
-        """Print a line about something beside the run, which no display is torn by."""
+        """Print a line that is not part of the run, without breaking the display."""
         self.console.print(Text(self.signs.writable(in_lines(text, 4)), "dim"), soft_wrap=True)
 
     def summary(self, usage: Usage | None = None, seconds: float | None = None) -> Text:
-        """The run in a line, to be printed when it is over: nodes, time, and what LM calls used.
-        What is not given is counted from the records. A run that another one starts counts for
-        itself."""
+        """A finished run in one line: nodes, time and usage of LM calls. Without arguments, the
+        numbers come from the records. A run that a body starts counts separately."""
         with self.lock:
             view = next(iter(self.views.values()), None) or RunView()
             until = time() if view.history.run.ended is None else view.history.run.ended
@@ -126,18 +125,18 @@ class Display:
 
 
 class RunView:
-    """One run as a display shows it. `past` are the records of a run that is resumed."""
+    """One run as a display shows it. `past` are the records of a resumed run."""
 
     def __init__(self, past: Iterable[Record] = (), *, keep_texts: bool = False) -> None:
         self.changes: list[tuple[WorkChange, Work]] = []
-        """What the newest record has changed."""
+        """The last change that the newest record caused."""
         self.history = History(past, keep=MOST_STEPS, keep_texts=keep_texts, on_change=self._note)
         self.printed = -1
-        """The last step that is on the screen for good, with all before it."""
+        """The last step that is printed for good, with all steps before it."""
         self._texts: dict[tuple[Work, str, bool], str] = {}
 
     def add(self, record: Record) -> None:
-        """Take in the next record."""
+        """Add the next record."""
         self.changes.clear()
         self.history.add(record)
 
@@ -146,26 +145,26 @@ class RunView:
 
     @property
     def since(self) -> float:
-        """When this process began to work on the run."""
+        """The time at which this process started to work on the run."""
         return self.history.lives[-1].start if self.history.lives else 0.0
 
     @property
     def may_quote(self) -> bool:
-        """Whether answers of the LM may be shown: there is no secret that they could quote."""
+        """Whether answers of the LM may be shown: the run has no secret that they could quote."""
         return may_show(self.history.met, following=True)
 
     def time_on(self, work: Work, now: float) -> float:
-        """How long this process has worked on something."""
+        """The seconds that this process has worked on something."""
         over = sum(span.seconds for span in work.spans if span.start >= self.since)
         return over if work.since is None else over + now - work.since
 
     def sources(self, step: Step) -> dict[tuple[str, str], Source]:
-        """The sources of a step, without those that did not finish before the run was resumed."""
+        """The sources of a step, without sources that a resume starts again."""
         every = step.sources.items()
         return {key: each for key, each in every if each.items_done or not self._is_old(each)}
 
     def state(self, work: GraphRun | Step | Source) -> ViewState:
-        """How far something is."""
+        """The progress of something."""
         if isinstance(work, Source) and work.gate is not None and work.is_open:
             return "waiting"
         if isinstance(work, Step):
@@ -182,11 +181,11 @@ class RunView:
         return work.state if work.state in ("done", "failed", "waiting") else "cancelled"
 
     def _is_old(self, work: Work) -> bool:
-        """Whether it did not finish before the run was resumed, and may now."""
+        """Whether something was unfinished before the resume, and may run again."""
         return work.state != "done" and work.ended is not None and work.ended < self.since
 
     def asking(self, by: Step | Source) -> LMQuestion | None:
-        """What the LM is being asked."""
+        """The current question to the LM."""
         asked = [by.choice, by.fill, *by.asked[-1:]] if isinstance(by, Step) else by.asked[-1:]
         for question in asked:
             if question is not None and question.is_open and task_of(question):
@@ -194,13 +193,13 @@ class RunView:
         return None
 
     def usage(self, step: Step) -> Usage:
-        """What the LM has used for a step."""
+        """The usage of the LM for a step."""
         choice = None if step.choice is None or step.choice.with_fields else step.choice
         asked = (choice, step.filled_by, *step.asked)
         return sum((each.paid for each in asked if each is not None), NOTHING_USED)
 
     def items(self, source: Source) -> int | None:
-        """How many items a value has that is made item by item, where that is known already."""
+        """The number of items of a value that is made item by item, if known."""
         value, step = source.value, source.step
         plans = {} if step.node_type is None else plan_of(step.node_type).fields
         plan = None if source.place.parameter else plans.get(source.place.field)
@@ -215,14 +214,13 @@ class RunView:
         return len(cast("list[Any]", value)) if known else None
 
     def value(self, step: Step, name: str, *, inline: bool = False) -> str:
-        """The value of a field of a node; `inline` among others in one line."""
+        """The value of a field; `inline` for one line with several values."""
         value = None if step.node is None else step.node.__dict__.get(name)
         hidden = _is_hidden(step, name)
         return self._text(step, f"{name}{step.whole}", value, hidden=hidden, inline=inline)
 
     def source_value(self, source: Source) -> str:
-        """The value that a source has made, or recalled: nothing shows one from a hidden field, or
-        from a step that is not kept."""
+        """The value of a source. Values of hidden fields and dropped steps are not shown."""
         hidden = _is_hidden(source, source.place.field)
         if source.origin is not None:
             path, number, field = source.origin
@@ -231,18 +229,18 @@ class RunView:
         return self._text(source, "", source.value, hidden=hidden)
 
     def call(self, call: ToolRun) -> str:
-        """A call with its arguments, as `search(query='kettle')`."""
+        """A tool call with its arguments, such as `search(query='kettle')`."""
         if not self.may_quote:
             return in_one_line(f"{call.name}({'…' if call.arguments else ''})")
         return call_text(call.name, call.arguments, _CALL)
 
     def call_result(self, call: ToolRun) -> str:
-        """What a call has come to: a result, the error that the LM reads, or how far it is."""
+        """The result of a tool call, the error that the LM reads, or its progress."""
         if call.is_open:
             report = call.report
             return "" if report is None else in_one_line(report.text)
         if call.state == "running":
-            return ""  # it has not begun
+            return ""  # not started
         if call.state != "done":
             cause = None if call.error is None else call.error.__cause__
             return (error_of(call) if cause is None else line_of(cause)) or call.state
@@ -256,12 +254,12 @@ class RunView:
         return self._texts[key]
 
     def refusal(self, reply: RoundReplied) -> str:
-        """Why an answer was refused."""
+        """The reason why an answer was refused."""
         reason = in_one_line(reply.text[:1000]) if self.may_quote else ""
         return f"refused: {reason}" if reason else "refused"
 
     def own_values(self, step: Step) -> str:
-        """The values of a node that nothing else has a row for, in one line."""
+        """The values of a node that have no row, in one line."""
         if step.node is None or step.node_type is None:
             return ""
         plans = plan_of(step.node_type).plain
@@ -273,7 +271,7 @@ class RunView:
     def _text(
         self, work: Work, name: str, value: Any, *, hidden: bool, inline: bool = False
     ) -> str:
-        """The text of a value, which is made once: it may take long, and there are many frames."""
+        """The text of a value, cached: formatting may be slow, and frames are many."""
         key = work, name, inline
         if key not in self._texts:
             if len(self._texts) > _MOST_TEXTS:
@@ -283,7 +281,8 @@ class RunView:
         return self._texts[key]
 
     def origin(self, source: Source) -> str:
-        """Where a recalled value was found, as ` from Day.mood`; the field where it is another."""
+        """The origin of a recalled value, such as ` from Day.mood`. It names the field if that
+        differs."""
         if source.origin is None:
             return ""
         path, step, field = source.origin
@@ -293,18 +292,18 @@ class RunView:
 
 
 def _is_hidden(work: Step | Source, name: str) -> bool:
-    """Whether a field is not to be shown at all: it has `repr=False`."""
+    """Whether a field is never shown, because it has `repr=False`."""
     fields: dict[str, Any] = getattr(work.node_type, "__pydantic_fields__", {})
     return name in fields and not fields[name].repr
 
 
 def error_of(work: Work) -> str:
-    """The error that something failed with, in one line."""
+    """The error of failed work, in one line."""
     return "" if work.error is None else line_of(work.error)
 
 
 def names_of(offered: Iterable[type]) -> str:
-    """The names of what an LM may choose."""
+    """The names of the classes that an LM may choose."""
     return " | ".join("the end" if cls is NoneType else cls.__name__ for cls in offered)
 
 
@@ -319,7 +318,7 @@ def calls_text(loop: ToolLoop) -> str:
 
 
 def task_of(asking: LMQuestion) -> str:
-    """What the LM is doing; nothing where it fills a node without fields of its own."""
+    """The current task of the LM. Empty if it fills a node without fields of its own."""
     if asking.asker.kind == "choice":
         return f"choosing from {names_of(asking.offered)}"
     rounds = f", round {len(asking.loop.rounds) + 1}" if asking.loop and asking.loop.rounds else ""

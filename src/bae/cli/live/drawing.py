@@ -1,4 +1,4 @@
-"""Rows of the tree, and how they are drawn: as lines of text with colors, cut to the width of the
+"""Rows of the tree, and their drawing: lines of text with colors, cut to the width of the
 terminal."""
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 _TURNS: Final = 10
 """Turns of a spinner in a second."""
 _WIDEST: Final = 80
-"""Cells that a value has at most beside a note, so that notes are near."""
+"""Maximum cells of a value with a note, which keeps notes close to it."""
 
 ViewState = Literal["coming", "going", "done", "failed", "cancelled", "waiting"]
-"""How far something is. What is `waiting` waits for a person."""
+"""The progress of a row. `waiting` means waiting for a person."""
 Guides = tuple[bool, ...]
-"""For each level around a row, whether something follows there."""
+"""For each level around a row: whether another row follows at that level."""
 
 
 @dataclass(slots=True)
 class ViewRow:
-    """A row: its place in the tree, what it is of, and up to three things to say."""
+    """A row: its place in the tree, its subject, and up to three texts."""
 
     guides: Guides
     kind: Literal["node", "field", "lm", "call", "choice", "item", "text", "error", "more"]
@@ -38,25 +38,25 @@ class ViewRow:
     is_told: bool = False
     """Whether the LM reads the error, and the run continues."""
     field: str = ""
-    """The field of the node that it is about."""
+    """The field of the node that the row is about."""
     block: int = 0
-    """Rows of one block have their columns under each other."""
+    """Rows with the same block have aligned columns."""
 
     @property
     def matters(self) -> bool:
-        """Whether it is in progress, or went wrong."""
+        """Whether the row is in progress, or failed."""
         return self.state in ("going", "failed", "waiting") or self.kind in ("text", "error")
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """How lines are written: with any sign, or with those of ASCII alone."""
+    """The signs of lines: all of Unicode, or ASCII only."""
 
     spinner: str
     dots: str
 
     def writable(self, text: str) -> str:
-        """A text with nothing in it that cannot be written."""
+        """A text with every unsupported character replaced."""
         if self is UNICODE or text.isascii():
             return text
         return text.translate(_PLAINLY).encode("ascii", "backslashreplace").decode()
@@ -77,7 +77,7 @@ _MARKS: Final = {
     "cancelled": ("-", "dim"),
     "coming": ("·", "dim"),
 }
-"""The signs of how far something is, with their styles."""
+"""The signs and styles of progress."""
 _NAMES: Final = {"node": "bold", "field": "cyan", "lm": "magenta", "call": "blue", "more": "dim"}
 """The styles of names."""
 
@@ -88,7 +88,7 @@ def signs_for(console: Console) -> Signs:
 
 
 def cut_cells(text: str, width: int, dots: str = "…") -> str:
-    """A text cut to so many cells of a terminal."""
+    """Cut a text to a number of terminal cells."""
     if cell_len(text) <= width:
         return text
     room = width - cell_len(dots)
@@ -96,7 +96,7 @@ def cut_cells(text: str, width: int, dots: str = "…") -> str:
 
 
 def squeeze_rows(rows: list[ViewRow], room: int) -> list[ViewRow]:
-    """The rows that fit: those of what is done go first, and then the topmost."""
+    """The rows that fit on the screen. Finished rows are dropped first, then the topmost."""
     if len(rows) <= room:
         return rows
     if room < 2:
@@ -110,7 +110,7 @@ def squeeze_rows(rows: list[ViewRow], room: int) -> list[ViewRow]:
 
 
 def draw_rows(rows: Sequence[ViewRow], width: int, now: float, signs: Signs) -> list[Text]:
-    """The lines of rows. Those of the fields of one node have their columns under each other."""
+    """The lines of rows. Fields of one node have aligned columns."""
     blocks: dict[int, list[ViewRow]] = {}
     for row in rows:
         row.name, row.value, row.note = map(signs.writable, (row.name, row.value, row.note))
@@ -120,8 +120,8 @@ def draw_rows(rows: Sequence[ViewRow], width: int, now: float, signs: Signs) -> 
 
 
 def _column_widths(rows: Sequence[ViewRow], width: int) -> tuple[int, int, int]:
-    """How wide names, values and notes are: as wide as what is in them, and together no wider than
-    the room there is."""
+    """The widths of names, values and notes: as wide as their contents, within the available
+    width."""
     room = width - 2 * len(rows[0].guides) - 2
     names, values, notes = (
         max(cell_len(getattr(row, part)) for row in rows) for part in ("name", "value", "note")
@@ -155,7 +155,7 @@ def _draw(
     if failed and row.kind != "field":
         style = "bold red" if row.kind == "node" else "red"
     line.append(set_cell_size(cut_cells(row.name, names, signs.dots), names), style)
-    if failed:  # what went wrong is worth an uneven row
+    if failed:  # an error is worth an uneven row
         gaps = 2 * (bool(row.name) + bool(row.note))
         values = max(values, width - line.cell_len - cell_len(row.note) - gaps)
     value = cut_cells(row.value, values, signs.dots)

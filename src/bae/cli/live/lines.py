@@ -1,5 +1,5 @@
-"""The run as lines, one for each thing that happens, where there is no terminal or one that cannot
-move its cursor: a log file, a pipe, an editor."""
+"""The run as lines, one for each event, for a log file, a pipe, an editor or a terminal without
+cursor movement."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from bae.sources import kind_named
 from bae.work import GraphRun, Item, LMQuestion, Source, Step, ToolRun, Work
 
 _NAMES: Final = 16
-"""How wide the column of names is."""
+"""The width of the column of names."""
 _LONGEST: Final = 200
-"""Cells after which a line is cut where it is not for a terminal."""
+"""Maximum cells of a line that does not go to a terminal."""
 _PROGRESS: Final = 1.0
-"""Seconds between two lines about the items of a map."""
+"""Minimum seconds between two lines about the items of a map."""
 _ITEMS: Final = 10
-"""Items of a map whose graphs are written of: the first ones."""
+"""The number of map items whose graphs get lines."""
 _ITEM: Final = re.compile(r"(?<!\))\[(\d+)\]")
 """The item of a map in the path of a graph."""
 _TOOL: Final = re.compile(r"[^/]*\(([^()]*)\)\[\d+\]")
-"""The call of a tool in the path of a graph."""
+"""The tool call in the path of a graph."""
 LineParts = tuple[str, ...]
-"""What a line is about, what there is to say, and then facts that are never cut off."""
+"""The subject of a line, its text, and facts that are never cut."""
 
 
 class PlainLines(Display):
-    """Writes a line for each thing that happens, with the seconds since the run began."""
+    """Prints a line for each event, with the seconds since the run began."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -45,7 +45,7 @@ class PlainLines(Display):
         self._failed: BaseException | None = None
 
     def observe(self, run: ObservedRun, record: Record) -> None:
-        """Take in a record, and write of it."""
+        """Print a line about a record."""
         with self.lock:
             view = self.add(run, record)
             if any(int(item) >= _ITEMS for item in _ITEM.findall(record.path)):
@@ -57,11 +57,11 @@ class PlainLines(Display):
 
     def _write(self, line: LineParts, seconds: float, path: str) -> None:
         name, text, *after = line
-        where = re.sub(r"[^/.]*\.", "", path) + "  " if path else ""  # as `summaries[3]`
+        where = re.sub(r"[^/.]*\.", "", path) + "  " if path else ""  # such as `summaries[3]`
         where = _TOOL.sub(r"\1", where)
         text = f"{max(0.0, seconds):6.2f} s  {where}{name:<{_NAMES}}  {text}"
         text = self.signs.writable(in_one_line(text.rstrip()))
-        # What is cut is the value, and never how long it took.
+        # Cut the value, never the duration.
         facts = ", ".join(filter(None, after))
         facts = self.signs.writable(in_one_line(f"  ({facts})" if facts else ""))
         longest = self.console.width if self.console.is_terminal else _LONGEST
@@ -69,7 +69,7 @@ class PlainLines(Display):
         self.console.print(Text(text + facts), soft_wrap=True)
 
     def _line(self, view: RunView, change: WorkChange, work: Work) -> LineParts | None:
-        """The name and the text of a line; None of what is not worth one."""
+        """The name and the text of a line, or None if no line is needed."""
         match work:
             case LMQuestion():
                 return _question_line(view, change, work)
@@ -90,7 +90,7 @@ class PlainLines(Display):
                 if view.history.changes and view.history.changes[-1].at == work.since:
                     return "resumed", f"{count(view.history.whole_steps, 'node')} from before"
             case GraphRun() if change == "ended" and work.outcome not in ("", "ended"):
-                # Where the line of a dependency has it, how the command ends has it again.
+                # If a dependency has printed its error, only the outcome of the command repeats it.
                 is_known = self._failed is not None and self._failed in _causes(work.error)
                 return None if is_known else (work.outcome, error_of(work))
             case _:
@@ -112,7 +112,7 @@ class PlainLines(Display):
                 self._failed = source.error
                 return f"  {source.by}", f"failed: {error_of(source)}"
             case "ended" if source.gate is not None and source.gate.parameter:
-                return None  # the line of the call follows
+                return None  # the line of the tool call follows
             case "ended" if source.state == "done":
                 by = source.by if source.gate is None else "answered"
                 return f"  {by}", view.source_value(source), describe_duration(source.took)
@@ -148,7 +148,7 @@ class PlainLines(Display):
                 return None
 
     def _item_line(self, view: RunView, item: Item) -> LineParts | None:
-        """How far a map is, now and then."""
+        """The progress of a map, at intervals."""
         source, at = item.source, item.ended or 0.0
         if at - max(self._progressed, source.started) < _PROGRESS:
             return None
@@ -159,7 +159,7 @@ class PlainLines(Display):
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and those underneath it."""
+    """An error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__
@@ -189,7 +189,7 @@ def _question_line(view: RunView, change: WorkChange, question: LMQuestion) -> L
             after = describe_duration(question.took), *describe_spending(question.usage)
             if question.chosen is not None:
                 return "  LM chose", names_of([question.chosen]), *after
-            if kind == "fill" and plan_of(cls).after:  # its maps are yet to come
+            if kind == "fill" and plan_of(cls).after:  # its maps follow
                 return "  LM filled", cls.__name__, *after
         case _:
             pass

@@ -1,5 +1,5 @@
-"""A run as rows, top to bottom: a row for each node, below it one for each field, with its value
-and where that comes from, and for what the LM is doing."""
+"""A run as rows, from top to bottom: a row for each node, and below it rows for its fields, with
+their values and sources, and for the current work of the LM."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from bae.run_tree import ITEMS_KEPT
 from bae.work import NOTHING_USED, GraphRun, LMQuestion, Source, Step, ToolLoop, ToolRun
 
 _ITEMS: Final = 5
-"""Items of a map that are shown at once, where there are many."""
+"""Maximum rows for the items of a map."""
 _CALLS: Final = 8
-"""Calls of tools that are shown at once: the newest."""
+"""Maximum rows for tool calls: the newest are shown."""
 _BAR: Final = 12
-"""How long the bar of a map is."""
+"""The length of a map's progress bar."""
 _TEXT_LINES: Final = 2
-"""Lines of a streaming answer that are shown."""
+"""Maximum lines of a streaming answer."""
 
 
 def graph_rows(view: RunView, graph: GraphRun, guides: Guides, now: float) -> Iterator[ViewRow]:
-    """The rows of the steps of a graph. Those of the run itself that are on the screen already are
-    left out. `now` is for what is in progress."""
+    """The rows of the steps of a graph, without steps that are printed already. `now` is the time
+    for work in progress."""
     after = -1 if graph.path else view.printed
     steps = [step for step in graph.trace if step.number > after]
     for place, step in enumerate(steps):
@@ -43,7 +43,7 @@ def step_rows(
     fields = list(_field_rows(view, step, inside, now))
     asking, choice = view.asking(step), step.choice
     state = view.state(step)
-    if state == "coming":  # what is done for it already
+    if state == "coming":  # it has started for this step already
         states = {view.state(source) for source in view.sources(step).values()}
         waits = asking is not None and asking.waits and not asking.open_calls
         going = (asking is not None and not waits) or "going" in states
@@ -87,21 +87,21 @@ def _about(view: RunView, step: Step, now: float) -> str:
     return " · ".join(filter(None, parts))
 
 
-# --- what the LM is doing, and the graphs inside ------------------------------------------------
+# --- the LM's work, and nested graphs -------------------------------------------------------------
 
 
 def _asking_rows(
     view: RunView, asking: LMQuestion, guides: Guides, now: float, *, always: bool
 ) -> Iterator[ViewRow]:
-    """What the LM is doing, and the end of what has arrived of its answer. What it does for a field
-    is known from that field's own row, unless something went wrong."""
+    """A row for the current question to the LM, and the end of its streaming answer. The row of a
+    field shows its own question, so this row appears only if something went wrong."""
     last = asking.answers[-1].attempt if asking.answers else None
     retry, task = asking.retry, task_of(asking)
     if last is not None and asking.loop is not None and _is_refused(asking.loop, last.number):
-        last = None  # a round follows, which is counted
+        last = None  # a counted round follows
     if last is not None and last.verdict == "valid":
         if retry is None and not asking.text:
-            return  # it has been answered, and nothing is known to wait for more
+            return  # answered, and nothing else to wait for is known
         last = None
     if retry is not None:
         wait = describe_duration(retry.at + retry.wait - now)
@@ -124,14 +124,14 @@ def _asking_rows(
 
 
 def _is_refused(loop: ToolLoop, number: int) -> bool:
-    """Whether a round follows the answer of a round: its calls have run, or it was wrong."""
+    """Whether another round follows a round, because it called tools or was refused."""
     return number < len(loop.rounds) or any(
         reply.number == number and reply.kind in ("correction", "refused") for reply in loop.replies
     )
 
 
 def _refusals_of(question: LMQuestion) -> list[RoundReplied]:
-    """The answers that were refused since a question was asked, or asked again."""
+    """The refused answers since a question was asked, or asked again."""
     refusals = [] if question.loop is None else question.loop.refusals
     return [reply for reply in refusals if reply.at >= question.started]
 
@@ -143,8 +143,8 @@ def _round_rows(
     guides: Guides,
     now: float,
 ) -> Iterator[ViewRow]:
-    """A row for each call of a tool, the newest ones where there are many, with the graph that runs
-    for it, and a row for each answer that was refused."""
+    """A row for each tool call, with its nested graph, and for each refused answer. Of many calls,
+    the newest are shown."""
     left = list(refusals[-_CALLS:])
     matters = [call for call in calls if call.is_open or call.state == "waiting"]
     shown = [call for call in calls if call in matters or call in calls[-_CALLS:]]
@@ -162,7 +162,7 @@ def _round_rows(
 
 
 def call_row(view: RunView, call: ToolRun, guides: Guides, now: float) -> ViewRow:
-    """The row of one call of a tool: the call, what it has come to, and how long it took."""
+    """The row of one tool call: the call, its result and its duration."""
     row = ViewRow(guides, "call", name=view.call(call), value=view.call_result(call))
     row.dim = call.resumed
     going = call.is_open
@@ -186,19 +186,19 @@ def call_row(view: RunView, call: ToolRun, guides: Guides, now: float) -> ViewRo
 
 
 def refusal_row(view: RunView, reply: RoundReplied, guides: Guides) -> ViewRow:
-    """The row of an answer that was refused."""
+    """The row of a refused answer."""
     before = reply.at < view.since
     return ViewRow(guides, "call", value=view.refusal(reply), dim=before, is_told=True)
 
 
 def _source_rows(view: RunView, source: Source, guides: Guides, now: float) -> Iterator[ViewRow]:
-    """What is below the row of a field: what an LM does for it, and the graphs that run for
-    it."""
+    """The rows below a field: work of the LM, and nested graphs."""
     asking = view.asking(source)
     for question in source.asked:
         refusals = _refusals_of(question)
         yield from _round_rows(view, question.calls, refusals, (*guides, False), now)
-    if asking is not None and view.items(source) is None:  # answers to items are all mixed up
+    # Answers of several items interleave.
+    if asking is not None and view.items(source) is None:
         yield from _asking_rows(view, asking, guides, now, always=False)
     guides = (*guides, False)
     if source.graph is not None:
@@ -243,7 +243,7 @@ def _item_row(view: RunView, index: int, graph: GraphRun, guides: Guides, now: f
 def _field_rows(
     view: RunView, step: Step, guides: Guides, now: float
 ) -> Iterator[tuple[Source | None, ViewRow]]:
-    """The rows of the fields of a step, each with the source of the value."""
+    """The rows of the fields of a step, each with the source of its value."""
     sources = view.sources(step)
     plans = {} if step.node_type is None else plan_of(step.node_type).fields
     for name in plans or dict.fromkeys(name for name, _ in sources):
@@ -266,7 +266,7 @@ def _field_rows(
 
 
 def _describe_source(view: RunView, row: ViewRow, source: Source, now: float) -> None:
-    """Put the value of a field into its row, and where it comes from."""
+    """Add the value and the source of a field to its row."""
     state = row.state = view.state(source)
     row.dim = source.resumed
     going = source.since is not None and state == "going"
@@ -297,7 +297,7 @@ def _describe_source(view: RunView, row: ViewRow, source: Source, now: float) ->
 def _describe_field(
     view: RunView, step: Step, plan: FieldPlan, row: ViewRow, behind: Sequence[Source]
 ) -> None:
-    """Put what is known into the row of a field that no record tells of by itself."""
+    """Fill the row of a field that has no records."""
     node, before = step.node, step.before and step.before.node_type
     called = "" if plan.call is None else plan.call.name
     loop = step.fill_loop

@@ -1,5 +1,5 @@
-"""What is drawn again and again at a terminal that can move its cursor: the tree of a run, whose
-nodes are printed when they are done, and stay; and a line for other long work."""
+"""Live drawing for terminals with cursor movement: the tree of a run, whose finished nodes are
+printed for good, and a line for other long work."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from bae.records import Record
 
 _NARROWEST: Final = 20
-"""Columns that a tree has to have."""
+"""Minimum columns for a tree."""
 _FRAMES: Final = 10
-"""How often it is drawn in a second."""
+"""Frames per second."""
 
 
 def can_redraw(console: Console) -> bool:
-    """Whether the cursor of a console can be moved. FORCE_COLOR makes a terminal of a file, which
-    takes colors and no cursor."""
+    """Whether the cursor of a console can be moved. With FORCE_COLOR, a file counts as a terminal
+    for colors only."""
     moves = console.is_terminal and not console.is_dumb_terminal and console.width >= _NARROWEST
     return moves and console.file.isatty()
 
 
 class LiveTree(Display):
-    """Shows what is in progress, and prints nodes that are done above it. When it is left, the rest
-    of the tree stays too."""
+    """Shows work in progress, and prints finished nodes above it. On exit, the rest of the tree
+    stays on the screen."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._screen = Redrawn(console, self._group)
         self._printing = Lock()
-        """Held while nodes are printed, so that they are in order; never in the thread that
-        draws."""
+        """Held while nodes are printed, which keeps their order; never held by the drawing
+        thread."""
         self._last: list[Text] = []
         self._asked_at = -1
 
@@ -62,7 +62,7 @@ class LiveTree(Display):
         self._print(self.all_lines())
 
     def observe(self, run: ObservedRun, record: Record) -> None:
-        """Take in a record of a run, and print what is done with it."""
+        """Observe a record of a run, and print nodes that it finishes."""
         with self._printing:
             with self.lock:
                 view = self.add(run, record)
@@ -72,13 +72,13 @@ class LiveTree(Display):
 
     @contextmanager
     def asking(self) -> Generator[None]:
-        """Take the tree off the screen for the block, with the rows of what led to the question
-        left there."""
+        """Remove the tree from the screen for the block, and leave the rows that led to the
+        question."""
         self._screen.stop()
         with self.lock:
             view = next(iter(self.views.values()), None)
             at = -1 if view is None or view.history.run.newest is None else view.printed + 1
-        if at != self._asked_at:  # else the question before has them above it
+        if at != self._asked_at:  # otherwise the rows are above the previous question
             self._print(self.all_lines())
             self.console.print()
         self._asked_at = at
@@ -88,12 +88,12 @@ class LiveTree(Display):
             self._screen.start()
 
     def frame(self) -> list[Text]:
-        """The lines of what is in progress, no more than the terminal has."""
+        """The lines of the work in progress, at most as many as the terminal has."""
         rows = squeeze_rows(self._rows(), max(1, self.console.height - 2))
         return [*self._draw(rows), spinning_line(self, self.summary().plain)]
 
     def all_lines(self) -> list[Text]:
-        """The lines of all runs, without those of nodes that were printed."""
+        """The lines of all runs, without printed nodes."""
         return self._draw(self._rows())
 
     def _rows(self) -> list[ViewRow]:
@@ -108,8 +108,8 @@ class LiveTree(Display):
         return rows
 
     def _done_rows(self, view: RunView) -> list[ViewRow]:
-        """The rows of nodes that are done and have led on to another; from now on those are on the
-        screen."""
+        """The rows of finished nodes that led to another node. They count as printed from now
+        on."""
         rows: list[ViewRow] = []
         now, steps = time(), view.history.run.steps
         while (step := steps.get(view.printed + 1)) and step.number + 1 in steps:
@@ -127,14 +127,14 @@ class LiveTree(Display):
             self.console.print(Text("\n").join(lines), soft_wrap=True)
 
     def _group(self) -> Group:
-        with suppress(Exception):  # rather the picture before than a thread that dies in one
+        with suppress(Exception):  # keep the last frame if drawing fails
             self._last = self.frame()
         return Group(*self._last)
 
 
 class ProgressLine(Display):
-    """How far `bae eval` or `bae optimize` is: at a terminal one line that is drawn again,
-    elsewhere a few plain lines. A `quiet` one prints only what `say` is given."""
+    """The progress of `bae eval` or `bae optimize`: one line that is redrawn at a terminal, a few
+    plain lines elsewhere. A `quiet` line prints only what `say` gets."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         super().__init__(console)
@@ -155,15 +155,15 @@ class ProgressLine(Display):
             self._screen.stop()
 
     def update(self, text: str, *, milestone: bool = False) -> None:
-        """How far it is now, in a line; from any thread. Without a terminal only milestones are
-        printed: keep them few."""
+        """Show the current progress, from any thread. Without a terminal only milestones are
+        printed, so keep them few."""
         self._text = text
         if milestone and self._screen is None and not self._quiet:
             line = f"{perf_counter() - self._began:7.1f} s  {text}"
             self.console.print(Text(in_one_line(line)), soft_wrap=True)
 
     def inform(self, text: str) -> None:
-        """Print a line that is part of the progress."""
+        """Print a line as part of the progress."""
         if self._screen is not None:
             self.say(text)
         else:
@@ -185,8 +185,8 @@ def spinning_line(display: Display, text: str) -> Text:
 
 
 class Redrawn:
-    """What `picture` gives, drawn again a few times a second in a thread of its own, from `start`
-    to `stop`. What others print meanwhile, log handlers included, is above it."""
+    """Draws the result of `picture` several times a second in its own thread, from `start` to
+    `stop`. Other output, including log messages, appears above it."""
 
     def __init__(self, console: Console, picture: Callable[[], RenderableType]) -> None:
         self._console = console
@@ -215,7 +215,7 @@ class Redrawn:
         )
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
-            if stream.isatty():  # what goes to a file goes there
+            if stream.isatty():  # a file keeps its own stream
                 above = _WholeLines(self._console, stream)
                 setattr(sys, name, above)
                 self._shown.callback(setattr, sys, name, stream)
@@ -224,24 +224,24 @@ class Redrawn:
         self._shown.callback(turn_logging, sys.stderr, before)
 
     def stop(self) -> None:
-        """Take it off the screen, if it is there."""
+        """Remove it from the screen, if it is there."""
         shown, self._shown = self._shown, None
         if shown is not None:
             shown.close()
 
 
 class _Drawn(Live):
-    """What Rich draws, as long as the terminal is there."""
+    """A Rich display that stops if the terminal is gone."""
 
     def refresh(self) -> None:
-        # In the thread that draws, it would not be caught.
+        # An error in the drawing thread would be uncaught.
         with suppress(OSError):
             super().refresh()
 
 
 class _WholeLines(FileProxy):
-    """Prints whole lines above what is drawn. Rich would take half a line that is flushed for one,
-    and for markup."""
+    """Prints whole lines above the drawing. Rich would print a flushed half line as a line, and
+    parse it as markup."""
 
     _half = False
 
@@ -250,7 +250,7 @@ class _WholeLines(FileProxy):
         return super().write(text)
 
     def flush(self) -> None:
-        """Does nothing: the rest of the line follows."""
+        """Do nothing: the rest of the line follows."""
 
     def end(self) -> None:
         """Print a line that has begun."""
@@ -259,7 +259,7 @@ class _WholeLines(FileProxy):
 
 
 def turn_logging(before: Any, after: Any) -> None:
-    """Have log handlers that write to one stream write to another."""
+    """Redirect log handlers from one stream to another."""
     root = logging.getLogger()
     for logger in [root, *root.manager.loggerDict.values()]:
         for handler in logger.handlers if isinstance(logger, logging.Logger) else ():

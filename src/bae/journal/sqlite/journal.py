@@ -359,13 +359,13 @@ def _checked(path: str | os.PathLike[str]) -> str:
     given = os.fspath(path)
     if given in ("", ":memory:"):
         raise ValueError(f"SQLiteJournal({given!r}) has no file: use MemoryJournal() instead")
-    found = os.path.realpath(given)
-    folder = os.path.dirname(found)
-    if os.path.isdir(folder) and not os.path.isdir(found):
-        return found
-    why = "it is a folder" if os.path.isdir(found) else f"there is no folder {folder}"
+    real_path = os.path.realpath(given)
+    folder = os.path.dirname(real_path)
+    if os.path.isdir(folder) and not os.path.isdir(real_path):
+        return real_path
+    why = "it is a folder" if os.path.isdir(real_path) else f"there is no folder {folder}"
     raise JournalError(
-        f"a journal cannot be kept in {found}: {why}",
+        f"a journal cannot be kept in {real_path}: {why}",
         code="bae-journal-failed",
         fix="give the path of a file in a folder that exists",
     )

@@ -100,11 +100,11 @@ def refuse_busy(db: sqlite3.Connection, thread: str | None, run: int) -> None:
 def _shape_key(db: sqlite3.Connection, text: str, shape_hash: str) -> int:
     """The key of a shape, which is added if it is new."""
     query = "select shape from shapes where hash = ?"
-    found = db.execute(query, (shape_hash,)).fetchone()
-    if found is None:
+    row = db.execute(query, (shape_hash,)).fetchone()
+    if row is None:
         db.execute("insert into shapes (hash, text) values (?, ?)", (shape_hash, text))
-        found = db.execute(query, (shape_hash,)).fetchone()
-    return found[0]
+        row = db.execute(query, (shape_hash,)).fetchone()
+    return row[0]
 
 
 def release_run(
@@ -123,14 +123,14 @@ def delete_runs(db: sqlite3.Connection, run_ids: Sequence[str]) -> int:
     number."""
     deleted = 0
     for run_id in run_ids:
-        found = db.execute(
+        row = db.execute(
             "select run, owner, until from runs left join owners on name = owner where id = ?"
             " and not exists (select 1 from runs forks where forks.parent = runs.run)",
             (run_id,),
         ).fetchone()
-        if found is not None and not is_alive(*found[1:]):
+        if row is not None and not is_alive(*row[1:]):
             deleted += 1
-            remove_run(db, found[0])
+            remove_run(db, row[0])
     return deleted
 
 

@@ -76,15 +76,15 @@ def files_of(db: sqlite3.Connection, run: int, lines: Sequence[Line]) -> dict[st
         return {}
     homes = [home for home, *_ in db.execute(HOMES, (run,)).fetchall()]
     query = f"select hash, max(run = ?) from file_uses where run in ({marks(homes)}) group by hash"
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for hash, is_own in db.execute(query, (run, *homes)).fetchall():
         if not is_own and not any(hash in line.data for line in lines):
             continue  # another run got it after the fork
         data = db.execute("select data from files where hash = ?", (hash,)).fetchone()
         if data is None or not isinstance(data[0], bytes):
             raise ValueError(f"the file {hash!r:.20} is missing")
-        found[hash] = data[0]
-    return found
+        files[hash] = data[0]
+    return files
 
 
 def run_info(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
@@ -94,9 +94,9 @@ def run_info(db: sqlite3.Connection, row: Sequence[Any]) -> RunInfo:
     infos, gates = _forms()
     parked: tuple[ParkedGate, ...] = ()
     if waiting != "[]":
-        found = db.execute("select gate from answers where run = ?", (run,)).fetchall()
+        answered = db.execute("select gate from answers where run = ?", (run,)).fetchall()
         listed = gates.validate_json(waiting)
-        parked = tuple(ParkedGate(*gate, answered=(gate[0],) in found) for gate in listed)
+        parked = tuple(ParkedGate(*gate, answered=(gate[0],) in answered) for gate in listed)
     values = run_id, graph, status, started, updated, shape, owner, until, parked, error, parent
     values += thread, json.loads(metadata), summary and json.loads(summary), change
     info = infos.validate_python(dict(zip(_COLUMNS, values, strict=True)))

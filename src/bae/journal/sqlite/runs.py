@@ -141,10 +141,10 @@ class RunTables(Journal):
         def ask(db: sqlite3.Connection) -> dict[str, dict[str, str]]:
             query = """select id, gate, value from runs join answers using (run)
                 where thread = ? and graph = ? order by run"""
-            found: dict[str, dict[str, str]] = {}
+            answers: dict[str, dict[str, str]] = {}
             for run_id, gate, value in db.execute(query, (thread, graph)):
-                found.setdefault(run_id, {})[gate] = value
-            return found
+                answers.setdefault(run_id, {})[gate] = value
+            return answers
 
         return await self._read(ask)
 
@@ -236,8 +236,8 @@ class RunTables(Journal):
             for run, info in seen:
                 lines = () if is_own[run] else self._read_lines(db, run, info.run_id)
                 if is_own[run] or any(hash in line.data for line in lines):
-                    found = db.execute("select data from files where hash = ?", (hash,)).fetchone()
-                    return found and found[0]
+                    stored = db.execute("select data from files where hash = ?", (hash,)).fetchone()
+                    return stored and stored[0]
             return None
 
         is_own = dict(await self._read(lambda db: db.execute(_RUNS_OF_FILE, (hash,)).fetchall()))
@@ -310,12 +310,12 @@ class RunTables(Journal):
             place = LINES_OF_A_RUN if before is None else self._find(db, before)
             if after is not None:
                 place = after
-            found: list[RunInfo] = []
+            infos: list[RunInfo] = []
             while True:
                 rows = fetch_rows(db, text, (*values, place, size))
-                found += [info for row in rows if is_listed(info := list_entry(db, row), status)]
-                if len(rows) < size or len(found) >= limit:
-                    return found[:limit]
+                infos += [info for row in rows if is_listed(info := list_entry(db, row), status)]
+                if len(rows) < size or len(infos) >= limit:
+                    return infos[:limit]
                 place = rows[-1][0 if after is None else -1]
 
         return await self._read(ask)
@@ -332,8 +332,8 @@ class RunTables(Journal):
                 query = f"select {COUNT} from runs where run = ?"
                 count: int = db.execute(query, row[:1]).fetchone()[0]
                 upto = min(count, after + 1 + limit)
-                found = self._read_lines(db, row[0], run_id, after + 1, upto) if limit else ()
-                return RunLines(run_info(db, row), found, count)
+                lines = self._read_lines(db, row[0], run_id, after + 1, upto) if limit else ()
+                return RunLines(run_info(db, row), lines, count)
             except UNREADABLE as error:
                 raise self._damaged(run_id, f"run {run_id!r}", error) from error
             finally:
@@ -366,21 +366,21 @@ class RunTables(Journal):
             and (thread is null or thread not in ({kept})) order by run"""
 
         def ask(db: sqlite3.Connection) -> list[str]:
-            found = fetch_rows(db, query, (*statuses, than, *statuses, than))
-            return [run_id for (run_id,) in found if isinstance(run_id, str)]
+            rows = fetch_rows(db, query, (*statuses, than, *statuses, than))
+            return [run_id for (run_id,) in rows if isinstance(run_id, str)]
 
         return await self._read(ask)
 
     def _claim_run(self, db: sqlite3.Connection, run_id: str) -> SQLiteClaim:
         """Make this process the owner of a run."""
-        found = db.execute(
+        row = db.execute(
             f"select run, runs.owner, until, status, {COUNT}, thread from runs"
             " left join owners on name = runs.owner where id = ?",
             (run_id,),
         ).fetchone()
-        if found is None:
+        if row is None:
             raise failure("bae-run-unknown", self.name, run_id)
-        run, owner, until, status, count, thread = found
+        run, owner, until, status, count, thread = row
         if owner == self._owner or is_alive(owner, until):
             left = max((until or 0.0) - time(), 0)
             raise failure("bae-run-owned", self.name, run_id, owner=owner, left=left)
@@ -396,10 +396,10 @@ class RunTables(Journal):
         return SQLiteClaim(run_id, self._owner, fence, count)
 
     def _find(self, db: sqlite3.Connection, run_id: str) -> int:
-        found = db.execute("select run from runs where id = ?", (run_id,)).fetchone()
-        if found is None:
+        row = db.execute("select run from runs where id = ?", (run_id,)).fetchone()
+        if row is None:
             raise failure("bae-run-unknown", self.name, run_id)
-        return found[0]
+        return row[0]
 
     def _read_lines(
         self,

@@ -220,10 +220,10 @@ def _version_of(connection: sqlite3.Connection, path: str) -> int:
     """The version of the stored format of the file; 0 for an empty file. A file of another program,
     or of a version that this bae does not read, is refused."""
     # In one statement, since another process may be creating the tables now.
-    found: tuple[int, int, int] = connection.execute(_KIND_OF_FILE).fetchone()
-    if not any(found):
+    kind: tuple[int, int, int] = connection.execute(_KIND_OF_FILE).fetchone()
+    if not any(kind):
         return 0
-    _, application, number = found
+    _, application, number = kind
     if application != APPLICATION:
         raise failure("bae-journal-foreign", path)
     version = number - _BEFORE_FIRST

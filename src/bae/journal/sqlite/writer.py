@@ -276,10 +276,10 @@ def _identity(path: str) -> tuple[int, int] | None:
     """The identity of a file, which differs from that of a file that replaced it; None if there is
     no file."""
     try:
-        found = os.stat(path)
+        stat = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return stat.st_dev, stat.st_ino
 
 
 class _ClaimLost(Exception):
