@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 
 from bae import Graph, Image, Node, Usage
 from bae.journal import MemoryJournal, SQLiteJournal
-from bae.lm import Answer, Backend, Budget, Budgeted, Prompt
+from bae.lm import Answer, Backend, Budget, Budgeted, Fallback, Prompt
 from bae.testing import Call, ScriptedLM, Streamed
 from file_parts import DOT
 from serving import TOKEN, Credit, credits, held, orders_with, quantities, serving, shop, talk
@@ -569,3 +569,13 @@ async def test_a_run_has_its_node_limit_and_the_budgets_of_the_server():
             {"scope": "day", "limits": [{"name": "calls", "spent": 2.0, "limit": 500.0}]},
             {"scope": "budget", "limits": spent},
         ]
+
+
+async def test_the_budgets_of_a_line_of_lms_are_those_that_all_of_them_share():
+    day = Budget(calls=500, scope="day")
+    first = Budgeted(HouseModel(), Budget(calls=50, scope="first", within=day))
+    second = Budgeted(HouseModel(), Budget(calls=70, scope="second", within=day))
+    async with serving(graphs={"talk": talk}, lm=Fallback(first, second)) as served:
+        body = {"start": {"question": "Weather?"}, "run_id": "one"}
+        await served.post("/graphs/talk/runs?wait=10", body)
+        assert [each["scope"] for each in (await served.get("/runs/one"))["budgets"]] == ["day"]
