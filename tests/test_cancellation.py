@@ -12,7 +12,7 @@ import pytest
 from bae import Dep, DepError, Gate, Graph, Map, Node, NodeError
 from bae.journal import MemoryJournal
 from bae.resolver import resolve_dep, resolve_fields
-from bae.tasks import explained
+from bae.tasks import explain_cancellation
 from bae.testing import ScriptedLM
 from bounded import BOUND, error_from, run, some_turns, value_from
 from end_node import EndNode, leading_to
@@ -561,7 +561,7 @@ async def test_a_run_that_is_cancelled_for_an_error_has_failed_with_it(reason: E
             await point.wait()
 
     task = asyncio.create_task(Graph(start=Waits).arun(Waits(), journal=journal))
-    explained(task, lambda cancelled: reason)
+    explain_cancellation(task, lambda cancelled: reason)
     await point.event.wait()
     task.cancel()
     status, error = await outcome_of(task, journal)

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from bae.json_strings import JSONPath, JSONStrings
 from bae.plan import plan_of
-from bae.unicode import whole
+from bae.unicode import join_surrogates
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -71,7 +71,7 @@ class AnswerForm:
         if self.is_text:
             return [*self._text_part(text)]
         try:
-            value: Any = from_json(text if text.isascii() else whole(text))
+            value: Any = from_json(text if text.isascii() else join_surrogates(text))
         except ValueError:
             return []
         tagged = _at(value, self.tag) if self.tag else ""

@@ -101,7 +101,7 @@ class CallGates:
         given = cast("Mapping[str, Any]", call.arguments)
         if isinstance(plan, AskPlan):
             return await self._ask(call, plan, given, turn)
-        call = replace(call, arguments=plan.masked(given))  # as people see it
+        call = replace(call, arguments=plan.mask_secrets(given))  # as people see it
         if starts:
             over = await self._settle(call, given, starts, turn)
             if over is not None:
@@ -125,7 +125,8 @@ class CallGates:
         self, call: CallPart, given: Mapping[str, Any], starts: int, turn: ExitStack
     ) -> Decision | None:
         """A person's decision about a call that was interrupted; None to make it again."""
-        asked = f"{_shown(call)} was interrupted, and it is unknown whether it ran. Call it again?"
+        shown = _describe_call(call)
+        asked = f"{shown} was interrupted, and it is unknown whether it ran. Call it again?"
         gate = self._gate(call, Interruption, asked, f"(unfinished {starts})")
         answer: Interruption = await self._answer(gate, None, Interruption.model_validate, turn)
         if answer.repeat:
@@ -143,7 +144,11 @@ class CallGates:
         given: Mapping[str, Any],
         turn: ExitStack,
     ) -> Decision:
-        asked = f"{rule.question} {_shown(call)}" if rule.question else f"Allow {_shown(call)}?"
+        asked = (
+            f"{rule.question} {_describe_call(call)}"
+            if rule.question
+            else f"Allow {_describe_call(call)}?"
+        )
         gate = self._gate(call, Approval, asked)
         if await self._is_granted(plan.name, gate):
             return Decision(given)
@@ -152,13 +157,13 @@ class CallGates:
             approval = Approval.model_validate(answer)
             check_approval_scope(approval, self._thread)
             if approval.arguments is not None:
-                plan.validate(plan.unmasked(approval.arguments, given))
+                plan.validate(plan.restore_secrets(approval.arguments, given))
 
         def hide(answer: Approval) -> Approval:
             arguments = answer.arguments
             if arguments is None or not plan.secret_parameters:
                 return answer
-            return answer.model_copy(update={"arguments": plan.masked(arguments)})
+            return answer.model_copy(update={"arguments": plan.mask_secrets(arguments)})
 
         granted = self._granted.setdefault(plan.name, asyncio.Event())
         answer: Approval | Late = await self._answer(gate, rule.timeout, check, turn, granted, hide)
@@ -175,7 +180,7 @@ class CallGates:
                 self._run.notes.granted.add(self._tool_place(plan.name))
         if answer.arguments is None:
             return Decision(given)
-        changed: dict[str, Any] = to_jsonable_python(plan.unmasked(answer.arguments, given))
+        changed: dict[str, Any] = to_jsonable_python(plan.restore_secrets(answer.arguments, given))
         try:  # only the run may know the tool, so nothing could check them earlier
             plan.validate(changed)
         except ValidationError as error:
@@ -304,7 +309,7 @@ class CallGates:
                 raise cancelled
 
 
-def _shown(call: CallPart) -> str:
+def _describe_call(call: CallPart) -> str:
     """A call as people read it in a question. In a long call, each text is cut separately, so that
     no argument hides another."""
     arguments = dict(cast("Mapping[str, Any]", call.arguments))

@@ -300,7 +300,7 @@ def _hints(plan: CallPlan, names: Names) -> dict[str, Any] | None:
     if inspect.isclass(plan.fn):
         plan.declared = plan.fn
     elif "return" in hints:
-        plan.declared = _returned(plan, hints["return"])
+        plan.declared = _final_type(plan, hints["return"])
     return hints
 
 
@@ -371,7 +371,7 @@ def _kind(fn: Callable[..., Any]) -> CallKind:
     return "async" if inspect.iscoroutinefunction(inner) else "sync"
 
 
-def _returned(plan: CallPlan, hint: Any) -> Any:
+def _final_type(plan: CallPlan, hint: Any) -> Any:
     """The type of the final value of a call: the yielded, entered or awaited value."""
     origin = typing.get_origin(hint) or hint
     arguments = typing.get_args(hint)

@@ -152,10 +152,10 @@ class CompiledGraph(Generic[S, T]):
         learned before if it learns nothing new. Learned prompts are set as soon as their class is
         finished, even if a later class fails.
         """
-        chosen = self._chosen("nodes", nodes)
+        chosen = self._classes_named("nodes", nodes)
         metrics: Any = metric
         if isinstance(metrics, Mapping):  # a metric for another class would never be used
-            self._chosen("metric", cast("Mapping[Any, Any]", metrics))
+            self._classes_named("metric", cast("Mapping[Any, Any]", metrics))
         examples = list(trainset)
         options |= {"lm": _by_name(lm), "teacher": _by_name(teacher), "graph": self.graph}
         async with log_of(calls, None) as log:
@@ -163,7 +163,7 @@ class CompiledGraph(Generic[S, T]):
                 before = self.predictors[cls]
                 if before.fill is not None or before.choice is not None:
                     learned = await aoptimize_node(cls, examples, metric, calls=log, **options)
-                    before = _kept(before, learned)
+                    before = _keep_earlier_prompts(before, learned)
                 self.optimized[cls] = before
         return self
 
@@ -181,17 +181,17 @@ class CompiledGraph(Generic[S, T]):
         return CompiledGraph(graph, optimized=predictors)
 
     def __repr__(self) -> str:
-        learned = [cls.__name__ for cls in self._learned()]
+        learned = [cls.__name__ for cls in self._predictors_that_learned()]
         state = f"learned: {', '.join(learned)}" if learned else "nothing learned"
         return f"<CompiledGraph {self.graph.name}, {len(self.predictors)} nodes, {state}>"
 
-    def _learned(self) -> dict[type[Node], NodePredictor]:
+    def _predictors_that_learned(self) -> dict[type[Node], NodePredictor]:
         """The predictors that have learned something."""
         return {cls: each for cls, each in self.predictors.items() if not each.is_fresh}
 
     def _with_learned(self, lm: Any) -> Any:
         """The LM of a run, with the learned prompts."""
-        learned = self._learned()
+        learned = self._predictors_that_learned()
         if _is_dspy(lm):
             return _optimized_lm(learned, lm)
         if not learned:
@@ -199,7 +199,7 @@ class CompiledGraph(Generic[S, T]):
         prompts = {cls: artifact_of(each).prompts() for cls, each in learned.items()}
         return WithPrompts(_lm_of(lm, self.graph), prompts)
 
-    def _chosen(self, by: str, nodes: Iterable[Any] | None) -> list[type[Node]]:
+    def _classes_named(self, by: str, nodes: Iterable[Any] | None) -> list[type[Node]]:
         """The classes that the parameter `by` names, in a list or as the keys of a mapping."""
         if nodes is None:
             return list(self.predictors)
@@ -273,7 +273,7 @@ def _by_name(lm: Any) -> Any:
     return cached_lm(lm) if isinstance(lm, str) else lm
 
 
-def _kept(before: NodePredictor, learned: NodePredictor) -> NodePredictor:
+def _keep_earlier_prompts(before: NodePredictor, learned: NodePredictor) -> NodePredictor:
     """The predictor with the new prompts, and the earlier prompts of parts that learned nothing."""
     kept: list[NodePart] = [
         p for p in PARTS if has_learned(before, p) and not has_learned(learned, p)

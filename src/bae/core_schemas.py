@@ -29,7 +29,7 @@ def field_schema(cls: type[Node], name: str, *, alone: bool = False) -> Any:
     validators that may look at other fields."""
     model, definitions = _model_fields(cls)
     schema = model["fields"][name]["schema"]
-    return _defined(_without_onlookers(schema) if alone else schema, definitions)
+    return _with_definitions(_without_onlookers(schema) if alone else schema, definitions)
 
 
 def field_schemas(cls: type[Node], *, alone: bool = False) -> dict[str, Any]:
@@ -38,7 +38,9 @@ def field_schemas(cls: type[Node], *, alone: bool = False) -> dict[str, Any]:
     schemas: dict[str, Any] = {}
     for name, field in model["fields"].items():
         schema = field["schema"]
-        schemas[name] = _defined(_without_onlookers(schema) if alone else schema, definitions)
+        schemas[name] = _with_definitions(
+            _without_onlookers(schema) if alone else schema, definitions
+        )
     return schemas
 
 
@@ -46,14 +48,16 @@ def fields_schema(cls: type[Node], names: Iterable[str]) -> Any:
     """The core schema of some fields, by their names, not by aliases."""
     model, definitions = _model_fields(cls)
     chosen = {n: without_aliases(model["fields"][n]) for n in names}
-    return _defined({"type": "model-fields", "fields": chosen}, definitions)
+    return _with_definitions({"type": "model-fields", "fields": chosen}, definitions)
 
 
 def computed_schemas(cls: type[Node]) -> dict[str, Any]:
     """The core schema of the result of each computed field."""
     model, definitions = _model_fields(cls)
     computed = cast(list[CoreSchemaDict], model.get("computed_fields", []))
-    return {c["property_name"]: _defined(c["return_schema"], definitions) for c in computed}
+    return {
+        c["property_name"]: _with_definitions(c["return_schema"], definitions) for c in computed
+    }
 
 
 def model_config_of(cls: type[Node]) -> CoreSchemaDict:
@@ -175,7 +179,7 @@ def _model_fields(cls: type[Node]) -> tuple[CoreSchemaDict, list[Any] | None]:
     return schema, definitions
 
 
-def _defined(schema: CoreSchemaDict, definitions: list[Any] | None) -> CoreSchemaDict:
+def _with_definitions(schema: CoreSchemaDict, definitions: list[Any] | None) -> CoreSchemaDict:
     if not definitions:
         return schema
     return {"type": "definitions", "schema": schema, "definitions": definitions}

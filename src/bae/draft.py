@@ -138,7 +138,7 @@ def with_resolved(node: N, resolved: Mapping[str, Any]) -> N:
     early = held.keys() & sourced - resolved.keys()
     if not early and _are_same(held, resolved):
         return node
-    values = validated(cls, resolved)
+    values = validate_values(cls, resolved)
     if not early and _are_same(held, values):
         return node
     draft = copy(node)
@@ -196,7 +196,7 @@ def complete(node: Node, values: Mapping[str, Any]) -> None:
     _put(node, "__pydantic_fields_set__", given)
 
 
-def validated(
+def validate_values(
     cls: type[Node], values: Mapping[str, Any], json_fields: frozenset[str] | None = None
 ) -> dict[str, Any]:
     """Some values of a node, validated by its fields, without the rest of the node. The fields in

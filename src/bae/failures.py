@@ -215,7 +215,7 @@ def _tools_missing(plan: NodePlan, error: ValidationError) -> str:
     return ""
 
 
-def undeclared(plan: NodePlan, following: object) -> RouteError:
+def undeclared_route_error(plan: NodePlan, following: object) -> RouteError:
     declared = " | ".join(_name(t) for t in plan.offered)
     name = _name(type(following))
     returned = f"a value of type {name}"
@@ -251,13 +251,15 @@ def invalid(plan: NodePlan, error: Exception) -> BaeError:
             f"a validator raised {type(error).__name__}",
             f"fix the validators of {plan.name}",
         )
-        return _refused(plan, f"{plan.name}: {message}", error, fix)
+        return _invalid_node_error(plan, f"{plan.name}: {message}", error, fix)
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     field = plan.fields.get(name)
     message = f"{'.'.join(map(str, [plan.name, *first['loc']]))}: {first['msg']}"
     if field is None or field.fills != "source":
-        return _refused(plan, message, error, f"fix what builds {plan.name}, or its validators")
+        return _invalid_node_error(
+            plan, message, error, f"fix what builds {plan.name}, or its validators"
+        )
     raised, code = field.invalid
     by = f" from {field.call.name}" if field.call is not None else ""
     return raised(
@@ -270,7 +272,7 @@ def invalid(plan: NodePlan, error: Exception) -> BaeError:
     )
 
 
-def _refused(plan: NodePlan, message: str, error: Exception, fix: str) -> NodeError:
+def _invalid_node_error(plan: NodePlan, message: str, error: Exception, fix: str) -> NodeError:
     return NodeError(message, error, node_type=plan.node, code="bae-node-invalid", fix=fix)
 
 

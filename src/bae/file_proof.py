@@ -51,7 +51,7 @@ def file_problems(graph: Graph[Any, Any]) -> Iterator[Problem]:
                     "give it in a body",
                     f"{plan.name}.{field.name}",
                 )
-    for plan, field in dict.fromkeys(_seen(graph)):
+    for plan, field in dict.fromkeys(_seen_fields(graph)):
         if _shows_bytes(plan, field):
             yield an_error(
                 "bae-bytes-shown",
@@ -94,12 +94,12 @@ def find_shown_files(graph: Graph[Any, Any]) -> tuple[ShownFile, ...]:
 
 
 def _files_shown_by(graph: Graph[Any, Any]) -> Iterator[ShownFile]:
-    for asking, plan, field in _asked(graph):
+    for asking, plan, field in _asked_fields(graph):
         if kind := _sure_kind(plan, field):
             yield ShownFile(asking, f"{plan.name}.{field.name}", kind)
 
 
-def _asked(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, NodePlan, FieldPlan]]:
+def _asked_fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, NodePlan, FieldPlan]]:
     """The fields that questions show: the node whose LM is asked, and the field with its node."""
     plans = graph.plans
     filled = graph.filled_nodes
@@ -115,9 +115,9 @@ def _asked(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, NodePlan, FieldPl
             yield from ((asker, plan, field) for asker in askers)
 
 
-def _seen(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, FieldPlan]]:
+def _seen_fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, FieldPlan]]:
     """The fields that LMs see or fill."""
-    for _, plan, field in _asked(graph):
+    for _, plan, field in _asked_fields(graph):
         yield plan, field
     for cls in graph.filled_nodes:
         yield from ((graph.plans[cls], field) for field in graph.plans[cls].plain)

@@ -168,7 +168,7 @@ class File(Attached):
     def from_data_url(cls, text: str, name: str = "") -> Self:
         """Make a file from a data URL, as `data:image/png;base64,…`. The type is read from the
         bytes, not from the URL."""
-        return cls(_decoded(text), name)
+        return cls(_decode_data_url(text), name)
 
     @property
     def data_url(self) -> str:
@@ -212,22 +212,24 @@ class File(Attached):
         if is_reference(value) or _has_data(value):
             given, name = value.get("hash", value.get("data")), value.get("name", "")
             if not isinstance(name, str):
-                raise _refused(cls, "its name is no text")
+                raise _invalid_file_error(cls, "its name is no text")
         if isinstance(given, bytes | bytearray):
-            raise _refused(cls, f"bytes are given as {cls.__name__}.from_bytes(data)")
+            raise _invalid_file_error(cls, f"bytes are given as {cls.__name__}.from_bytes(data)")
         if isinstance(given, FileUrl) or (isinstance(given, str) and _ADDRESS.fullmatch(given)):
             both = f"{cls.__name__} | {cls.__name__}Url"
-            raise _refused(cls, f"an address is only taken where the type says so, as {both}")
+            raise _invalid_file_error(
+                cls, f"an address is only taken where the type says so, as {both}"
+            )
         if not isinstance(given, str):
-            raise _refused(cls, f"{_FORMS}, and this is a {type(given).__name__}")
+            raise _invalid_file_error(cls, f"{_FORMS}, and this is a {type(given).__name__}")
         try:
             if given[:5].lower() == "data:":
-                return cls(_decoded(given), name or "")
+                return cls(_decode_data_url(given), name or "")
             if HASH.fullmatch(given):
                 return cls._find(given, name)
         except ValueError as error:
-            raise _refused(cls, str(error)) from None
-        raise _refused(
+            raise _invalid_file_error(cls, str(error)) from None
+        raise _invalid_file_error(
             cls,
             f"{_FORMS}. This is neither; a path is only read by {cls.__name__}.from_path(…) in "
             "Python",
@@ -482,7 +484,7 @@ def visible(files: Iterable[File] | Mapping[str, File | bytes]) -> Generator[Non
         _scope.reset(token)
 
 
-def collected() -> _Collecting:
+def collect_files() -> _Collecting:
     """Collect the files in JSON that is written inside the block, by their hashes and addresses."""
     return _Collecting()
 
@@ -652,7 +654,7 @@ def _as_name(name: str) -> str:
     return shown[:_LONGEST_NAME].encode("utf-8", "replace").decode()
 
 
-def _decoded(text: str) -> bytes:
+def _decode_data_url(text: str) -> bytes:
     """The bytes in a data URL. Raises `ValueError` if there are none, or too many."""
     if len(text) > _LONGEST_DATA_URL:
         raise ValueError(_too_large(len(text) // 4 * 3))
@@ -673,7 +675,7 @@ def _too_large(size: int) -> str:
     return f"it has about {size_text(size)}, and a file may have {size_text(MAX_BYTES)}"
 
 
-def _refused(cls: type[File], why: str) -> PydanticCustomError:
+def _invalid_file_error(cls: type[File], why: str) -> PydanticCustomError:
     return PydanticCustomError("bae_file", "{why}", {"why": why, "type": cls.__name__})
 
 

@@ -14,7 +14,7 @@ from time import time
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from bae.draft import complete, validated, with_resolved
+from bae.draft import complete, validate_values, with_resolved
 from bae.exceptions import BaeError
 from bae.failures import chosen_outside, filled_other, invalid, no_tools, too_many
 from bae.language_model import RoutingLM, ask_lm, scene_around
@@ -163,7 +163,7 @@ class GivenLM:
                 target = plan_of(type(filled))
                 for record in records:
                     self._within(target).writer.write(record)
-                filled = _whole(target, filled, values, target.context)
+                filled = _complete_node(target, filled, values, target.context)
             return chosen
 
         async def ask(lm: LM, about: Scene, asked: AskedLM) -> Node | None:
@@ -294,14 +294,16 @@ class GivenLM:
         if records:
             about = about.recalling({target: self._run.origins(records)})
         try:
-            validated(target, resolved_values)  # fail before the model is asked
+            validate_values(target, resolved_values)  # fail before the model is asked
         except Exception as error:
             raise invalid(plan, error) from error
         resolved = {**given, **resolved_values}
         node = await ask_lm(lm, "fill", about, target, resolved, instruction, source=previous)
         if type(node) is not target:
             raise filled_other(plan, node)
-        return _whole(plan, node, {n: resolved[n] for n in plan.fields if n in resolved}, fields)
+        return _complete_node(
+            plan, node, {n: resolved[n] for n in plan.fields if n in resolved}, fields
+        )
 
     def _with_tools(self, lm: LM, plan: NodePlan, asked: AskedLM, about: Scene) -> Scene:
         """The scene of a question whose answer may call tools first."""
@@ -411,7 +413,7 @@ class GivenLM:
             return known
         kept = {field.name: held[field.name] for field in plan.sourced if field.name in held}
         resolved = await self._resolve(plan, fields, held)
-        return _whole(plan, known, {**kept, **resolved}, fields)
+        return _complete_node(plan, known, {**kept, **resolved}, fields)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -447,7 +449,9 @@ def _may_wait(plan: NodePlan, field: FieldPlan, given: Mapping[str, Any]) -> boo
     return any(_may_wait(plan, each, given) for each in needed)
 
 
-def _whole(plan: NodePlan, node: N, resolved: Mapping[str, Any], tried: Sequence[FieldPlan]) -> N:
+def _complete_node(
+    plan: NodePlan, node: N, resolved: Mapping[str, Any], tried: Sequence[FieldPlan]
+) -> N:
     """A node that the LM has filled, with its resolved values. If the run has nothing left to
     resolve, the node is complete: fields whose source failed have their default."""
     try:

@@ -194,15 +194,15 @@ class Graph(Generic[S, T]):
     @property
     def asks_person(self) -> bool:
         """Whether a person supplies the value of a field, here or in a graph inside."""
-        return any(field.asks_person for field in self._sourced())
+        return any(field.asks_person for field in self._sourced_fields())
 
     @property
     def recalls(self) -> bool:
         """Whether a field, here or in a graph inside, looks up its value in the trace. The value
         may come from a run around this graph."""
-        return any(any(field.recalls()) for field in self._sourced())
+        return any(any(field.recalls()) for field in self._sourced_fields())
 
-    def _sourced(self) -> Iterator[FieldPlan]:
+    def _sourced_fields(self) -> Iterator[FieldPlan]:
         for plan in [plan for graph in self.graphs for plan in graph.plans.values()]:
             yield from plan.called
 

@@ -136,7 +136,7 @@ def evaluate(raw: Any, names: Names, where: object) -> Any:
         if raw is not None and _has_forward_reference(raw):
             raw = _settle(raw, names)
     except NameError as error:
-        raise _unresolved(error, error.name or text_of(error), where, names) from error
+        raise _unresolved_error(error, error.name or text_of(error), where, names) from error
     except Exception as error:
         raise _not_a_type(f"the hint {raw!r}", error, where) from error
     return raw
@@ -154,7 +154,7 @@ def rebuild(cls: type[BaseModel]) -> None:
         cls.model_rebuild(_types_namespace=dict(names.known))
     except NameError as error:
         name = error.name or text_of(error)
-        raise _unresolved(error, name, _field_naming(cls, name), names) from error
+        raise _unresolved_error(error, name, _field_naming(cls, name), names) from error
 
 
 def is_empty_body(fn: Callable[..., Any]) -> bool:
@@ -328,7 +328,7 @@ def _settle(hint: Any, names: Names) -> Any:
     ]
 
 
-def _unresolved(error: NameError, name: str, where: object, names: Names) -> HintError:
+def _unresolved_error(error: NameError, name: str, where: object, names: Names) -> HintError:
     from difflib import get_close_matches
 
     labels = dict.fromkeys(label for label, _ in names.places)

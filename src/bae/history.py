@@ -203,7 +203,7 @@ class History(RunTree):
         self._drop_old_steps(step.graph)
 
     @_handles(kinds.Returned)
-    def _returned(self, record: kinds.Returned) -> None:
+    def _add_returned(self, record: kinds.Returned) -> None:
         step = self._step(record, record.step, type(record.node), leads=True)
         step.node, step.given = record.node, record
 
@@ -385,7 +385,7 @@ class History(RunTree):
             item.graph = item.begun = None
 
     @_handles(kinds.Recalled)
-    def _recalled(self, record: kinds.Recalled) -> None:
+    def _add_recalled(self, record: kinds.Recalled) -> None:
         step = self._step(record, record.step, record.node_type, leads=True)
         key = record.field, record.parameter
         source = self._source(step, key, record.node_type, "recall", record.at)
@@ -517,7 +517,9 @@ class History(RunTree):
                 question.text_place = None
 
     @_handles(kinds.AnswerJudged, kinds.AnswerRestarted, kinds.LMUsed)
-    def _asked(self, record: kinds.AnswerJudged | kinds.AnswerRestarted | kinds.LMUsed) -> None:
+    def _add_to_question(
+        self, record: kinds.AnswerJudged | kinds.AnswerRestarted | kinds.LMUsed
+    ) -> None:
         """Handle a record about a question in progress."""
         question = self._question(record, record.asker)
         if question is None:
@@ -573,7 +575,7 @@ class History(RunTree):
 
     @_handles(kinds.ToolStarted)
     def _tool_started(self, record: kinds.ToolStarted) -> None:
-        call = self._called(record, record.name)
+        call = self._find_call(record, record.name)
         if call is not None:
             call.arguments, call.was_called, call.started = record.arguments, True, record.at
             call.loop.starts[record.id] = call.loop.starts.get(record.id, 0) + 1
@@ -581,20 +583,20 @@ class History(RunTree):
 
     @_handles(kinds.ToolReported)
     def _tool_reported(self, record: kinds.ToolReported) -> None:
-        call = self._called(record)
+        call = self._find_call(record)
         if call is not None:
             call.report = record
             self._change("reported", call)
 
     @_handles(kinds.ToolEnded)
     def _tool_ended(self, record: kinds.ToolEnded) -> None:
-        call = self._called(record, record.name)
+        call = self._find_call(record, record.name)
         if call is not None:
             call.arguments, call.result, call.told = record.arguments, record.result, record.error
             call.took, call.reused, call.report = record.seconds, record.reused, None
             self._end(call, record.at)
 
-    def _called(
+    def _find_call(
         self, record: kinds.ToolStarted | kinds.ToolEnded | kinds.ToolReported, name: str = ""
     ) -> ToolRun | None:
         """The call that a record is about."""

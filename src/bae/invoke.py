@@ -33,10 +33,12 @@ def invoke(
     call: CallPlan, marker: Dep | Map, arguments: dict[str, Any], opened: Opened, run: Run
 ) -> Coroutine[Any, Any, Any]:
     """Call a function with its inputs filled, within the bounds of its marker."""
-    return bounded(call, marker, lambda: call_once(call, marker.inline, arguments, opened), run)
+    return call_within_bounds(
+        call, marker, lambda: call_once(call, marker.inline, arguments, opened), run
+    )
 
 
-async def bounded(
+async def call_within_bounds(
     call: CallPlan,
     marker: Dep | Map,
     once: Callable[[], Awaitable[Any]],
@@ -123,13 +125,13 @@ async def _open_async_generator(
     async def enter() -> Any:
         value = await anext(generator, _END)
         if value is _END:
-            raise _yielded(call, "nothing")
+            raise _yield_error(call, "nothing")
         return value
 
     async def leave(_: BaseException | None) -> None:
         if await anext(generator, _END) is not _END:
             await generator.aclose()
-            raise _yielded(call, "more than once")
+            raise _yield_error(call, "more than once")
 
     return await opened_in_task(enter, leave, partial(opened.on_close, call.name))
 
@@ -140,17 +142,17 @@ async def _open_generator(
     in_context = copy_context().run  # the same context opens and closes, so that it can be reset
 
     async def close(_: BaseException | None) -> None:
-        if await _ended(in_context, next, generator, _END, inline=inline) is not _END:
+        if await _call_then(in_context, next, generator, _END, inline=inline) is not _END:
             generator.close()
-            raise _yielded(call, "more than once")
+            raise _yield_error(call, "more than once")
 
     def remember(value: Any) -> None:
         if value is not _END:
             opened.on_close(call.name, close)
 
-    value = await _ended(in_context, next, generator, _END, inline=inline, then=remember)
+    value = await _call_then(in_context, next, generator, _END, inline=inline, then=remember)
     if value is _END:
-        raise _yielded(call, "nothing")
+        raise _yield_error(call, "nothing")
     return value
 
 
@@ -172,19 +174,19 @@ async def _open_context(call: CallPlan, manager: Any, inline: bool, opened: Open
     in_context = copy_context().run
 
     async def close_sync(error: BaseException | None) -> None:
-        await _ended(in_context, manager.__exit__, *_exit_arguments(error), inline=inline)
+        await _call_then(in_context, manager.__exit__, *_exit_arguments(error), inline=inline)
 
     def entered(_: Any) -> None:
         opened.on_close(call.name, close_sync)
 
-    return await _ended(in_context, manager.__enter__, inline=inline, then=entered)
+    return await _call_then(in_context, manager.__enter__, inline=inline, then=entered)
 
 
 def _exit_arguments(error: BaseException | None) -> tuple[Any, Any, Any]:
     return (None, None, None) if error is None else (type(error), error, error.__traceback__)
 
 
-async def _ended(
+async def _call_then(
     fn: Callable[..., Any],
     *args: Any,
     inline: bool,
@@ -198,7 +200,7 @@ async def _ended(
     return value
 
 
-def _yielded(call: CallPlan, what: str) -> RuntimeError:
+def _yield_error(call: CallPlan, what: str) -> RuntimeError:
     return RuntimeError(
         f"{call.name} yielded {what}: a generator dependency yields its one value, then cleans up"
     )

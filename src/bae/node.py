@@ -64,15 +64,15 @@ class NodeConfig(Mapping[str, Any]):
                 raise TypeError(f"NodeConfig({name}={text!r}): give a text, or leave it out")
 
     def __getitem__(self, name: str) -> Any:
-        return self._given()[name]
+        return self._given_fields()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._given())
+        return iter(self._given_fields())
 
     def __len__(self) -> int:
-        return len(self._given())
+        return len(self._given_fields())
 
-    def _given(self) -> dict[str, Any]:
+    def _given_fields(self) -> dict[str, Any]:
         values = {each: getattr(self, each.name) for each in fields(self)}
         return {each.name: value for each, value in values.items() if value is not each.default}
 

@@ -93,7 +93,7 @@ def problems_of(call: CallPlan) -> Iterator[Problem]:
 
 
 def check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Problem]:
-    yield from unreturned(below.call, below.wanted)
+    yield from missing_return_problems(below.call, below.wanted)
     returned = below.call.returns
     if assignable(returned, below.wanted) is False:
         takes, made = type_name(below.wanted), type_name(returned)
@@ -102,7 +102,7 @@ def check_input(caller: CallPlan, parameter: str, below: Input) -> Iterator[Prob
             f"{caller.name}({parameter}) takes {takes}, but {below.call.name} returns {made}",
             f"annotate the parameter {made}, or give Dep a function that returns {takes}",
         )
-    yield from unfilled(below.call, below.marker)
+    yield from unfilled_problems(below.call, below.marker)
     yield from _check_bound(below.call, below.marker, None)
     yield from check_scope(below.call, below.marker)
 
@@ -133,7 +133,7 @@ def check_scope(call: CallPlan, marker: Dep) -> Iterator[Problem]:
         )
 
 
-def unreturned(call: CallPlan, wanted: Any = Any) -> list[Problem]:
+def missing_return_problems(call: CallPlan, wanted: Any = Any) -> list[Problem]:
     """The problem of a function without a return annotation; empty if it has one."""
     if call.returns is not MISSING:
         return []
@@ -148,7 +148,7 @@ def unreturned(call: CallPlan, wanted: Any = Any) -> list[Problem]:
             "bae-dep-unannotated",
             "",
             f"{call.name} does not say what it returns, so it cannot be proved to fit",
-            f"write `{_keyword(call)} {call.name}(…) -> {_returned(call, wanted)}`"
+            f"write `{_keyword(call)} {call.name}(…) -> {_return_annotation(call, wanted)}`"
             if annotatable
             else "give Dep a function with a return annotation",
         )
@@ -162,7 +162,7 @@ def _keyword(call: CallPlan) -> str:
     return "async def" if is_async else "def"
 
 
-def _returned(call: CallPlan, wanted: Any) -> str:
+def _return_annotation(call: CallPlan, wanted: Any) -> str:
     """The return annotation for a function that makes the wanted value."""
     value = "…" if wanted is Any else type_name(wanted)
     behind = inspect.unwrap(call.fn)
@@ -171,7 +171,7 @@ def _returned(call: CallPlan, wanted: Any) -> str:
     return f"Iterator[{value}]" if inspect.isgeneratorfunction(behind) else value
 
 
-def unfilled(call: CallPlan, marker: Dep | None = None) -> list[Problem]:
+def unfilled_problems(call: CallPlan, marker: Dep | None = None) -> list[Problem]:
     """The problems of parameters, or start fields of a graph, that nothing can fill."""
     bound = () if marker is None else dict(marker.bound)
     what = f"the field {{}} of the start node of {call.name}"

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from bae.exceptions import BaeError
 from bae.records import Record, RunResumed, RunStarted
-from bae.tasks import gone
+from bae.tasks import wait_until_ended
 
 if TYPE_CHECKING:
     from bae.node import Node
@@ -168,7 +168,7 @@ async def _follow(
         results.append(task.result())
     finally:
         task.cancel()
-        await gone([task])
+        await wait_until_ended([task])
 
 
 # Used by runs
@@ -226,7 +226,7 @@ def in_force() -> Sequence[Watching]:
     return [each for index, each in enumerate(registered) if each.observer not in known[:index]]
 
 
-def observed(log: list[Record], run_id: str, options: RunOptions) -> list[Record]:
+def observe_log(log: list[Record], run_id: str, options: RunOptions) -> list[Record]:
     """A log in place of `log` that passes new records to the observers, and to the reader of the
     run. Returns `log` itself if there are none."""
     reader = reading.get()

@@ -130,7 +130,7 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
         if strict:
             raise
         plan.unresolved = plan.provisional = True
-        plan.problems.append(_unresolved(plan, error))
+        plan.problems.append(_hint_problem(plan, error))
         return plan
     if lack_names(plan.fields.values()):
         plan.provisional = True
@@ -143,7 +143,7 @@ def plan_of(cls: type[Node], strict: bool = False) -> NodePlan:
     return plan
 
 
-def _unresolved(plan: NodePlan, error: HintError) -> Problem:
+def _hint_problem(plan: NodePlan, error: HintError) -> Problem:
     text = flat(error)
     where, _, rest = text.partition(": ")
     owner, _, member = where.rpartition(".")

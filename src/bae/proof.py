@@ -208,7 +208,7 @@ def _check_recall(
             yield recall_on_start().at(place)
             return
         fix = f"fill {_a(wanted)} before {cls.__name__} on that path, or give the {what} a default"
-        skipped = _skipped(graph, field, gap)
+        skipped = _skipped_note(graph, field, gap)
         if skipped is not None:
             fix = "use the same Dep here, which is not called again"
         near = _not_in_graph(graph, field) if skipped is None else f"; {skipped}"
@@ -248,7 +248,7 @@ def _not_in_graph(graph: Graph[Any, Any], field: RecallField) -> str:
     return f"; {marker.node_type.__name__} cannot be reached in this graph"
 
 
-def _skipped(graph: Graph[Any, Any], field: RecallField, gap: Sequence[str]) -> str | None:
+def _skipped_note(graph: Graph[Any, Any], field: RecallField, gap: Sequence[str]) -> str | None:
     """A note on a field of the path that comes from a Dep and may be the field that was meant."""
     if _not_in_graph(graph, field):
         return None
@@ -270,7 +270,7 @@ def _options_that_differ(plans: Iterable[NodePlan]) -> Iterator[Problem]:
     seen: dict[Any, tuple[Dep, str]] = {}
     for plan in plans:
         for field in plan.called:
-            for call, marker, asker in _asked(plan, field):
+            for call, marker, asker in _shared_calls(plan, field):
                 first, before = seen.setdefault(call.key, (marker, asker))
                 if first.scope != marker.scope:
                     app, run = (before, asker) if first.scope == "app" else (asker, before)
@@ -294,7 +294,7 @@ def _options(marker: Dep) -> tuple[object, ...]:
     return marker.timeout, marker.retries, marker.inline, marker.cache
 
 
-def _asked(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, str]]:
+def _shared_calls(plan: NodePlan, field: FieldPlan) -> Iterator[tuple[CallPlan, Dep, str]]:
     """The shared calls that a field leads to, each with its asker."""
     if field.call is not None and field.is_shared:
         yield field.call, field.marker, f"{plan.name}.{field.name}"
@@ -318,7 +318,7 @@ def _check_end(graph: Graph[Any, Any], ends: NodeTypes) -> Iterator[Problem]:
             yield an_error(
                 "bae-end-not-terminal",
                 "is named in end=, but no run can end there: its return type has no None",
-                f"name where the graph ends: {_spelled(ends)}"
+                f"name where the graph ends: {_list_classes(ends)}"
                 if ends
                 else f"let {cls.__name__} return None: so far the graph ends nowhere",
                 cls.__name__,
@@ -329,7 +329,7 @@ def _check_end(graph: Graph[Any, Any], ends: NodeTypes) -> Iterator[Problem]:
                 "bae-end-incomplete",
                 "the graph can end there, but end= does not name it, so .result would not be "
                 "what its type says",
-                f"write end={_spelled(ends)}",
+                f"write end={_list_classes(ends)}",
                 cls.__name__,
             )
 
@@ -353,7 +353,7 @@ def _a(name: str) -> str:
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
-def _spelled(classes: Sequence[type[Node]]) -> str:
+def _list_classes(classes: Sequence[type[Node]]) -> str:
     names = ", ".join(cls.__name__ for cls in classes)
     return f"({names})" if len(classes) > 1 else names
 

@@ -645,12 +645,12 @@ class LMUsed(Record):
 _QUESTION: Final = {"asker": _ASKER, "question": _TEXT_IF_ANY}
 
 
-def _said(type: Any, default: Any) -> StorageRole:
+def _lm_text(type: Any, default: Any) -> StorageRole:
     """A text from or for an LM: not stored if it may contain a secret."""
     return StorageRole("said", type, default)
 
 
-def _called(type: Any, default: Any = NOTHING) -> StorageRole:
+def _call_data(type: Any, default: Any = NOTHING) -> StorageRole:
     """The arguments or the result of a tool: the writer has masked secrets in it."""
     return StorageRole("called", type, default)
 
@@ -703,7 +703,7 @@ class RoundMade(Record):
     stored: ClassVar[StorageRoles] = {
         **_QUESTION,
         "number": _json(int),
-        "text": _said(str, ""),
+        "text": _lm_text(str, ""),
         "calls": StorageRole("calls", default=()),
         "usage": _USAGE,
         "echo": StorageRole("echo", Any, None),
@@ -730,7 +730,7 @@ class ToolStarted(Record):
         **_QUESTION,
         "id": _TEXT,
         "name": _TEXT,
-        "arguments": _called(dict[str, Any]),
+        "arguments": _call_data(dict[str, Any]),
     }
 
 
@@ -770,11 +770,11 @@ class ToolEnded(Record):
         **_QUESTION,
         "id": _TEXT,
         "name": _TEXT,
-        "arguments": _called(dict[str, Any]),
+        "arguments": _call_data(dict[str, Any]),
         "seconds": _NUMBER,
         "reused": _TEXT_IF_ANY,
-        "error": _called(str | None, None),
-        "result": _called(Any, None),
+        "error": _call_data(str | None, None),
+        "result": _call_data(Any, None),
     }
 
 
@@ -797,7 +797,7 @@ class RoundReplied(Record):
         **_QUESTION,
         "number": _json(int),
         "kind": _json(Literal["correction", "refused", "told", "steered", "accepted", "cut"]),
-        "text": _said(str, ""),
+        "text": _lm_text(str, ""),
     }
 
 

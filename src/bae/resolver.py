@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, cast
 
 from bae.calls import CallPlan, Input, every_call, plan_call
-from bae.draft import validated
+from bae.draft import validate_values
 from bae.exceptions import (
     BaeError,
     BudgetError,
@@ -23,7 +23,7 @@ from bae.exceptions import (
 from bae.hints import HintError
 from bae.markers import Dep
 from bae.node import Node
-from bae.node_proof import check_node, problems_of, unfilled
+from bae.node_proof import check_node, problems_of, unfilled_problems
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.run import GateAnswerer, Run, RunOptions, Waiting
@@ -119,7 +119,7 @@ async def resolve_dep(
     are closed with `stack`; without it they are refused, since nothing would close them.
     """
     call = plan_call(fn)
-    _refuse_unrunnable(call, unfilled(call))
+    _refuse_unrunnable(call, unfilled_problems(call))
     place = Place("", 0, Node.__name__, call.name)
     flow = _StackedFlow(cache, stack)
     pending = flow.dependency(Input(call, Dep(fn)), Run(RunOptions(lm), flow=flow), Node, place)
@@ -211,7 +211,7 @@ def find_ahead(run: Run, plan: NodePlan) -> tuple[dict[str, Any], list[Found]] |
         elif not field.is_immediate or field.required:
             return None
     try:
-        validated(plan.node, values)
+        validate_values(plan.node, values)
     except Exception:  # validators are the node's own code
         return None
     return values, records

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypedDict, cast
 
 from bae.language_model import PLAIN_SCENE, RoutingLM, Scene, spending_limit, with_limit
-from bae.observers import everywhere, here, observed, reading
+from bae.observers import everywhere, here, observe_log, reading
 from bae.past import NO_PAST, Past
 from bae.records import AnswerJudged, AnswerRestarted
 from bae.usage import Attempt, Restart
@@ -105,7 +105,7 @@ class Waiting(Exception):
 
 class HandedOver(Exception):
     """Explains the cancellation of a run that another process will continue: the run has not
-    ended, and its claim is given up. See `bae.tasks.explained`."""
+    ended, and its claim is given up. See `bae.tasks.explain_cancellation`."""
 
 
 DEFAULTS: Final = RunOptions()
@@ -197,7 +197,7 @@ class Run:
         self.conversations: dict[Hashable, Conversation] = {}
         self.turns: Messages | None = None
         if outer is None and (everywhere or here.get() or reading.get()):
-            self.writer.log = observed(self.writer.log, self.run_id, options)
+            self.writer.log = observe_log(self.writer.log, self.run_id, options)
 
     def inside(self, path: str) -> Run:
         """The run of a graph inside this run: a trace of its own, everything else shared."""

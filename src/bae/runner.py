@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from bae.app_scope import apps, opening_of
 from bae.arguments import Arguments
 from bae.calls import CallPlan
-from bae.draft import empty_draft, from_resolved, validated, with_resolved
+from bae.draft import empty_draft, from_resolved, validate_values, with_resolved
 from bae.exceptions import BaeError, add_note
 from bae.failures import (
     body_failed,
@@ -33,11 +33,11 @@ from bae.failures import (
     other_start,
     too_many,
     tools_refused,
-    undeclared,
+    undeclared_route_error,
 )
 from bae.file_proof import files_refused
 from bae.given_lm import GivenLM
-from bae.invoke import bounded
+from bae.invoke import call_within_bounds
 from bae.language_model import RoutingLM, ask_lm, is_lm, scene_around, spending_limit
 from bae.markers import Dep, Map
 from bae.node import Node
@@ -168,7 +168,7 @@ async def run_inside(
             raise Waiting(result.waiting)
         return result.trace[-1]
 
-    return await bounded(call, marker, once, outer)
+    return await call_within_bounds(call, marker, once, outer)
 
 
 def _first_node(call: CallPlan, item: tuple[Any, ...], bound: Mapping[str, Any]) -> Node:
@@ -314,7 +314,7 @@ async def _follow(
             if type(following) not in plan.successors and (
                 following is not None or not plan.may_end
             ):
-                raise undeclared(plan, following)
+                raise undeclared_route_error(plan, following)
             run.returned = following
         elif plan.successors:
             following, given_up = await _ask_for_next(run, plans, plan, node)
@@ -497,7 +497,7 @@ async def _fill(
         if cast(Dataflow, run.flow).ahead:
             await _let_go_ahead(run)
         try:
-            validated(plan.node, resolved)  # fail before the model is asked
+            validate_values(plan.node, resolved)  # fail before the model is asked
         except Exception as error:
             raise invalid(plan, error) from error
     about = run.scene_for(plan, previous)

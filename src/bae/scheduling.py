@@ -16,7 +16,7 @@ from bae.failures import close_failed
 from bae.place import Place
 from bae.records import NOTHING, Asker, LMUsed, SourceEnded, SourceStarted
 from bae.run import Run, Waiting
-from bae.tasks import Closer, cancellations, gone
+from bae.tasks import Closer, cancellations, wait_until_ended
 from bae.usage import Usage, meter_in_force
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Scheduler:
                     value.waiters.pop(waiter, None)
                     left.extend(self.release(value))
             if left:
-                await gone(left)
+                await wait_until_ended(left)
         if waiter.failed is not None:
             return waiter.failed
         gates = [gate for v in values if isinstance(v.error, Waiting) for gate in v.error.gates]
@@ -225,7 +225,7 @@ class Scheduler:
 
     def release(self, pending: PendingValue) -> list[asyncio.Task[None]]:
         """Stop being a user of a value. Returns the tasks that were cancelled because the value has
-        no user left. Await them with `gone`."""
+        no user left. Await them with `wait_until_ended`."""
         pending.users -= 1
         if pending.users > 0 or pending.done:
             return []
@@ -244,7 +244,9 @@ class Scheduler:
     async def let_go_ahead(self, run: Run) -> None:
         """Stop being a user of the values that were started early for a run."""
         ahead = self.ahead.pop(run)
-        await gone([task for one in ahead for task in [*one.cancelled, *self.release(one)]])
+        await wait_until_ended(
+            [task for one in ahead for task in [*one.cancelled, *self.release(one)]]
+        )
 
     def on_close(self, name: str, closer: Closer) -> None:
         """Call `closer` when the run is over. `name` is the function that opened the resource."""

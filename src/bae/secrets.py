@@ -70,7 +70,7 @@ def veil_of(cls: type, copies: Copies | None = None) -> Veil | None:
 
 
 def _make_veil(cls: type) -> Veil | None:
-    hidden, revealed = hidden_fields(cls), _revealed(cls)
+    hidden, revealed = hidden_fields(cls), _revealed_fields(cls)
     try:
         schema: Any = getattr(cast(Any, cls), "__pydantic_core_schema__", None)
         looks = any(
@@ -82,7 +82,7 @@ def _make_veil(cls: type) -> Veil | None:
     return Veil(hidden - revealed, revealed, looks) if hidden or revealed or looks else None
 
 
-def _revealed(cls: type) -> frozenset[str]:
+def _revealed_fields(cls: type) -> frozenset[str]:
     from bae.node import Node
 
     return plan_of(cls, strict=True).revealed if issubclass(cls, Node) else _NO_FIELDS
@@ -99,7 +99,7 @@ def shown_values(node: Node, copies: Copies | None = None) -> dict[str, Any]:
 def hidden_fields(cls: type) -> frozenset[str]:
     """The fields of a model or dataclass with `repr=False`, including computed fields."""
     declared: dict[str, Any] = {
-        **_declared(cls),
+        **_declared_settings(cls),
         **getattr(cls, "__pydantic_computed_fields__", {}),
     }
     return frozenset(name for name, field in declared.items() if not field.repr)
@@ -216,7 +216,7 @@ class Secrets:
         self._holders = {
             cls
             for cls, plan in self._plans.items()
-            if self._hidden(cls)
+            if self._hidden_fields(cls)
             or any(map(self.recalls, plan.sourced))
             or any(field.has_secret_arguments for field in plan.called)
         }
@@ -278,13 +278,13 @@ class Secrets:
         return names
 
     def _find_fields(self, cls: type[Node]) -> frozenset[str]:
-        return self._hidden(cls).union(
+        return self._hidden_fields(cls).union(
             field.name
             for field in self._plans[cls].sourced
             if self.recalls(field) or self._is_secret(field.call)
         )
 
-    def _hidden(self, cls: type[Node]) -> frozenset[str]:
+    def _hidden_fields(self, cls: type[Node]) -> frozenset[str]:
         return self._passed_on.get(cls, _NO_FIELDS).union(self._secret[cls])
 
     def _find_passed_on(self) -> dict[type[Node], frozenset[str]]:
@@ -311,7 +311,7 @@ class Secrets:
                         plain = [f for f in plan_of(start).plain if f.name not in dict(field.bound)]
                         names += [f.name for f in plain if f.required or is_node]
                     new |= {(graph.start, name) for name in names}
-            new = {(cls, name) for cls, name in new if name not in self._hidden(cls)}
+            new = {(cls, name) for cls, name in new if name not in self._hidden_fields(cls)}
             if not new:
                 return passed_on
             for cls, name in new:
@@ -358,7 +358,7 @@ class Secrets:
             not names.isdisjoint(name for name, _ in recall.holders_in(cls))
             for way, _, recall in field.recalls()
             for cls in self._secret
-            if not way and (names := self._hidden(cls))
+            if not way and (names := self._hidden_fields(cls))
         )
 
 
@@ -406,10 +406,10 @@ def _why_secret(cls: type[Node], name: str) -> str:
 
 
 def _hidden_field(cls: type) -> str:
-    return next((name for name, field in _declared(cls).items() if not field.repr), "")
+    return next((name for name, field in _declared_settings(cls).items() if not field.repr), "")
 
 
-def _declared(cls: type) -> dict[str, Any]:
+def _declared_settings(cls: type) -> dict[str, Any]:
     fields = "__dataclass_fields__", "__pydantic_fields__"
     return {name: each for key in fields for name, each in getattr(cls, key, {}).items()}
 
@@ -419,7 +419,7 @@ def _holds_secret(cls: type) -> bool:
     if holds is None:
         try:
             # The fields that a class shows to models may hold a copy of a secret.
-            holds = bool(secret_in(type_schema(cls)) or _revealed(cls))
+            holds = bool(secret_in(type_schema(cls)) or _revealed_fields(cls))
         except Exception:  # its contents are unknown
             holds = True
         _TYPES[cls] = holds

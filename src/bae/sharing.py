@@ -17,7 +17,7 @@ from bae.calls import (
     recalls_of,
     siblings_of,
 )
-from bae.draft import validated
+from bae.draft import validate_values
 from bae.exceptions import RecallError
 from bae.invoke import invoke
 from bae.place import Place
@@ -348,6 +348,6 @@ def sibling_values(pending: PendingValue, names: Mapping[str, str]) -> dict[str,
         name = names.get(parameter)
         if name is not None:
             held = {name: below.value}
-            whole = held if below.is_validated else validated(pending.node_type, held)
+            whole = held if below.is_validated else validate_values(pending.node_type, held)
             values[parameter] = whole[name]
     return values

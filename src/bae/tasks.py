@@ -26,7 +26,7 @@ Explains = Callable[[asyncio.CancelledError], BaseException | None]
 """The error that caused a cancellation; None if the work is just not wanted any more."""
 
 
-def explained(task: asyncio.Task[Any], by: Explains) -> None:
+def explain_cancellation(task: asyncio.Task[Any], by: Explains) -> None:
     """Register `by` to say why a task was cancelled. If the cause is an error, a run in the task
     has failed with that error, for its journal and its observers. The task itself is cancelled."""
     _explained[task] = by
@@ -91,7 +91,7 @@ async def finish_despite_cancel(
     return value
 
 
-async def gone(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def wait_until_ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Wait until cancelled tasks have ended, even if this task is cancelled meanwhile."""
     own = asyncio.current_task()
     cancelled = await wait_despite_cancel(task for task in tasks if task is not own)
@@ -132,7 +132,7 @@ async def all_or_first_error(workers: Iterable[Callable[[], Coroutine[Any, Any, 
     finally:
         for task in tasks:
             task.cancel()
-        await gone(tasks)
+        await wait_until_ended(tasks)
     if failures:
         first = failures[0]
         failures.clear()
@@ -161,7 +161,7 @@ async def opened_in_task(
             await asyncio.wait([task])
         except asyncio.CancelledError:
             task.cancel()
-            await gone([task])
+            await wait_until_ended([task])
             raise
         task.result()
 

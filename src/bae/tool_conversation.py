@@ -261,9 +261,9 @@ class Conversation:
             error=error,
         )
         self._results[call.id] = made
-        self.run.writer.write(self._ended(made, reused))
+        self.run.writer.write(self._end_record(made, reused))
 
-    def _ended(self, made: ToolCall, reused: str = "") -> ToolEnded:
+    def _end_record(self, made: ToolCall, reused: str = "") -> ToolEnded:
         what = made.name, made.arguments, made.result, made.error, made.seconds, reused
         return self._record(ToolEnded, made.id, *what)
 

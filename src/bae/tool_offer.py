@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bae.calls import Input
 from bae.exceptions import BaeError, describe, text_of
 from bae.hints import NOWHERE
-from bae.invoke import bounded, invoke
+from bae.invoke import call_within_bounds, invoke
 from bae.markers import Dep
 from bae.records import RoundReplied, ToolsOffered
 from bae.run import Waiting
@@ -64,7 +64,7 @@ class OfferedTools(Conversation):
         plan, given = self.tools.get(call.name), arguments_of(call)
         if plan is None and self._takes_secrets:  # perhaps a secret, under a wrong name
             return dict.fromkeys(given, MASK)
-        return plan.masked(given) if isinstance(plan, ToolPlan) else given
+        return plan.mask_secrets(given) if isinstance(plan, ToolPlan) else given
 
     @property
     def _takes_secrets(self) -> bool:
@@ -231,7 +231,7 @@ class OfferedTools(Conversation):
         try:
             run = self._within
             once = partial(call_for_model, accept, False, arguments, run)
-            is_refused, value = await bounded(accept, marker, once, run)
+            is_refused, value = await call_within_bounds(accept, marker, once, run)
         except (BaeError, Waiting):
             raise
         except (Exception, CancelledError) as error:

@@ -92,7 +92,7 @@ class ToolPlan:
     def validate(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments that a model has written, converted for the function. Raises pydantic's
         ValidationError. They are copies, so that the function cannot change the model's own."""
-        own = {name: _copied(value) for name, value in given.items()}
+        own = {name: _copy_json(value) for name, value in given.items()}
         if self.tool.schema is not None:
             return own
         return self._arguments.validate_python(own, strict=False)
@@ -114,7 +114,7 @@ class ToolPlan:
             if hint not in _PLAIN and (_is_hidden(hint) or secret_in(type_schema(hint)))
         )
 
-    def masked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def mask_secrets(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments with masks in place of secrets, and of all names that are no parameter: such a
         name may be a typo for a secret parameter."""
         from bae.secrets import MASK
@@ -128,7 +128,9 @@ class ToolPlan:
             for name, value in given.items()
         }
 
-    def unmasked(self, given: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    def restore_secrets(
+        self, given: Mapping[str, Any], written: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Arguments that a person has changed, with the model's own values in place of masks: only
         the model knows its secrets."""
         from bae.secrets import MASK
@@ -308,12 +310,12 @@ def _is_write_only(part: Any) -> bool:
     return schema.get("writeOnly") is True or schema.get("format") == "password"
 
 
-def _copied(value: Any) -> Any:
+def _copy_json(value: Any) -> Any:
     """A copy of the JSON of a model."""
     if isinstance(value, dict):
-        return {name: _copied(each) for name, each in cast("dict[str, Any]", value).items()}
+        return {name: _copy_json(each) for name, each in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_copied(each) for each in cast("list[Any]", value)]
+        return [_copy_json(each) for each in cast("list[Any]", value)]
     return value
 
 

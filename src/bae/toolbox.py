@@ -33,8 +33,8 @@ from bae.exceptions import (
     faults,
     text_of,
 )
-from bae.files import File, collected, in_use
-from bae.invoke import bounded
+from bae.files import File, collect_files, in_use
+from bae.invoke import call_within_bounds
 from bae.plan import plan_of
 from bae.prompts.messages import CallPart
 from bae.records import Asker, LMUsed, ToolReported, ToolStarted
@@ -155,7 +155,7 @@ class Toolbox(OfferedTools):
         """The call as people want it made; None if it ends without being made."""
         call, plan = asked.call, asked.plan
         starts = self._began.get(call.id, 0)
-        if not isinstance(plan, ToolPlan) or self._unfinished(plan, call) != "ask":
+        if not isinstance(plan, ToolPlan) or self._when_unfinished(plan, call) != "ask":
             starts = 0
         try:
             decided = await self._gates.decide(call, plan, asked.arguments, starts)
@@ -172,15 +172,15 @@ class Toolbox(OfferedTools):
             ) from raised
         given = dict(decided.arguments)
         if not decided.is_over and isinstance(plan, ToolPlan):
-            return _Todo(call, plan, plan.validate(given), plan.masked(given))
+            return _Todo(call, plan, plan.validate(given), plan.mask_secrets(given))
         self._results[call.id] = made = ToolCall(
             id=call.id,
             name=call.name,
-            arguments=plan.masked(given) if isinstance(plan, ToolPlan) else given,
+            arguments=plan.mask_secrets(given) if isinstance(plan, ToolPlan) else given,
             result=decided.result,
             error=decided.error,
         )
-        await self.run.writer.store(self._ended(made))
+        await self.run.writer.store(self._end_record(made))
         return None
 
     def _prepare(
@@ -192,7 +192,7 @@ class Toolbox(OfferedTools):
             return None
         plan, most = self.tools.get(call.name), self.marker.max_calls
         if call.id in self._began:  # bounds may have changed since; the call may have run
-            if call.id in self._lost or self._unfinished(plan, call) == "tell":
+            if call.id in self._lost or self._when_unfinished(plan, call) == "tell":
                 self._end(call, error=f"the program failed or was interrupted: {UNKNOWN}")
                 return None
         elif not may_call:
@@ -229,7 +229,7 @@ class Toolbox(OfferedTools):
             return _Asked(call, plan, arguments)
         return _Todo(call, plan, arguments, self.shown_arguments(call))
 
-    def _unfinished(self, plan: ToolPlan | AskPlan | None, call: CallPart) -> WhenUnfinished:
+    def _when_unfinished(self, plan: ToolPlan | AskPlan | None, call: CallPart) -> WhenUnfinished:
         """What happens with a call that had begun and has no result. The graph of a tool has
         records of its own, unless only the body or function that asks the LM knows the graph. A
         function that has an LM ask a person was not interrupted. Nothing is known of a tool that no
@@ -281,13 +281,13 @@ class Toolbox(OfferedTools):
         except Exception as raised:
             told = _for_the_model(raised)
             if told is None:
-                raise self._failed(plan, call, raised) from raised
+                raise self._end_failed(plan, call, raised) from raised
             error = text_of(told) or f"{plan.name} failed"
         except CancelledError as raised:
             if cancellations():
                 raise
             # The tool raised it by itself: an ordinary failure.
-            raise self._failed(plan, call, raised) from raised
+            raise self._end_failed(plan, call, raised) from raised
         finally:
             if used:
                 usage = Usage.total(used)
@@ -303,13 +303,13 @@ class Toolbox(OfferedTools):
         )
         if plan.tool.repeat == "reuse" and error is None:
             self._reusable.setdefault(key_of(made), made)
-        await self.run.writer.store(self._ended(made))
+        await self.run.writer.store(self._end_record(made))
 
     def _as_json(self, value: Any, run: Run) -> Any:
         """A result as JSON. Its files are stored beside it."""
         if not in_use():
             return _as_json(value, run)
-        with collected() as collected_files:
+        with collect_files() as collected_files:
             result = _as_json(value, run)
         files = [each for each in collected_files.values() if isinstance(each, File)]
         self.files.update((each.hash, each) for each in files)
@@ -334,7 +334,7 @@ class Toolbox(OfferedTools):
                 lm = GivenLM(run, self.step, asker, lambda: run.lm)
             arguments |= dict.fromkeys(call.lm_parameters, lm)
         once = partial(call_for_model, call, plan.tool.inline, arguments, run)
-        is_error, value = await bounded(call, plan.marker, once, run, late_is_final=True)
+        is_error, value = await call_within_bounds(call, plan.marker, once, run, late_is_final=True)
         if is_error:
             raise value
         return value
@@ -345,7 +345,7 @@ class Toolbox(OfferedTools):
         if id not in self._results:  # a thread that took too long may still report
             self._write(ToolReported, id, text, done, total)
 
-    def _failed(self, plan: ToolPlan, call: CallPart, raised: BaseException) -> BaseException:
+    def _end_failed(self, plan: ToolPlan, call: CallPart, raised: BaseException) -> BaseException:
         if isinstance(raised, BudgetError | GateError | HintError | JournalError | RecallError):
             return raised  # as in a dependency: the tool itself has not failed
         if isinstance(raised, ToolServerError):

@@ -12,7 +12,7 @@ LONGEST_INT: Final = 4_300
 _TOO_LONG: Final = 10**LONGEST_INT
 
 
-def whole(text: str) -> str:
+def join_surrogates(text: str) -> str:
     """The text, with the halves of surrogate pairs joined where they follow each other, for example
     where a stream was cut between them. Raises `ValueError` for a half without the other."""
     if text.isascii() or not _has_halves(text):
@@ -49,19 +49,19 @@ def whole_json(value: Any) -> Any:
     """A value that was parsed from JSON, with the surrogate pairs of all texts and keys joined.
     Raises `ValueError` if JSON cannot have the value."""
     try:
-        return _whole(value)
+        return _join_in(value)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _whole(value: Any) -> Any:
+def _join_in(value: Any) -> Any:
     if isinstance(value, str):
-        return whole(value)
+        return join_surrogates(value)
     if isinstance(value, dict):
         parts = cast("dict[Any, Any]", value).items()
-        return {whole(k) if isinstance(k, str) else k: _whole(v) for k, v in parts}
+        return {join_surrogates(k) if isinstance(k, str) else k: _join_in(v) for k, v in parts}
     if isinstance(value, list):
-        return [_whole(each) for each in cast("list[Any]", value)]
+        return [_join_in(each) for each in cast("list[Any]", value)]
     if isinstance(value, int) and not -_TOO_LONG < value < _TOO_LONG:
         raise ValueError(f"a number of more than {LONGEST_INT:,} digits")
     return value

@@ -61,7 +61,7 @@ class Usage:
         return listed[0] if len(listed) == 1 else sum(listed, start=cls())
 
 
-def sound(used: Usage) -> Usage:
+def normalize_usage(used: Usage) -> Usage:
     """A usage that can be added up and stored, from a usage that another program reports. Counts
     are whole numbers from 0 on, an invalid cost is unknown, and names are short."""
     if _is_sound(used):
@@ -209,7 +209,7 @@ def report(usage: Usage) -> None:
     usage with its answer. Outside a run it does nothing."""
     meter = meter_in_force.get()
     if meter is not None:
-        meter[0](sound(usage))
+        meter[0](normalize_usage(usage))
 
 
 def tell(event: CallEvent) -> None:

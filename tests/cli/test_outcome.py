@@ -207,7 +207,7 @@ def test_an_error_says_whether_the_answer_before_it_is_stored(bae: Any) -> None:
     Path("short.json").write_text('{"fills": {"Proposal": [{"euros": 20}]}}')
     done = bae(*answer, "--lm", "scripted:short.json")
     assert done.code == 1
-    assert "the answer is stored, and what is done is kept; once it is fixed" in done.err
+    assert "the answer is stored, and progress is saved; after fixing it" in done.err
     (again,) = done.commands
     Path("short.json").write_text(json.dumps(SCRIPT))
     assert bae(*again).code == 0

@@ -13,7 +13,7 @@ from pydantic import Field, create_model
 import tool_runs
 from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.pictures import picture_of, to_mermaid, to_svg, to_text
-from bae.pictures.picture import cells, cut
+from bae.pictures.picture import cells, cut_columns
 from drawn_graphs import SHAPES, Doc, Summary, SumUp, edges_of, library, made
 from end_node import EndNode
 from made_graphs import Made, made_graphs
@@ -233,8 +233,8 @@ def test_control_characters_are_replaced_and_text_is_cut_by_its_columns():
         ok: Annotated[bool, Gate("a\x00b\nc\ud800d")]
 
     assert picture_of(Graph(start=Odd)).boxes[0].fields[0].origin == "“a\ufffdb c\ufffdd”"
-    assert cut("节点分析", 5) == "节点…"
-    assert (cut("abcdef", 6), cut("abcdef", 5)) == ("abcdef", "abcd…")
+    assert cut_columns("节点分析", 5) == "节点…"
+    assert (cut_columns("abcdef", 6), cut_columns("abcdef", 5)) == ("abcdef", "abcd…")
     assert cells("e\u0301té") == 3
 
 

@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import textwrap
-import time
 import venv
 from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Iterator

@@ -33,7 +33,7 @@ from bae.exceptions import BaeError, JournalError, RunCancelled
 from bae.journal.stored_runs import Listed
 from bae.observers import observing
 from bae.plan import plan_of
-from bae.tasks import gone
+from bae.tasks import wait_until_ended
 from bae.unicode import readable
 
 if TYPE_CHECKING:
@@ -347,7 +347,7 @@ class ChatSession:
             finally:
                 task.cancel()
                 stopped.cancel()
-                await gone([task, stopped])
+                await wait_until_ended([task, stopped])
         code = signals.code
         if task.cancelled():
             return None, None, code

@@ -23,7 +23,7 @@ from bae.cli import exits
 from bae.cli.later import call_later
 from bae.cli.wording import without_controls
 from bae.exceptions import BaeError
-from bae.tasks import explained
+from bae.tasks import explain_cancellation
 
 if TYPE_CHECKING:
     from bae.cli.loading import place_of
@@ -203,7 +203,7 @@ def work(
         loop.set_default_executor(_UnawaitedThreads(thread_name_prefix="asyncio"))
         task = loop.create_task(guard())
         worker.append(task)
-        explained(task, reason)
+        explain_cancellation(task, reason)
         signals.cancels(task, lambda: loop.call_later(SLOW_STOP, display.say, STOPPING))
         limit = None if budget is None else budget.seconds
         clock = None if budget is None or limit is None else loop.create_task(watch(budget, limit))

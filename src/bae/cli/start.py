@@ -29,7 +29,7 @@ from bae.cli.values import (
     with_read_files,
 )
 from bae.cli.wording import cut_text, in_one_line
-from bae.draft import from_answer, validated
+from bae.draft import from_answer, validate_values
 from bae.exceptions import BaeError
 from bae.files import File
 from bae.given_files import read_stdin
@@ -285,7 +285,7 @@ def build_node(cls: type[Node], fields: dict[str, Any]) -> Node:
     try:
         if cls.__init__ is Node.__init__:
             return from_answer(cls, fields, names)
-        return cls(**validated(cls, fields, names))
+        return cls(**validate_values(cls, fields, names))
     except ValidationError as error:
         wrong: list[str] = []
         for each in error.errors(include_url=False):

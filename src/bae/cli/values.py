@@ -22,7 +22,7 @@ from rich.text import Text
 from bae.approvals import Approval, Interruption
 from bae.assignable import type_name, union_members
 from bae.cli.wording import WITHHELD, call_text, cut_text, in_lines, in_one_line, result_text
-from bae.draft import validated
+from bae.draft import validate_values
 from bae.exceptions import describe
 from bae.file_proof import holds_file
 from bae.files import MAX_BYTES, File, file_of, with_paths_read, with_placeholders
@@ -51,7 +51,7 @@ class Typed:
         """The value to pass to code that validates it again: the JSON value, if the field accepts
         it outside of JSON too."""
         try:
-            validated(cls, {name: self.data})
+            validate_values(cls, {name: self.data})
         except Exception:  # validators may raise anything; the validated value fits
             return self.value
         return self.data
@@ -75,7 +75,7 @@ def read(cls: type[Node], name: str, text: str) -> Typed:
 def read_json(cls: type[Node], name: str, data: Any) -> Typed:
     """Validate a JSON value for a field. Raises `UnfitText`."""
     try:
-        return Typed(data, validated(cls, {name: data}, json_fields=frozenset({name}))[name])
+        return Typed(data, validate_values(cls, {name: data}, json_fields=frozenset({name}))[name])
     except Exception as error:  # validators may raise anything
         raise UnfitText(_reason(error, name)) from error
 

@@ -71,7 +71,7 @@ class TemporalEngine(Engine):
         """Start the workflow of a run, or wake it."""
         from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
-        client = await self._connected()
+        client = await self._shared_client()
         await client.start_workflow(
             "bae.run",
             args=[run_id, graph, self.heartbeat],
@@ -98,7 +98,7 @@ class TemporalEngine(Engine):
 
     async def status(self) -> dict[str, Any]:
         """Where Temporal is, and how many workflows are open."""
-        client = await self._connected()
+        client = await self._shared_client()
         wanted = f'WorkflowType = "bae.run" AND TaskQueue = "{self.task_queue}"'
         counted = await client.count_workflows(f'{wanted} AND ExecutionStatus = "Running"')
         return {
@@ -111,7 +111,7 @@ class TemporalEngine(Engine):
 
     # The connection.
 
-    async def _connected(self) -> Client:
+    async def _shared_client(self) -> Client:
         async with self._connecting:
             if self._client is None:
                 async with asyncio.timeout(self.timeout):
@@ -135,7 +135,7 @@ class TemporalEngine(Engine):
         pause = _FIRST_PAUSE
         while not stopping.done():
             try:
-                return await self._connected()
+                return await self._connect()
             except Exception as error:  # any reason: it may be there later
                 _log.warning("Temporal does not answer, and is asked again: %s", describe(error))
             await asyncio.wait((stopping,), timeout=pause)
@@ -155,7 +155,7 @@ class TemporalEngine(Engine):
         async def carry_out(run_id: str, graph: str) -> dict[str, Any]:
             async with _heartbeats(self.heartbeat / 4):
                 outcome = await worker.carry_out(run_id, graph)
-            return _reported(outcome)
+            return _report_outcome(outcome)
 
         return TemporalWorker(
             client,
@@ -190,7 +190,7 @@ def workflow_id(run_id: str) -> str:
     return f"bae:{run_id}"
 
 
-def _reported(outcome: WorkOutcome) -> dict[str, Any]:
+def _report_outcome(outcome: WorkOutcome) -> dict[str, Any]:
     """The outcome for the workflow. An error has Temporal try again, here or in another worker."""
     from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 

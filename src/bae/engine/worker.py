@@ -16,7 +16,7 @@ from bae.exceptions import BaeError, JournalError, describe
 from bae.graph import Graph
 from bae.journal.resume import resume
 from bae.run import HandedOver, RunOptions
-from bae.tasks import explained, gone
+from bae.tasks import explain_cancellation, wait_until_ended
 
 if TYPE_CHECKING:
     from bae.engine.engine import Engine
@@ -147,7 +147,7 @@ class Worker:
                     await asyncio.wait((serving,), timeout=_LONGEST_WAIT)
                 serving.cancel()
             stopped.cancel()
-            await gone((serving, stopped))
+            await wait_until_ended((serving, stopped))
         if not serving.cancelled():
             serving.result()
 
@@ -167,14 +167,16 @@ class Worker:
         task = asyncio.create_task(self._attempt(run_id, worked, info), name=f"run {run_id}")
         self._tasks[task] = run_id
         is_given_up = False
-        explained(task, lambda _: HandedOver() if is_given_up or self.stopping.is_set() else None)
+        explain_cancellation(
+            task, lambda _: HandedOver() if is_given_up or self.stopping.is_set() else None
+        )
         task.add_done_callback(self._tasks.pop)
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError:  # by the engine, as Temporal does without a heartbeat
             is_given_up = True
             task.cancel()
-            await gone((task,))
+            await wait_until_ended((task,))
             raise
         if task.cancelled():
             return WorkOutcome("handed over")
@@ -271,7 +273,7 @@ class Worker:
         tasks = [*self._tasks]
         for task in tasks:
             task.cancel()
-        await gone(tasks)
+        await wait_until_ended(tasks)
 
 
 def is_retryable(error: BaseException) -> bool:

@@ -25,7 +25,7 @@ from bae.node import Node
 from bae.observers import ObservedRun, observing
 from bae.records import ClassMet, Record
 from bae.secrets import Secrets, secret_fields
-from bae.tasks import cancellations, explained, finish_despite_cancel
+from bae.tasks import cancellations, explain_cancellation, finish_despite_cancel
 from bae.usage import Usage, metered
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class CaseRunner:
         task = asyncio.current_task()
         assert task is not None
         # The journal shall store a run that timed out as failed, not as cancelled.
-        explained(task, lambda _: late if bound.expired() else None)
+        explain_cancellation(task, lambda _: late if bound.expired() else None)
         try:
             with observing(observe, patience=inf):
                 async with bound:
@@ -178,7 +178,7 @@ class CaseRunner:
                 raise  # no run has started, so this is not the case's fault
             return None, error
         finally:
-            explained(task, lambda _: None)
+            explain_cancellation(task, lambda _: None)
         if not result.waiting:
             return result, None
         met = _gate_met(result.waiting)

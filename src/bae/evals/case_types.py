@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from pydantic import ValidationError
 
-from bae.draft import from_answer, validated
+from bae.draft import from_answer, validate_values
 from bae.evals.cases import MOST_PROBLEMS, Case, invalid_cases, suggest
 from bae.evals.metrics import is_json
 from bae.exceptions import describe, faults
@@ -133,7 +133,7 @@ class CaseTypes:
     def expectation(self, cls: type[Node], expected: Mapping[str, Any]) -> dict[str, Any]:
         """Validate expected values as fields of a class. Raises the errors of its validators."""
         fields = self.by_field(cls, expected)
-        return validated(cls, fields, frozenset(fields) if is_json(fields) else None)
+        return validate_values(cls, fields, frozenset(fields) if is_json(fields) else None)
 
     def expected_end(self, case: Case) -> type[Node] | None:
         """The class at which a case expects its run to end: the named class, or the only class with

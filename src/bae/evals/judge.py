@@ -41,7 +41,7 @@ NO_VERDICT: Final = "the judge gave no verdict"
 NOT_JUDGED: Final = "the judge's LM refused some answers"
 
 
-def _cut(reason: object) -> object:
+def _cut_reason(reason: object) -> object:
     if not isinstance(reason, str) or len(reason) <= LONGEST_REASON:
         return reason
     return f"{reason[: LONGEST_REASON - 1]}…"
@@ -67,7 +67,7 @@ class Verdict(Node):
     reason: Annotated[
         str,
         Field(description="what is right and what is wrong, in short", max_length=LONGEST_REASON),
-        BeforeValidator(_cut),
+        BeforeValidator(_cut_reason),
     ]
     grade: Grade = Field(description="wrong, poor, fair, good or right")
 

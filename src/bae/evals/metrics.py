@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, cast
 from pydantic import BaseModel
 
 from bae.assignable import union_members
-from bae.draft import validated
+from bae.draft import validate_values
 from bae.exceptions import BaeError
 from bae.node import Node
 from bae.prompts.values import asked_fields
@@ -316,7 +316,9 @@ def _field(holder: Node | Mapping[str, Any], name: str, cls: type[Node] | None) 
             return None
         return info.get_default(call_default_factory=True)
     try:
-        return validated(cls, {name: value}, frozenset({name}) if is_json(value) else None)[name]
+        return validate_values(cls, {name: value}, frozenset({name}) if is_json(value) else None)[
+            name
+        ]
     except Exception:  # compare an invalid value unchanged
         return value
 

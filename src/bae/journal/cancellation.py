@@ -15,7 +15,7 @@ from bae.exceptions import BaeError, JournalError, RunCancelled
 from bae.journal.decoder import off_loop, read_history
 from bae.journal.store import Journal
 from bae.journal.stored_runs import CANCEL, Claim, Line, RunInfo, StoredRun
-from bae.tasks import finish_despite_cancel, gone
+from bae.tasks import finish_despite_cancel, wait_until_ended
 
 LOOKED_EVERY: Final = 0.5
 """Seconds between two looks for a request, for a run that takes longer than this."""
@@ -193,7 +193,7 @@ class CancelWatch:
         self._timer.cancel()
         if self._looking is not None:
             self._looking.cancel()
-            await gone([self._looking])
+            await wait_until_ended([self._looking])
 
     def explain(self, failure: BaseException | None) -> BaseException | None:
         """The error that the run failed with, once this has stopped."""

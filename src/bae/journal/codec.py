@@ -20,7 +20,7 @@ from pydantic_core import SchemaSerializer, SchemaValidator, from_json, to_json
 from bae.assignable import type_name
 from bae.core_schemas import CoreSchemaDict, parts, type_schema
 from bae.exceptions import describe
-from bae.files import collected, in_use, is_collecting
+from bae.files import collect_files, in_use, is_collecting
 from bae.secrets import is_masked, secret_in
 from bae.turns import IS_TURNS, as_references, is_referring
 
@@ -63,7 +63,7 @@ class ValueCodec:
         if self.verdict == "live":
             raise Unkeepable(self.why)
         if in_use() and not is_collecting():
-            with collected():  # the JSON that is read back below refers to its files
+            with collect_files():  # the JSON that is read back below refers to its files
                 return self.dump(value)
         if self.has_turns and not is_referring():
             with as_references():
@@ -268,7 +268,7 @@ def _in_clear(value: Any) -> Any:
     return value
 
 
-def quoted(value: Any) -> str:
+def json_text(value: Any) -> str:
     """A JSON value as text; half a surrogate pair is replaced."""
     try:
         return to_json(value, inf_nan_mode="constants").decode()

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from bae.calls import call_at
-from bae.draft import empty_draft, validated
+from bae.draft import empty_draft, validate_values
 from bae.exceptions import JournalError, describe, faults
 from bae.files import visible
 from bae.journal.decoder import LineReader, LineRefused, read_history
@@ -235,21 +235,23 @@ class _Checker(LineReader):
             self._refuse(cls.__name__, error)
             return empty_draft(cls)
 
-    def _loaded(self, line: Line, cls: type[Node], field: str, parameter: str, data: Any) -> Any:
+    def _load_value(
+        self, line: Line, cls: type[Node], field: str, parameter: str, data: Any
+    ) -> Any:
         call = call_at(plan_of(cls).fields[field], parameter)
         try:
-            value = super()._loaded(line, cls, field, parameter, data)
+            value = super()._load_value(line, cls, field, parameter, data)
             if value is not LIVE and not parameter and line.kind == "SourceEnded":
-                validated(cls, {field: value})
+                validate_values(cls, {field: value})
             return value
         except Exception as error:  # a type, or a validator, may raise anything
             if call is None or call.graph is None:  # a graph's own lines show what is refused
                 self._refuse(f"{cls.__name__}.{field}{parameter}", error)
             return LIVE
 
-    def _joined(self, draft: Node, values: dict[str, Any], whole: bool) -> Node:
+    def _join_values(self, draft: Node, values: dict[str, Any], whole: bool) -> Node:
         try:
-            return super()._joined(draft, values, whole)
+            return super()._join_values(draft, values, whole)
         except JournalError as error:
             self._refuse(type(draft).__name__, error)
             return draft

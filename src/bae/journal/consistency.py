@@ -15,7 +15,7 @@ from bae import records
 from bae.approvals import REVOKED
 from bae.exceptions import JournalError, faults
 from bae.journal.decoder import LineReader, StoredHistory
-from bae.journal.lines import StoredNode, damaged
+from bae.journal.lines import StoredNode, damaged_line_error
 from bae.journal.shape import ShapeView
 from bae.journal.stored_runs import CANCEL, DEATH, LATEST, MESSAGE, Line, StoredRun, messages_in
 from bae.place import Place
@@ -63,13 +63,13 @@ class RunCheck:
             record = self._reader.read(line)
         except JournalError as error:
             if error.code == "bae-journal-unreadable":
-                raise damaged(line, error.message, error) from error
+                raise damaged_line_error(line, error.message, error) from error
             raise
         assert record is not None
         fault = self._fault(record, has_node) or self._step_fault(record) or _number_fault(record)
         fault = fault or self._conversation_fault(record)
         if fault:
-            raise damaged(line, fault)
+            raise damaged_line_error(line, fault)
         self._end = None
         if isinstance(record, records.RunEnded) and not record.path:
             self._end = record

@@ -220,7 +220,7 @@ class _Finder:
         """The pieces from which the value of a field, or of a parameter behind it, was computed."""
         pieces: list[_Piece] = []
         for place in self._arguments(step, key):
-            need = sources.get((place.field, place.parameter)) or self._shared(place)
+            need = sources.get((place.field, place.parameter)) or self._shared_piece(place)
             if need is not None and need is not piece:
                 pieces.append(need)
             elif place.field != key[0] and (place.field, "") not in step.sources:
@@ -246,7 +246,7 @@ class _Finder:
                 return True
         return False
 
-    def _shared(self, place: Place) -> _Piece | None:
+    def _shared_piece(self, place: Place) -> _Piece | None:
         """The call for another field whose value a place has."""
         source = self._history.shared.get(self._history.shared_key(place))
         spans = () if source is None else _spans(source)

@@ -17,7 +17,7 @@ from bae.draft import empty_draft
 from bae.exceptions import JournalError, describe
 from bae.files import visible
 from bae.history import History
-from bae.journal.lines import AskerData, ErrorData, StoredNode, damaged, parse_line
+from bae.journal.lines import AskerData, ErrorData, StoredNode, damaged_line_error, parse_line
 from bae.journal.node_codec import call_codec, node_codec, secret_needed, unreadable
 from bae.journal.outside import CallName, named_call
 from bae.journal.shape import Json, ShapeView
@@ -217,7 +217,7 @@ class LineReader:
                 error.message = f"line {line.n}, {line.kind}: {error.message}"
             raise
         except Exception as error:  # it contradicts the lines before it, or is no valid line
-            raise damaged(line, describe(error), error) from error
+            raise damaged_line_error(line, describe(error), error) from error
         return record
 
     def _record(self, line: Line, data: Json) -> Record:
@@ -262,7 +262,7 @@ class LineReader:
 
     @_reads("filled node")
     def _read_filled(self, line: Line, data: Json, name: str) -> None:
-        data[name] = self._filled(line, self._node(line, data[name]))
+        data[name] = self._filled_node(line, self._node(line, data[name]))
 
     @_reads("step node")
     def _read_step(self, line: Line, data: Json, name: str) -> None:
@@ -292,7 +292,7 @@ class LineReader:
 
     @_reads("recalled")
     def _read_recalled(self, line: Line, data: Json, name: str) -> None:
-        data[name] = self._recalled(data["origin"])
+        data[name] = self._recalled_value(data["origin"])
 
     @_reads("turns")
     def _read_turns(self, line: Line, data: Json, name: str) -> None:
@@ -445,13 +445,13 @@ class LineReader:
         draft, codec = step.node, node_codec(type(step.node))
         values = {n: codec.load_field(n, made[n]) for n in made if n in codec.fields}
         absent = [f for f in codec.plan.sourced if f.name not in {*draft.__dict__, *values}]
-        resolved = {f.name: self._resolved(line, codec.cls, f) for f in absent}
+        resolved = {f.name: self._resolved_value(line, codec.cls, f) for f in absent}
         whole = not any(isinstance(value, Unstored) for value in resolved.values())
         if not resolved and not values:
             return draft, ()
-        return self._joined(draft, values | _known(resolved), whole), tuple(values)
+        return self._join_values(draft, values | _known_values(resolved), whole), tuple(values)
 
-    def _filled(self, line: Line, node: Node) -> Node:
+    def _filled_node(self, line: Line, node: Node) -> Node:
         """The node that the LM filled, with the values that were known before."""
         if self._graph is None:
             return node
@@ -460,19 +460,21 @@ class LineReader:
         if not known:
             return node
         names = {*known, *held}
-        return self._joined(node, known, all(f.name in names for f in plan_of(cls).sourced))
+        return self._join_values(node, known, all(f.name in names for f in plan_of(cls).sourced))
 
     def _context(self, line: Line, target: type[Node]) -> dict[str, Any]:
         """The values that were known before the LM filled a node."""
         if self._graph is None:
             return {}
-        return _known({f.name: self._resolved(line, target, f) for f in plan_of(target).context})
+        return _known_values(
+            {f.name: self._resolved_value(line, target, f) for f in plan_of(target).context}
+        )
 
-    def _joined(self, draft: Node, values: dict[str, Any], whole: bool) -> Node:
+    def _join_values(self, draft: Node, values: dict[str, Any], whole: bool) -> Node:
         cls = type(draft)
         has_plain = all(field.name in draft.__dict__ for field in plan_of(cls).plain)
         try:
-            return node_codec(cls).joined(draft, values, whole and has_plain)
+            return node_codec(cls).join_values(draft, values, whole and has_plain)
         except Exception as error:
             raise unreadable(cls.__name__, error) from error
 
@@ -494,12 +496,14 @@ class LineReader:
         if count is not NOTHING:
             return self._items(Place(line.path, line.step, cls.__name__, field), count)
         if value is NOTHING:
-            raise damaged(line, "it lacks a value")
+            raise damaged_line_error(line, "it lacks a value")
         if self._graph is None:
             return value
-        return self._loaded(line, cls, field, data.get("parameter", ""), value)
+        return self._load_value(line, cls, field, data.get("parameter", ""), value)
 
-    def _loaded(self, line: Line, cls: type[Node], field: str, parameter: str, data: Any) -> Any:
+    def _load_value(
+        self, line: Line, cls: type[Node], field: str, parameter: str, data: Any
+    ) -> Any:
         return node_codec(cls).load_source(field, parameter, data)
 
     def _items(self, place: Place, count: int | None) -> Any:
@@ -514,7 +518,7 @@ class LineReader:
         values = [done[index] for index in wanted]
         return next((each for each in values if isinstance(each, Unstored)), values)
 
-    def _resolved(self, line: Line, cls: type[Node], field: FieldPlan) -> Any:
+    def _resolved_value(self, line: Line, cls: type[Node], field: FieldPlan) -> Any:
         """The value of a field's source; `NOTHING` if it has none, so that the default is used."""
         step = self.history.step(line.path, line.step)
         source = None if step is None else step.sources.get((field.name, ""))
@@ -543,7 +547,7 @@ class LineReader:
             return True
         return any(call.key in self.history.failed_keys for call in every_call(field.call))
 
-    def _recalled(self, origin: Origin) -> Any:
+    def _recalled_value(self, origin: Origin) -> Any:
         """The value that a recall found. If that was not stored, neither is this."""
         if self._graph is None:
             return None
@@ -622,7 +626,7 @@ class LineReader:
             return source.gate
         place = Place.parse(address)
         if place is None or not place.field or place.parameter:
-            raise damaged(line, f"{address!r} is no gate")
+            raise damaged_line_error(line, f"{address!r} is no gate")
         cls = cast("type[Node] | None", self._offered(place.path, place.node))
         if cls is None:
             return None
@@ -666,7 +670,7 @@ def _outside_class(name: str, base: type[Any] = StoredNode) -> type[Node]:
     return create_model(name, __base__=base)
 
 
-def _known(data: Mapping[str, Any]) -> dict[str, Any]:
+def _known_values(data: Mapping[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in data.items() if v is not NOTHING and not isinstance(v, Unstored)}
 
 

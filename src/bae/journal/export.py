@@ -69,7 +69,7 @@ async def export(
     target = Path(cast(StrPath, to))
     part = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
     try:
-        with opened(part, "xb", target) as file:
+        with open_journal_file(part, "xb", target) as file:
             count = await _write_runs(journal, file, run_ids, status, graph, thread)
             await in_thread_to_the_end(put_in_place, file, target)
     finally:
@@ -97,7 +97,7 @@ async def load(
         named = name if isinstance(name, str) else "the file"
         return await _load_file(journal, file, named, existing, unfinished)
     path = Path(cast(StrPath, source))
-    with opened(path) as file:
+    with open_journal_file(path) as file:
         return await _load_file(journal, file, str(path), existing, unfinished)
 
 
@@ -157,14 +157,14 @@ def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[Sto
         head, run_id = where, header.run_id
         if run_id in seen:
             what = f"the run {run_id} is in the file a second time"
-            raise _damaged(where, what, run_id, code="bae-run-exists")
+            raise _damage_error(where, what, run_id, code="bae-run-exists")
         seen.add(run_id)
         stored = header.stored()
         missing = [hash for hash in header.files if hash not in files]
         if missing:
             what = f"the file {missing[0]:.15}… of the run {run_id} does not come before it"
-            raise _damaged(where, what, run_id)
-        with _located(head):
+            raise _damage_error(where, what, run_id)
+        with _locate_errors(head):
             check_run(stored)
             check = RunCheck(stored)
         read: list[Line] = []
@@ -172,20 +172,20 @@ def read_runs(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[Sto
             where, row = next(rows, (where, b""))
             if not row:
                 what = f"the file ends after {n} of the {header.lines} lines of the run {run_id}"
-                raise _damaged(where, what, run_id)
+                raise _damage_error(where, what, run_id)
             entry = _parse(_Entry, row, where, run_id)
             if entry.n != n:
                 what = f"the record has number {entry.n}, and {n} is next in the run {run_id}"
-                raise _damaged(where, what, run_id)
+                raise _damage_error(where, what, run_id)
             if entry.version > header.version:
                 what = f"the record has version {entry.version}, and its run {header.version}"
-                raise _damaged(where, what, run_id)
+                raise _damage_error(where, what, run_id)
             line = entry.line()
-            with _located(where, run_id):
+            with _locate_errors(where, run_id):
                 check.add(line)
             read.append(line)
         if fault := check.finish():
-            raise _damaged(head, f"the run {run_id} cannot be as it is here: {fault}", run_id)
+            raise _damage_error(head, f"the run {run_id} cannot be as it is here: {fault}", run_id)
         own = {hash: files[hash] for hash in header.files}
         yield with_other(stored, lines=tuple(read), files=own)
 
@@ -203,7 +203,7 @@ class RecordedRuns(Journal):
     @classmethod
     def of(cls, path: StrPath) -> RecordedRuns:
         """Read all runs of a file that `Journal.export` wrote."""
-        with opened(Path(path)) as file:
+        with open_journal_file(Path(path)) as file:
             return cls(_runs_of(file, str(path)), str(path))
 
     @property
@@ -257,12 +257,12 @@ class RecordedRuns(Journal):
 
 def is_sqlite(path: StrPath) -> bool:
     """Whether a file is an SQLite database, by its first bytes."""
-    with opened(Path(path)) as file:
+    with open_journal_file(Path(path)) as file:
         return file.read(16) == b"SQLite format 3\x00"
 
 
 @contextmanager
-def opened(path: Path, mode: str = "rb", name: Path | None = None) -> Generator[Any]:
+def open_journal_file(path: Path, mode: str = "rb", name: Path | None = None) -> Generator[Any]:
     """An open file. An error of the file system is raised as a `JournalError`, about the file
     `name` if it is another."""
     try:
@@ -277,10 +277,10 @@ def opened(path: Path, mode: str = "rb", name: Path | None = None) -> Generator[
             with suppress(OSError):  # a full disk refuses the rest of the buffer again
                 file.close()
     except OSError as error:
-        raise _failed(name or path, "read" if mode == "rb" else "written", error) from error
+        raise _file_error(name or path, "read" if mode == "rb" else "written", error) from error
 
 
-def _failed(name: object, done: str, error: OSError) -> JournalError:
+def _file_error(name: object, done: str, error: OSError) -> JournalError:
     return JournalError(
         f"{name} could not be {done}: {error.strerror or error}",
         code="bae-journal-failed",
@@ -356,9 +356,11 @@ def _read_file(row: bytes, where: str) -> dict[str, bytes]:
     try:
         data = a2b_base64(file.data, strict_mode=True)
     except ValueError as error:
-        raise _damaged(where, "the file has no valid base64", None, error) from error
+        raise _damage_error(where, "the file has no valid base64", None, error) from error
     if file.hash != f"sha256:{sha256(data).hexdigest()}":
-        raise _damaged(where, f"the bytes of the file {file.hash:.15}… have another hash", None)
+        raise _damage_error(
+            where, f"the bytes of the file {file.hash:.15}… have another hash", None
+        )
     return {file.hash: data}
 
 
@@ -391,7 +393,7 @@ def _rows(lines: Iterable[bytes] | Iterable[str], name: str) -> Iterator[tuple[s
             if row.strip():
                 yield f"{name}, line {number}", row
     except OSError as error:
-        raise _failed(f"{name}, line {number + 1}", "read", error) from error
+        raise _file_error(f"{name}, line {number + 1}", "read", error) from error
 
 
 _LONGEST_LINE: Final = 1 << 30
@@ -407,10 +409,10 @@ def _parse(model: type[M], row: bytes, where: str, run_id: str | None = None) ->
         if version is not None and ("bae",) not in wrong and ("kind",) not in wrong:
             has = "no version" if version["type"] == "missing" else f"version {version['input']!r}"
             what = f"it has {has}, and {READS}"
-            raise _damaged(where, what, run_id, error, "bae-journal-version") from error
+            raise _damage_error(where, what, run_id, error, "bae-journal-version") from error
         kind = _KINDS.get(model, "a record")
         what = f"this is not {kind}: {'; '.join(faults(error)[:3])}"
-        raise _damaged(where, what, run_id, error) from error
+        raise _damage_error(where, what, run_id, error) from error
 
 
 _KINDS: Final[dict[type[BaseModel], str]] = {_Header: "the header of a run", _File: "a file"}
@@ -421,7 +423,7 @@ _FIXES: Final = {
 }
 
 
-def _damaged(
+def _damage_error(
     where: str,
     what: str,
     run_id: str | None,
@@ -434,7 +436,7 @@ def _damaged(
 
 
 @contextmanager
-def _located(where: str, run_id: str | None = None) -> Generator[None]:
+def _locate_errors(where: str, run_id: str | None = None) -> Generator[None]:
     """Adds the file and the line to errors inside the block."""
     try:
         yield

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from bae.exceptions import JournalError
 from bae.journal.store import Journal
 from bae.journal.stored_runs import Line, RunInfo
-from bae.tasks import gone
+from bae.tasks import wait_until_ended
 
 T = TypeVar("T")
 
@@ -141,7 +141,7 @@ class Tail(Generic[T]):
             reader, self._reader = self._reader, None
             reader.cancel()
             self.recent, self._is_known = [], False
-            await gone([reader])
+            await wait_until_ended([reader])
 
     async def _follow(self) -> None:
         """Read new items until no more can come."""

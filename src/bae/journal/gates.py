@@ -66,7 +66,7 @@ def find_gate(stored: StoredRun, wanted: str) -> OpenGate:
             "gate of a tool call by the id of the call, too, as c3",
         )
     if not fitting:
-        raise _answered(known[0], stored)
+        raise _answered_error(known[0], stored)
     gate = fitting[0]
     if gate.deadline is not None and gate.deadline <= time():
         raise GateError(
@@ -120,7 +120,7 @@ async def answer_gate(
             "a journal with secrets=True",
         )
     if not await store_answer(journal, run_id, gate.address, text, by, files):
-        raise _answered(gate, await journal.read(run_id))
+        raise _answered_error(gate, await journal.read(run_id))
     if go_on:
         try:
             return await resume(graph, run_id, options, journal, given)
@@ -180,7 +180,7 @@ def describe_status(info: RunInfo) -> str:
     }.get(info.status, f"it is {info.status}")
 
 
-def _answered(gate: OpenGate, stored: StoredRun) -> GateError:
+def _answered_error(gate: OpenGate, stored: StoredRun) -> GateError:
     run_id, who = stored.info.run_id, stored.answered_by.get(gate.address)
     by = f" by {who}" if who else ""
     return GateError(

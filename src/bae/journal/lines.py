@@ -14,7 +14,7 @@ from pydantic_core import from_json, to_json
 
 from bae import records
 from bae.exceptions import BaeError, JournalError, describe, faults
-from bae.journal.codec import Unkeepable, ValueCodec, quoted
+from bae.journal.codec import Unkeepable, ValueCodec, json_text
 from bae.journal.node_codec import EndCodec, node_codec
 from bae.journal.shape import Json
 from bae.journal.stored_runs import Line
@@ -185,7 +185,7 @@ class Encoder:
             try:
                 text = to_json(data, inf_nan_mode="constants").decode()
             except ValueError:  # half of a surrogate pair
-                text = quoted(data)
+                text = json_text(data)
             if len(text) > LONGEST_INT:
                 from_json(text, cache_strings="none")
         except ValueError as error:
@@ -292,8 +292,8 @@ class Encoder:
                 value = codec.fields[made].dump(record.node.__dict__[made])
             except Unkeepable:
                 continue
-            stored.append(f"{quoted(made)}:{value}")
-        cls = quoted(type(record.node).__name__)
+            stored.append(f"{json_text(made)}:{value}")
+        cls = json_text(type(record.node).__name__)
         return f'"node":{{"type":{cls},"fields":{{{",".join(stored)}}}}},"made":true'
 
     @_writes(_OUTCOME, "outcome")
@@ -467,10 +467,10 @@ def parse_line(line: Line) -> Json:
     try:
         return vars(_form(line.kind).model_validate_json(line.data, strict=True))
     except ValidationError as error:
-        raise damaged(line, "; ".join(faults(error)), error) from error
+        raise damaged_line_error(line, "; ".join(faults(error)), error) from error
 
 
-def damaged(line: Line, what: str, cause: BaseException | None = None) -> JournalError:
+def damaged_line_error(line: Line, what: str, cause: BaseException | None = None) -> JournalError:
     """The error of a line that cannot be read."""
     return JournalError(
         f"line {line.n}, a {line.kind}, is damaged: {what}",

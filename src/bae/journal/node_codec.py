@@ -14,17 +14,17 @@ from pydantic_core import from_json, to_json
 from bae.approvals import dump_answer, load_answer
 from bae.calls import MISSING, CallPlan, asked_at, name_of
 from bae.core_schemas import field_schema, field_schemas, model_config_of, returned_schema
-from bae.draft import complete, from_answer, hold, validated
+from bae.draft import complete, from_answer, hold, validate_values
 from bae.exceptions import JournalError, describe, faults
 from bae.file_proof import holds_file
-from bae.files import File, collected
+from bae.files import File, collect_files
 from bae.journal.codec import (
     ANYTHING,
     SURELY_READ,
     Keeping,
     Unkeepable,
     ValueCodec,
-    quoted,
+    json_text,
     same,
     value_codec,
 )
@@ -70,7 +70,7 @@ class NodeCodec:
         types = [codec.plain for codec in self.fields.values() if codec.verdict == "keep"]
         is_scalar = len(self.plan.plain) == len(self.fields) == len(types) and None not in types
         self.secret = frozenset(secret_fields(cls))
-        self._head = f'{{"type":{quoted(cls.__name__)},"fields":{{'
+        self._head = f'{{"type":{json_text(cls.__name__)},"fields":{{'
         self._scalars = tuple(types) if is_scalar and not self.secret else None
         """The types of the fields, if all are filled or given, and are texts and numbers."""
         self._calls: dict[tuple[str, str], ValueCodec | EndCodec] = {}
@@ -141,11 +141,11 @@ class NodeCodec:
             if is_bare:
                 bare.append(name)
         for each in (node.__pydantic_extra__ or {}).items():
-            parts.append(self._undeclared(*each))
+            parts.append(self._dump_undeclared(*each))
         text = f"{self._head}{','.join(parts)}}}"
         for key, names in (("withheld", withheld), ("unset", unset), ("bare", bare)):
             if names:
-                text += f',"{key}":{quoted(names)}'
+                text += f',"{key}":{json_text(names)}'
         return f"{text}}}"
 
     def _dump_scalars(self, node: Node) -> str:
@@ -165,7 +165,7 @@ class NodeCodec:
             return ""
         return f"{self._head}{fields[1:].decode()}}}"
 
-    def _undeclared(self, name: str, value: Any) -> str:
+    def _dump_undeclared(self, name: str, value: Any) -> str:
         try:
             return f"{ANYTHING.dump(name)}:{ANYTHING.dump(value)}"
         except Unkeepable as error:
@@ -182,7 +182,7 @@ class NodeCodec:
         names = {name: f"{cls.__name__}.{name}" for name in stored.get("withheld", ())}
         again = {name: given[place] for name, place in names.items() if place in given}
         try:
-            again = validated(cls, again) if again else again
+            again = validate_values(cls, again) if again else again
             return self._load_unchanged(stored, again)
         except Exception as error:
             refused = error
@@ -228,13 +228,13 @@ class NodeCodec:
             raise ValueError(f"it has {', '.join(others)}, which the class does not take")
         return others if rule == "allow" else None
 
-    def joined(self, draft: Node, values: Mapping[str, Any], whole: bool) -> Node:
+    def join_values(self, draft: Node, values: Mapping[str, Any], whole: bool) -> Node:
         """A copy of a draft with values of its sources added, completed or left a draft."""
         node = copy(draft)
         if whole:
             complete(node, values)
         elif values:
-            held = {**draft.__dict__, **validated(self.cls, values)}
+            held = {**draft.__dict__, **validate_values(self.cls, values)}
             in_order = {name: held[name] for name in self.fields if name in held}
             given = draft.__pydantic_fields_set__ | values.keys()
             hold(node, in_order, draft.__pydantic_extra__, given)
@@ -286,8 +286,8 @@ class NodeCodec:
         `JournalError` if JSON can hold none of these. Files are stored beside it, so an answer with
         files is stored as the field has it."""
         if holds_file(self.cls, name):
-            made = validated(self.cls, {name: value})[name]
-            if same(validated(self.cls, {name: made})[name], made):
+            made = validate_values(self.cls, {name: value})[name]
+            if same(validate_values(self.cls, {name: made})[name], made):
                 value = made
             else:
                 to_json(made, fallback=repr)  # a collector of files finds those in it
@@ -297,7 +297,7 @@ class NodeCodec:
             except Unkeepable:
                 continue
         try:
-            return self.fields[name].dump(validated(self.cls, {name: value})[name])
+            return self.fields[name].dump(validate_values(self.cls, {name: value})[name])
         except Unkeepable as error:
             raise self.unfit(name, str(error)) from error
 
@@ -330,7 +330,7 @@ class NodeCodec:
         would change twice is left as it was given."""
         try:
             value = self.fields[name].load(data)
-            return value if same(validated(self.cls, {name: value})[name], value) else data
+            return value if same(validate_values(self.cls, {name: value})[name], value) else data
         except Exception:  # the node itself reports the errors of its validators
             return data
 
@@ -457,7 +457,7 @@ def is_node(value: Any) -> TypeGuard[Json]:
 
 def dump_gate_answer(gate: OpenGate, value: Any) -> tuple[str, dict[str, bytes]]:
     """The answer to a gate as JSON, and the files in it by hash."""
-    with collected() as files:
+    with collect_files() as files:
         if gate.parameter:
             text = dump_answer(gate, value)
         else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bae.arguments import Arguments
 from bae.calls import asked_at, is_by_value, recalled_behind, siblings_of
-from bae.draft import validated
+from bae.draft import validate_values
 from bae.history import History
 from bae.journal.node_codec import call_codec, node_codec, read_gate_answer, unreadable
 from bae.journal.outside import call_name
@@ -221,7 +221,7 @@ class RecordedPast(Past):
             self._history.source(place) if shared is None else self._history.shared.get(shared[0])
         )
         if source is not None and is_done(source):
-            return validated(node_type, {name: source.value})[name]
+            return validate_values(node_type, {name: source.value})[name]
         info = plan_of(node_type).fields[name].info
         if source is not None or info.is_required():
             return LIVE
@@ -369,7 +369,7 @@ class ResumedPast(RecordedPast):
         recorded node lacks a field that its class requires now."""
         known = node.__dict__.keys() | values.keys()
         if any(f.required and f.name not in known for f in plan_of(type(node)).sourced):
-            return node_codec(type(node)).joined(node, values, False)
+            return node_codec(type(node)).join_values(node, values, False)
         return super().complete_node(run, node, values)
 
     def _did_without(self, place: Place, node_type: type[Node], field: FieldPlan) -> bool:

@@ -178,7 +178,7 @@ class Provenance:
         return self.usage.cost
 
     def __str__(self) -> str:
-        return "\n".join([_titled(self.place, self), *_lines(self, "  ", _DEEPEST)])
+        return "\n".join([_title(self.place, self), *_lines(self, "  ", _DEEPEST)])
 
 
 def call_text(name: str, arguments: Mapping[str, Any]) -> str:
@@ -212,21 +212,21 @@ _WIDTH: Final = 72
 
 
 def _lines(of: Provenance, indent: str, deeper: int) -> Iterator[str]:
-    yield indent + ", ".join([_made(of), *_facts(of)])
+    yield indent + ", ".join([_describe_making(of), *_facts(of)])
     if of.error:
         yield f"{indent}  failed: {of.error}"
     if of.note:
         yield f"{indent}  {of.note}"
     if len(of.attempts) > 1 or any(each.errors for each in of.attempts):
         for each in of.attempts:
-            errors = f": {_cut('; '.join(each.errors))}" if each.errors else ""
+            errors = f": {_cut_text('; '.join(each.errors))}" if each.errors else ""
             yield f"{indent}  answer {each.number} was {each.verdict}{errors}"
     for each in of.rounds if of.is_calls else ():
         for call in each.calls:
             by = f", {call.person} by a person" if call.person else ""
-            yield f"{indent}  round {each.number}{by}: {_cut(str(call))}"
+            yield f"{indent}  round {each.number}{by}: {_cut_text(str(call))}"
         for text in each.told:
-            yield f"{indent}  round {each.number} was answered: {_cut(text)}"
+            yield f"{indent}  round {each.number} was answered: {_cut_text(text)}"
     if of.inside:
         yield f"{indent}  look inside with {of.inside}/…"
     if deeper == 0:
@@ -235,16 +235,16 @@ def _lines(of: Provenance, indent: str, deeper: int) -> Iterator[str]:
     if of.origin is not None and is_found:
         yield from _lines(of.origin, f"{indent}  ", deeper - 1)
     for name, each in of.inputs.items():
-        yield _titled(f"{indent}  {name}", each)
+        yield _title(f"{indent}  {name}", each)
         yield from _lines(each, f"{indent}    ", deeper - 1)
     for index, item in enumerate(of.items[:_ITEMS]):
         name = f"{indent}  [{index}]"
-        yield f"{name} is not done" if item is None else _titled(name, item)
+        yield f"{name} is not done" if item is None else _title(name, item)
     if len(of.items) > _ITEMS:
         yield f"{indent}  … and {len(of.items) - _ITEMS} more"
 
 
-def _made(of: Provenance) -> str:
+def _describe_making(of: Provenance) -> str:
     match of.source:
         case "caller":
             return f"given by {of.by or 'the caller'}"
@@ -278,11 +278,11 @@ def _facts(of: Provenance) -> Iterator[str]:
         yield when(of.at)
 
 
-def _titled(name: str, of: Provenance) -> str:
+def _title(name: str, of: Provenance) -> str:
     """A name with the value, if there is one."""
     match of.kept:
         case "value":
-            return f"{name} = {_cut(_json(of.value))}"
+            return f"{name} = {_cut_text(_json(of.value))}"
         case "live":
             return f"{name} = (a live value, which no journal holds)"
         case "withheld":
@@ -295,6 +295,6 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _cut(text: str) -> str:
+def _cut_text(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= _WIDTH else f"{flat[: _WIDTH - 1]}…"

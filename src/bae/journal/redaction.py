@@ -87,7 +87,7 @@ async def redact(journal: Journal, run_id: str, places: Sequence[str]) -> Redact
                 claims.append((await journal.claim(info.run_id), info))
         runs = [await journal.read(info.run_id) for info in family]
         lines = sum(len(run.lines) for run in runs)
-        report, redacted = await off_loop(lines, _redacted, runs, places)
+        report, redacted = await off_loop(lines, _redact_runs, runs, places)
         # A claim has changed the entry: restore the entry that the run had before.
         changed = [
             with_other(run, info=_redacted_info(info))
@@ -126,18 +126,18 @@ def _redacted_info(info: RunInfo) -> RunInfo:
     return with_other(info, error=error, waiting=waiting, owner=None, lease_until=None)
 
 
-def _redacted(
+def _redact_runs(
     runs: Sequence[StoredRun], places: Sequence[str]
 ) -> tuple[Redaction, list[StoredRun]]:
     opened = [_OpenRun(run) for run in runs]
-    wanted = _wanted(opened, places)
+    wanted = _wanted_fields(opened, places)
     counts: dict[Line, tuple[int, int]] = {}  # a line that runs share counts once
     changed: list[StoredRun] = []
     for stored, run in zip(runs, opened, strict=True):
         lines: list[Line] = []
         shared, held = run.shared_calls(wanted), wanted | run.holders(wanted)
         for line, data in run.lines:
-            new, counts[line] = run.redacted(line, data, wanted, shared, held)
+            new, counts[line] = run.redact_line(line, data, wanted, shared, held)
             lines.append(new)
         # Messages of people to the LM may repeat any value.
         kept = {g: text for g, text in run.answers.items() if not _is_said(g, text)}
@@ -153,7 +153,7 @@ def _redacted(
     return Redaction(tuple(run.run_id for run in opened), names, values, texts), changed
 
 
-def _wanted(runs: Sequence[_OpenRun], places: Sequence[str]) -> set[_Field]:
+def _wanted_fields(runs: Sequence[_OpenRun], places: Sequence[str]) -> set[_Field]:
     """The fields that places name, and the fields whose values bae copied to or from them."""
     fields: defaultdict[str, set[str]] = defaultdict(set)
     for run in runs:
@@ -255,7 +255,7 @@ class _OpenRun:
                 return fields
             fields |= more
 
-    def redacted(
+    def redact_line(
         self, line: Line, data: Json, wanted: set[_Field], shared: set[int], held: set[_Field]
     ) -> tuple[Line, tuple[int, int]]:
         """The rest of a line, and how many values and texts were removed. `held` are the wanted

@@ -248,7 +248,7 @@ class ReplayedPast(RecordedPast):
             name: str = was["name"]
             if now.get(name) != was and (name in now or not field.finds_tools):
                 message = f"{plan.name}.{field.name}: the tool {name} is not what the LM was told"
-                raise _differs(message, _indented(was), _indented(now.get(name)))
+                raise _differs(message, _indent(was), _indent(now.get(name)))
         known = {each["name"] for each in loop.tools}
         new = ", ".join(name for name in now if name not in known)
         if new:
@@ -399,9 +399,9 @@ class ReplayedPast(RecordedPast):
                 message = f"{place}: {name} is not as it was"
             if run.step:
                 message += f", after {type(run.trace[run.step - 1]).__name__}"
-        return _differs(message, self._shown(was), self._shown(now))
+        return _differs(message, self._describe_node(was), self._describe_node(now))
 
-    def _shown(self, node: Node | type[Node] | None) -> str:
+    def _describe_node(self, node: Node | type[Node] | None) -> str:
         if node is None:
             return "(end)"
         if isinstance(node, type):
@@ -577,7 +577,7 @@ def _differs(message: str, was: str, now: str) -> ReplayError:
     )
 
 
-def _indented(value: Any) -> str:
+def _indent(value: Any) -> str:
     return "(none)" if value is None else json.dumps(value, indent=2, ensure_ascii=False)
 
 

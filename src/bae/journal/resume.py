@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from bae.draft import hold
 from bae.exceptions import BaeError, JournalError, add_note, describe, faults
-from bae.files import File, collected, visible
+from bae.files import File, collect_files, visible
 from bae.journal.cancellation import count_requests
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import decode_run, off_loop
@@ -262,7 +262,7 @@ async def fork_line(
     with visible(stored.files):  # a changed field may name a file of the run
         node = _changed_node(cast("Node", past.run.steps[at].node), changed, run_id)
     forked = RunForked(time(), "", at, run_id, node, tuple(changed))
-    with collected() as collected_files:
+    with collect_files() as collected_files:
         data = encoder_for(graph, journal).encode(forked)
     line = Line(upto, "RunForked", forked.at, "", at, data)
     files = {each.hash: each.data for each in collected_files.values() if isinstance(each, File)}
@@ -384,7 +384,7 @@ def _changed_node(node: Node, changed: Mapping[str, Any], run_id: str) -> Node:
     hold(stays, held, node.__pydantic_extra__, node.__pydantic_fields_set__.difference(changed))
     whole = cls.__pydantic_fields__.keys() <= held.keys() | changed.keys()
     try:
-        return node_codec(cls).joined(stays, changed, whole)
+        return node_codec(cls).join_values(stays, changed, whole)
     except ValidationError as error:
         raise JournalError(
             f"{cls.__name__} refuses the changed fields: {'; '.join(faults(error))}",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakKeyDictionary
 
 from bae.exceptions import JournalError
-from bae.files import Attached, File, collected, in_use, visible
+from bae.files import Attached, File, collect_files, in_use, visible
 from bae.journal.cancellation import CancelWatch
 from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder, line_of
@@ -127,7 +127,7 @@ class JournalWriter(Writer):
             prove_storable(graph)
         self._graph, (self._encoder, shape) = graph, form_of(graph, self._journal)
         self.log.append(started)
-        with collected() as collected_files:
+        with collect_files() as collected_files:
             data, now = self._encoder.encode(started), started.at
         files = _bytes_of(collected_files.values())
         if files and not keeps_files(self._journal):
@@ -209,9 +209,9 @@ class JournalWriter(Writer):
         if not follows:
             encoder = self._encoder
             if is_returned:
-                data = self._encoded(encoder.step, node)
+                data = self._encode(encoder.step, node)
             else:
-                data = self._encoded(encoder.encode, started)
+                data = self._encode(encoder.encode, started)
             # After the last node nothing happens before the end is stored.
             if plan.written or plan.successors:
                 return self.store_unlogged(started, data=data)
@@ -234,7 +234,7 @@ class JournalWriter(Writer):
             self._encoder = self._encoder.hiding(record.node_type)
         if claim is None or not record.stored:
             return
-        data = self._encoded(self._encoder.encode, record)
+        data = self._encode(self._encoder.encode, record)
         with self._order:
             if self._claim is claim and self._broken is None:
                 line = line_of(self._n, record, data)
@@ -352,7 +352,7 @@ class JournalWriter(Writer):
         ]
         error = self._encoder.error_line(ended.error) if ended.error is not None else ""
         summary = self._summary(run)
-        data = self._encoded(self._encoder.encode, ended)
+        data = self._encode(self._encoder.encode, ended)
         claim, self._claim = self._claim, None
         # After lines that could not be stored there would be a gap.
         with self._order:
@@ -380,11 +380,11 @@ class JournalWriter(Writer):
                 self._journal.put_files(claim, new)
                 self._files.update(new)
 
-    def _encoded(self, encode: Callable[[Any], str], written: Any) -> str:
+    def _encode(self, encode: Callable[[Any], str], written: Any) -> str:
         """The stored form of a record or a node. Its files are stored beside it."""
         if not in_use():
             return encode(written)
-        with collected() as files:
+        with collect_files() as files:
             data = encode(written)
         if files:
             self.keep_files(files.values())
@@ -394,7 +394,7 @@ class JournalWriter(Writer):
         encode = self._encoder.encode
         if not in_use():
             return [*map(encode, records)]
-        return [self._encoded(encode, record) for record in records]
+        return [self._encode(encode, record) for record in records]
 
     def _summary(self, run: Run) -> RunSummary:
         """The summary of the run in lists."""

@@ -276,7 +276,7 @@ class _Drawing:
         drawn: Json = {"name": graph.name, "start": graph.start.__name__, "classes": classes}
         if graph.system is not None:
             drawn["system"] = graph.system
-        if shown := _shown(graph.context, graph.context_limit):
+        if shown := _describe_context(graph.context, graph.context_limit):
             drawn["context"] = shown
         self.graphs.append(drawn)
         for plan in graph.plans.values():
@@ -296,7 +296,7 @@ class _Drawing:
             drawn["instruction"] = plan.instruction
         if plan.description:
             drawn["description"] = plan.description
-        if shown := _shown(plan.shows, plan.shows_limit):
+        if shown := _describe_context(plan.shows, plan.shows_limit):
             drawn["context"] = shown
         rules = sorted(plan.node.__pydantic_decorators__.model_validators)
         if plan.node.model_config.get("extra") == "forbid":
@@ -310,7 +310,7 @@ class _Drawing:
         if each.call is not None:
             drawn["call"] = self._call(each.call)
         if each.bound:
-            drawn["bound"] = _bound(each)
+            drawn["bound"] = _bindings_of(each)
         return drawn | self._schema(lambda: schema)
 
     def _call(self, call: CallPlan) -> int:
@@ -325,7 +325,7 @@ class _Drawing:
             if not below.marker.cache:
                 inputs[name]["cache"] = False
             if below.bound:
-                inputs[name]["bound"] = _bound(below)
+                inputs[name]["bound"] = _bindings_of(below)
         for name, recall in call.recalls:
             inputs[name] = _recall(recall)
         if call.by_value:
@@ -349,7 +349,7 @@ class _Drawing:
             return {}
 
 
-def _bound(asked: FieldPlan | Input) -> Json:
+def _bindings_of(asked: FieldPlan | Input) -> Json:
     """The bindings of a marker."""
     fields: Json = {name: {"field": field} for name, field in siblings_of(asked)}
     own = dict(() if asked.call is None else asked.call.recalls)
@@ -361,7 +361,7 @@ def _recall(recall: RecallField) -> Json:
     return {"recall": "" if node_type is None else node_type.__name__}
 
 
-def _shown(context: Shown | None, limit: int | None) -> str:
+def _describe_context(context: Shown | None, limit: int | None) -> str:
     """The setting `context`, in words; empty if there is none."""
     named = context if isinstance(context, tuple) else () if context is None else (context,)
     inputs_text = ", ".join(each if isinstance(each, str) else each.__name__ for each in named)

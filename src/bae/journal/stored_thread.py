@@ -155,7 +155,7 @@ class StoredThread:
         chosen = turns if upto is None else turns[: turns.index(upto) + 1]
         ids = {run_id: urandom(12).hex() for run_id in chosen}
         for run_id in chosen:
-            await self._journal.put(_copied(await self._journal.read(run_id), ids, new_id))
+            await self._journal.put(_copy_run(await self._journal.read(run_id), ids, new_id))
         return len(chosen)
 
     async def _read(self, info: RunInfo) -> tuple[Turn, str, int]:
@@ -166,7 +166,7 @@ class StoredThread:
         return await off_loop(len(stored.lines), read_turn, stored, self._graph, secrets)
 
 
-def _copied(stored: StoredRun, ids: Mapping[str, str], thread: str) -> StoredRun:
+def _copy_run(stored: StoredRun, ids: Mapping[str, str], thread: str) -> StoredRun:
     """A run as part of another thread, with new ids for the runs that its lines name."""
     info = replace(stored.info, run_id=ids[stored.info.run_id], thread=thread)
     info = replace(info, owner=None, lease_until=None)

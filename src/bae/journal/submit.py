@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bae.exceptions import BaeError, JournalError, RunCancelled, RunFailed, describe
 from bae.failures import other_start
-from bae.files import File, collected
+from bae.files import File, collect_files
 from bae.journal.keepable import prove_storable
 from bae.journal.lines import line_of
 from bae.journal.node_codec import node_codec
@@ -101,7 +101,7 @@ def queued_run(
     _refuse_secrets(start, journal, run_id)
     encoder, shape = form_of(graph, journal)
     now = time()
-    with collected() as collected_files:
+    with collect_files() as collected_files:
         started = RunStarted(now, "", 0, run_id, graph.name, start, max_iters)
         line = line_of(0, started, encoder.encode(started))
     files = {each.hash: each.data for each in collected_files.values() if isinstance(each, File)}

@@ -93,33 +93,39 @@ class Search:
         if step is None:
             return self._absent(place)
         if not place.field:
-            return self._whole(place, step)
+            return self._whole_node(place, step)
         source = self._history.source(place._replace(item=None))
         if place.item is not None:
             return self._absent(place) if source is None else self._item(place, source)
         fork, field = step.forked, "" if place.parameter else place.field
         if fork is not None and field in fork.changed:
-            value = _held(fork, field) or {"kept": "missing"}
-            return self._made(place, "fork", fork.at, by=fork.parent, **value)
+            value = _field_value(fork, field) or {"kept": "missing"}
+            return self._provenance_of(place, "fork", fork.at, by=fork.parent, **value)
         if source is not None and source.origin is not None:
-            return self._recalled(place, source)
+            return self._recalled_value(place, source)
         if source is not None and source.turns is not None:
             return self._turns(place, source.turns)
         if source is not None and source.state == "done":
-            return self._sourced(place, source)
+            return self._sourced_value(place, source)
         for record in (step.given, step.filled):
-            if record is not None and (value := _held(record, field)) is not None:
+            if record is not None and (value := _field_value(record, field)) is not None:
                 return self._from_record(place, step, record, value)
-        provenance = self._shared(place) or self._answered(place) or self._failed(place, step)
+        provenance = (
+            self._shared_call(place)
+            or self._answered_gate(place)
+            or self._failed_source(place, step)
+        )
         if provenance is None and step.whole and field:
-            provenance = self._unrecorded(place, step)
-        return provenance or self._unfinished(place, source)
+            provenance = self._unrecorded_field(place, step)
+        return provenance or self._unfinished_field(place, source)
 
-    def _whole(self, place: Place, step: Step) -> Provenance:
+    def _whole_node(self, place: Place, step: Step) -> Provenance:
         """The origin of a whole node."""
         fork, record = step.forked, step.filled or step.given
         if fork is not None:
-            return self._made(place, "fork", fork.at, by=fork.parent, value=_node(fork).fields)
+            return self._provenance_of(
+                place, "fork", fork.at, by=fork.parent, value=_node(fork).fields
+            )
         if record is None:
             return self._absent(place)
         made = self._from_record(place, step, record, {"value": _node(record).fields})
@@ -135,22 +141,28 @@ class Search:
         """A value in a node: from the LM, the caller, the previous node's body, or a default."""
         at, before = record.at, step.before
         if place.field in _node(record).unset:
-            return self._made(place, "default", at, **value)
+            return self._provenance_of(place, "default", at, **value)
         if isinstance(record, FillEnded):
             loop = step.fill_loop
             calls = () if loop is None else loop.calls.values()
-            used = _used([step.filled_by], [call.graph for call in calls if call.graph is not None])
+            used = _usage_data(
+                [step.filled_by], [call.graph for call in calls if call.graph is not None]
+            )
             by = ", ".join(used["models"])
-            made = self._made(place, "lm", at, by=by, seconds=record.seconds, **used, **value)
-            return self._called(replace(made, source=self._kind(place)), place, loop)
+            made = self._provenance_of(
+                place, "lm", at, by=by, seconds=record.seconds, **used, **value
+            )
+            return self._with_calls(replace(made, source=self._kind(place)), place, loop)
         if place.step == 0:
-            return self._made(place, "caller", at, by=place.path, **value)
+            return self._provenance_of(place, "caller", at, by=place.path, **value)
         by = f"{before.name}.__call__" if before is not None and before.name else "a body"
-        used = _used([] if before is None else before.asked)
-        made = self._made(place, "body", at, by=by, **used, **value)
-        return self._called(made, place, None if before is None else _loop_of_body(before, record))
+        used = _usage_data([] if before is None else before.asked)
+        made = self._provenance_of(place, "body", at, by=by, **used, **value)
+        return self._with_calls(
+            made, place, None if before is None else _loop_of_body(before, record)
+        )
 
-    def _called(self, made: Provenance, place: Place, loop: ToolLoop | None) -> Provenance:
+    def _with_calls(self, made: Provenance, place: Place, loop: ToolLoop | None) -> Provenance:
         """The provenance with the conversation in which the LM called tools."""
         if loop is None:
             return made
@@ -173,13 +185,15 @@ class Search:
         is_calls = field is not None and kind_named(field["kind"]).fills == "calls"
         return field["kind"] if field is not None and is_calls else "lm"
 
-    def _recalled(self, place: Place, source: Source) -> Provenance:
+    def _recalled_value(self, place: Place, source: Source) -> Provenance:
         """A recalled value. The lines about the original may be gone; the recall is still known."""
         path, number, field = source.origin or ("", ANY_STEP, "")
         step = self._history.step(path, number)
         where = Place(path, number, "?" if step is None else step.name or "?", field)
         origin = self.at(where)
-        made = self._made(place, source.kind, source.started, by=str(where), kept=origin.kept)
+        made = self._provenance_of(
+            place, source.kind, source.started, by=str(where), kept=origin.kept
+        )
         return replace(made, value=origin.value, origin=origin if _is_known(origin) else None)
 
     def _turns(self, place: Place, shown: TurnsShown) -> Provenance:
@@ -189,13 +203,15 @@ class Search:
         if count:
             by += f", {shown.first}" if count == 1 else f", {shown.first} to {shown.last}"
         note = f"{shown.omitted} older left out" if shown.omitted else ""
-        return self._made(place, "thread", shown.at, by=by, kept="turns", note=note)
+        return self._provenance_of(place, "thread", shown.at, by=by, kept="turns", note=note)
 
-    def _sourced(self, place: Place, source: Source) -> Provenance:
-        at, value = source.ended or source.started, _kept(source.value)
+    def _sourced_value(self, place: Place, source: Source) -> Provenance:
+        at, value = source.ended or source.started, _source_value(source.value)
         deadline = None if source.gate is None else source.gate.deadline
         if deadline is not None and at >= deadline and str(place) not in self._answers:
-            made = self._made(place, "default", at, by=source.by, seconds=source.took, **value)
+            made = self._provenance_of(
+                place, "default", at, by=source.by, seconds=source.took, **value
+            )
             return replace(made, note=f"nobody answered {source.by!r} in time")
         if source.items:
             value = self._items(place, source)
@@ -212,8 +228,8 @@ class Search:
         if source.called_at and (first := Place.parse(source.called_at)) is not None:
             made = self._called_before(place, first, "once for equal arguments")
             return replace(made, inputs=self._inputs(place))
-        made = self._made(place, source.kind, at, by=source.by, seconds=took, **value)
-        return replace(made, inputs=self._inputs(place), **_used(source.asked, source.graphs))
+        made = self._provenance_of(place, source.kind, at, by=source.by, seconds=took, **value)
+        return replace(made, inputs=self._inputs(place), **_usage_data(source.asked, source.graphs))
 
     def _called_outside(self, place: Place) -> CallEnded | None:
         """The call of a shared dependency that was made for a class outside the graph."""
@@ -235,10 +251,10 @@ class Search:
         if item is None or item.state != "done":
             return self._absent(place)
         at, by = item.ended or 0.0, source.by or self._by(place._replace(item=None))
-        made = self._made(place, source.kind, at, by=by, **_kept(item.value))
+        made = self._provenance_of(place, source.kind, at, by=by, **_source_value(item.value))
         if item.graph is None or not item.graph.steps:
             return made
-        used = _used([], [item.graph])
+        used = _usage_data([], [item.graph])
         return replace(made, inside=str(place), seconds=at - item.started, **used)
 
     def _inputs(self, place: Place) -> dict[str, Provenance]:
@@ -250,7 +266,7 @@ class Search:
         inputs = {name: self.at(each) for name, each in places.items()}
         return {name: each for name, each in inputs.items() if _is_known(each)}
 
-    def _shared(self, place: Place) -> Provenance | None:
+    def _shared_call(self, place: Place) -> Provenance | None:
         """A dependency that was called before, for another field."""
         source = self._history.shared.get(self._history.shared_key(place))
         return source and self._called_before(place, source.place, "once for the run")
@@ -261,16 +277,18 @@ class Search:
         here = replace(made, place=str(place), path=path, step=step, node=node, field=field)
         return replace(here, origin=made, note=f"called {how}, first for {made.place}")
 
-    def _answered(self, place: Place) -> Provenance | None:
+    def _answered_gate(self, place: Place) -> Provenance | None:
         """A gate that was answered, in a run that has not been resumed yet."""
         source = self._history.gates.get(str(place))
         answer = self._answers.get(str(place))
         if source is None or answer is None:
             return None
         at, note = source.ended or source.started, "the run has not been resumed since"
-        return self._made(place, source.kind, at, by=source.by, value=json.loads(answer), note=note)
+        return self._provenance_of(
+            place, source.kind, at, by=source.by, value=json.loads(answer), note=note
+        )
 
-    def _failed(self, place: Place, step: Step) -> Provenance | None:
+    def _failed_source(self, place: Place, step: Step) -> Provenance | None:
         """A source that failed, or that waited for a source which did: the default is used, or the
         run failed with it."""
         failed = [
@@ -286,29 +304,31 @@ class Search:
         field = self._shape.field_at(place)
         kind = source.kind if field is None or place.parameter else field["kind"]
         by = "" if source.place == place else f"{source.by} raised "
-        made = self._made(place, "default" if step.whole else kind, source.ended or source.started)
+        made = self._provenance_of(
+            place, "default" if step.whole else kind, source.ended or source.started
+        )
         made = replace(made, by=source.by, kept="missing", state="failed", seconds=source.took)
         return replace(made, error=f"{by}{error_text(source.error)}")
 
-    def _unrecorded(self, place: Place, step: Step) -> Provenance:
+    def _unrecorded_field(self, place: Place, step: Step) -> Provenance:
         """A field of a complete node without a line of its own. A fork has its value, which came
         from a line that the two runs do not share, such as that of a complete node of a body."""
         field, fork = self._shape.field_at(place), step.forked
         has_source = field is not None and kind_named(field["kind"]).fills == "source"
-        value = None if fork is None else _held(fork, place.field)
+        value = None if fork is None else _field_value(fork, place.field)
         if fork is not None and value is not None:
             value["note"] = f"in the run {fork.parent}, which this was forked from"
             if not has_source:
                 return self._from_record(place, step, fork, value)
         elif field is None or not field["required"]:
             note = "no line says more about it" if field is None else ""
-            return self._made(place, "default", step.whole_at, kept="missing", note=note)
+            return self._provenance_of(place, "default", step.whole_at, kept="missing", note=note)
         else:
             value = {"kept": "live", "note": "nothing more is recorded of it"}
         kind = field["kind"] if field is not None and has_source else "body"
-        return self._made(place, kind, step.whole_at, by=self._by(place), **value)
+        return self._provenance_of(place, kind, step.whole_at, by=self._by(place), **value)
 
-    def _unfinished(self, place: Place, source: Source | None) -> Provenance:
+    def _unfinished_field(self, place: Place, source: Source | None) -> Provenance:
         made, step = self._absent(place), self._history.step(place.path, place.step)
         loop = None if step is None or step.whole else step.fill_loop
         if loop is not None and place.field == loop.field_name and not place.parameter:
@@ -321,9 +341,11 @@ class Search:
         return replace(made, source=source.kind, by=source.by, state=state)
 
     def _absent(self, place: Place) -> Provenance:
-        return self._made(place, "default", 0.0, kept="missing", state="absent")
+        return self._provenance_of(place, "default", 0.0, kept="missing", state="absent")
 
-    def _made(self, place: Place, source: ValueSource, at: float, **more: Any) -> Provenance:
+    def _provenance_of(
+        self, place: Place, source: ValueSource, at: float, **more: Any
+    ) -> Provenance:
         return Provenance(self._run_id, str(place), *place[:4], source, at=at, **more)
 
     def _by(self, place: Place) -> str:
@@ -491,7 +513,7 @@ def _made_call(call: ToolRun) -> MadeCall:
     return MadeCall(call.id, call.name, call.arguments, state, *about)
 
 
-def _used(
+def _usage_data(
     questions: Sequence[LMQuestion | None], graphs: Iterable[GraphRun] = ()
 ) -> dict[str, Any]:
     """The usage of LM calls, including calls in graphs inside. The answers are only those of the
@@ -520,7 +542,7 @@ def _node(record: NodeRecord) -> StoredNode:
     return cast(StoredNode, record.node)
 
 
-def _held(record: NodeRecord, name: str) -> dict[str, Any] | None:
+def _field_value(record: NodeRecord, name: str) -> dict[str, Any] | None:
     """The value of a field in the node of a record; None if the node has none."""
     node = _node(record)
     if name in node.fields:
@@ -528,7 +550,7 @@ def _held(record: NodeRecord, name: str) -> dict[str, Any] | None:
     return {"kept": "withheld"} if name in node.withheld else None
 
 
-def _kept(value: Any) -> dict[str, Any]:
+def _source_value(value: Any) -> dict[str, Any]:
     """The value of a source as the journal has it, or why it has none."""
     if value is LIVE or value is WITHHELD:
         return {"kept": "live" if value is LIVE else "withheld"}

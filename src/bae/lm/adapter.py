@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic_core import from_json
 
-from bae.failures import filled_other, no_tools, not_an_lm, undeclared
+from bae.failures import filled_other, no_tools, not_an_lm, undeclared_route_error
 from bae.language_model import RoutingLM, ask_lm, is_lm, scene_around
 from bae.lm.answers import Wrong, attempt, build, choice_error, read_choice, read_fill, read_json
 from bae.lm.backend import Backend, ask_to_fill, record_wrong
@@ -145,7 +145,7 @@ class LMAdapter(Backend):
             text = _json_of(node) if name is not None else ""
             return node, text and f'{{"choice":{json.dumps(name)},"fields":{text}}}'
         if node is not None or name is None:
-            raise undeclared(plan_of(type(previous)), node)
+            raise undeclared_route_error(plan_of(type(previous)), node)
         return {"choice": name}, ""
 
 

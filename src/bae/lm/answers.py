@@ -26,7 +26,7 @@ from bae.plan import plan_of
 from bae.prompts.messages import Correction
 from bae.prompts.questions import names_of
 from bae.prompts.values import asked_fields, once
-from bae.unicode import readable, whole, whole_json
+from bae.unicode import join_surrogates, readable, whole_json
 from bae.usage import Attempt
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def read_json(answer: Answer) -> dict[str, Any] | Wrong:
     try:
         if value is UNPARSED:
             text = answer.text
-            value = from_json(text if text.isascii() else whole(text))
+            value = from_json(text if text.isascii() else join_surrogates(text))
         else:
             value = whole_json(value)
     except ValueError as error:
@@ -93,7 +93,7 @@ def read_fill(prompt: Prompt, answer: Answer) -> dict[str, Any] | Wrong:
         return no_text(answer)
     fields = prompt.question.fields
     try:
-        return from_text(cast("type[Node]", prompt.question.target), whole(answer.text))
+        return from_text(cast("type[Node]", prompt.question.target), join_surrogates(answer.text))
     except ValidationError as error:
         return Wrong("invalid", tuple(faults(error)), fields, error)
     except ValueError as error:

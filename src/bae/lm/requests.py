@@ -31,9 +31,9 @@ from bae.usage import (
     Usage,
     meter_in_force,
     metered,
+    normalize_usage,
     read_name,
     report,
-    sound,
     tell,
     text_is_followed,
 )
@@ -205,7 +205,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
         mask_error(error, backend.secrets)
         used = Usage.total(reported) if reported else _used_by_failure(backend, error)
         if used is not None:
-            used = sound(used)
+            used = normalize_usage(used)
             used = replace(
                 used,
                 calls=used.calls or (0 if reported else 1),
@@ -221,7 +221,7 @@ async def send(backend: Backend, prompt: Prompt, *, asks_others: bool = False) -
     finally:
         if token is not None:
             asked_under.reset(token)
-    used = sound(Usage.total(reported) if reported else answer.usage)
+    used = normalize_usage(Usage.total(reported) if reported else answer.usage)
     used = replace(
         used,
         calls=used.calls or (0 if reported or not answer.sent else 1),

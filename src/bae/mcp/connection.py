@@ -28,7 +28,7 @@ from bae.mcp.listing import OfferedTool, list_tools, read_result
 from bae.mcp.server_process import open_stdio
 from bae.mcp.servers import Http, ServerOptions, Stdio
 from bae.mcp.transports import FAILURE, Watcher, open_http
-from bae.tasks import gone
+from bae.tasks import wait_until_ended
 from bae.tools import Tool, ToolError, ToolInterrupted, reporter
 from bae.unicode import readable
 
@@ -207,7 +207,7 @@ class _Link:
 
     async def _cancel(self) -> None:
         self._owner.cancel()
-        await gone([self._owner])
+        await wait_until_ended([self._owner])
 
     def ending(self) -> str:
         """How the connection ended, with the end of the server's stderr."""

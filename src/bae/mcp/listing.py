@@ -69,7 +69,7 @@ async def list_tools(
             if tool.name in listed:
                 raise _unusable(
                     endpoint,
-                    f"lists two tools named {_shown(tool.name)}",
+                    f"lists two tools named {_shorten(tool.name)}",
                     "report it to its makers",
                 )
             listed[tool.name] = tool
@@ -93,7 +93,7 @@ def _offer(
     if not options.is_only_strict:
         wanted = [name for name in wanted if name in listed]
     elif unknown:
-        known = ", ".join(map(_shown, listed)) or "none"
+        known = ", ".join(map(_shorten, listed)) or "none"
         raise _unusable(endpoint, f"has no tool {', '.join(unknown)}", f"it has: {known[:2_000]}")
     if len(wanted) > options.max_tools:
         raise _unusable(
@@ -108,7 +108,7 @@ def _offer(
         if name in offered:
             raise _unusable(
                 endpoint,
-                f"has the tools {_shown(own)} and {_shown(offered[name].own)}, which are both "
+                f"has the tools {_shorten(own)} and {_shorten(offered[name].own)}, which are both "
                 f"{name} for a model",
                 "leave one out with only=[…]",
             )
@@ -117,7 +117,7 @@ def _offer(
         except Exception as error:  # an untrusted schema may raise anything
             raise _unusable(
                 endpoint,
-                f"has the tool {_shown(own)} with a schema that cannot be used",
+                f"has the tool {_shorten(own)} with a schema that cannot be used",
                 "leave it out with only=[…], and report it to its makers",
                 cause=error,
             ) from error
@@ -245,14 +245,14 @@ def _parts(content: Sequence[Any]) -> tuple[list[str], list[str], list[Image]]:
                 texts.append(readable(part.text, 0))
             case ImageContent() | AudioContent():
                 size = len(part.data) * 3 // 4
-                notes.append(f"[{part.type} {_shown(part.mime_type)}, {size:,} bytes, not shown]")
+                notes.append(f"[{part.type} {_shorten(part.mime_type)}, {size:,} bytes, not shown]")
             case ResourceLink():
-                notes.append(f"[link to a resource: {_shown(str(part.uri))}]")
+                notes.append(f"[link to a resource: {_shorten(str(part.uri))}]")
             case EmbeddedResource():
                 inside = part.resource
                 data: str = getattr(inside, "text", "") or getattr(inside, "blob", "")
                 kind = inside.mime_type or "of no type"
-                shown = f"{_shown(str(inside.uri))} {_shown(kind)}, {len(data):,} characters"
+                shown = f"{_shorten(str(inside.uri))} {_shorten(kind)}, {len(data):,} characters"
                 notes.append(f"[resource {shown}, not shown]")
             case _:
                 notes.append("[something that bae does not know]")
@@ -267,7 +267,7 @@ def _image(data: str) -> Image | None:
         return None
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     """An untrusted text, shortened, on one line."""
     return " ".join(readable(text, 200).split())
 

@@ -35,12 +35,12 @@ from pydantic import ValidationError
 
 from bae import __version__
 from bae.exceptions import BaeError, ToolServerError, describe, faults
-from bae.files import Document, File, Image, collected
+from bae.files import Document, File, Image, collect_files
 from bae.hints import NOWHERE
 from bae.history import History
 from bae.mcp.listing import name_for_model
 from bae.prompts.values import seen_of
-from bae.tasks import gone
+from bae.tasks import wait_until_ended
 from bae.tool_plan import plan_tool
 from bae.tool_proof import tool_problems
 from bae.tools import Tool
@@ -126,7 +126,7 @@ class GraphServer:
                     await asyncio.wait([serving], timeout=_GRACE)  # for its last answers
                 finally:
                     wire.leave()
-                    await gone([serving])
+                    await wait_until_ended([serving])
             serving.result()
         return None
 
@@ -153,7 +153,7 @@ class GraphServer:
             finally:
                 running.cancel()
                 with anyio.CancelScope(shield=True):
-                    await gone([running])
+                    await wait_until_ended([running])
         # The graph's own code may have raised CancelledError, which must not end the server.
         made = _error("the run was cancelled") if running.cancelled() else running.result()
         made.meta = {"bae/run_id": run_id}
@@ -189,7 +189,7 @@ class GraphServer:
                 how = f"a person answers with `bae runs answer {result.run_id}`"
             return _error(f"the run waits for a person, who is asked {asked}; {how}")
         # Half a character cannot be sent, and would end the server.
-        with collected() as attached:
+        with collect_files() as attached:
             seen = readable_json(seen_of(result.result, self._graph.hidden))
         value = cast("dict[str, Any]", seen) if isinstance(seen, dict) else {"result": seen}
         text = json.dumps(value, ensure_ascii=False)

@@ -115,11 +115,13 @@ class _Client(httpx2.AsyncClient):
             kind = "never-sent" if isinstance(error, _UNSENT) else "broken"
             return _failed_response(request, kind, f"{type(error).__name__}: {error}")
         try:
-            return await self._bound(request, response)
+            return await self._bound_body(request, response)
         except httpx2.TransportError as error:
             return _failed_response(request, "broken", f"{type(error).__name__}: {error}")
 
-    async def _bound(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+    async def _bound_body(
+        self, request: httpx2.Request, response: httpx2.Response
+    ) -> httpx2.Response:
         kind = response.headers.get("content-type", "").lower()
         encoded = response.headers.get("content-encoding", "identity") != "identity"
         if kind.startswith("text/event-stream") and response.is_success and not encoded:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_jsonable_python
 
-from bae.draft import validated
+from bae.draft import validate_values
 from bae.exceptions import ArtifactError, describe, faults
 from bae.given_files import read_file
 from bae.lm.answers import Wrong, build
@@ -389,7 +389,7 @@ def misfit(
         if plan.sourced or plan.tools is not None:
             # The example lacks tool calls and values that the model did not see, so it cannot
             # become a complete node.
-            validated(cls, answer, frozenset(answer))
+            validate_values(cls, answer, frozenset(answer))
         elif isinstance(built := build(cls, asked, answer, {}), Wrong):
             return f"answer.{'; '.join(built.errors)}"
     except ValidationError as error:

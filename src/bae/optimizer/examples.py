@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pydantic_core import SchemaSerializer, from_json
 
 from bae.core_schemas import field_schema, model_config_of
-from bae.draft import validated
+from bae.draft import validate_values
 from bae.evals.case_types import every_node
 from bae.exceptions import BaeLMError
 from bae.journal.node_codec import node_codec
@@ -127,7 +127,7 @@ def example_of(transition: Transition, secrets: Secrets | None = None) -> Any:
     node, following = transition.node, transition.next_node
     if secrets is None:
         secrets = Secrets(type(e) for e in (node, following) if e is not None)
-    seen = _seen(node, secrets.fields(type(node)))
+    seen = _seen_part(node, secrets.fields(type(node)))
     taken = set(RESERVED)
     fields = cast("dict[str, Any]", seen) if isinstance(seen, dict) else {}
     values: dict[str, Any] = {}
@@ -254,7 +254,7 @@ def _name_of(transition: Transition) -> str:
     return "None" if transition.next_type is NoneType else transition.next_type.__name__
 
 
-def _seen(node: Node, hidden: frozenset[str]) -> Any:
+def _seen_part(node: Node, hidden: frozenset[str]) -> Any:
     """The part of a node that a model sees, without hidden fields and values computed from them."""
     if not hidden:
         return seen_of(node)
@@ -321,7 +321,7 @@ def _json_forms(cls: type[Node], name: str, value: Any) -> Iterator[tuple[Any, b
     for write in writers:
         try:
             form = write()
-            same = validated(cls, {name: form}, frozenset({name}))[name] == value
+            same = validate_values(cls, {name: form}, frozenset({name}))[name] == value
             yield in_order(form, value), same
         except Exception:  # the node's own serializers and validators may raise anything
             continue

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from bae.draft import validated
+from bae.draft import validate_values
 from bae.evals.judge import Judge
 from bae.evals.metrics import Score, call_metric, fields_metric, node_transition_metric
 from bae.exceptions import BaeError, NodeError
@@ -194,7 +194,7 @@ def read_back(cls: type[Node], shown: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in shown.items():
         try:
-            values[name] = validated(cls, {name: value}, frozenset({name}))[name]
+            values[name] = validate_values(cls, {name: value}, frozenset({name}))[name]
         except Exception:  # the node's own validators may raise anything
             continue
     return values

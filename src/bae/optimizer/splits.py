@@ -23,7 +23,7 @@ def questions_of(example: Any) -> dict[str, str]:
     types = about.get("types") or [example.get("node_type"), example.get("next_node_type")]
     previous = previous_of(example)
     questions = {"choice": _text([types[0], previous])}
-    made = _made(example)
+    made = _made_values(example)
     if made is not None and made.get("fields"):
         questions["fill"] = _text([types[1], previous, made.get("context") or {}])
     left_out = about.get(WITHOUT) or ()
@@ -81,7 +81,7 @@ def _most_trusted(group: Sequence[Any]) -> Any:
 
 
 def _answered_as(example: Any, best: Any) -> Any:
-    fields, better = _made(example), _made(best)
+    fields, better = _made_values(example), _made_values(best)
     if example is best or fields is None or better is None:
         return example
     corrected = list(best["corrected"])
@@ -99,7 +99,7 @@ def _with(example: Any, **values: Any) -> Any:
     return example.copy(**values)
 
 
-def _made(example: Any) -> Mapping[str, Any] | None:
+def _made_values(example: Any) -> Mapping[str, Any] | None:
     made = example.get("next_node")
     return cast("Mapping[str, Any]", made) if isinstance(made, Mapping) else None
 

@@ -150,7 +150,7 @@ def cell_width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def cut(text: str, most: int) -> str:
+def cut_columns(text: str, most: int) -> str:
     """A text of at most so many columns; an ellipsis replaces the rest."""
     if cells(text) <= most:
         return text

@@ -16,7 +16,7 @@ from bae.pictures.picture import (
     Direction,
     Picture,
     cells,
-    cut,
+    cut_columns,
     legend_of,
     picture_of,
 )
@@ -200,13 +200,13 @@ def _frame(picture: Picture, fields: bool, direction: Direction) -> _Drawn:
     graph, width, height = _graph(picture, fields, direction)
     used_by = f"inside {', '.join(picture.used_by)}"
     after = _width(picture.name, "name") + 10
-    wide = max(width, after + _width(cut(used_by, 80))) + 2 * FRAME
+    wide = max(width, after + _width(cut_columns(used_by, 80))) + 2 * FRAME
     high = height + 2 * FRAME + 28
     lines = [
         _group("frame", f"The graph {picture.name}, {used_by}", picture.id),
         _rect("frame", 0, 0, wide, high, 10),
         _text("name", FRAME, FRAME + 10, picture.name),
-        _text("note", FRAME + after, FRAME + 10, cut(used_by, 80)),
+        _text("note", FRAME + after, FRAME + 10, cut_columns(used_by, 80)),
         _translate((wide - width) / 2, FRAME + 28),
         *graph,
         "</g></g>",

@@ -16,7 +16,7 @@ from bae.pictures.picture import (
     Picture,
     cell_width,
     cells,
-    cut,
+    cut_columns,
     legend_of,
     picture_of,
 )
@@ -126,7 +126,7 @@ def _fit(row: Sequence[StyledText], width: int) -> list[StyledText]:
     kept: list[StyledText] = []
     for text, role in row:
         if width > 0:
-            kept.append((cut(text, width), role))
+            kept.append((cut_columns(text, width), role))
         width -= cells(text)
     return kept
 
@@ -195,7 +195,7 @@ def box_rows(box: Box, widest: int, *, fields: bool) -> list[list[StyledText]]:
     tags: list[StyledText] = [
         (f"  {tag}", "start" if tag == "start" else "end") for tag in box.tags
     ]
-    rows = [[(cut(box.name, widest - row_length(tags)), "name"), *tags]]
+    rows = [[(cut_columns(box.name, widest - row_length(tags)), "name"), *tags]]
     shown = box.fields if fields else ()
     sources = max((len(field.label) for field in shown), default=0)
     room = widest - sources - 2
@@ -203,7 +203,7 @@ def box_rows(box: Box, widest: int, *, fields: bool) -> list[list[StyledText]]:
     most = max(room * 2 // 3, room - max((cells(f.origin) for f in shown), default=0) - 2)
     column = min(most, max((cells(f"{f.name}: {f.type}") for f in shown if f.origin), default=0))
     for field in shown:
-        name = cut(f"{field.name}: {field.type}", column if field.origin else room)
+        name = cut_columns(f"{field.name}: {field.type}", column if field.origin else room)
         split = len(field.name)
         row = [
             (field.label, f"source-{field.style}"),
@@ -212,7 +212,7 @@ def box_rows(box: Box, widest: int, *, fields: bool) -> list[list[StyledText]]:
         row += [(name[:split], "field"), (name[split:], "type")]
         if field.origin:
             row.append((" " * (column - cells(name) + 2), ""))
-            row.append((cut(field.origin, room - column - 2), "origin"))
+            row.append((cut_columns(field.origin, room - column - 2), "origin"))
         rows.append(row)
     return rows
 

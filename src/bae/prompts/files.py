@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, cast
 
-from bae.files import Attached, File, collected, is_reference, placeholder_of
+from bae.files import Attached, File, collect_files, is_reference, placeholder_of
 from bae.prompts.messages import FilePart
 
 BEFORE: Final = "before"
@@ -14,7 +14,7 @@ BEFORE: Final = "before"
 
 def with_labels(find: Callable[[], Any]) -> tuple[Any, tuple[FilePart, ...]]:
     """The JSON that `find` makes for a model, with labels in place of its files; and the files."""
-    with collected() as seen:
+    with collect_files() as seen:
         known = find()
     return labeled(known, seen) if seen else (known, ())
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from bae.calls import every_call
 from bae.core_schemas import field_schema
-from bae.draft import from_answer, hold, validated, with_resolved
+from bae.draft import from_answer, hold, validate_values, with_resolved
 from bae.exceptions import ScriptError
 from bae.failures import not_an_lm
 from bae.given_lm import looked_up
@@ -141,7 +141,9 @@ class _Walk:
         if graph.is_filled:
             self.found += self._asked_to_fill([graph.start], before, next(before.seen(), None))
         runs = {
-            graph.start: run_with([self._node(start, self._resolved(start, start.context, before))])
+            graph.start: run_with(
+                [self._node(start, self._resolved_values(start, start.context, before))]
+            )
         }
         ahead = [graph.start]
         for cls in ahead:
@@ -152,7 +154,7 @@ class _Walk:
                     continue
                 plan = plans[target]
                 inside.append((plan, run))
-                node = self._node(plan, self._resolved(plan, plan.context, run))
+                node = self._node(plan, self._resolved_values(plan, plan.context, run))
                 runs[target] = run_with([*run.trace, node])
                 ahead.append(target)
         for plan, run in inside:
@@ -199,7 +201,7 @@ class _Walk:
             filling = _routing(cast("LM", run.lm_for(own)) if lm is None else lm)
             fields = own.context if lm is None else looked_up(own, {})
             records: list[Found] = []
-            resolved = self._resolved(own, fields, run, records)
+            resolved = self._resolved_values(own, fields, run, records)
             scene = run.scene_for(own, previous).recalling({target: run.origins(records)})
             prompt = fill_prompt(target, asked, resolved, own.instruction, previous, scene)
             if own.tools is not None:
@@ -207,7 +209,7 @@ class _Walk:
                 prompt = ToolPrompts(prompt, specs, is_native=is_native).first
             yield filling.with_learned(prompt)
 
-    def _resolved(
+    def _resolved_values(
         self,
         plan: NodePlan,
         fields: Sequence[FieldPlan],
@@ -266,7 +268,7 @@ def _sample_field(cls: type[Node], field: FieldPlan) -> dict[str, Any]:
     for seed in range(_SEEDS):
         values = _sample_json(cls, field, seed)
         with suppress(Exception):  # of validators, which may raise anything
-            return validated(cls, values, frozenset(values))
+            return validate_values(cls, values, frozenset(values))
     return values
 
 

@@ -201,9 +201,9 @@ class Choice:
 
         shown = context, resolved, previous, scene
         if in_use():
-            known, files = with_labels(partial(self._known, *shown))
+            known, files = with_labels(partial(self._known_values, *shown))
         else:
-            known, files = self._known(*shown), ()
+            known, files = self._known_values(*shown), ()
         asked = self.types, self.fillable, None, (), _NOTHING, context, "", previous, "", scene
         return Prompt(
             system_text(scene, turns),
@@ -213,7 +213,7 @@ class Choice:
             Question(*asked, turns),
         )
 
-    def _known(
+    def _known_values(
         self,
         context: Mapping[str, Any] | None,
         resolved: Resolved | None,

@@ -139,7 +139,7 @@ class ToolPrompts:
             return replace(first, conversation=conversation, may_call=not must_answer)
         if must_answer and rounds:
             messages.append(_answer_now(self._form))
-        conversation = _joined((*first.conversation, *messages))
+        conversation = _merge_neighbors((*first.conversation, *messages))
         schema = self._question.schema if must_answer else first.schema
         return replace(first, conversation=conversation, schema=schema)
 
@@ -149,7 +149,7 @@ class ToolPrompts:
         del self._shown[max(0, len(rounds) - 1) :]  # there may be new messages to the LM since
         for each in rounds[len(self._shown) :]:
             self._shown.append(self._round(box, each, each.number <= cut))
-        messages_so_far = [_told(text) for text in box.told_first]
+        messages_so_far = [_told_message(text) for text in box.told_first]
         for messages in self._shown:
             messages_so_far += messages
         return messages_so_far
@@ -179,7 +179,7 @@ def _system(question: Prompt, text: str) -> str:
     return system_text(question.question.scene, question.question.turns, text)
 
 
-def _joined(conversation: Sequence[Message]) -> tuple[Message, ...]:
+def _merge_neighbors(conversation: Sequence[Message]) -> tuple[Message, ...]:
     """The conversation with neighboring messages of one role merged."""
     joined: list[Message] = []
     for each in conversation:
@@ -190,7 +190,7 @@ def _joined(conversation: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(joined)
 
 
-def _told(text: str) -> Message:
+def _told_message(text: str) -> Message:
     return Message("user", (TextPart(text),), "round")
 
 
@@ -223,7 +223,7 @@ def _with_labels(
 
 def _answer_now(form: str) -> Message:
     text = "Answer now. No tool can be called any more."
-    return _told(f"{text} {form}" if form else text)
+    return _told_message(f"{text} {form}" if form else text)
 
 
 # --- models without native tool calls -----------------------------------------------------------

@@ -138,7 +138,7 @@ def seen_of(node: Node, copies: Copies | None = None) -> Any:
     """A node as a model sees it, as JSON. `copies` are the fields of each class that may hold a
     copy of a secret."""
     cls = type(node)
-    return _seen(cls, node, shown_fields(cls), copies)
+    return _seen_values(cls, node, shown_fields(cls), copies)
 
 
 def context_of(
@@ -152,10 +152,10 @@ def context_of(
     if cls.__pydantic_decorators__.model_serializers:  # these need the whole node
         values = {n: resolved[n] for n in resolved if n in names}
         return as_json(values, f"the context of {cls.__name__}", copies, shell)
-    return _seen(cls, shell, names, copies)
+    return _seen_values(cls, shell, names, copies)
 
 
-def _seen(cls: type[Node], node: Node, names: frozenset[str], copies: Copies | None) -> Any:
+def _seen_values(cls: type[Node], node: Node, names: frozenset[str], copies: Copies | None) -> Any:
     try:
         dumped = _dumped(node, names)
         if type(dumped) is dict and not (copies and cls in copies):
@@ -353,7 +353,7 @@ def in_order(
         listed = cast(list[Any], dumped)
         found = [
             in_order(each, of, sorts, clear, copies)
-            for each, of in zip(listed, _held(value, listed), strict=True)
+            for each, of in zip(listed, _shown_values(value, listed), strict=True)
         ]
         is_set = sorts and isinstance(value, AbstractSet)
         return sorted(found, key=json.dumps) if is_set else found
@@ -369,7 +369,9 @@ def in_order(
     if is_dataclass(value):
         names = [each.name for each in fields(value)]
         return _fields_in_order(items, names, value, sorts, clear, copies)
-    held: Iterable[Any] = _held(value.values() if isinstance(value, Mapping) else None, items)
+    held: Iterable[Any] = _shown_values(
+        value.values() if isinstance(value, Mapping) else None, items
+    )
     entries = {
         key: in_order(items[key], of, sorts, clear, copies)
         for key, of in zip(items, held, strict=True)
@@ -378,7 +380,7 @@ def in_order(
     return entries if has_order or not sorts else dict(sorted(entries.items()))
 
 
-def _held(value: Any, dumped: Collection[Any]) -> Iterable[Any]:
+def _shown_values(value: Any, dumped: Collection[Any]) -> Iterable[Any]:
     """The values that were dumped, as far as they can be told apart."""
     same = isinstance(value, Collection) and len(cast(Collection[Any], value)) == len(dumped)
     return cast(Iterable[Any], value) if same else [None] * len(dumped)

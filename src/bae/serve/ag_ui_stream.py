@@ -34,7 +34,7 @@ from bae.serve.records import (
 )
 from bae.serve.runs import RunDetails, view_run
 from bae.serve.views import GateView, UsageView, Value, dump
-from bae.tasks import gone
+from bae.tasks import wait_until_ended
 
 PROTOCOL: Final = "1.0"
 _FEW: Final = 50
@@ -152,7 +152,7 @@ class AgentStream(EventResponse):
                 finally:
                     for task in tasks:
                         task.cancel()
-                    await gone(tasks)
+                    await wait_until_ended(tasks)
                 after, end = lines.number, lines.end
             last = await self._end(events, info.run_id, end)
             if last is not None:

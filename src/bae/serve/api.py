@@ -58,7 +58,7 @@ from bae.serve.run_rows import Previews
 from bae.serve.starts import Starts
 from bae.serve.table import TABLE
 from bae.serve.views import GateView, dump
-from bae.tasks import gone
+from bae.tasks import wait_until_ended
 from bae.threads import in_thread
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class API:
                 yield
             finally:
                 stopping.cancel()
-                await gone([stopping])
+                await wait_until_ended([stopping])
 
     def close(self) -> None:
         """End all streams and take no more runs. A server calls this before it waits for its

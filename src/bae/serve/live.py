@@ -29,7 +29,7 @@ from bae.serve.records import (
     split_items,
 )
 from bae.serve.views import dump, row_of
-from bae.tasks import gone
+from bae.tasks import wait_until_ended
 
 if TYPE_CHECKING:
     from bae.serve.api import API
@@ -150,7 +150,7 @@ class _Connection:
             tasks = [*jobs, *self._tasks.values()]
             for task in tasks:
                 task.cancel()
-            await gone(tasks)
+            await wait_until_ended(tasks)
         if code:
             await self.close(code, reason)
 
@@ -213,7 +213,7 @@ class _Connection:
         task = self._tasks.pop(number, None)
         if task is not None:
             task.cancel()
-            await gone([task])
+            await wait_until_ended([task])
 
     async def _follow(self, user: User, number: int, frame: Frame) -> None:
         """Send the items of one feed until it is over."""
@@ -264,7 +264,7 @@ class _Connection:
                 del self._tasks[number]  # it is over: another feed has room
             if writes is not None:
                 writes.cancel()
-                await gone([writes])
+                await wait_until_ended([writes])
 
     async def _write(self, number: int, run_id: str, items: Subscriber[Any]) -> None:
         """Send the text in progress of a run, and what models think."""

@@ -17,7 +17,7 @@ from bae.observers import observing
 from bae.run import HandedOver
 from bae.serve.failures import Failures
 from bae.serve.problems import Refused
-from bae.tasks import explained, gone
+from bae.tasks import explain_cancellation, wait_until_ended
 
 if TYPE_CHECKING:
     from bae.graph import Graph
@@ -85,7 +85,7 @@ class RunOwner:
             self.close()
             if recovering is not None:
                 recovering.cancel()
-                await gone([recovering])
+                await wait_until_ended([recovering])
             await _hand_over([*self._tasks.values()])
             self._open = False
 
@@ -274,9 +274,9 @@ def _closing_refusal() -> Refused:
 async def _hand_over(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Stop runs: each is stored as interrupted."""
     for task in tasks:
-        explained(task, _explain_hand_over)
+        explain_cancellation(task, _explain_hand_over)
         task.cancel()
-    await gone(tasks)
+    await wait_until_ended(tasks)
 
 
 def _explain_hand_over(cancelled: asyncio.CancelledError) -> BaseException:

@@ -20,7 +20,7 @@ from bae.journal.stored_runs import Line, RunLines
 from bae.serve.endpoints import ApiCall, Form, get_row
 from bae.serve.problems import make_refusal, wrong_input
 from bae.serve.views import LinePage, LineView, dump, take_page
-from bae.tasks import gone
+from bae.tasks import wait_until_ended
 from bae.threads import in_thread
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ class EventStream(EventResponse):
                     finally:
                         for task in tasks:
                             task.cancel()
-                        await gone(tasks)
+                        await wait_until_ended(tasks)
                     reason = lines.end or "closing"
                     await self._send(send, _event("end", {"reason": reason, "last": lines.number}))
             except ClientGone:

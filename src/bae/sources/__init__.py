@@ -20,7 +20,7 @@ from bae.calls import (
     recalled_behind,
     siblings_of,
 )
-from bae.draft import validated
+from bae.draft import validate_values
 from bae.exceptions import BaeError, FieldError, HintError, JournalError, Problem, an_error
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class FieldPlan:
     def check_answer(self, cls: type[Node], gate: OpenGate, value: Any) -> Any:
         """A person's answer in the form in which it is stored. Raises the error with which the
         field of `cls`, or pydantic, refuses it."""
-        validated(cls, {self.name: value})
+        validate_values(cls, {self.name: value})
         return value
 
     @property

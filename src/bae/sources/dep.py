@@ -28,9 +28,9 @@ from bae.node_proof import (
     check_arguments,
     check_scope,
     check_type,
+    missing_return_problems,
     problems_of,
-    unfilled,
-    unreturned,
+    unfilled_problems,
 )
 from bae.sources import FieldPlan
 
@@ -98,7 +98,7 @@ class DepField(FieldPlan):
         call = cast(CallPlan, self.call)
         yield from problems_of(call)
         yield from check_scope(call, self.marker)
-        yield from unreturned(call, self.annotation)
+        yield from missing_return_problems(call, self.annotation)
         yield from self.argument_problems(plan)
         returned = call.returns
         if returned is not MISSING and not converts(plan.node, self.name):
@@ -106,7 +106,7 @@ class DepField(FieldPlan):
 
     def argument_problems(self, plan: NodePlan) -> Iterator[Problem]:
         """Parameters that nothing fills, and the problems of bound parameters."""
-        yield from unfilled(cast(CallPlan, self.call), self.marker)
+        yield from unfilled_problems(cast(CallPlan, self.call), self.marker)
         yield from check_arguments(plan, self)
 
     def start(self, at: Resolution, place: Place) -> PendingValue:

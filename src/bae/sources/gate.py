@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic.fields import FieldInfo
 
 from bae.assignable import union_members
-from bae.draft import validated
+from bae.draft import validate_values
 from bae.exceptions import GateError, Problem, a_warning
 from bae.gates import LATE, answer_in_time, gate_error
 from bae.markers import Gate, OpenGate
@@ -109,7 +109,7 @@ class GateField(FieldPlan):
 
         def check(answer: Any) -> None:
             # The node validates it again, as it validates every value.
-            validated(opened.node_type, {opened.field_name: answer})
+            validate_values(opened.node_type, {opened.field_name: answer})
 
         value = await answer_in_time(run.options.answer, opened, check)
         if value is LATE:

@@ -20,7 +20,7 @@ from bae.exceptions import DepError, Problem, an_error
 from bae.hints import Names
 from bae.invoke import invoke
 from bae.markers import Map, OpenGate
-from bae.node_proof import check_arguments, check_type, problems_of, unreturned
+from bae.node_proof import check_arguments, check_type, missing_return_problems, problems_of
 from bae.records import ItemEnded
 from bae.run import Waiting
 from bae.scheduling import PendingValue
@@ -91,7 +91,7 @@ class MapField(FieldPlan):
         """The problems of the call and of its arguments, and items or a type that do not fit."""
         call = cast(CallPlan, self.call)
         yield from problems_of(call)
-        yield from unreturned(call)
+        yield from missing_return_problems(call)
         if assignable(call.returns, self.annotation) is True and self.annotation is not Any:
             declared = type_name(self.annotation)
             yield an_error(

@@ -132,7 +132,7 @@ class RecallField(FieldPlan):
                 for index in reversed(places):
                     if index < newest:
                         break
-                    held = _held(around.trace[index], held_by, members)
+                    held = _find_value(around.trace[index], held_by, members)
                     if held is not None:
                         newest, answer = index, held
                         break
@@ -197,7 +197,7 @@ def recall_from_trace(trace: Iterable[Node], target_type: Any) -> Any:
     members, wanted = recall_members(target_type), type_name(target_type)
     nodes = list(trace)
     for node in reversed(nodes):
-        held = _held(node, holders(type(node), members), members)
+        held = _find_value(node, holders(type(node), members), members)
         if held is not None:
             return held[1]
     raise RecallError(
@@ -227,7 +227,7 @@ def holders(node_type: type[Node], members: tuple[Any, ...], name: str = "") -> 
     return tuple(sorted(fields, key=lambda holder: holder[0] != name))
 
 
-def _held(node: Node, held_by: Holders, members: tuple[Any, ...]) -> tuple[str, Any] | None:
+def _find_value(node: Node, held_by: Holders, members: tuple[Any, ...]) -> tuple[str, Any] | None:
     """The field of a node that holds a value of these types, and the value."""
     for name, sure in held_by:
         if not name:

@@ -19,7 +19,7 @@ from bae.exceptions import Problem, an_error
 from bae.hints import Names, signature_of
 from bae.language_model import is_lm
 from bae.markers import Dep, Tools
-from bae.node_proof import check_scope, unreturned
+from bae.node_proof import check_scope, missing_return_problems
 from bae.sources import Told, lacks_name
 from bae.sources.plain import PlainField
 from bae.tool_plan import AskPlan, ToolPlan, native_spec, plan_tool
@@ -286,7 +286,7 @@ def tools_of(plan: NodePlan) -> ToolsField:
 
 def _refuse_secrets(plan: ToolPlan | AskPlan, arguments: Mapping[str, Any]) -> None:
     """Raise an error if a person changes a secret in an answer that is stored."""
-    masked = plan.masked(arguments) if isinstance(plan, ToolPlan) else arguments
+    masked = plan.mask_secrets(arguments) if isinstance(plan, ToolPlan) else arguments
     changed = [name for name, value in arguments.items() if masked[name] != value]
     if changed:
         raise ValueError(
@@ -348,5 +348,5 @@ def _problems_behind(below: Input) -> Iterator[Problem]:
     for parameter, each in below.call.inputs:
         yield from problems_of(each.call)
         yield from check_input(below.call, parameter, each)
-        yield from unreturned(each.call, each.wanted)
+        yield from missing_return_problems(each.call, each.wanted)
         yield from check_scope(each.call, each.marker)

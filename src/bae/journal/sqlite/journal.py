@@ -56,7 +56,7 @@ class SQLJournal(RunTables):
 
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
         if not isinstance(claim, SQLiteClaim) or claim.owner != self._owner:
-            return _failed(self._not_ours(claim))
+            return _failed_future(self._not_ours(claim))
         return self._ask(WriteJob(claim.run_id, None, claim, tuple(lines)))
 
     def note(self, claim: Claim, line: Line) -> None:
@@ -77,7 +77,7 @@ class SQLJournal(RunTables):
         summary: RunSummary | None = None,
     ) -> Awaitable[None]:
         if not isinstance(claim, SQLiteClaim) or claim.owner != self._owner:
-            return _failed(self._not_ours(claim))
+            return _failed_future(self._not_ours(claim))
         how = status, tuple(waiting), error, summary
         do = partial(release_run, fence=claim.fence, how=how)
         return self._ask(WriteJob(claim.run_id, do, claim, tuple(lines), ends=True))
@@ -113,7 +113,7 @@ class SQLiteJournal(SQLJournal):
         lease: float = 30.0,
         busy_timeout: float = 10.0,
     ) -> None:
-        self.path = self.name = _checked(path)
+        self.path = self.name = _check_path(path)
         if durability not in ("full", "normal"):
             raise ValueError(f'SQLiteJournal(durability={durability!r}): give "full" or "normal"')
         if not lease > 0 or not busy_timeout >= 0:
@@ -154,7 +154,7 @@ class SQLiteJournal(SQLJournal):
         try:
             writer, _ = self._workers or self._start(work.run_id)
         except JournalError as error:
-            return _failed(error)
+            return _failed_future(error)
         writer.put(work)
         return future
 
@@ -340,7 +340,7 @@ def _data_version(db: sqlite3.Connection) -> int:
     return id(db) ^ int(db.execute("pragma data_version").fetchone()[0])
 
 
-def _failed(error: BaseException) -> Future[Any]:
+def _failed_future(error: BaseException) -> Future[Any]:
     future: Future[Any] = get_running_loop().create_future()
     future.set_exception(error)
     future.exception()  # a caller that does not wait gets the error with the next line
@@ -355,7 +355,7 @@ def _stop(workers: Iterable[StoreThread], seconds: float | None = None) -> None:
         worker.thread.join(seconds)
 
 
-def _checked(path: str | os.PathLike[str]) -> str:
+def _check_path(path: str | os.PathLike[str]) -> str:
     given = os.fspath(path)
     if given in ("", ":memory:"):
         raise ValueError(f"SQLiteJournal({given!r}) has no file: use MemoryJournal() instead")

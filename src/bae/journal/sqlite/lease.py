@@ -87,18 +87,18 @@ class Lease:
         """Seconds until the lease must be renewed; -1 if this process owns nothing."""
         if not self.claims and not self.unreleased:
             return -1.0
-        return max(self._left(), self._retry_at - monotonic(), 0.0)
+        return max(self._seconds_left(), self._retry_at - monotonic(), 0.0)
 
     def has_work(self) -> bool:
         """Whether the next transaction must do more than store lines."""
-        return bool(self.unreleased) or self._left() <= 0
+        return bool(self.unreleased) or self._seconds_left() <= 0
 
     def maintain(self, db: sqlite3.Connection) -> None:
         """In a transaction that has just begun, renew the lease if that is due, and give up runs
         that could not be released before."""
         give_up(db, self.unreleased)
         self._granted = self.until
-        if self._left() > 0:
+        if self._seconds_left() > 0:
             return
         now = time()
         if not self.until:  # this process owns nothing in a file that it has just opened
@@ -156,7 +156,7 @@ class Lease:
         give_up(db, [*(claim.fence for claim in self.claims), *self.unreleased])
         db.execute("delete from owners where name = ?", (self.owner,))
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         return self.until - time() - self._seconds * 2 / 3
 
 

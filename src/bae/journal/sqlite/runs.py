@@ -122,7 +122,7 @@ class RunTables(Journal):
                     raise failure("bae-run-unknown", self.name, run_id)
                 return run_info(db, row)
             except UNREADABLE as error:
-                raise self._damaged(run_id, f"run {run_id!r}", error) from error
+                raise self._damage_error(run_id, f"run {run_id!r}", error) from error
 
         return await self._read(ask)
 
@@ -258,14 +258,16 @@ class RunTables(Journal):
         def ask(db: sqlite3.Connection) -> StoredRun:
             db.execute("begin")  # other processes may write it: this is the run at one instant
             try:
-                return self._stored(db, run_id, with_files=with_files)
+                return self._load_run(db, run_id, with_files=with_files)
             finally:
                 if db.in_transaction:
                     db.execute("rollback")
 
         return await self._read(ask)
 
-    def _stored(self, db: sqlite3.Connection, run_id: str, *, with_files: bool = True) -> StoredRun:
+    def _load_run(
+        self, db: sqlite3.Connection, run_id: str, *, with_files: bool = True
+    ) -> StoredRun:
         try:
             row = db.execute(f"{INFO} where runs.id = ?", (run_id,)).fetchone()
             if row is None:
@@ -286,7 +288,7 @@ class RunTables(Journal):
             files = files_of(db, row[0], lines) if with_files else {}
             return StoredRun(info, cast(str, shape), lines, answers, files, people)
         except UNREADABLE as error:
-            raise self._damaged(run_id, f"run {run_id!r}", error) from error
+            raise self._damage_error(run_id, f"run {run_id!r}", error) from error
 
     async def runs(
         self,
@@ -335,7 +337,7 @@ class RunTables(Journal):
                 lines = self._read_lines(db, row[0], run_id, after + 1, upto) if limit else ()
                 return RunLines(run_info(db, row), lines, count)
             except UNREADABLE as error:
-                raise self._damaged(run_id, f"run {run_id!r}", error) from error
+                raise self._damage_error(run_id, f"run {run_id!r}", error) from error
             finally:
                 if db.in_transaction:
                     db.execute("rollback")
@@ -440,10 +442,10 @@ class RunTables(Journal):
                     raise missing()
         except UNREADABLE as error:
             what = f"line {start + len(lines)} of run {run_id!r}"
-            raise self._damaged(run_id, what, error) from error
+            raise self._damage_error(run_id, what, error) from error
         return tuple(lines)
 
-    def _damaged(self, run_id: str, what: str, error: Exception) -> Exception:
+    def _damage_error(self, run_id: str, what: str, error: Exception) -> Exception:
         """The error for a part that cannot be read; errors of SQLite itself stay unchanged."""
         if getattr(error, "sqlite_errorcode", None) is not None:
             return error
@@ -468,7 +470,7 @@ class RunTables(Journal):
 
     def _differs(self, db: sqlite3.Connection, run: StoredRun) -> bool:
         """Whether a run differs from the run that it replaces."""
-        old = self._stored(db, run.info.run_id)
+        old = self._load_run(db, run.info.run_id)
         return (old.lines, old.answers, old.info.error) != (run.lines, run.answers, run.info.error)
 
     def _not_ours(self, claim: Claim) -> JournalError:

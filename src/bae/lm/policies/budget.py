@@ -17,7 +17,7 @@ from bae.exceptions import BudgetError, add_note
 from bae.files import in_use
 from bae.language_model import SpendingLimit, spending_limit
 from bae.lm.file_limits import estimated_tokens
-from bae.usage import Usage, read_amount, sound
+from bae.usage import Usage, normalize_usage, read_amount
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -91,7 +91,7 @@ class Budget:
         self.within = within
         self.quiet = quiet
         self.error: BudgetError | None = None
-        self._used = sound(spent or Usage())
+        self._used = normalize_usage(spent or Usage())
         self._held = Usage()
         self._clock = clock
         self._before = read_amount(elapsed) or 0.0
@@ -114,10 +114,10 @@ class Budget:
         """What is left after the usage so far and the reservations in progress. Never below 0."""
         used = self._used + self._held
         return Remaining(
-            _left(self.calls, used.calls),
-            _left(self.tokens, used.tokens),
-            None if used.cost is None else _left(self.cost, used.cost),
-            _left(self.seconds, self.elapsed),
+            _rest_of(self.calls, used.calls),
+            _rest_of(self.tokens, used.tokens),
+            None if used.cost is None else _rest_of(self.cost, used.cost),
+            _rest_of(self.seconds, self.elapsed),
         )
 
     def dump(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class Budget:
         """Charge the earlier usage of a resumed run, once for each run."""
         if run_id not in self._runs:
             self._runs.add(run_id)
-            self._used += sound(used)
+            self._used += normalize_usage(used)
             self._before += read_amount(seconds) or 0.0
 
     # `Reservation` calls `check` and `book` with its lock held.
@@ -373,7 +373,7 @@ def at_least_estimated(used: Usage, estimate: int) -> int:
     return used.tokens if used.input_tokens else max(used.output_tokens, estimate)
 
 
-def _left(limit: T | None, used: T) -> T | None:
+def _rest_of(limit: T | None, used: T) -> T | None:
     return None if limit is None else max(0, limit - used)
 
 

@@ -25,7 +25,7 @@ from bae.lm.policies.cache_stores import CacheStore, MemoryCache, SQLiteCache
 from bae.lm.policies.policy import Policy, all_innermost, identity_of, innermost
 from bae.postgres.address import is_address
 from bae.prompts.messages import CallPart, FilePart, Part, ResultPart
-from bae.tasks import cancellations, gone
+from bae.tasks import cancellations, wait_until_ended
 from bae.usage import CallEvent, Meter, Restart, Usage, meter_in_force, report, tell
 
 if TYPE_CHECKING:
@@ -367,7 +367,7 @@ class _SharedRequest:
                 raise
             self._is_abandoned = True
             task.cancel()
-            await gone([task])
+            await wait_until_ended([task])
             if not task.cancelled() and task.exception() is None:
                 report(self._usage())  # the answer was paid for, and no caller is left to report it
             raise

@@ -18,7 +18,7 @@ from bae.exceptions import BaeLMError
 from bae.lm.backend import Answer, Prompt
 from bae.lm.policies.budget import at_least_estimated, estimate_tokens
 from bae.lm.policies.policy import Policy
-from bae.usage import Usage, metered, sound
+from bae.usage import Usage, metered, normalize_usage
 
 if TYPE_CHECKING:
     from bae.language_model import LM
@@ -193,7 +193,7 @@ class RateLimit(Policy):
         try:
             with metered() as reported:  # the usage of failed requests
                 answer = await self.ask(prompt)
-            used.append(sound(answer.usage))
+            used.append(normalize_usage(answer.usage))
         finally:
             used += reported
             # An answer from a cache has no calls. Some LMs do not report tokens.
