@@ -89,10 +89,11 @@ def make_team(shop: Path) -> bool:
 
 @contextmanager
 def team_at_work(shop: Path, log: Path) -> Generator[None]:
-    """The team works while the block runs, in a process of its own. It asks one question."""
+    """The team works while the block runs, in a process of its own. It asks one question, and
+    continues when somebody answers on the page."""
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bae", "team", "run", *TEAM_LM],
+            [sys.executable, "-m", "bae", "team", "run", "--wait", *TEAM_LM],
             cwd=shop,
             stdin=subprocess.DEVNULL,
             stdout=output,

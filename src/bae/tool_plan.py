@@ -64,6 +64,18 @@ class ToolPlan:
         return ToolSpec(self.name, self.tool.description or own, schema)
 
     @cached_property
+    def form_schema(self) -> Mapping[str, Any]:
+        """The schema that a person's form is made from: that of a model, with the names of classes,
+        so that the options of a union can be told apart."""
+        if self.tool.schema is not None:
+            return self.spec.schema
+        named = argument_schema(self._arguments.core_schema, titles=True)
+        properties = named["properties"]
+        for name, part in self.spec.schema["properties"].items():
+            properties[name] = {**part, **properties[name]}
+        return {**self.spec.schema, **named}
+
+    @cached_property
     def approval(self) -> ApprovalRule | None:
         """When a person is asked before a call; None for never."""
         defaults: dict[str, Any] = {}

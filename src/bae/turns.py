@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, overload
 
 from pydantic_core import core_schema
@@ -131,20 +132,20 @@ class Messages(Sequence[Turn]):
         """The newest turns: at most `last` of them, with at most `limit` characters together.
 
         Where turns are left out, the window moves in steps of a quarter of `last`, so that the
-        beginning of the prompt stays the same for several turns and providers can cache it.
+        beginning of the prompt stays the same for several turns and providers can cache it. A step
+        leaves at least half a step of the newest turns, if they fit.
         """
         total = self.omitted + len(self.turns)
         step = 1 if last is None else max(1, last // _CUT_AT)
         first = 0 if last is None else -(-max(0, total - last) // step) * step
         first = max(first, self.omitted)
         turns = self.turns[first - self.omitted :]
-        sizes = [turn.size for turn in turns]
-        left, excess = 0, sum(sizes) - limit
-        while excess > 0 and left < len(turns):
-            to = min(len(turns), left + step - (first + left) % step)
-            excess -= sum(sizes[left:to])
-            left = to
-        return Messages(turns[left:], self.thread, first + left)
+        sizes = accumulate(turn.size for turn in reversed(turns))
+        fitting = sum(size <= limit for size in sizes)
+        if fitting < len(turns):
+            needed = total - fitting
+            first = max(needed, min(-(-needed // step) * step, total - -(-step // 2)))
+        return Messages(self.turns[first - self.omitted :], self.thread, first)
 
     def messages(self) -> tuple[Message, ...]:
         """The turns as an LM reads them, before the question. A note says how many turns are left

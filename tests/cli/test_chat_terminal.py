@@ -426,6 +426,7 @@ def test_an_image_goes_with_the_next_message_alone(tmp_path: Path):
     (tmp_path / "dot.png").write_bytes(dot)
     (tmp_path / "my dot.png").write_bytes(dot + b"another")
     with Chat(tmp_path, "--no-history", module="app.py:Look") as chat:
+        chat.says("/image", "name a file, as /image photo.png")
         chat.says("/image gone.png", "nothing can be sent: gone.png cannot be read: No such file")
         chat.says("/image app.py", "[document app.py, text/plain", "fits no field of Look")
         chat.says("/image dot.png", "[image dot.png, image/png, ", "goes with the next message")

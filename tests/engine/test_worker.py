@@ -117,6 +117,48 @@ async def test_a_worker_carries_out_what_was_submitted_and_result_returns_it(jou
     assert [each.result.count for each in results] == [*range(30)]
 
 
+async def test_turns_of_a_thread_that_are_submitted_together_happen_in_their_order(
+    journal: Journal,
+):
+    threads = ["ana", "bo"] * 10
+    ids = [await WORDS.submit(Word(text="x"), journal=journal, thread=each) for each in threads]
+    later = await WORDS.submit(Word(text="x"), journal=journal, thread="ana", delay=0.2)
+    ids.append(await WORDS.submit(Word(text="x"), journal=journal, thread="ana"))
+    workers = [
+        Worker(WORDS, journal=journal, engine=each)
+        for each in (JournalEngine(poll=0.05), AtOnce([*reversed(ids)]))
+    ]
+    async with asyncio.TaskGroup() as group:
+        for each in workers:
+            group.create_task(each.run())
+        for run_id in [*ids, later]:
+            await WORDS.result(run_id, journal=journal)
+        for each in workers:
+            each.stop()
+    for thread in ("ana", "bo"):
+        turns = [info async for info in journal.every_run(thread=thread)]
+        happened = sorted(turns, key=lambda info: info.updated)
+        order = [info.run_id for info in happened if info.run_id != later]
+        assert order == [i for i in ids if i in order]
+
+
+class AtOnce(Engine):
+    """Hands all runs to a worker at the same time, and again until they are over."""
+
+    def __init__(self, ids: list[str]) -> None:
+        self.ids = ids
+
+    async def dispatch(self, run_id: str, graph: str, *, delay: float = 0.0) -> None:
+        pass
+
+    async def serve(self, worker: Worker) -> None:
+        async def carry_out(run_id: str) -> None:
+            while (await worker.carry_out(run_id, WORDS.name)).kind == "again":
+                pass
+
+        await asyncio.gather(*map(carry_out, self.ids))
+
+
 async def test_recover_carries_out_submitted_runs_too(journal: Journal):
     run_id = await WORDS.submit(Word(text="abc"), journal=journal, max_iters=7)
     (done,) = await WORDS.recover(journal=journal)

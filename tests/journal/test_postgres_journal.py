@@ -86,7 +86,13 @@ def test_an_address_that_is_none_is_refused_at_once(url: str):
         PostgresJournal(url)
 
 
-@pytest.mark.parametrize("place", ["bae:s3cret@127.0.0.1:1/d", "127.0.0.1:1/d?password=s3cret"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("bae:s3cret@127.0.0.1:1/d", "127.0.0.1:1/d?password=s3cret"),
+        "127.0.0.1:1/d?passwd=s3cret",  # misspelled
+    ],
+)
 async def test_a_password_is_in_no_name_and_no_error(place: str):
     journal = PostgresJournal(f"postgresql://{place}", patience=0)
     with refused("bae-journal-away") as error:

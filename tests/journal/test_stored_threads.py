@@ -319,6 +319,18 @@ async def test_a_run_that_cannot_be_stopped_in_time_is_an_error(journal: Journal
         await journal.cancel("none")
 
 
+async def test_a_turn_that_cannot_be_stopped_in_time_names_the_option_of_the_caller(
+    journal: Journal,
+):
+    stored = await stored_run("one")
+    claim = await journal.create(replace(stored, info=replace(stored.info, thread="ana")))
+    assert claim is not None
+    with refused("bae-cancel-timeout") as error:
+        await say(journal, "two", busy="cancel", busy_timeout=0.05)
+    assert "with a busy_timeout" in (error.value.fix or "")
+    await journal.release(claim, "ended", [])
+
+
 @pytest.mark.parametrize("status", ["queued", "waiting", "running"])
 async def test_a_run_without_an_owner_is_cancelled_at_once(journal: Journal, status: Any):
     stored = await stored_run("one")

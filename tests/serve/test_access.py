@@ -9,13 +9,14 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
+from bae import BaeLMError
 from bae.journal import MemoryJournal, RunInfo
 from bae.serve import User, bearer, public, router
 from bae.serve.endpoints import Endpoint, Form
 from bae.serve.live import FEEDS
 from bae.serve.table import TABLE
 from file_parts import DOT
-from serving import TOKEN, USERS, VERBS, Served, orders, serving
+from serving import TOKEN, USERS, VERBS, Order, Served, orders, serving
 
 MARK = "what-only-ana-may-see"
 MISSING = f"sha256:{'0' * 64}"
@@ -304,6 +305,20 @@ async def test_bad_input_is_refused_with_the_part_that_is_wrong_and_what_to_do()
         assert len((await served.get("/runs"))["runs"]) == 2
 
 
+async def test_a_nul_character_is_in_no_name():
+    async with serving() as served, asyncio.timeout(20):
+        for query in ("graph", "thread", "before", "q", "meta.page", "meta.%00"):
+            refused = await served.client.get(f"/runs?{query}=a%00")
+            assert (refused.status_code, refused.json()["type"]) == (422, "bae-serve-input"), query
+        for path in ("/runs/%00", "/threads/a%00", "/runs/%00/records", "/graphs/%00"):
+            assert (await served.client.get(path)).status_code == 404
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        async with connect(served.ws(), additional_headers=headers) as socket:
+            await socket.send(json.dumps({"sub": 1, "feed": "run/%00"}))
+            refused = json.loads(await socket.recv())
+            assert (refused["end"], refused["status"]) == ("refused", 404)
+
+
 async def test_names_of_hosts_and_origins_are_compared_as_browsers_send_them():
     async with serving(auth=public(), hosts=["Shop.Example"], origins=["http://Mine"]) as served:
         for host, status in (("shop.example:8800", 200), ("SHOP.example", 200), ("other", 403)):
@@ -325,3 +340,25 @@ def test_auth_is_required_and_a_journal_with_secrets_is_refused():
     for token in ("", "  ", "schön"):
         with pytest.raises(ValueError, match="token"):
             bearer(token)
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ({"visible": "all"}, '"own"'),
+        ({"at_once": 0}, "at least one run"),
+        ({"max_iters": -1}, "no limit"),
+        ({"hosts": "shop.example"}, r"hosts=\['shop.example'\]"),
+        ({"origins": "https://shop.example"}, "give a list"),
+        ({"lm": "nope"}, "no LM named 'nope'"),
+        ({"lm": 5}, "no LM"),
+        ({"graphs": [orders]}, "by their names"),
+        ({"graphs": {"orders": Order}}, "give a Graph"),
+        ({"graphs": {" ": orders}}, "can be typed"),
+    ],
+    ids=str,
+)
+def test_an_option_that_could_not_work_is_refused_before_the_first_request(option: Any, why: str):
+    options = {"journal": MemoryJournal(), "auth": public(), "graphs": orders, **option}
+    with pytest.raises((TypeError, ValueError, BaeLMError), match=why):
+        router(**options)

@@ -52,6 +52,21 @@ async def test_a_connection_without_a_complete_request_is_closed(
     assert answers.count(b"HTTP/1.1 200 OK") == sent.count(b"\r\n\r\n")
 
 
+START = (
+    b"POST /graphs/orders/runs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    b"authorization: Bearer " + TOKEN.encode() + b"\r\ncontent-length: 30\r\n\r\n"
+)
+
+
+async def test_a_connection_without_the_rest_of_a_body_is_closed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.1)
+    async with serving() as served, asyncio.timeout(20):
+        half = open_pipe(served.url, START + b'{"start": ')
+        async with half as (pipe, _):
+            with suppress(ConnectionError):
+                assert b"201" not in await pipe.read()
+
+
 async def test_streams_outlive_the_time_for_a_request(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server, "REQUEST_SECONDS", 0.1)
     async with serving() as served, asyncio.timeout(20), connect(served.ws()) as feed:

@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from websockets.asyncio.client import connect
 
 from bae import Graph, Image, Node, Usage
 from bae.journal import MemoryJournal, SQLiteJournal
-from bae.lm import Answer, Backend, Budget, Budgeted, Prompt
+from bae.lm import Answer, Backend, Budget, Budgeted, Fallback, Prompt
 from bae.testing import Call, ScriptedLM, Streamed
 from file_parts import DOT
 from serving import TOKEN, Credit, credits, held, orders_with, quantities, serving, shop, talk
@@ -503,6 +503,31 @@ async def test_a_graph_is_shown_with_a_layout_and_its_tools():
         assert "sample Wish" in prompt["messages"][0]["text"]
 
 
+class Card(BaseModel):
+    """A card of a customer."""
+
+    number: str = Field(description="16 digits")
+
+
+class Cash(BaseModel):
+    euros: int
+
+
+class Payment(Node):
+    by: Card | Cash
+
+    async def __call__(self) -> None: ...
+
+
+async def test_a_form_for_the_start_has_the_names_of_the_classes_of_a_union():
+    async with serving(graphs={"pay": Graph(start=Payment, end=Payment)}) as served:
+        schema = (await served.get("/graphs/pay"))["start_schema"]
+        card, cash = schema["properties"]["by"]["anyOf"]
+        assert (schema["title"], card["title"], cash["title"]) == ("Payment", "Card", "Cash")
+        assert card["properties"]["number"] == {"type": "string", "description": "16 digits"}
+        assert "description" not in card  # docstrings are for people who read the code
+
+
 class HouseModel(Backend):
     """A model whose prices nobody knows. Its first answer is wrong."""
 
@@ -544,3 +569,13 @@ async def test_a_run_has_its_node_limit_and_the_budgets_of_the_server():
             {"scope": "day", "limits": [{"name": "calls", "spent": 2.0, "limit": 500.0}]},
             {"scope": "budget", "limits": spent},
         ]
+
+
+async def test_the_budgets_of_a_line_of_lms_are_those_that_all_of_them_share():
+    day = Budget(calls=500, scope="day")
+    first = Budgeted(HouseModel(), Budget(calls=50, scope="first", within=day))
+    second = Budgeted(HouseModel(), Budget(calls=70, scope="second", within=day))
+    async with serving(graphs={"talk": talk}, lm=Fallback(first, second)) as served:
+        body = {"start": {"question": "Weather?"}, "run_id": "one"}
+        await served.post("/graphs/talk/runs?wait=10", body)
+        assert [each["scope"] for each in (await served.get("/runs/one"))["budgets"]] == ["day"]

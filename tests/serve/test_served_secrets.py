@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel, Field, SecretStr
 from websockets.asyncio.client import connect
 
-from bae import Gate, Graph, Node, ToolCall, Tools
-from bae.journal import SQLiteJournal
+from bae import Gate, Graph, JournalError, Node, ToolCall, Tools
+from bae.journal import MemoryJournal, SQLiteJournal
 from bae.serve.live import FEEDS
 from bae.serve.table import TABLE
 from bae.testing import ScriptedLM
@@ -194,3 +194,50 @@ async def test_no_refusal_names_a_file_of_the_server(tmp_path: Path):
         closed = await served.client.get("/runs/one")
         assert (closed.status_code, closed.json()["type"]) == (503, "bae-journal-closed")
         assert str(tmp_path) not in closed.text
+
+
+class Broken(MemoryJournal):
+    """Refuses every question with an error that names the store."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__()
+        self.error = JournalError("postgresql://db.example/runs is broken", code=code)
+
+    async def runs(self, **more: Any) -> Any:
+        raise self.error
+
+    async def lines(self, run_id: str, **more: Any) -> Any:
+        raise self.error
+
+    async def create(self, stored: Any, **more: Any) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "away",
+        "closed",
+        "damaged",
+        "failed",
+        "foreign",
+        "forked",
+        "full",
+        "gone",
+        "locked",
+        "lost-lines",
+        "schema",
+    ],
+)
+async def test_no_refusal_names_the_store_of_the_server(name: str):
+    async with serving(Broken(f"bae-journal-{name}"), recover=False) as served:
+        body = {"start": {"sku": "lamp"}}
+        for refused in (
+            await served.client.get("/runs"),
+            await served.client.get("/runs/one"),
+            await served.client.post("/graphs/orders/runs", json=body),
+        ):
+            assert refused.status_code in (500, 503)
+            assert refused.json()["type"] == f"bae-journal-{name}"
+            assert "db.example" not in refused.text
+            assert ("retry-after" in refused.headers) == (refused.status_code == 503)

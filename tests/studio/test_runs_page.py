@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from typing import Annotated, Any
+from decimal import Decimal
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from bae import Gate, Graph, Node
 from bae.journal import Journal, MemoryJournal
@@ -46,6 +48,28 @@ class Price(Node):
 
 
 orders = Graph(start=Order, end=Price, name="orders")
+
+
+class Card(BaseModel):
+    kind: Literal["card"] = "card"
+    number: str
+
+
+class Transfer(BaseModel):
+    kind: Literal["transfer"] = "transfer"
+    iban: str
+
+
+class Parcel(Node):
+    payment: Card | Transfer = Field(discriminator="kind")
+    weights: dict[str, Decimal] = {}
+    size: tuple[int, str] = (1, "m")
+    note: Any = None
+
+    async def __call__(self) -> None: ...
+
+
+parcels = Graph(start=Parcel, end=Parcel, name="parcels")
 
 
 async def order(opened: OpenedStudio, run_id: str, sku: str = "lamp", count: int = 1) -> None:
@@ -164,8 +188,9 @@ async def test_a_run_is_started_from_a_form_that_shows_what_is_wrong_at_its_fiel
     phone: Any, expect: Any
 ):
     page = phone
-    async with open_studio(orders) as opened:
-        await opened.show(page, "/runs")
+    async with open_studio(orders, parcels) as opened:
+        await opened.show(page, "/runs?start=orders")
+        await page.get_by_role("button", name="Close").click()
         await expect(page.get_by_text("bae run app.py:orders --set 'sku=")).to_be_visible()
         await page.get_by_role("main").get_by_role("button", name="Start a run").first.click()
         await expect(page.get_by_label("count optional")).to_have_value("1")
@@ -190,6 +215,41 @@ async def test_a_run_is_started_from_a_form_that_shows_what_is_wrong_at_its_fiel
         await page.get_by_role("button", name="Start the run").click()
         await page.wait_for_url("**/runs/a%2Fb")
         assert (await opened.journal.read("a/b")).info.graph == "orders"
+
+        await page.goto(f"{opened.url}/runs?start=parcels")
+        start = page.get_by_role("button", name="Start the run")
+        note = page.get_by_label("note optional")
+        await note.fill("fragile")  # text in a box for JSON is in quotes
+        await start.click()
+        await expect(note).to_be_focused()
+        await expect(page.get_by_text("Not started")).to_be_visible()
+        await note.fill('"fragile"')
+        # The options of a union have the names of their classes, and faults of that class alone.
+        await page.get_by_label("Kind of payment").select_option(label="Card")
+        for number, (key, weight) in enumerate((("lamp", "0.10"), ("7", "12")), 1):
+            await page.get_by_role("button", name="Add to weights").click()
+            await page.get_by_label(f"Key {number} of weights").fill(key)
+            await page.get_by_label(f"Value {number} of weights").fill(weight)
+        await expect(page.get_by_label("Key 1 of weights")).to_have_value("lamp")
+        await page.get_by_role("group", name="size").get_by_label("2").fill("xl")
+        await start.click()
+        card = page.get_by_label("number", exact=True)
+        await expect(card).to_be_focused()
+        await expect(page.locator(".fault")).to_have_text(
+            ["Field required", re.compile("Not started")]
+        )
+        await card.fill("4111")
+        await start.click()
+        await page.wait_for_url(re.compile("/runs/[0-9a-f]{8}"))
+        run_id = page.url.rpartition("/")[2]
+        await opened.api.owner.wait(run_id, 10)
+        ended = await parcels.result(run_id, journal=opened.journal)
+        assert ended.result == Parcel(
+            payment=Card(number="4111"),
+            weights={"lamp": Decimal("0.10"), "7": Decimal(12)},
+            size=(1, "xl"),
+            note="fragile",
+        )
 
 
 async def test_two_selected_runs_are_compared_and_one_is_replayed(page: Any, expect: Any):

@@ -242,6 +242,12 @@ async def test_the_feed_and_the_inbox_have_only_teams_that_the_user_sees(tmp_pat
         assert [each["number"] for each in found] == [*range(2, new.number + 1)]
         assert found[-1] == new.to_message()
         assert (await shop.get("/teams/shop/events?after=1"))["events"] == found
+        last = found[-1]["number"]
+        end = await shop.get(f"/teams/shop/events?after={last}")
+        assert end == {"events": [], "last": last}
+        unknown = await shop.ask("GET", f"/teams/shop/events?after={last + 1}")
+        assert (unknown.status_code, unknown.json()["type"]) == (404, "bae-team-unknown")
+        assert f"the last one is {last}" in unknown.json()["detail"]
 
 
 # The plan

@@ -343,9 +343,10 @@ async def test_work_is_stopped_between_two_rounds_and_kept(tmp_path: Path) -> No
     [
         ([Call("look", path="calc.sh")] * 3, "the same call 3 times"),
         ([Call("find", pattern=f"word{n}") for n in range(8)], "changed nothing in 8 rounds"),
-        ([WRONG_EDIT, DONE, DONE, DONE], "submitted the same work 3 times"),
+        ([WRONG_EDIT, DONE, DONE, DONE], f"submitted the same work 3 times: {DONE!r}"),
+        (["Which base?"] * 3, "submitted no change 3 times: 'Which base?'"),
     ],
-    ids=["equal calls", "idle", "equal submissions"],
+    ids=["equal calls", "idle", "equal submissions", "no work"],
 )
 async def test_a_conversation_that_leads_to_nothing_asks_a_person(
     tmp_path: Path, rounds: list[Any], why: str

@@ -298,7 +298,10 @@ class ChatCommands:
     # The rest.
 
     async def _image(self, rest: str) -> Taken:
-        note(f"{self._talk.attach(rest)} goes with the next message")
+        if rest:
+            note(f"{self._talk.attach(rest)} goes with the next message")
+        else:
+            note("name a file, as /image photo.png")
         return exits.DONE, ""
 
     async def _help(self, rest: str) -> Taken:

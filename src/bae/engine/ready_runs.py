@@ -39,6 +39,7 @@ class ReadyRuns:
         """At most `limit` ready runs that are not `busy` here. Workers search at the same time, so
         each takes a random part of the oldest ready runs."""
         candidates: list[RunInfo] = []
+        threads: set[str] = set()
         for graph in self._graphs:
             wanted = max(2 * limit, _PAGE)
             parked = await self._find_parked(graph)
@@ -47,7 +48,13 @@ class ReadyRuns:
                 async for info in self._pages(status, graph):
                     if len(ready) >= wanted:
                         break
-                    if info.is_due() and self._is_free(info, busy):
+                    if not info.is_due():
+                        continue
+                    if status == "queued" and info.thread is not None:
+                        if info.thread in threads:
+                            continue  # the turns of a thread begin in their order
+                        threads.add(info.thread)
+                    if self._is_free(info, busy):
                         ready.append(info)
             candidates += ready
         shuffle(candidates)

@@ -192,16 +192,20 @@ def workflow_id(run_id: str) -> str:
 
 def _report_outcome(outcome: WorkOutcome) -> dict[str, Any]:
     """The outcome for the workflow. An error has Temporal try again, here or in another worker."""
-    from temporalio.exceptions import ApplicationError
+    from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
     if outcome.kind in ("over", "waiting"):
         return {"kind": outcome.kind, "after": outcome.after}
     after = {"handed over": 0.0, "unfit": None, "again": outcome.after}[outcome.kind]
     # Neither the message of the error nor its cause: Temporal would store them.
     name = "" if outcome.error is None else type(outcome.error).__name__
+    category = ApplicationErrorCategory.UNSPECIFIED
+    if outcome.kind != "unfit":  # it is expected: Temporal logs other errors with a traceback
+        category = ApplicationErrorCategory.BENIGN
     raise ApplicationError(
         f"{outcome.kind} {getattr(outcome.error, 'code', name)}".strip(),
         type=outcome.kind,
+        category=category,
         next_retry_delay=None if after is None else timedelta(seconds=max(after, 0.05)),
     )
 

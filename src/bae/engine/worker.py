@@ -190,6 +190,8 @@ class Worker:
                 return WorkOutcome("over")
             if not info.is_due():
                 return WorkOutcome("again", after=info.started - time())
+            if info.status == "queued" and await self._has_earlier_turn(info):
+                return WorkOutcome("again", after=_SHORTEST_WAIT)
             if info.status == "waiting" and not info.can_continue():
                 return _waiting(info)
             if info.status == "running":
@@ -206,6 +208,13 @@ class Worker:
                 return await self._resume(run_id, worked, attempts)
         except Exception as error:
             return await self._outcome_of(error, run_id, attempts)
+
+    async def _has_earlier_turn(self, info: RunInfo) -> bool:
+        """Whether a turn of the same thread was submitted before this one, and is queued too."""
+        if info.thread is None:
+            return False
+        queued = await self.journal.runs(thread=info.thread, status="queued", after=0, limit=200)
+        return any(each.change < info.change and each.is_due() for each in queued)
 
     async def _survives(self, run_id: str, worked: WorkerGraph, attempts: Attempts) -> bool:
         """Store that the process of a run died. False if the run is ended as poison."""

@@ -47,8 +47,8 @@ async def cancel_run(journal: Journal, run_id: str, timeout: float) -> RunInfo:
                 return info
             if monotonic() >= until:
                 raise JournalError(
-                    f"the run {run_id} has not stopped within {timeout:g} s: {info.owner} works on "
-                    "it, and has the request to cancel it",
+                    f"the run {run_id} has not stopped within {timeout:.3g} s: {info.owner} works "
+                    "on it, and has the request to cancel it",
                     run_id=run_id,
                     code="bae-cancel-timeout",
                     fix="wait longer, with timeout=60: code that does not await cannot be stopped, "

@@ -83,7 +83,13 @@ async def _make_way(
                 await _resume(graph, journal, busy, options)
             continue
         if gives_way:
-            await journal.cancel(busy.run_id, timeout=max(0.1, until - monotonic()))
+            try:
+                await journal.cancel(busy.run_id, timeout=max(0.1, until - monotonic()))
+            except JournalError as error:
+                if error.code == "bae-cancel-timeout":
+                    error.fix = "wait longer, with a busy_timeout: code that does not await cannot "
+                    error.fix += "be stopped"
+                raise
             continue
         if standing == "waiting" or turn.busy == "refuse" or monotonic() >= until:
             raise thread_is_busy(busy, turn)

@@ -9,7 +9,8 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, url
 SCHEMES: Final = ("postgresql", "postgres")
 UNREADABLE: Final = "postgresql://…"
 """An address that cannot be read is not shown: any part of it may be from a password."""
-_SECRET: Final = frozenset({"password", "sslpassword"})
+_SECRET: Final = re.compile("pass(?!file)|pwd|secret|token")
+"""In the names of parameters that are not shown, misspelled ones too: `passwd` for `password`."""
 _URL: Final = re.compile(r"\s*(postgresql|postgres)(\+\w+)?:", re.IGNORECASE)
 _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%\w]+\]|[\w.-]*)(:(\d{1,5}))?")
 _PARAMETER: Final = re.compile(r"[a-z_]+")
@@ -23,7 +24,7 @@ def is_address(text: str) -> bool:
 def has_password(url: str) -> bool:
     """Whether an address has a password in it, or cannot be read."""
     parts = _parts(url)
-    return parts is None or parts.password is not None or bool(_SECRET & _query(parts).keys())
+    return parts is None or parts.password is not None or any(map(_SECRET.search, _query(parts)))
 
 
 def without_password(url: str) -> str:
@@ -32,7 +33,7 @@ def without_password(url: str) -> str:
     if parts is None:
         return UNREADABLE
     host, user = parts.netloc.rpartition("@")[2], parts.username
-    query = {key: value for key, value in _query(parts).items() if key not in _SECRET}
+    query = {key: value for key, value in _query(parts).items() if not _SECRET.search(key)}
     where = host if user is None else f"{quote(user, safe='%')}@{host}"
     return urlunsplit((parts.scheme, where, parts.path, urlencode(query), ""))
 

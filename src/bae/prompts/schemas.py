@@ -51,16 +51,16 @@ def choice_schema(options: Mapping[str, tuple[type[Node], tuple[str, ...]] | Non
     return generator.undocumented({**schema, "$defs": shared} if shared else schema)
 
 
-def argument_schema(schema: Any) -> Schema:
-    """The JSON schema of the arguments of a tool, from a core schema: without titles, and with
-    definitions in the places that use them."""
-    return write_out(_Asked().generate(schema))
+def argument_schema(schema: Any, *, titles: bool = False) -> Schema:
+    """The JSON schema of the arguments of a tool, from a core schema: with definitions in the
+    places that use them, and with the names of classes as titles if `titles`."""
+    return write_out(_Asked().generate(schema), titles=titles)
 
 
-def write_out(schema: Schema, most: int = 1_000_000) -> Schema:
-    """A schema without titles, and with definitions inlined, except recursive definitions: not
-    every provider follows references. Raises `ValueError` if more than `most` schemas would be
-    written."""
+def write_out(schema: Schema, most: int = 1_000_000, *, titles: bool = False) -> Schema:
+    """A schema without titles unless `titles`, and with definitions inlined, except recursive
+    definitions: not every provider follows references. Raises `ValueError` if more than `most`
+    schemas would be written."""
     definitions = definitions_of(schema)
     below = reachable(definitions)
     recursive = {name for name in definitions if name in below[name]}
@@ -74,7 +74,8 @@ def write_out(schema: Schema, most: int = 1_000_000) -> Schema:
         if not isinstance(part, dict):
             return part
         made = changed(cast(Schema, part), write)
-        made.pop("title", None)
+        if not titles:
+            made.pop("title", None)
         made.pop("discriminator", None)  # it would name definitions that are written out
         name = name_in(str(made["$ref"])) if "$ref" in made else ""
         if not name or name in recursive or name not in definitions:

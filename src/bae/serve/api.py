@@ -15,7 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from bae.exceptions import describe
+from bae.failures import not_an_lm
 from bae.graph import Graph, checked_store
 from bae.journal.feeds import Feeds, Subscriber
 from bae.journal.store import Journal
@@ -380,18 +381,9 @@ def router(
             "router(journal=…): this journal stores secrets in clear, and the API would send them; "
             "give one without secrets=True"
         )
-    named = {graphs.name: graphs} if isinstance(graphs, Graph) else dict(graphs)
-    for name in named:
-        if not name.strip() or not name.isprintable():
-            raise ValueError(f"router({{{name!r}: …}}): give the graph a name that can be typed")
-    first: dict[str, str] = {}
-    for name, graph in named.items():
-        same = first.setdefault(graph.name, name)
-        if named[same] is not graph:
-            raise ValueError(
-                f"router({{{same!r}: …, {name!r}: …}}): both graphs are named {graph.name!r}, and "
-                'runs are found by that name; give one of them another, Graph(…, name="…")'
-            )
+    named = _named(graphs)
+    _check_options(visible, max_iters, at_once, hosts=hosts, origins=origins)
+    _check_lm(lm)
     return API(
         named,
         journal,
@@ -404,3 +396,52 @@ def router(
         at_once=at_once,
         recover=recover,
     )
+
+
+def _named(graphs: object) -> dict[str, Graph[Any, Any]]:
+    """Graphs by the names under which they are served. Raises if runs could not be told apart."""
+    if isinstance(graphs, Graph):
+        graph = cast("Graph[Any, Any]", graphs)
+        return _named({graph.name: graph})
+    if not isinstance(graphs, Mapping):
+        raise TypeError(f"router({graphs!r}): give a graph, or graphs by their names")
+    named: dict[str, Graph[Any, Any]] = {}
+    first: dict[str, str] = {}
+    for name, graph in cast("Mapping[object, object]", graphs).items():
+        if not isinstance(name, str) or not name.strip() or not name.isprintable():
+            raise ValueError(f"router({{{name!r}: …}}): give the graph a name that can be typed")
+        if not isinstance(graph, Graph):
+            raise TypeError(f"router({{{name!r}: {graph!r}}}): give a Graph")
+        named[name] = cast("Graph[Any, Any]", graph)
+        same = first.setdefault(graph.name, name)
+        if named[same] is not graph:
+            raise ValueError(
+                f"router({{{same!r}: …, {name!r}: …}}): both graphs are named {graph.name!r}, and "
+                'runs are found by that name; give one of them another, Graph(…, name="…")'
+            )
+    return named
+
+
+def _check_options(visible: object, max_iters: int, at_once: int, **names: object) -> None:
+    """Raise for options that would show too much, or refuse every request."""
+    if visible not in (None, "own") and not callable(visible):
+        raise TypeError(f'router(visible={visible!r}): give "own", or a function of user and run')
+    if max_iters < 0 or at_once < 1:
+        raise ValueError(
+            f"router(max_iters={max_iters}, at_once={at_once}): give at least 0, where 0 means no "
+            "limit of nodes, and at least one run"
+        )
+    for option, given in names.items():
+        if isinstance(given, str):
+            raise TypeError(f"router({option}={given!r}): give a list, {option}=[{given!r}]")
+
+
+def _check_lm(lm: object) -> None:
+    """Raise for an LM that no run could use. No LM is made."""
+    from bae.language_model import is_lm
+    from bae.lm.registry import check_lm_name
+
+    if isinstance(lm, str):
+        check_lm_name(lm)
+    elif lm is not None and (isinstance(lm, type) or not is_lm(lm)):
+        raise not_an_lm(lm)

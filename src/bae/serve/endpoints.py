@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LONGEST_BODY: Final = 1 << 20
 """Bytes of a request."""
+NUL: Final = "\0"
 _WRITES: Final = ("POST", "PUT", "PATCH")
 _OF_FORMS: Final = (
     "",
@@ -156,8 +157,11 @@ def find_endpoint(
         match = each.pattern.fullmatch(path)
         if match is None:
             continue
+        names = {name: unquote(part) for name, part in match.groupdict().items()}
+        if any(NUL in part for part in names.values()):
+            continue  # no name has one, and not every store can look for it
         if each.method == method or (method == "HEAD" and each.method == "GET"):
-            return each, {name: unquote(part) for name, part in match.groupdict().items()}
+            return each, names
         allowed.append(each.method)
     if allowed:
         raise Refused(
@@ -195,6 +199,8 @@ def read_query(form: type[Form], request: Request) -> Form:
     values: dict[str, Any] = {}
     meta: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
+        if NUL in name or NUL in value:
+            raise wrong_input(["query", name], "it has a NUL character", "leave it out")
         if name.startswith("meta.") and "meta" in form.model_fields:
             meta[name.removeprefix("meta.")] = value
         elif name in values:

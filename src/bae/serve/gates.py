@@ -278,7 +278,7 @@ def _find_asked(call: ApiCall, info: RunInfo, gate: OpenGate) -> _Asked:
     tool = next((each for each in getattr(field, "planned", ()) if each.name == name), None)
     if isinstance(tool, AskPlan):
         return _Asked(answer, is_question=True)
-    return _Asked(answer, None if tool is None else tool.spec.schema)
+    return _Asked(answer, None if tool is None else tool.form_schema)
 
 
 ENDPOINTS: Final = (

@@ -87,7 +87,7 @@ def _view_graph(starts: Starts) -> GraphView:
             for spec in field.tool_specs
         ],
         problems=problems_of(graph),
-        start_schema=starts.schema,
+        start_schema=starts.form_schema,
         end_schemas=starts.ends,
         mermaid=graph.to_mermaid(fields=True),
     )

@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket
 from bae.journal.feeds import Feed, FeedItem, Subscriber, subscribe
 from bae.journal.stored_runs import RunInfo
 from bae.serve.access import User
-from bae.serve.endpoints import raw_path
+from bae.serve.endpoints import NUL, raw_path
 from bae.serve.problems import Refused, make_refusal, wrong_input
 from bae.serve.records import (
     HEARTBEAT,
@@ -223,6 +223,8 @@ class _Connection:
             if name not in self._api.feed_kinds:
                 names = ", ".join(self._api.feed_kinds)
                 raise Refused(404, "bae-serve-path", f"no feed {name[:50]!r}; there are {names}")
+            if NUL in unquote(rest):
+                raise Refused(404, "bae-serve-path", "there is no feed with a NUL in its name")
             served = await self._api.feed_kinds[name](self._api, user, unquote(rest))
             after = None if frame.after == "now" else frame.after
             if isinstance(after, str):

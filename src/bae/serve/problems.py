@@ -106,14 +106,19 @@ _STATUS: Final = {
     "bae-gate-invalid": 422,
     "bae-journal-secret": 422,
     "bae-journal-given": 422,
+    "bae-journal-away": 503,
     "bae-journal-closed": 503,
     "bae-journal-damaged": 500,
+    "bae-journal-extra-missing": 500,
     "bae-journal-failed": 500,
     "bae-journal-foreign": 500,
+    "bae-journal-forked": 500,
     "bae-journal-full": 503,
     "bae-journal-gone": 500,
     "bae-journal-locked": 503,
+    "bae-journal-lost-lines": 503,
     "bae-journal-readonly": 500,
+    "bae-journal-schema": 500,
     "bae-journal-version": 500,
 }
 """The status by the code of an error. Any other error about a run is a conflict."""
@@ -148,7 +153,7 @@ def refusal_of(error: BaseException, *before: str | int) -> Refused | None:
     errors = [] if cause is None else faults_of(cause, *(before or ("value",)))
     if before and status == 422 and not errors:
         errors = [InputFault(loc=[*before], msg=error.message)]
-    # An error of the journal names its file, so only the log has it.
+    # An error of the journal names its file or database, so only the log has it.
     is_inner = status >= 500 and isinstance(error, JournalError)
     fix = _FIXES.get(error.code) or error.fix or ""
     if isinstance(error, JournalError) and error.places:

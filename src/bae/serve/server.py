@@ -109,7 +109,10 @@ class _HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     connections: set[Any]
     cycle: Any
+    flow: Any
     loop: asyncio.AbstractEventLoop
+    received: int = 0
+    """Bytes of requests."""
     transport: asyncio.Transport
 
     def connection_made(self, transport: Any) -> None:
@@ -117,16 +120,25 @@ class _HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         if len(self.connections) > _most_connections():
             transport.abort()
         else:
-            self.loop.call_later(REQUEST_SECONDS, self._close_idle, (None, 0))
+            self.loop.call_later(REQUEST_SECONDS, self._close_idle, (None, 0, 0))
 
-    def _close_idle(self, last: tuple[Any, int]) -> None:
-        """Close the connection if nothing has changed since the last check: its newest request,
-        and the bytes that the client has yet to read."""
+    def data_received(self, data: bytes) -> None:
+        self.received += len(data)
+        super().data_received(data)
+
+    def _close_idle(self, last: tuple[Any, int, int]) -> None:
+        """Close the connection if its client is to act, and nothing has changed since the last
+        check: its newest request, the bytes of a body that is not complete, and the bytes that the
+        client has yet to read."""
         if self not in self.connections:  # closed, or a WebSocket now
             return
-        state = self.cycle, self.transport.get_write_buffer_size()
-        is_answered = self.cycle is None or self.cycle.response_complete
-        if is_answered and state == last:
+        cycle, is_sending = self.cycle, False
+        if cycle is not None and not cycle.response_complete:
+            is_sending = cycle.more_body and not self.flow.read_paused
+        is_answered = cycle is None or cycle.response_complete
+        # The bytes of a request without a complete head do not count.
+        state = cycle, self.transport.get_write_buffer_size(), self.received if is_sending else 0
+        if (is_answered or is_sending) and state == last:
             self.transport.abort()
         else:
             self.loop.call_later(REQUEST_SECONDS, self._close_idle, state)

@@ -3,6 +3,7 @@ the schemas of its ends and gates."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -50,10 +51,19 @@ class Starts:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the fields of the start, with their defaults, for forms. A default
-        that holds a secret is left out."""
+        """The JSON schema of the fields of the start, with their defaults. A default that holds a
+        secret is left out."""
+        return self._with_defaults(self._plan.spec.schema)
+
+    @cached_property
+    def form_schema(self) -> dict[str, Any]:
+        """The schema for a form: with the names of classes, so that the options of a union can be
+        told apart."""
+        return self._with_defaults(self._plan.form_schema)
+
+    def _with_defaults(self, given: Mapping[str, Any]) -> dict[str, Any]:
         start = self.graph.start
-        schema: dict[str, Any] = {**self._plan.spec.schema, "title": start.__name__}
+        schema: dict[str, Any] = {**given, "title": start.__name__}
         hidden = secret_fields(start).keys()
         properties: dict[str, Any] = {
             name: {key: each for key, each in part.items() if key != "default"}

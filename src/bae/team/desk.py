@@ -70,10 +70,11 @@ class Desk:
         self.task = task
         self.run = run
         # Of the conversation in progress: its brief, its first attempt, what it has used since its
-        # last submission, and what came of its work.
+        # last submission, the words of that, and what came of its work.
         self.brief = ""
         self.attempt = Try(first=1, number=1)
         self.used: list[Usage] = []
+        self.summary = ""
         self.outcome: str | PersonNeeded | None = None
 
     async def submit(self, attempt: Try) -> str | WorkRefusal | PersonNeeded:

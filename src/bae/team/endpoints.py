@@ -71,6 +71,7 @@ from bae.team.endpoint_views import (
     cut_text,
 )
 from bae.team.events import BlockerCreated, StoredEvent
+from bae.team.feed import unknown_event
 from bae.team.git import Repository
 from bae.team.models import (
     Blocker,
@@ -212,7 +213,9 @@ class ServedTeams:
     async def list_events(self, call: ApiCall) -> EventPage:
         team, query = self.find(call.user, call.path["team"]), call.query
         events = await team.store.events(team.project.id, query.after, most=query.limit)
-        last = events[-1].number if events else max(query.after, 0)
+        last = events[-1].number if events else await team.store.last_event(team.project.id)
+        if last < query.after:
+            raise unknown_event(query.after, last)
         return EventPage(events=[each.to_message() for each in events], last=last)
 
     async def open_feed(self, api: API, user: User, rest: str) -> ServedFeed:

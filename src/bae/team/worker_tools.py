@@ -104,6 +104,7 @@ async def check(tests: tuple[str, ...] = (), *, desk: Annotated[Desk, Dep(get_de
 
 async def submit(work: Node, *, desk: Annotated[Desk, Dep(get_desk)]) -> None:
     """Judge and merge the work. A refusal is the next message of the conversation."""
+    desk.summary = str(getattr(work, "summary", ""))
     desk.outcome = await submit_work(desk, desk.attempt)
 
 
@@ -119,7 +120,7 @@ async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
         case merged:
             return merged
     workspace = await desk.worker.workspace(task)
-    if not await workspace.changed():
+    if not await _is_changed(desk):
         raise ToolError("No file is changed yet. Use `edit`, or `ask` if the task cannot be done.")
     tried = [each for each in await bench.store.attempts(task.id) if each.number >= attempt.number]
     number = tried[-1].number + 1 if tried else attempt.number
@@ -153,7 +154,9 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     if len(last) == _EQUAL and len({(each.name, str(each.arguments)) for each in last}) == 1:
         raise _ended(task, f"it made the same call {_EQUAL} times: {headline(str(last[0]), 200)}")
     if len(progress.by_round) >= _EQUAL and not any(progress.by_round[-_EQUAL:]):
-        raise _ended(task, f"it submitted the same work {_EQUAL} times")
+        what = "submitted the same work" if await _is_changed(desk) else "submitted no change"
+        words = f": {headline(desk.summary, 200)!r}" if desk.summary else ""
+        raise _ended(task, f"it {what} {_EQUAL} times{words}")
     if idle >= bench.idle_rounds:
         raise _ended(task, f"it changed nothing in {idle} rounds")
     asked = progress.rounds - _count_since((_ASKS,), progress.by_round)
@@ -173,6 +176,11 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
             f"Nothing was changed in {idle} rounds: edit, submit or ask within {_LAST}."
         )
     return "\n\n".join(messages) or None
+
+
+async def _is_changed(desk: Desk) -> bool:
+    """Whether the task has changed a file."""
+    return bool(await (await desk.worker.workspace(desk.task)).changed())
 
 
 def _count_since(names: Sequence[str], rounds: Sequence[Sequence[ToolCall]]) -> int:

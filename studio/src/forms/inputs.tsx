@@ -6,7 +6,7 @@ import { readJson } from "../api/json.ts";
 import { upload } from "../api/client.ts";
 import type { FileView } from "../api/types.ts";
 import { FilePreview, isFile } from "../ui/file-value.tsx";
-import { numberIn, unparsed, unparsedText } from "./schema.ts";
+import { NOT_JSON, numberIn, unparsed, unparsedText } from "./schema.ts";
 
 export interface About {
   id: string;
@@ -24,6 +24,7 @@ export function asText(value: unknown): string {
 }
 
 const TYPES: Record<string, string> = { date: "date", time: "time" };
+const EXAMPLES: Record<string, string> = { duration: "PT1H30M, or 01:30:00", uuid: "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", email: "name@example.com", uri: "https://…" };
 const LOCAL_TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?$/;
 
 /** One line of text, a secret, a date or a time. An empty date is not given. */
@@ -38,6 +39,7 @@ export function LineInput({ format, secret, value, onChange, ...about }: About &
       className="input"
       type={type}
       step={type === "time" ? 1 : undefined}
+      placeholder={EXAMPLES[format]}
       autoComplete="off"
       value={text}
       onChange={(event) => onChange(event.target.value === "" && !takesEmpty ? undefined : event.target.value)}
@@ -46,9 +48,9 @@ export function LineInput({ format, secret, value, onChange, ...about }: About &
 }
 
 /** Keeps what is typed, so that "1." or "-" can become a number. */
-export function NumberInput({ whole, value, onChange, ...about }: About & Changed & { whole: boolean }) {
+export function NumberInput({ whole, exact, value, onChange, ...about }: About & Changed & { whole: boolean; exact: boolean }) {
   const [typed, setTyped] = useState<string | null>(null);
-  const isOld = typed !== null && numberIn(typed, whole) !== value;
+  const isOld = typed !== null && numberIn(typed, whole, exact) !== value;
   return (
     <input
       {...about}
@@ -59,7 +61,7 @@ export function NumberInput({ whole, value, onChange, ...about }: About & Change
       onBlur={() => setTyped(null)}
       onChange={(event) => {
         setTyped(event.target.value);
-        onChange(numberIn(event.target.value, whole));
+        onChange(numberIn(event.target.value, whole, exact));
       }}
     />
   );
@@ -131,7 +133,7 @@ export function JsonInput({ value, onChange, ...about }: About & Changed) {
           }
         }}
       />
-      {unfinished !== null && <p className="small fault">This is not JSON. Put text in quotes: "like this".</p>}
+      {unfinished !== null && !about["aria-invalid"] && <p className="small fault">{NOT_JSON}</p>}
     </>
   );
 }
@@ -154,7 +156,7 @@ export function FileInput({ of, value, onChange, ...about }: About & Changed & {
   };
   return (
     <div className="row wrap">
-      <input {...about} type="file" accept={ACCEPTED[of]} onChange={(event) => take(event.target.files?.[0])} />
+      <input {...about} type="file" className="input file" accept={ACCEPTED[of]} onChange={(event) => take(event.target.files?.[0])} />
       {isFile(value) && <FilePreview file={value} />}
       {state && (
         <span className="small muted" role="status">

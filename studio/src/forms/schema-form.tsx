@@ -3,7 +3,7 @@
 import { type ReactNode, useId, useState } from "react";
 
 import { asText, Choice, FileInput, JsonInput, LineInput, NumberInput, YesNo } from "./inputs.tsx";
-import { type Fault, faultsAt, initialOf, isFixed, isObject, type Json, kindOf, nameOf, optionOf, resolve, type Schema } from "./schema.ts";
+import { type Fault, faultsAt, fromPairs, initialOf, isFixed, isObject, type Json, kindOf, nameOf, optionOf, type Pair, pairsOf, resolve, type Schema, tagOf } from "./schema.ts";
 
 export interface FormProps {
   schema: Schema;
@@ -53,7 +53,7 @@ function Input(props: InputProps) {
   const schema = resolve(given, root);
   const kind = kindOf(schema, root);
   const about = { id, "aria-invalid": faults.length > 0, "aria-describedby": `${id}-about` };
-  const wrap = (input: ReactNode) => (
+  const wrap = (input: ReactNode, words = schema.description) => (
     <div className="form-field">
       <label htmlFor={id} className={hidesLabel ? "sr-only" : "form-label"}>
         {label}
@@ -61,7 +61,7 @@ function Input(props: InputProps) {
       </label>
       {input}
       <div id={`${id}-about`}>
-        {schema.description && <p className="small muted">{schema.description}</p>}
+        {words && <p className="small muted">{words}</p>}
         <Faults faults={faults} />
       </div>
     </div>
@@ -73,7 +73,7 @@ function Input(props: InputProps) {
       if (!kind.long) return wrap(<LineInput {...about} format={kind.format} secret={kind.secret} value={value} onChange={change} />);
       return wrap(<textarea {...about} className="textarea growing" rows={1} value={asText(value)} onChange={(event) => change(event.target.value)} />);
     case "number":
-      return wrap(<NumberInput {...about} whole={kind.whole} value={value} onChange={change} />);
+      return wrap(<NumberInput {...about} whole={kind.whole} exact={kind.exact} value={value} onChange={change} />);
     case "yes-no":
       if (none) return wrap(<Choice {...about} options={[true, false]} none value={value} onChange={onChange} />);
       return wrap(<YesNo id={id} label={label} value={value} onChange={onChange} />);
@@ -87,6 +87,10 @@ function Input(props: InputProps) {
       );
     case "list":
       return <ListInput {...props} item={kind.item} />;
+    case "tuple":
+      return <TupleInput {...props} items={kind.items} />;
+    case "map":
+      return <MapInput {...props} item={kind.item} />;
     case "model":
       return <ModelInput {...props} fields={kind.fields} description={schema.description ?? ""} />;
     case "optional":
@@ -94,10 +98,17 @@ function Input(props: InputProps) {
     case "union":
       return <UnionInput {...props} options={kind.options} />;
     case "file":
-      return wrap(<FileInput {...about} of={kind.of} value={value} onChange={onChange} />);
+      return wrap(<FileInput {...about} of={kind.of} value={value} onChange={onChange} />, isOfPrograms(schema) ? FILES[kind.of] : schema.description);
     case "json":
       return wrap(<JsonInput {...about} value={value} onChange={change} />);
   }
+}
+
+/** Show the first input of a form that is wrong. */
+export function showFirstFault(form: HTMLElement | null): void {
+  const first = form?.querySelector<HTMLElement>('[aria-invalid="true"], .fault');
+  first?.focus({ preventScroll: true });
+  first?.scrollIntoView({ block: "center" });
 }
 
 /** What is wrong with an input, a line each. */
@@ -181,7 +192,98 @@ function ListInput({ root, value, onChange, faults, label, hidesLabel, item, req
   );
 }
 
-const LARGE = new Set(["model", "list", "union", "json"]);
+/** A list with a fixed number of items, each with its own type. */
+function TupleInput({ root, value, onChange, faults, label, hidesLabel, items, required }: InputProps & { items: Schema[] }) {
+  const parts = items.map((_, index) => (Array.isArray(value) ? (value[index] as unknown) : null));
+  return (
+    <fieldset className="form-group">
+      <legend className={hidesLabel ? "sr-only" : "form-label"}>
+        {label}
+        {!required && <span className="muted"> optional</span>}
+      </legend>
+      <div className="form-tuple">
+        {items.map((item, index) => (
+          <Input
+            key={index}
+            schema={item}
+            root={root}
+            value={parts[index] ?? undefined}
+            onChange={(part) => onChange(parts.with(index, part ?? null))}
+            faults={faultsAt(faults, index)}
+            label={item.title ?? String(index + 1)}
+            required
+          />
+        ))}
+      </div>
+      <Faults faults={faults.filter((fault) => typeof fault.loc[0] !== "number")} />
+    </fieldset>
+  );
+}
+
+/** Values by keys of the person's own choice. */
+function MapInput({ root, value, onChange, faults, label, hidesLabel, item, required }: InputProps & { item: Schema }) {
+  const [typed, setTyped] = useState<readonly Pair[]>([]);
+  const pairs = pairsOf(value, typed);
+  const change = (next: readonly Pair[]) => {
+    setTyped(next);
+    onChange(fromPairs(next));
+  };
+  const isTwice = (key: string) => key !== "" && pairs.filter(([each]) => each === key).length > 1;
+  const own = faults.filter((fault) => !pairs.some(([key]) => key === String(fault.loc[0])));
+  return (
+    <fieldset className="form-group">
+      <legend className={hidesLabel ? "sr-only" : "form-label"}>
+        {label}
+        {!required && <span className="muted"> optional</span>}
+      </legend>
+      {pairs.map(([key, part], index) => (
+        <div key={index} className="form-pair">
+          <div className="form-field">
+            <input
+              className="input"
+              aria-label={`Key ${index + 1} of ${label}`}
+              aria-invalid={isTwice(key)}
+              placeholder="key"
+              autoComplete="off"
+              value={key}
+              onChange={(event) => change(pairs.with(index, [event.target.value, part]))}
+            />
+            {isTwice(key) && <Faults faults={[{ loc: [], msg: "another entry has this key" }]} />}
+          </div>
+          <div className="form-pair-value">
+            <Input
+              schema={item}
+              root={root}
+              value={part ?? undefined}
+              onChange={(next) => change(pairs.with(index, [key, next ?? null]))}
+              faults={faultsAt(faults, key)}
+              label={`Value ${index + 1} of ${label}`}
+              hidesLabel
+              required
+            />
+          </div>
+          <button type="button" className="button quiet small" aria-label={`Remove entry ${index + 1} of ${label}`} onClick={() => change(pairs.toSpliced(index, 1))}>
+            ✕
+          </button>
+        </div>
+      ))}
+      <button type="button" className="button small form-add" onClick={() => change([...pairs, ["", initialOf(item, root) ?? null]])}>
+        Add<span className="sr-only"> to {label}</span>
+      </button>
+      <Faults faults={own} />
+    </fieldset>
+  );
+}
+
+/** What a person may choose. */
+const FILES = { image: "JPEG, PNG, GIF or WebP", document: "PDF or plain text" };
+
+/** Whether a file has the description that the server gives it: programs may also send a data URL. */
+function isOfPrograms(schema: Schema): boolean {
+  return schema.description === undefined || schema.description.includes("a data URL, or the hash of a file");
+}
+
+const LARGE = new Set(["model", "list", "tuple", "map", "union", "json"]);
 
 /** A value or none. A large input is shown once a value is wanted. */
 function OptionalInput({ of, description, ...props }: InputProps & { of: Schema; description: string }) {
@@ -217,8 +319,13 @@ function UnionInput({ options, ...props }: InputProps & { options: Schema[] }) {
   const chosen = asked >= 0 && (found < 0 || found === asked || value === undefined) ? asked : found >= 0 ? found : asked;
   const option = options[chosen];
   const id = useId();
-  // The place of a fault may name the option before the field.
-  const inside = option === undefined ? [] : faults.flatMap((fault) => (fault.loc[0] === option.title ? faultsAt([fault], option.title!) : [fault]));
+  // The place of a fault may name the option before the field. Other options do not matter.
+  const namesOf = (each: Schema) => [each.title, tagOf(each)].filter((name) => name !== undefined);
+  const names = option === undefined ? [] : namesOf(option);
+  const others = options.filter((each) => each !== option).flatMap(namesOf);
+  const inside = faults
+    .map((fault) => (names.includes(String(fault.loc[0])) ? { ...fault, loc: fault.loc.slice(1) } : fault))
+    .filter((fault) => !others.includes(String(fault.loc[0])));
   return (
     <fieldset className="form-group">
       <legend className={hidesLabel ? "sr-only" : "form-label"}>
@@ -247,7 +354,9 @@ function UnionInput({ options, ...props }: InputProps & { options: Schema[] }) {
           </option>
         ))}
       </select>
-      {option ? <Input {...props} faults={inside} schema={option} hidesLabel /> : <Faults faults={faults} />}
+      {option === undefined && <Faults faults={faults} />}
+      {option !== undefined && option.type === "null" && <Faults faults={inside} />}
+      {option !== undefined && option.type !== "null" && <Input {...props} faults={inside} schema={option} hidesLabel />}
     </fieldset>
   );
 }

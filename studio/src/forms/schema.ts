@@ -21,7 +21,6 @@ export interface Schema {
   oneOf?: Schema[];
   allOf?: Schema[];
   minimum?: number;
-  maximum?: number;
   minLength?: number;
   maxLength?: number;
   minItems?: number;
@@ -30,10 +29,12 @@ export interface Schema {
 
 export type Kind =
   | { kind: "text"; long: boolean; format: string; secret: boolean }
-  | { kind: "number"; whole: boolean; least: number | undefined; most: number | undefined }
+  | { kind: "number"; whole: boolean; exact: boolean; least: number | undefined }
   | { kind: "yes-no" }
   | { kind: "choice"; options: unknown[] }
   | { kind: "list"; item: Schema }
+  | { kind: "tuple"; items: Schema[] }
+  | { kind: "map"; item: Schema }
   | { kind: "model"; fields: [name: string, schema: Schema, required: boolean][] }
   | { kind: "optional"; of: Schema }
   | { kind: "union"; options: Schema[] }
@@ -82,13 +83,14 @@ export function kindOf(given: Schema, root: Schema): Kind {
       };
     case "integer":
     case "number":
-      return { kind: "number", whole: schema.type === "integer", least: schema.minimum, most: schema.maximum };
+      return { kind: "number", whole: schema.type === "integer", exact: false, least: schema.minimum };
     case "boolean":
       return { kind: "yes-no" };
     case "null":
       return { kind: "none" };
     case "array":
-      return schema.items && !schema.prefixItems ? { kind: "list", item: schema.items } : { kind: "json" };
+      if (schema.prefixItems) return schema.items ? { kind: "json" } : { kind: "tuple", items: schema.prefixItems };
+      return schema.items ? { kind: "list", item: schema.items } : { kind: "json" };
     case "object":
       if (isFile(schema)) return { kind: "file", of: "document" };
       if (schema.properties) {
@@ -96,6 +98,7 @@ export function kindOf(given: Schema, root: Schema): Kind {
         const fields = Object.entries(schema.properties);
         return { kind: "model", fields: fields.map(([name, each]) => [name, each, required.has(name)]) };
       }
+      if (isTyped(schema.additionalProperties)) return { kind: "map", item: schema.additionalProperties };
       return { kind: "json" };
     default:
       return { kind: "json" };
@@ -107,8 +110,21 @@ function kindOfSeveral(options: Schema[]): Kind {
     return { kind: "choice", options: options.flatMap((each) => each.enum ?? [each.const]) };
   }
   const rest = options.filter((each) => each.type !== "null");
-  if (rest.length === 1 && options.length === 2) return { kind: "optional", of: rest[0]! };
+  if (rest.length < options.length && (rest.length === 1 || isDecimal(rest))) {
+    return { kind: "optional", of: rest.length === 1 ? rest[0]! : { anyOf: rest } };
+  }
+  if (isDecimal(options)) return { kind: "number", whole: false, exact: true, least: undefined };
   return { kind: "union", options };
+}
+
+/** A decimal number, which JSON has as a number, or as text with all of its digits. */
+function isDecimal(options: readonly Schema[]): boolean {
+  return options.length === 2 && options[0]!.type === "number" && options[1]!.type === "string" && !options[1]!.format;
+}
+
+/** Whether the values of an object have a type: those of `dict[str, Any]` have none. */
+function isTyped(schema: Schema | boolean | undefined): schema is Schema {
+  return typeof schema === "object" && Object.keys(schema).some((key) => key !== "title" && key !== "description");
 }
 
 function isSecret(schema: Schema): boolean {
@@ -137,6 +153,12 @@ export function initialOf(given: Schema, root: Schema, depth = 0): unknown {
       return Object.fromEntries(kind.fields.map(([name, each]) => [name, initialOf(each, root, depth + 1)] as const).filter(([, value]) => value !== undefined));
     case "list":
       return [];
+    case "tuple":
+      return kind.items.map((each) => initialOf(each, root, depth + 1) ?? null);
+    case "map":
+      return {};
+    case "union":
+      return kind.options.some((each) => each.type === "null") ? null : undefined;
     case "choice":
       return kind.options.length === 1 ? kind.options[0] : undefined;
     case "none":
@@ -147,12 +169,21 @@ export function initialOf(given: Schema, root: Schema, depth = 0): unknown {
   }
 }
 
+/** The one value of the field by which the class of an object is known, if it has such a field. */
+export function tagOf(schema: Schema): string | undefined {
+  const tag = Object.values(schema.properties ?? {}).find((each) => "const" in each);
+  return tag === undefined ? undefined : String(tag.const);
+}
+
 /** The name of one option of a union, as a person reads it. */
 export function nameOf(schema: Schema): string {
   if (schema.title) return schema.title;
   if ("const" in schema) return String(schema.const);
   if (schema.type === "null") return "none";
   if (schema.format === "image" || schema.format === "document") return schema.format;
+  const tag = tagOf(schema);
+  if (tag !== undefined) return tag;
+  if (schema.properties) return Object.keys(schema.properties).join(", ") || "no fields";
   return { string: "text", integer: "whole number", number: "number", boolean: "yes or no", array: "list", object: "object" }[schema.type ?? ""] ?? "value";
 }
 
@@ -172,6 +203,7 @@ function fits(value: unknown, option: Schema, root: Schema): boolean {
     case "text":
       return typeof value === "string";
     case "number":
+      if (typeof value === "string") return kind.exact;
       return typeof value === "bigint" || (typeof value === "number" && (!kind.whole || Number.isInteger(value)));
     case "yes-no":
       return typeof value === "boolean";
@@ -179,6 +211,10 @@ function fits(value: unknown, option: Schema, root: Schema): boolean {
       return kind.options.includes(value);
     case "list":
       return Array.isArray(value);
+    case "tuple":
+      return Array.isArray(value) && value.length === kind.items.length;
+    case "map":
+      return isObject(value);
     case "file":
       return isObject(value) && "hash" in value;
     case "model": {
@@ -215,6 +251,7 @@ export function faultsIn(faults: readonly Fault[], ...place: string[]): Fault[] 
 }
 
 const UNPARSED = "$unparsed";
+export const NOT_JSON = 'This is not JSON. Put text in quotes: "like this".';
 
 /** A text in a box for JSON that is no JSON yet. It is kept as it is, and never sent. */
 export function unparsed(text: string): Json {
@@ -228,21 +265,51 @@ export function unparsedText(value: unknown): string | null {
   return typeof text === "string" ? text : null;
 }
 
-/** What keeps a value from being sent: texts that are no JSON yet. */
+const PAIRS = "$pairs";
+
+export type Pair = [key: string, value: unknown];
+
+/** The object of these pairs. While a key is empty or given twice, the pairs are kept as they are,
+ *  and never sent. */
+export function fromPairs(pairs: readonly Pair[]): Json {
+  const keys = pairs.map(([key]) => key);
+  const isWhole = new Set(keys).size === keys.length && !keys.includes("");
+  return isWhole ? Object.fromEntries(pairs) : { [PAIRS]: pairs };
+}
+
+/** The pairs of an object in their order. `last` are those that a person has typed: an object has
+ *  keys that are numbers first. */
+export function pairsOf(value: unknown, last: readonly Pair[] = []): Pair[] {
+  if (!isObject(value)) return [];
+  const kept = keptPairs(value);
+  if (kept !== null) return kept;
+  const isSame = last.length === Object.keys(value).length && last.every(([key]) => Object.hasOwn(value, key));
+  return isSame ? last.map(([key]) => [key, value[key]]) : Object.entries(value);
+}
+
+function keptPairs(value: Json): Pair[] | null {
+  const pairs = value[PAIRS];
+  return Array.isArray(pairs) ? (pairs as Pair[]) : null;
+}
+
+/** What keeps a value from being sent: texts that are no JSON yet, and keys that are not given. */
 export function faultsBefore(value: unknown, loc: (string | number)[] = []): Fault[] {
+  const pairs = isObject(value) ? keptPairs(value) : null;
+  if (pairs !== null) return [{ loc, msg: pairs.some(([key]) => key === "") ? "give each entry a key" : "two entries have the same key" }];
   const text = unparsedText(value);
-  if (text !== null) return [{ loc, msg: "this is not JSON" }];
+  if (text !== null) return [{ loc, msg: NOT_JSON }];
   if (Array.isArray(value)) return value.flatMap((each, index) => faultsBefore(each, [...loc, index]));
   if (isObject(value)) return Object.entries(value).flatMap(([name, each]) => faultsBefore(each, [...loc, name]));
   return [];
 }
 
-/** The number that a text is. A whole number that a number of JavaScript cannot hold stays text, which
- *  the server reads exactly; so does what is no number, and the server says so. */
-export function numberIn(text: string, whole: boolean): unknown {
+/** The number that a text is. A whole or exact number that a number of JavaScript cannot hold stays
+ *  text, which the server reads exactly; so does what is no number, and the server says so. */
+export function numberIn(text: string, whole: boolean, exact = false): unknown {
   const trimmed = text.trim();
   if (trimmed === "") return undefined;
   const number = Number(trimmed);
   if (!Number.isFinite(number) || (whole && !Number.isSafeInteger(number))) return trimmed;
+  if (exact && String(number) !== trimmed) return trimmed;
   return number;
 }

@@ -56,6 +56,7 @@ export function say(value: unknown): string {
     if (isObject(value.arguments)) return "yes, with other arguments";
     return value.scope === "run" ? "yes, for the run" : value.scope === "thread" ? "yes, for the conversation" : "yes";
   }
+  if (isObject(value) && Object.keys(value).length === 0) return "an answer without fields";
   if (isObject(value)) return cut(Object.entries(value).map(([name, part]) => `${name}: ${say(part)}`).join(", "));
   if (Array.isArray(value)) return cut(value.map(say).join(", "));
   return String(value);

@@ -10,8 +10,8 @@ import { Link } from "wouter";
 import { gatesQuery } from "../api/queries.ts";
 import type { GateView, Value } from "../api/types.ts";
 import { useMay, useServes } from "../studio.tsx";
-import { Problem, useNow } from "../ui/basics.tsx";
-import { formatAge, formatSeconds, formatTimeFully } from "../ui/format.ts";
+import { Deadline, Problem, useNow } from "../ui/basics.tsx";
+import { formatAge, formatTimeFully } from "../ui/format.ts";
 import { ShownValue } from "../ui/value.tsx";
 import { type Answered, gateKey, KINDS, refreshAfterAnswer } from "./answers.ts";
 import { ApprovalForm } from "./approval-form.tsx";
@@ -97,15 +97,6 @@ function Asked({ at }: { at: number }) {
     <time className="muted" dateTime={new Date(at * 1000).toISOString()} title={formatTimeFully(at)}>
       {age === "now" ? "asked now" : `asked ${age} ago`}
     </time>
-  );
-}
-
-function Deadline({ at }: { at: number }) {
-  const left = at - useNow(at);
-  return (
-    <span className={left < 3_600 ? "status waiting" : "muted"} title={formatTimeFully(at)}>
-      {left > 0 ? `deadline in ${formatSeconds(left)}` : "past its deadline"}
-    </span>
   );
 }
 

@@ -42,10 +42,10 @@ export function ValueForm({ gate, blocked, onAnswered }: FormOfGate) {
       />
       {send.error && faults.length === 0 && firstAnswer(send.error) === null && <Problem error={send.error} />}
       <div className="gate-actions">
-        <button type="submit" className="button primary" disabled={blocked !== "" || send.isPending || before.length > 0} title={blocked || "Ctrl+Enter"}>
+        <button type="submit" className="button primary" disabled={blocked !== "" || send.isPending || before.length > 0} title={blocked || before[0]?.msg || "Ctrl+Enter"}>
           {send.isPending ? "Sending…" : "Send answer"}
         </button>
-        <span className="small muted">answering as {studio.user}</span>
+        <span className="small muted">{before.length > 0 ? [...before[0]!.loc, before[0]!.msg].join(": ") : `answering as ${studio.user}`}</span>
       </div>
       {blocked && <p className="small muted">{blocked}</p>}
     </AnswerForm>

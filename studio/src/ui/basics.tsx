@@ -3,7 +3,7 @@
 import { type ReactNode, useEffect, useState } from "react";
 
 import { ApiProblem } from "../api/client.ts";
-import { formatAge, formatTimeFully } from "./format.ts";
+import { formatAge, formatSeconds, formatTimeFully } from "./format.ts";
 
 /** How a status of a run or of a task is shown: a glyph, a word and a color. */
 const STATUSES: Record<string, [className: string, glyph: string]> = {
@@ -57,6 +57,16 @@ export function useNow(at: number): number {
     return () => clearInterval(timer);
   }, [wait]);
   return now;
+}
+
+/** The time until a deadline. */
+export function Deadline({ at }: { at: number }) {
+  const left = at - useNow(at);
+  return (
+    <span className={left < 3_600 ? "status waiting" : "muted"} title={formatTimeFully(at)}>
+      {left > 0 ? `deadline in ${formatSeconds(left)}` : "past its deadline"}
+    </span>
+  );
 }
 
 /** Why something failed, and what to do. */

@@ -52,7 +52,7 @@ export function PlainValue({ value }: { value: unknown }) {
   );
 }
 
-function Part({ value, depth }: { value: unknown; depth: number }) {
+function Part({ value, depth, isItem = false }: { value: unknown; depth: number; isItem?: boolean }) {
   const [all, setAll] = useState(false);
   const [many, setMany] = useState(MANY);
   if (value === null || value === undefined) return <span className="value muted">none</span>;
@@ -93,8 +93,13 @@ function Part({ value, depth }: { value: unknown; depth: number }) {
         ) : (
           <ol className="items">
             {shown.map((item, index) => (
-              <li key={index} className="nested">
-                <Part value={item} depth={depth + 1} />
+              <li key={index} className="item">
+                <span className="item-number" aria-hidden="true">
+                  {index + 1}
+                </span>
+                <div className="grow">
+                  <Part value={item} depth={depth + 1} isItem />
+                </div>
               </li>
             ))}
           </ol>
@@ -108,14 +113,14 @@ function Part({ value, depth }: { value: unknown; depth: number }) {
     return (
       <div className="value">
         <span className="tag">{value.type}</span>
-        <Part value={value.fields} depth={depth + 1} />
+        <Part value={value.fields} depth={depth + 1} isItem={isItem} />
       </div>
     );
   }
   const entries = Object.entries(value as Record<string, unknown>);
   if (entries.length === 0) return <span className="value muted">empty</span>;
   return (
-    <dl className={depth > 0 ? "fields nested" : "fields"}>
+    <dl className={depth > 0 && !isItem ? "fields nested" : "fields"}>
       {entries.slice(0, many).map(([name, part]) => (
         <FieldOfValue key={name} name={name} value={part} depth={depth + 1} />
       ))}

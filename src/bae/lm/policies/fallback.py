@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from bae.exceptions import BaeLMError, BudgetError, add_note, describe
 from bae.failures import awaitable
 from bae.lm.backend import Answer, Backend, Prompt
-from bae.lm.policies.budget import budgets_in_force
-from bae.lm.policies.policy import Policy, as_backend, identity_of
+from bae.lm.policies.budget import Budget, budgets_in_force
+from bae.lm.policies.policy import Policy, as_backend, budgets_of, identity_of
 from bae.lm.requests import worth_retrying
 from bae.usage import Restart, report, tell
 
@@ -135,6 +135,11 @@ class Fallback(Policy):
             if following is not None:
                 tell(Restart(error, 0.0, following.lm.model or type(following.lm).__name__))
         raise _all_failed(failures)
+
+    def budgets(self) -> list[Budget]:
+        """The budgets that the requests to each of the LMs are charged to."""
+        first, *others = (budgets_of(each.lm) for each in self._line)
+        return [budget for budget in first if all(budget in each for each in others)]
 
     def statistics(self) -> tuple[FallbackStatistics, ...]:
         """The counts of each LM, in their order."""

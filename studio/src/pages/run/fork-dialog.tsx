@@ -8,7 +8,7 @@ import { api, ApiProblem, pathOf } from "../../api/client.ts";
 import { client, type RunAt } from "../../api/queries.ts";
 import type { EditableField, ForkFormView, RunDetails } from "../../api/types.ts";
 import { SchemaForm } from "../../forms/schema-form.tsx";
-import { type Fault, faultsIn, type Schema } from "../../forms/schema.ts";
+import { type Fault, faultsAt, faultsBefore, faultsIn, type Schema } from "../../forms/schema.ts";
 import { Loading, Problem } from "../../ui/basics.tsx";
 import { Dialog } from "../../ui/overlays.tsx";
 import { addressOf } from "./run-view.ts";
@@ -75,6 +75,8 @@ function ForkForm({ at, form, meant, onClose }: { at: RunAt; form: ForkFormView;
     const own = inputs.find((each) => each.dataset.field === meant) ?? inputs[0];
     own?.querySelector<HTMLElement>("input, textarea, select")?.focus();
   }, [meant]);
+  /** What keeps the fork from being sent. A value that was taken away is in no request. */
+  const before = Object.entries(changed).flatMap(([name, value]): Fault[] => (value === undefined ? [{ loc: [name], msg: "give a value, or undo the change" }] : faultsBefore(value, [name])));
   const isLikely = (field: EditableField) => LIKELY.has(field.source) || field.needed || field.name === meant;
   const likely = form.fields.filter(isLikely);
   const others = form.fields.filter((field) => !isLikely(field));
@@ -84,7 +86,7 @@ function ForkForm({ at, form, meant, onClose }: { at: RunAt; form: ForkFormView;
       field={field}
       isChanged={field.name in changed}
       value={changed[field.name]}
-      faults={error instanceof ApiProblem ? faultsIn(error.faults, "body", "changed", field.name) : []}
+      faults={[...faultsAt(before, field.name), ...(error instanceof ApiProblem ? faultsIn(error.faults, "body", "changed", field.name) : [])]}
       onChange={(value) => setChanged({ ...changed, [field.name]: value })}
       onUndo={() => setChanged(Object.fromEntries(Object.entries(changed).filter(([name]) => name !== field.name)))}
     />
@@ -109,7 +111,7 @@ function ForkForm({ at, form, meant, onClose }: { at: RunAt; form: ForkFormView;
       className="stack"
       onSubmit={(event) => {
         event.preventDefault();
-        void fork();
+        if (before.length === 0) void fork();
       }}
     >
       {form.fields.length === 0 && <p className="muted">{form.node} has no fields to change.</p>}
@@ -135,7 +137,7 @@ function ForkForm({ at, form, meant, onClose }: { at: RunAt; form: ForkFormView;
         <button type="button" className="button" onClick={onClose}>
           Close
         </button>
-        <button type="submit" className="button primary" disabled={isSending}>
+        <button type="submit" className="button primary" disabled={isSending || before.length > 0} title={before[0]?.msg}>
           {isSending ? "Forking…" : Object.keys(changed).length > 0 ? `Fork with ${Object.keys(changed).join(", ")}` : "Fork"}
         </button>
       </div>

@@ -5,8 +5,8 @@ import { Link } from "wouter";
 import type { RunAt } from "../../api/queries.ts";
 import type { LimitView, RunDetails } from "../../api/types.ts";
 import { useServes, useStudio } from "../../studio.tsx";
-import { Age, Copy, Status } from "../../ui/basics.tsx";
-import { formatCost, formatCount, formatSeconds } from "../../ui/format.ts";
+import { Age, Copy, Deadline, Status } from "../../ui/basics.tsx";
+import { formatCost, formatCount, formatSeconds, formatTimeFully } from "../../ui/format.ts";
 import { parsePlace } from "./places.ts";
 import { RunActions } from "./run-actions.tsx";
 import { addressOf, type ChangeView } from "./run-view.ts";
@@ -40,7 +40,6 @@ export function RunHeader({ at, details, worked, isElsewhere, change, onFork }: 
         </h1>
         <Copy text={details.run_id} label="Copy id" />
         <Status status={details.status} />
-        <Waiting details={details} change={change} />
         {isElsewhere && (
           <span className="tag" role="status" title="Its records appear here as they are stored. Text in progress is known in that process alone.">
             written by another process
@@ -75,6 +74,7 @@ export function RunHeader({ at, details, worked, isElsewhere, change, onFork }: 
               {budget.scope} {budget.limits.map(limitText).join(", ")}
             </span>
           ))}
+        <Waiting details={details} change={change} />
       </p>
       <Relations at={at} details={details} />
     </header>
@@ -145,7 +145,7 @@ function Relations({ at, details }: { at: RunAt; details: RunDetails }) {
   );
 }
 
-/** The open question of the run. It is in the row of the title, so that an answer moves nothing. */
+/** The open question of the run. It is the last of its facts, so that an answer moves nothing. */
 function Waiting({ details, change }: { details: RunDetails; change: ChangeView }) {
   const open = details.waiting.filter((gate) => !gate.answered);
   const gate = open[0];
@@ -154,14 +154,14 @@ function Waiting({ details, change }: { details: RunDetails; change: ChangeView 
     const place = parsePlace(gate.gate);
     if (place !== null) change({ step: place.step, path: place.path, field: place.field, node: "", filter: "", tab: "trace" });
   };
-  const until = gate.deadline === null ? "" : ` until ${new Date(gate.deadline * 1000).toLocaleString()}`;
+  const until = gate.deadline === null ? "" : ` until ${formatTimeFully(gate.deadline)}`;
   return (
-    <>
+    <span className="run-waits">
       <button type="button" className="run-question strong truncate" title={`${gate.place}${until}: ${gate.question}`} onClick={show}>
         {gate.question}
       </button>
       {details.waiting_count > 1 && <span className="small muted">and {details.waiting_count - 1} more</span>}
-      {gate.deadline !== null && <span className="small muted">{until}</span>}
-    </>
+      {gate.deadline !== null && <Deadline at={gate.deadline} />}
+    </span>
   );
 }

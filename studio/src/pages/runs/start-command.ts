@@ -14,8 +14,10 @@ function sampleOf(given: Schema, root: Schema): string {
     case "choice":
       return String(kind.options[0] ?? "…");
     case "list":
+    case "tuple":
       return "[]";
     case "model":
+    case "map":
     case "json":
       return "{}";
     case "file":

@@ -7,8 +7,8 @@ import { Link, useLocation } from "wouter";
 import { api, ApiProblem, pathOf } from "../../api/client.ts";
 import { client, graphQuery, threadsQuery } from "../../api/queries.ts";
 import type { GraphView, RunDetails } from "../../api/types.ts";
-import { type Fault, faultsIn, initialOf, type Schema } from "../../forms/schema.ts";
-import { Faults, SchemaForm } from "../../forms/schema-form.tsx";
+import { type Fault, faultsBefore, faultsIn, initialOf, type Schema } from "../../forms/schema.ts";
+import { Faults, SchemaForm, showFirstFault } from "../../forms/schema-form.tsx";
 import { useMay, useServes, useStudio } from "../../studio.tsx";
 import { Command, Loading, Problem } from "../../ui/basics.tsx";
 import { Dialog } from "../../ui/overlays.tsx";
@@ -97,16 +97,30 @@ function StartForm({ graph, thread, onGraph, onClose }: StartFormProps) {
       navigate(`/runs/${encodeURIComponent(run.run_id)}`);
     },
   });
+  /** How often a person has tried to send a form that cannot be sent. */
+  const [tries, setTries] = useState(0);
+  const before = faultsBefore(draft.start);
+  const shownBefore = tries > 0 ? before : [];
   const faults = start.error instanceof ApiProblem ? start.error.faults : [];
-  const at = (part: string) => faultsIn(faults, "body", part);
+  const at = (part: string) => (part === "start" && before.length > 0 ? shownBefore : faultsIn(faults, "body", part));
+  useEffect(() => {
+    if (tries > 0 || start.error !== null) showFirstFault(form.current);
+  }, [tries, start.error]);
+  const send = () => {
+    if (!may || start.isPending) return;
+    if (before.length > 0) setTries((count) => count + 1);
+    else start.mutate();
+  };
   const placed = new Set(["start", "run_id", "thread", "metadata"]);
   const isPlaced = faults.length > 0 && faults.every((fault) => fault.loc[0] === "body" && placed.has(String(fault.loc[1])));
   const clear = () => {
     drafts.delete(graph.name);
     setDraft({ start: initialOf(schema, schema), runId: "", thread, metadata: [] });
     setResets((count) => count + 1);
+    setTries(0);
     start.reset();
   };
+  const isWrong = before.length > 0 ? shownBefore.length > 0 : isPlaced;
   return (
     <Dialog
       kind="drawer"
@@ -114,6 +128,11 @@ function StartForm({ graph, thread, onGraph, onClose }: StartFormProps) {
       onClose={onClose}
       foot={
         <>
+          {isWrong && (
+            <p className="small fault grow" role="alert">
+              Not started: see the fields that are marked red.
+            </p>
+          )}
           <button type="button" className="button quiet" onClick={clear}>
             Clear the form
           </button>
@@ -130,10 +149,10 @@ function StartForm({ graph, thread, onGraph, onClose }: StartFormProps) {
         noValidate
         onSubmit={(event) => {
           event.preventDefault();
-          if (!start.isPending) start.mutate();
+          send();
         }}
         onKeyDown={(event) => {
-          if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && may && !start.isPending) start.mutate();
+          if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) send();
         }}
       >
         {onGraph && studio.graphs.length > 1 && (
@@ -168,11 +187,6 @@ function StartForm({ graph, thread, onGraph, onClose }: StartFormProps) {
               </p>
             )}
           </Problem>
-        )}
-        {isPlaced && (
-          <p className="small fault" role="alert">
-            The run was not started: {faults.length === 1 ? "a field is" : `${faults.length} fields are`} wrong.
-          </p>
         )}
       </form>
     </Dialog>

@@ -9,7 +9,7 @@ import { answerDraft, AnswerBox } from "./answer-box.tsx";
 import { useTextDraft } from "../../forms/drafts.ts";
 import type { Shared } from "./shared.ts";
 import { GoalForm } from "./start-forms.tsx";
-import { attemptOf, type Column, columnOf, COLUMNS, countsText, shownStatus } from "./tasks.ts";
+import { attemptOf, type Column, columnOf, COLUMNS, countsText, isAnswered, shownStatus } from "./tasks.ts";
 
 const REST = 1_200;
 const MANY = 100;
@@ -39,7 +39,7 @@ export function Board(props: Shared) {
       <div className="board-filter tabs" role="group" aria-label="Status">
         {COLUMNS.map(([column, name]) => (
           <button key={column} type="button" className="tab" aria-pressed={chosen === column} aria-current={chosen === column ? "page" : undefined} onClick={() => go({ column }, { replace: true })}>
-            {name} {columns.get(column)!.length}
+            {name} <span>{columns.get(column)!.length}</span>
           </button>
         ))}
       </div>
@@ -87,12 +87,12 @@ const EMPTY: Record<Column, string> = {
   done: "Nothing is merged yet.",
 };
 
-function Card({ row, team, critical, address, go }: Shared & { row: TaskRow }) {
+function Card({ row, rows, team, critical, address, go }: Shared & { row: TaskRow }) {
   const [draft] = useTextDraft(answerDraft(team.team, row.key));
   const isOpen = address.task === row.key;
   const isCritical = critical.has(row.key);
   const column = columnOf(row);
-  const status = shownStatus(row, team.running);
+  const status = isAnswered(row, rows) ? "answered" : shownStatus(row, team.running);
   const isAtWork = status === "in_progress";
   const waits = column === "todo" ? row.depends_on : [];
   return (

@@ -3,7 +3,7 @@
 import { Command } from "../../ui/basics.tsx";
 import { useJobAtWork } from "./jobs.tsx";
 import type { Shared } from "./shared.ts";
-import { columnOf } from "./tasks.ts";
+import { columnOf, isAnswered } from "./tasks.ts";
 
 export function NextSteps({ team, rows, plan, address, go }: Shared) {
   const job = useJobAtWork(team.team, "run");
@@ -23,7 +23,7 @@ export function NextSteps({ team, rows, plan, address, go }: Shared) {
       </p>
     );
   }
-  const ready = rows.filter((row) => row.status === "ready" || row.status === "in_progress" || (row.status === "pending" && row.approved)).length;
+  const ready = rows.filter((row) => row.status === "ready" || row.status === "in_progress" || (row.status === "pending" && row.approved) || isAnswered(row, rows)).length;
   if (!team.running && job === undefined && ready > 0 && address.task === null && address.view !== "plan") {
     return (
       <p className="note">

@@ -1,13 +1,23 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { columnOf, countsText, offersOf, shownStatus, spentCost } from "./tasks.ts";
+import { columnOf, countsText, isAnswered, offersOf, shownStatus, spentCost } from "./tasks.ts";
 
 test("a task that asks needs a person, a task that waits for another one does not", () => {
   assert.equal(columnOf({ status: "blocked", question: "How formal?" }), "needs");
   assert.equal(columnOf({ status: "blocked", question: "" }), "todo");
   assert.equal(columnOf({ status: "staged", question: "" }), "done");
   assert.equal(columnOf({ status: "cancelled", question: "" }), "failed");
+});
+
+test("an answered task continues with the next run, unless it waits for another one", () => {
+  const blocked = { key: "report", status: "blocked", question: "", paused: false, depends_on: ["words"] } as const;
+  const words = { key: "words", question: "" };
+  const task = { ...blocked, depends_on: [...blocked.depends_on] };
+  assert.equal(isAnswered(task, [task, { ...words, status: "completed" }]), true);
+  assert.equal(isAnswered(task, [task, { ...words, status: "failed" }]), false);
+  assert.equal(isAnswered({ ...task, question: "How many?" }, [task]), false);
+  assert.equal(isAnswered({ ...task, paused: true }, [task]), false);
 });
 
 test("nothing is shown as running without a run", () => {

@@ -33,6 +33,12 @@ export function columnOf(task: Placed): Column {
   }
 }
 
+/** Whether the question of a task is answered, and the next run will continue the task. */
+export function isAnswered(task: Pick<TaskRow, "status" | "question" | "paused" | "depends_on">, tasks: readonly Pick<TaskRow, "key" | "status" | "question">[]): boolean {
+  if (task.status !== "blocked" || task.question !== "" || task.paused) return false;
+  return tasks.every((each) => !task.depends_on.includes(each.key) || columnOf(each) === "done");
+}
+
 /** The status as it is shown: without a run, nobody works on a task that was left in progress. */
 export function shownStatus(task: Pick<TaskRow, "status" | "question" | "paused">, isRunning: boolean): string {
   if (task.question !== "" && task.status !== "in_progress") return "waiting";

@@ -1,1 +1,0 @@
-import{l as e}from"./index-Ce9NW7wc.js";function t(t){return(e().teams.find(e=>e.name===t)?.runs??``).replace(/^\/api/,``)}export{t};
