@@ -6,7 +6,7 @@ import { inboxQuery } from "./api/queries.ts";
 import { Login } from "./login.tsx";
 import { pathPart } from "./path.ts";
 import { Shell } from "./shell.tsx";
-import { Studio } from "./studio.tsx";
+import { Studio, useStudio } from "./studio.tsx";
 import { Empty, Loading, Problem } from "./ui/basics.tsx";
 import { Guard } from "./ui/guard.tsx";
 
@@ -83,9 +83,11 @@ function FailedPage({ error }: { error: unknown }) {
   );
 }
 
-/** The inbox is the front page when something waits. */
+/** The inbox is the front page when something waits; otherwise the team is, where no graph is served. */
 function Front() {
+  const studio = useStudio();
   const { data, isPending } = useQuery(inboxQuery());
   if (isPending) return <Loading />;
-  return <Redirect to={data !== undefined && data.gates.length > 0 ? "/inbox" : "/runs"} replace />;
+  const usual = studio.graphs.length === 0 && studio.teams.length > 0 ? "/team" : "/runs";
+  return <Redirect to={data !== undefined && data.gates.length > 0 ? "/inbox" : usual} replace />;
 }

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from bae import RunFailed
 from bae.engine import JournalEngine, TemporalEngine
+from bounded import error_from
+from engine import shop
 from engine.fleet import Fleet, all_ended, fleet_of, repeats, submit_orders
 from engine.temporal_server import TemporalServer, temporal_server
 from engine.worker_program import open_journal
@@ -66,6 +69,35 @@ async def test_runs_end_when_two_of_their_workers_are_killed(
         found = await repeats(fleet, journal, ids)
     assert (found.after_stored, found.missing) == ([], [])
     assert found.again <= 2 * fleet.concurrency
+
+
+async def test_a_worker_of_the_same_machine_continues_the_runs_of_a_killed_one_at_once(
+    database: PostgresServer, tmp_path: Path
+):
+    where = f"{database.url}#{new_schema()}"
+    async with open_journal(where, 600) as journal:
+        await journal.upgrade()
+        async with fleet_of(1, tmp_path, where, lease=600, seconds=3600) as fleet:
+            ids = await submit_orders(journal, 3)
+            await fleet.until_effects(3)
+            fleet.seconds = 0.01
+            fleet.replace(Random(1))
+            await all_ended(fleet, journal, ids, 30)
+
+
+async def test_a_run_that_kills_its_processes_has_failed_though_no_lease_is_over(
+    database: PostgresServer, tmp_path: Path
+):
+    where = f"{database.url}#{new_schema()}"
+    async with open_journal(where, 600) as journal:
+        await journal.upgrade()
+        await shop.poison.submit(shop.Poison(), journal=journal, run_id="bad")
+        async with fleet_of(1, tmp_path, where, lease=600) as fleet:
+            for _ in range(3):
+                await fleet.until(lambda: fleet.workers[-1].poll() is not None)
+                fleet.start()
+            error = await error_from(RunFailed, shop.poison.result("bad", journal=journal))
+    assert error.code == "bae-run-poisoned"
 
 
 @pytest.mark.slow

@@ -297,6 +297,15 @@ async def test_hostile_ids_metadata_and_errors_are_text(page: Any, expect: Any):
         heading = page.get_by_role("heading", name="../../etc?x#y 100%")
         await expect(heading).to_be_visible()
 
+        await order(opened, "first", count=20)
+        await order(opened, "a%2Fb+c&d", count=30)
+        await page.goto(f"{opened.url}/inbox")
+        await page.locator(".inbox-row").filter(has_text="a%2Fb+c&d").click()
+        question = page.get_by_role("link", name="a%2Fb+c&d", exact=True)
+        await expect(question).to_be_visible()
+        await page.reload()
+        await expect(question).to_be_visible()
+
 
 async def test_without_a_module_the_page_names_the_command_that_enables_actions(
     page: Any, expect: Any

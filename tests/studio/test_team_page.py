@@ -129,6 +129,8 @@ async def test_a_plan_is_approved_and_its_run_is_watched_to_the_end(page: Any, t
         await expect(page.get_by_text("All tasks are done.")).to_be_visible()
         await expect(page.get_by_text("bae team merge")).to_be_visible()
         await expect(page.get_by_text("not running")).to_be_visible()
+        await page.goto(f"{team.studio.url}/")  # a team alone is the front page
+        await expect(page.get_by_text("All tasks are done.")).to_be_visible()
 
 
 async def test_a_question_is_answered_and_who_was_first_is_shown_beside_what_was_typed(

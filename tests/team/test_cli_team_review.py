@@ -56,7 +56,7 @@ def write(asked):
     if key == "guide":
         return "<<<<<<< FILE GUIDE.md\\nA shop.\\n>>>>>>> FILE\\n"
     if key == "orders" and asked.previous.attempt > 1 or key == "stocks":
-        return "QUESTION: Which tax?"
+        return "QUESTION: Which tax?\\n\\nThere are two."
     wrong = asked.previous.attempt == 1
     return CODE.format(key=key, name="wrong" if wrong else key)
 
@@ -169,6 +169,7 @@ def test_a_log_has_what_was_asked_edited_tested_and_merged_in_order(bae: Bae):
     assert labels[:5] == begun
     assert labels[5:8] == ["asked", "edited", "tested"]
     assert labels[-2:] == ["merged", "task"]
+    assert labels.count("tested") == 2  # a tree that was tested is not tested again, or shown twice
     assert "1 of 1 tests failed: prices.test.sh" in said.out
     assert ["cost unknown" in line for line in lines[:3]] == [False, True, False]
     assert "--full" in said.err
@@ -179,6 +180,8 @@ def test_a_full_log_has_the_prompts_and_the_answers(bae: Bae):
     assert "# Task" in text
     assert "<<<<<<< FILE prices.sh" in text
     assert "runs the tests" in text
+    asked = bae("log", "stocks", "--full").out
+    assert "asks you    Which tax?\n          There are two." in asked
     short = bae("log", "prices").out
     assert "runs the tests" not in short
     assert "# Task" not in short

@@ -80,6 +80,14 @@ class VerseWorker(WorkerAgent):
 
 register_worker("verse", VerseWorker)
 
+def failing():
+    """Acceptance tests, and a question about the work."""
+    def write_failing(asked):
+        if asked.source.task == "rates":
+            return "QUESTION: Which rates?"
+        return CODE.format(key="tax").replace("echo tax", "echo nothing")
+    return ScriptedLM({"WorkerAnswer": write_failing})
+
 def untested():
     text = "<<<<<<< FILE README.md\\nA shop.\\n>>>>>>> FILE\\n"
     return ScriptedLM({"WorkerAnswer": lambda asked: text})
@@ -284,6 +292,26 @@ def test_documentation_has_a_worker_and_is_merged_without_tests_if_a_person_said
     bae("tasks", "approve", "guide", "--without-tests")
     bae("run", "--lm", "python:../lm.py:untested")
     assert statuses(bae) == {"guide": "merged"}
+
+
+def test_staged_work_is_not_reported_as_merged(bae: Bae):
+    feature = ("--feature", "tax")
+    bae("tasks", "add", "tax", *feature, "--kind", "test", "--proof", "failing-tests")
+    bae("tasks", "add", "rates", *feature, "--after", "tax", "--test", "tax.test.sh")
+    git(Path(), "config", "user.name", "Ana")
+    git(Path(), "config", "user.email", "ana@example.com")
+    said = bae("run", "--no-wait", "--lm", "python:../lm.py:failing", code=3)
+    assert statuses(bae) == {"tax": "staged", "rates": "blocked"}
+    assert "staged       bae/feature-tax, until the feature is complete" in said.out
+    assert "bae/team is at" not in said.out
+    for command in ("merge", "patch"):
+        assert "staged: bae/feature-tax, until the feature is complete" in bae(command).err
+
+
+def test_tasks_are_approved_only_where_there_are_some(bae: Bae):
+    said = bae("tasks", "approve", code=1)
+    assert "there are no tasks" in said.err
+    assert "bae team plan" in said.err
 
 
 def add_test(bae: Bae) -> None:

@@ -42,6 +42,19 @@ USE = edits(
         "tests/test_use.py": TEST_USE,
     }
 )
+SHOP = """from calc import add
+
+LIMIT = 10
+
+
+class Base:
+    def limit(self):
+        return LIMIT
+
+
+class Shop(Base):
+    pass
+"""
 ANSWERS = {"accept": ACCEPT, "half": HALF, "twice": TWICE, "use": USE}
 
 
@@ -199,6 +212,83 @@ async def test_a_feature_is_delivered_when_a_person_skips_the_task_that_is_left(
         assert names_of(Path(project.root), TEAM) >= {*TESTS, *STUBS}
 
 
+async def skip_the_second_task(store: Store, project: Any, tasks: Any) -> None:
+    """The first task is merged into the branch of the feature, and the second is skipped."""
+    asks = {**ANSWERS, "twice": "QUESTION: Twice of what?"}
+    await run_team(project, store, TeamScript(asks))
+    await add_request(store, project.id, "skip", tasks[-1].id)
+
+
+async def test_where_tests_of_a_skipped_task_fail_a_person_decides_and_may_retry_it(tmp_path: Path):
+    async with a_team(tmp_path) as (store, project, tasks):
+        await skip_the_second_task(store, project, tasks)
+        lm = TeamScript(ANSWERS)
+        assert not (await run_team(project, store, lm)).done
+        assert lm.asked == []  # the author of other work has nothing to correct
+        [asked] = await store.blockers(project.id, open_only=True)
+        assert "tests/test_twice.py::test_twice" in asked.question
+        assert "bae team retry twice" in asked.question
+        assert names_of(Path(project.root), TEAM) == {*PYTHON}
+        await add_request(store, project.id, "retry", tasks[-1].id)
+        assert (await run_team(project, store, lm)).done
+        assert [key for key, _ in lm.asked] == ["twice"]
+        assert {*(await statuses(store)).values()} == {"completed"}
+        assert names_of(Path(project.root), TEAM) >= {*TESTS, *STUBS}
+
+
+async def test_a_feature_is_delivered_without_the_tests_that_a_person_removes(tmp_path: Path):
+    async with a_team(tmp_path) as (store, project, tasks):
+        await skip_the_second_task(store, project, tasks)
+        lm = TeamScript({})
+        await run_team(project, store, lm)
+        [asked] = await store.blockers(project.id, open_only=True)
+        root = Path(project.root)
+        git(root, "switch", "-q", "bae/feature-prices")
+        git(root, "rm", "-q", "tests/test_twice.py")
+        git(root, "commit", "-qm", "Without twice")
+        git(root, "switch", "-q", "-")
+        await store.answer_blocker(asked.id, "yes")
+        assert (await run_team(project, store, lm)).done
+        assert names_of(root, TEAM) >= {"half.py", "tests/test_half.py"}
+        assert "tests/test_twice.py" not in names_of(root, TEAM)
+
+
+async def test_a_correction_that_was_taken_back_does_not_keep_a_feature_back(tmp_path: Path):
+    rule = "import os\n\n\ndef test_docs():\n    assert os.path.exists('docs.md')\n"
+    rule = rule.replace("assert", "assert not os.path.exists('twice.py') or")
+    async with a_team(tmp_path) as (store, project, tasks):
+        root = Path(project.root)
+        asks = {**ANSWERS, "twice": "QUESTION: Twice of what?"}
+        await run_team(project, store, TeamScript(asks))
+
+        def commit(name: str, text: str) -> None:
+            """A person's commit in the team's branch."""
+            git(root, "switch", "-q", TEAM)
+            (root / name).write_text(text)
+            git(root, "add", "-A")
+            git(root, "commit", "-qm", name)
+            git(root, "switch", "-q", "-")
+
+        async def answer(text: str) -> None:
+            [asked] = await store.blockers(project.id, open_only=True)
+            await store.answer_blocker(asked.id, text)
+
+        commit("tests/test_docs.py", rule)
+        await answer("Of the price.")
+        worse = edits({"twice.py": DONE.format("twice", "+")})
+        lm = TeamScript({**ANSWERS, "twice": [TWICE, worse, TWICE, "QUESTION: How?"]})
+        assert not (await run_team(project, store, lm)).done
+        first = (await store.attempts(tasks[-1].id))[0].failure
+        assert "test_docs" in first  # in the team's branch, where it passed
+        assert "not counted" not in first
+        commit("docs.md", "Twice.\n")
+        await answer("It is documented now.")
+        asked = len(lm.asked)
+        assert (await run_team(project, store, lm)).done
+        assert len(lm.asked) == asked
+        assert {*(await statuses(store)).values()} == {"completed"}
+
+
 @pytest.mark.parametrize(
     ("files", "said"),
     [
@@ -213,17 +303,53 @@ async def test_a_feature_is_delivered_when_a_person_skips_the_task_that_is_left(
             "test_add",
         ),
         (STUBS, "There is no new test"),
+        (
+            {
+                **TESTS,
+                **STUBS,
+                "tests/test_more.py": "import half\n\n\ndef test_more():\n    half.more()\n",
+            },
+            "fails before it tests anything",
+        ),
+        ({**TESTS, **STUBS, "shop.py": SHOP.replace("10", "20")}, "loses `LIMIT = 10`"),
+        ({**TESTS, **STUBS, "shop.py": SHOP.replace("(Base)", "")}, "loses `class Shop(Base):`"),
+        (
+            {
+                **TESTS,
+                **STUBS,
+                "shop.py": SHOP.replace("return LIMIT", "raise NotImplementedError"),
+            },
+            "changes Base.limit",
+        ),
     ],
-    ids=["no-stub", "behavior", "passes", "breaks", "no-test"],
+    ids=[
+        *("no-stub", "behavior", "passes", "breaks", "no-test"),
+        *("no-name", "constant", "base", "existing-function"),
+    ],
 )
 async def test_acceptance_tests_load_and_fail_and_stubs_have_no_behavior(
     tmp_path: Path, files: dict[str, str], said: str
 ):
-    async with a_team(tmp_path, ACCEPTANCE) as (store, project, [task]):
+    existing = {**PYTHON, "shop.py": SHOP}
+    async with a_project(tmp_path, ACCEPTANCE, files=existing, command=PYTEST) as team:
+        store, project, [task] = team
         await run_team(project, store, TeamScript({"accept": edits(files)}), corrections=0)
         [first] = await store.attempts(task.id)
         assert said in first.failure
         assert await statuses(store) == {"accept": "blocked"}
+
+
+async def test_stubs_may_add_members_imports_and_names_to_code_that_exists(tmp_path: Path):
+    more = SHOP.replace("import add", "import __name__ as calc, add").replace(
+        "    pass\n", "    tax: int = 5\n\n    def total(self) -> int:\n        ...\n"
+    )
+    files = {**TESTS, **STUBS, "shop.py": f'"""The shop."""\n\n{more}\n\nRATE = 2\n'}
+    existing = {**PYTHON, "shop.py": SHOP}
+    async with a_project(tmp_path, ACCEPTANCE, files=existing, command=PYTEST) as team:
+        store, project, [task] = team
+        await run_team(project, store, TeamScript({"accept": edits(files)}), corrections=0)
+        assert [each.failure for each in await store.attempts(task.id)] == [""]
+        assert await statuses(store) == {"accept": "staged"}
 
 
 async def test_a_person_may_approve_the_acceptance_tests(tmp_path: Path):

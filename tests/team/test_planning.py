@@ -315,6 +315,20 @@ async def test_a_plan_whose_features_lack_something_is_asked_for_again(
     assert said in "\n".join(lm.asked[-1].errors)
 
 
+async def test_a_second_goal_needs_a_feature_of_its_own(team: Team):
+    await team.plan(script({"questions": []}, "It ships.", {"tasks": FEATURE}))
+    again = FEATURE[0] | {"key": "accept-more", "title": "Test more"}
+    again |= {"new_files": ["test_more.py", "more.py"]}
+    more = {"key": "more", "title": "More", "files": ["more.py"], "tests": ["test_more.py"]}
+    tasks = [again, FEATURE[1] | more | {"depends_on": ["accept-more"]}]
+    other = [task | {"feature": "discounts"} for task in tasks]
+    lm = script({"questions": []}, "It ships.", {"tasks": tasks}, {"tasks": other})
+    await team.plan(lm, goal="More prices")
+    said = "\n".join(lm.asked[-1].errors)
+    assert "the feature 'prices' has acceptance tests already, of 'accept'" in said
+    assert await team.keys() == ["accept", "tax", "accept-more", "more"]
+
+
 async def test_acceptance_tests_can_be_switched_off(team: Team):
     lm = script({"questions": []}, "It ships.", {"tasks": FEATURE}, {"tasks": TASKS})
     await team.plan(lm, acceptance=False)

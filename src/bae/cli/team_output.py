@@ -285,6 +285,12 @@ def counts_text(counts: Mapping[TaskStatus, int], in_progress: str = "") -> str:
     return ", ".join(shown) or "no tasks yet"
 
 
+def staged_text(tasks: Sequence[Task]) -> str:
+    """Where the work of features is that are not complete; nothing where there is none."""
+    branches = sorted({task.feature_branch for task in tasks if task.status is _S.STAGED})
+    return f"{', '.join(branches)}, until the feature is complete" if branches else ""
+
+
 def spent_text(spending: Spent) -> str:
     """What was spent; nothing where no call was made."""
     if not spending.calls:

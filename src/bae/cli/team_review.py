@@ -161,8 +161,10 @@ def _print_entry(entry: LogEntry, *, full: bool) -> None:
     facts += [describe_duration(entry.seconds)]
     line.append(in_one_line(", ".join(filter(None, facts))), style="not dim")
     print_hanging(out(), line, _INDENT)
-    if full and entry.detail.strip() not in ("", entry.text):
-        below = Text(" " * _INDENT + in_lines(entry.detail.rstrip(), _INDENT), style="dim")
+    first, _, rest = entry.detail.strip().partition("\n")
+    detail = rest.strip("\n") if first == entry.text else entry.detail.rstrip()
+    if full and detail.strip():
+        below = Text(" " * _INDENT + in_lines(detail, _INDENT), style="dim")
         out().print(below, soft_wrap=True)
 
 
@@ -202,7 +204,7 @@ async def merge(team: Team, into: Into = None, as_json: AsJSON = False) -> None:
     if as_json:
         print_json(_as_data(done))
     elif done.commit is None:
-        _note_nothing(done)
+        await _note_nothing(team, done)
     else:
         from bae.cli.wording import in_lines
 
@@ -240,7 +242,7 @@ async def patch(
 
     delivery, text = await format_patch(team.project, team.repository, team.store, into)
     if not text:
-        _note_nothing(delivery)
+        await _note_nothing(team, delivery)
     elif file is None or file == "-":
         _write(text)
     else:
@@ -281,8 +283,12 @@ async def clean(
     note(f"{many} would be deleted" if dry_run else f"{many} deleted")
 
 
-def _note_nothing(delivery: Delivery) -> None:
+async def _note_nothing(team: Team, delivery: Delivery) -> None:
+    from bae.cli.team_output import staged_text
+
     note(f"there is nothing to merge: {delivery.into} has all merged tasks of {delivery.branch}")
+    if staged := staged_text(await team.tasks()):
+        note(f"staged: {staged}")
 
 
 def _as_data(done: Delivery) -> dict[str, object]:

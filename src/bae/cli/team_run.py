@@ -312,7 +312,8 @@ async def _check(team: Team, *, require_sandbox: bool) -> list[Task]:
 
 async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: bool) -> None:
     """Print the outcome of a run, unless the board has `shown` it, and set the exit code."""
-    from bae.cli.team_output import counts_text, spent_text
+    from bae.cli.team_output import counts_text, spent_text, staged_text
+    from bae.team.models import TaskStatus
 
     blockers = await team.store.blockers(team.project.id, open_only=True)
     if as_json:
@@ -328,13 +329,15 @@ async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: boo
         look = f"`git diff {here}...{branch}` shows the work\n`git merge --no-ff {branch}` takes it"
         if await team.repository.contains("HEAD", summary.head):
             left = look = ""
-        has_merged = any(task.commit for task in summary.tasks)
+        is_staged = TaskStatus.STAGED
+        has_merged = any(task.commit and task.status is not is_staged for task in summary.tasks)
         print_fields(
             {
                 "run": f"{_ENDS[summary.ended]} after {summary.seconds:.0f} s",
                 "tasks": counts_text(summary.counts),
                 "spent": spent_text(summary.spent),
                 "merged": f"{branch} is at {summary.head[:12]}" if has_merged else "",
+                "staged": staged_text(summary.tasks),
                 "checkout": left + look,
                 "notes": "\n".join(summary.notes),
             }

@@ -188,6 +188,8 @@ async def approve(
     if without_tests and not tasks:
         raise Misuse("--without-tests is for tasks that are named", fix="name each of them")
     named = [await team.task(each) for each in tasks] if tasks else await team.tasks()
+    if not named:
+        raise refusal("there are no tasks", fix="bae team plan 'WHAT TO BUILD'")
     waiting = [task for task in named if not task.approved]
     untested = [task for task in waiting if task.proof == "none"]
     for task in untested:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from bae.team.edits import FileChange
-from bae.team.models import TestReport
+from bae.team.models import TestReport, headline
 from bae.team.reports import NOT_LOADED
 from bae.team.test_edits import is_test_file
 
@@ -46,7 +46,8 @@ _NOT_FAILING: Final = {
 }
 _WRONG_REASON: Final = re.compile(
     r"^(?:E\s+)?(?:\w+\.)*(?:ModuleNotFoundError|ImportError|SyntaxError|IndentationError|NameError"
-    r"|ReferenceError)\b|ERR_MODULE_NOT_FOUND|'MODULE_NOT_FOUND'",
+    r"|ReferenceError)\b|^(?:E\s+)?AttributeError: (?:module '|type object ')"
+    r"|ERR_MODULE_NOT_FOUND|'MODULE_NOT_FOUND'",
     re.MULTILINE,
 )
 
@@ -69,28 +70,36 @@ def _find_behavior(
 
 def _find_python_behavior(path: str, old: str, new: str) -> Iterator[str]:
     try:
-        known, functions = _read_functions(old), _read_functions(new)
-        changed = [
-            name
-            for name, node in functions.items()
-            if not _is_stub(node) and (name not in known or ast.dump(known[name]) != ast.dump(node))
+        before, after = ast.parse(old), ast.parse(new)
+        known, functions = _read_functions(before), _read_functions(after)
+        lost = sorted(known.keys() - functions.keys())
+        lost += dict.fromkeys(_find_lost_statements(before, after))
+        changed = [name for name in known if _differs(known[name], functions.get(name))]
+        written = [
+            name for name in functions if name not in known and not _is_stub(functions[name])
         ]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         yield f"{path} is no valid Python, or is nested too deeply to be read."
         return
-    if lost := sorted(known.keys() - functions.keys()):
+    if lost:
         yield f"{path} loses {', '.join(lost[:20])}: stubs only add. Restore them."
     if changed:
+        yield f"{path} changes {', '.join(changed[:20])}: leave code that exists as it was."
+    if written:
         yield (
-            f"{path}: {', '.join(changed[:20])} has behavior. This task writes tests and stubs "
-            "only: raise NotImplementedError, and leave code that exists as it was."
+            f"{path}: {', '.join(written[:20])} has behavior. This task writes tests and stubs "
+            "only: raise NotImplementedError."
         )
 
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _read_functions(text: str) -> dict[str, _Function]:
+def _differs(old: _Function, new: _Function | None) -> bool:
+    return new is not None and ast.dump(old) != ast.dump(new)
+
+
+def _read_functions(module: ast.Module) -> dict[str, _Function]:
     """The functions and methods of a module by their qualified names."""
     functions: dict[str, _Function] = {}
 
@@ -103,8 +112,43 @@ def _read_functions(text: str) -> dict[str, _Function]:
             elif isinstance(child, ast.stmt):
                 visit(child, prefix)
 
-    visit(ast.parse(text), "")
+    visit(module, "")
     return functions
+
+
+def _find_lost_statements(before: ast.Module, after: ast.Module) -> Iterator[str]:
+    """The statements outside of functions that a module no longer has as they were."""
+    left = [text for text, _ in _list_statements(after)]
+    for text, statement in _list_statements(before):
+        if text in left:
+            left.remove(text)
+        else:
+            yield f"`{headline(ast.unparse(statement).splitlines()[0], 80)}`"
+
+
+def _list_statements(
+    node: ast.Module | ast.ClassDef, path: str = ""
+) -> Iterator[tuple[str, ast.stmt]]:
+    """The statements of a module and of its classes outside of functions, each with a text to
+    compare it by. A class can get more members, an import more names, and `__all__` more entries.
+    """
+    for child in node.body:
+        match child:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Pass():
+                pass
+            case ast.Expr(value=ast.Constant()) | ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                pass
+            case ast.Assign(targets=[ast.Name(id="__all__")]):
+                pass
+            case ast.ClassDef(name=name):
+                head = (*child.decorator_list, *child.bases, *child.keywords)
+                yield f"{path}{name}({', '.join(map(ast.dump, head))})", child
+                yield from _list_statements(child, f"{path}{name}.")
+            case ast.ImportFrom(names=names) | ast.Import(names=names):
+                where = f"{child.level}.{child.module}" if isinstance(child, ast.ImportFrom) else ""
+                yield from ((f"{where} {ast.dump(each)}", child) for each in names)
+            case _:
+                yield path + ast.dump(child), child
 
 
 def _is_stub(function: _Function) -> bool:

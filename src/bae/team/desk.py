@@ -3,6 +3,7 @@ fresh worktrees, review it and merge it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -134,7 +135,9 @@ class Desk:
             return PersonNeeded(outcome.question, outcome.digest)
         if isinstance(outcome, Failed) and (cause := await self.find_cause(outcome.report)):
             return await self._ask_about_environment(attempt, outcome.report, cause)
-        text = await self._with_failed_before(outcome.text)
+        # What kept a feature from the branch of the team counts, also if it failed before.
+        failed = outcome.report.of("failed") if isinstance(outcome, Failed) else ()
+        text = await self._with_failed_before(outcome.text, [case.id for case in failed])
         head = await (await self.worker.workspace(self.task)).head()
         # Only now: where a run was killed after the merge, there is nothing left to work on.
         conflict = await (await self.worker.workspace(self.task)).update()
@@ -151,6 +154,14 @@ class Desk:
         if await self.bench.features.is_undelivered(self.task):
             return await self.merge(attempt)
         return None
+
+    async def finish_unchanged(self, attempt: Try) -> str | WorkRefusal | PersonNeeded | None:
+        """The outcome of work that is already in the branch of its feature and had to be corrected
+        for the delivery, if in the end nothing differs; otherwise None."""
+        workspace = await self.worker.workspace(self.task)
+        if not await self.bench.features.was_staged(self.task) or await workspace.changed():
+            return None
+        return await self.merge(attempt)
 
     # --- what is known ---
 
@@ -195,8 +206,10 @@ class Desk:
         """The failure of the environment that kept the tests from a verdict, or None."""
         return None if report.passed else find_cause(report, await self._base_report())
 
-    async def _with_failed_before(self, text: str) -> str:
-        return "\n\n".join(filter(None, (text, await self.describe_failed_before())))
+    async def _with_failed_before(self, text: str, counted: Sequence[str] = ()) -> str:
+        named = (*self.task.tests, *counted)
+        known = describe_failed_before(await self._base_report(), named)
+        return "\n\n".join(filter(None, (text, known)))
 
     async def _base_report(self) -> TestReport:
         workspace = await self.worker.workspace(self.task)

@@ -14,10 +14,12 @@ from bae import Problem
 from bae.team.git import BRANCHES, Conflict, GitError, shown_path
 from bae.team.guarded_files import Guarded
 from bae.team.integration import Failed, Integrated, Integration, MergeOutcome
-from bae.team.models import PlannedTask, Task, TaskStatus, bounded
+from bae.team.models import PlannedTask, Task, TaskStatus, TestReport, bounded
 from bae.team.planned_files import find_prerequisites
+from bae.team.reports import list_names
 from bae.team.schedule import DONE
 from bae.team.test_edits import is_test_file
+from bae.team.test_order import is_selected
 from bae.team.workspaces import TRAILER
 
 if TYPE_CHECKING:
@@ -81,6 +83,16 @@ class Features:
         branch = await self.branch_of(task)
         return None if branch is self._team else await branch.merged_as(task.branch)
 
+    async def was_staged(self, task: Task) -> bool:
+        """Whether earlier work of a task was merged into the branch of its feature, which is not
+        delivered yet."""
+        if (branch := await self.branch_of(task)) is self._team:
+            return False
+        head = await branch.head()
+        start = await self._team.repository.merge_base(await self._team.head(), head)
+        earlier = f"{TRAILER} {task.branch} "
+        return await self._team.repository.find_commit(earlier, f"{start}..{head}") is not None
+
     async def is_undelivered(self, task: Task) -> bool:
         """Whether a task completed its feature, and the feature is not in the team's branch yet."""
         if await self._team.merged_as(task.branch):
@@ -117,17 +129,20 @@ class Features:
             tasks = await self._tasks_of(task)
             lines = "\n".join(f"{each.key}: {each.title}" for each in tasks)
             message = f"Merge the feature {task.feature}\n\n{lines}".replace(TRAILER, "Task:")
-            tests = dict.fromkeys(name for each in tasks for name in each.tests)
+            required = (each.tests for each in tasks if each.status is not TaskStatus.SKIPPED)
+            tests = dict.fromkeys(name for names in required for name in names)
             branch = await self.branch_of(task)
             outcome = await self._team.merge_branch(branch.branch, message, tests=tuple(tests))
             if isinstance(outcome, Conflict):
                 return await self._ask_about_conflict(branch, outcome)
             if isinstance(outcome, Failed):
+                if asked := _ask_about_skipped(branch.branch, tasks, outcome.report):
+                    return asked
                 await self.refresh(task)  # so that the next attempt sees what it has to fit
                 return outcome
             if outcome.everything is not None and self._team.reports is not None:
                 await self._team.reports.remember(outcome.commit, outcome.everything)
-            return Integrated(commit, outcome.report)
+            return Integrated(commit, outcome.report, outcome.everything)
 
     async def _ask_about_conflict(self, branch: Integration, conflict: Conflict) -> Guarded:
         heads = f"{await branch.head()} {await self._team.head()}"
@@ -157,6 +172,24 @@ class Features:
         return Guarded(files, question, sha256(diff.encode()).hexdigest())
 
 
+def _ask_about_skipped(branch: str, tasks: Sequence[Task], report: TestReport) -> Guarded | None:
+    """The question to a person if only the acceptance tests of skipped tasks fail, or None."""
+    skipped = [task for task in tasks if task.status is TaskStatus.SKIPPED]
+    names = {name for task in skipped for name in task.tests}
+    names -= {name for task in tasks if task not in skipped for name in task.tests}
+    failed = report.of("failed")
+    if not failed or not all(is_selected(case, names) for case in failed):
+        return None
+    key = next(task.key for task in skipped if {*task.tests} & names)
+    question = (
+        f"All other tasks of {branch} are merged into it, and acceptance tests of skipped tasks "
+        f"fail: {list_names([case.id for case in failed])}. Have the work done with "
+        f"`bae team retry {key}`. Or remove these tests yourself: git switch {branch}, remove "
+        "them, commit, switch back, and answer yes."
+    )
+    return Guarded(tuple(sorted(names)), question, sha256(question.encode()).hexdigest())
+
+
 def find_feature_problems(
     tasks: Sequence[PlannedTask], others: Sequence[PlannedTask] = ()
 ) -> list[Problem]:
@@ -177,6 +210,12 @@ def find_feature_problems(
             continue
         group = list(members)
         writers = [task for task in group if task.proof == "failing-tests"]
+        new = [task for task in writers if task in tasks]
+        if new and len(new) < len(writers):
+            key = next(task.key for task in writers if task not in tasks)
+            what = f"the feature {name!r} has acceptance tests already, of {key!r}"
+            report(new[0].key, what, "give this task and those that depend on it another feature")
+            continue
         if len(writers) != 1:
             what = f"the feature {name!r} has {len(writers)} tasks with the proof failing-tests"
             report(group[0].key, what, "plan exactly one, of kind test, which the others depend on")

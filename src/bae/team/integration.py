@@ -42,7 +42,8 @@ _UNFINISHED: Final = (
 @dataclass(frozen=True, slots=True)
 class Integrated:
     """The new commit of the team's branch and its test report, which is None if the work had been
-    merged before. `everything` also has the failures that the task does not answer for."""
+    merged before. `everything` also has the failures that the task does not answer for; it is None
+    if the tree had been tested before."""
 
     commit: str
     report: TestReport | None
@@ -263,7 +264,8 @@ class Integration:
         if conflict:
             return conflict
         # The same tree as one that passed in a new worktree, where the branch has not moved since.
-        report = full = await self.reports.find(merged) if self.reports is not None else None
+        known = await self.reports.find(merged) if self.reports is not None else None
+        report = full = known
         if full is None:
             report = full = await self._test_twice(what, merged, before, tests)
             if keep and (lost := await self._find_lost(what, merged, before, full)):
@@ -275,7 +277,7 @@ class Integration:
             ):
                 return Failed(report, merged)
         self._head_report = merged, full
-        return Integrated(merged, report, full)
+        return Integrated(merged, report, full if known is None else None)
 
     async def _test_twice(
         self, what: str, merged: str, before: str, tests: Sequence[str]

@@ -191,7 +191,8 @@ def describe_rules(project: Project) -> str:
         f"`{write_command(project.test_command)}`.{languages}\n"
         "- Nothing can be installed: use the packages that the project has.\n"
         "- Work is merged only if the tests pass with it, and the proof that its task asks for is "
-        "there. Tests that fail already may still fail.\n"
+        "there. Tests that fail already may still fail, and so do the acceptance tests of a task "
+        "that writes these.\n"
         "- Change what the task needs, and nothing else. A person is asked before changes to files "
         "that run on their machine or that instruct later workers are merged."
     )

@@ -114,7 +114,8 @@ class TeamRun:
         when a person skips its last task, is delivered by its newest task."""
         tasks = await self.bench.store.tasks(self.bench.project.id)
         staged = [task for task in tasks if task.status is _S.STAGED]
-        if not staged:
+        asking = [task for task in tasks if task.status is _S.BLOCKED and task.feature]
+        if not staged and not asking:
             return
         head = await self.bench.integration.head()
         state = (head, *((task.id, task.status) for task in tasks))
@@ -126,7 +127,17 @@ class TeamRun:
                 await self.move(task.id, _S.STAGED, _S.READY, reason="its feature is complete")
             elif merged is not None and merged.status is not _S.STAGED:
                 await self.move(task.id, _S.STAGED, merged.status, commit=merged.commit)
+        for task in asking:
+            merged = await self.bench.features.find_merged(task)
+            if merged is not None and merged.status is not _S.STAGED:
+                await self._close_questions(task, "its feature is delivered")
         self._settled = state
+
+    async def _close_questions(self, task: Task, why: str) -> None:
+        """Close the open questions of a task, which need no answer any more."""
+        for blocker in await self.bench.store.blockers(task.project_id, open_only=True):
+            if blocker.task_id == task.id:
+                await self.bench.store.answer_blocker(blocker.id, f"No answer: {why}.")
 
     async def end_early(self, work: TaskInProgress) -> None:
         """Store the status of a task whose work was cancelled or stopped."""
@@ -205,10 +216,7 @@ class TeamRun:
         """Carry out a request for a task that no agent works on."""
         if not may_move(task.status, after):
             return f"it is {task.status}"
-        for blocker in await self.bench.store.blockers(task.project_id, open_only=True):
-            if blocker.task_id == task.id:  # nobody has to answer it any more
-                why = reason or "it is tried again"
-                await self.bench.store.answer_blocker(blocker.id, f"No answer: {why}.")
+        await self._close_questions(task, reason or "it is tried again")
         moved = await self.move(task.id, task.status, after, reason=reason, forgive=forgive)
         return f"it is {moved.status}" if moved else "another process was faster"
 

@@ -396,7 +396,7 @@ def _stands_for_file(case: TestCase) -> bool:
 def describe_failure(report: TestReport) -> str:
     """A description of a failed test run, in a few thousand characters."""
     failed = report.of("failed")
-    lines = [report.problem] if report.problem else []
+    lines = [f"{report.problem.rstrip('.')}."] if report.problem else []
     if failed:
         lines.append(f"{len(failed)} of {len(report.cases)} tests failed:")
         lines += (f"{case.id}\n{_indent_lines(case.message)}" for case in failed[:_SHOWN])

@@ -220,8 +220,9 @@ class WorkerAgent:
         if outcome_report := getattr(outcome, "report", None):
             report = cast(TestReport, outcome_report)
             await bench.store.add_report(task.id, report)
-            await bench.emit(TestResult.of(task.project_id, task.id, report))
-            await self._tell_flaky(task, report)
+            if not isinstance(outcome, Integrated) or outcome.everything is not None:
+                await bench.emit(TestResult.of(task.project_id, task.id, report))
+                await self._tell_flaky(task, report)
         if isinstance(outcome, Integrated):
             await bench.emit(CommitCreated(task.project_id, task.id, outcome.commit))
         return outcome

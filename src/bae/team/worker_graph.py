@@ -111,17 +111,13 @@ class Assignment(Node):
         desk = self.desk
         tried = await desk.bench.store.attempts(self.task_id)
         number = max((each.number for each in tried), default=0) + 1
-        match await desk.finish_merged(again := Try(first=number, number=number)):
-            case str() as commit:
-                return Delivered(commit=commit)
-            case PersonNeeded() as needed:
-                return _block(needed)
-            case WorkRefusal() as refusal:
-                return await try_again(desk, again, refusal)
-            case None:
-                pass
+        again = Try(first=number, number=number)
+        if (outcome := await desk.finish_merged(again)) is not None:
+            return await _end(desk, again, outcome)
         workspace = await desk.worker.workspace(desk.task)
         conflict = await workspace.update()
+        if conflict is None and (outcome := await desk.finish_unchanged(again)) is not None:
+            return await _end(desk, again, outcome)
         # The tests of a feature fail before its work: that is no fault of the project.
         check = await desk.bench.check_base(workspace.base, keep=not desk.task.feature)
         if check.problem:
@@ -324,13 +320,7 @@ class Merge(Node):
     async def __call__(
         self,
     ) -> Delivered | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
-        match await self.desk.merge(self.attempt):
-            case WorkRefusal() as refusal:
-                return await try_again(self.desk, self.attempt, refusal)
-            case PersonNeeded() as needed:
-                return _block(needed)
-            case commit:
-                return Delivered(commit=commit)
+        return await _end(self.desk, self.attempt, await self.desk.merge(self.attempt))
 
 
 class Delivered(Node):
@@ -356,6 +346,19 @@ class Stopped(Node):
     number: int
 
     async def __call__(self) -> None: ...
+
+
+async def _end(
+    desk: Desk, attempt: Try, outcome: str | WorkRefusal | PersonNeeded
+) -> Delivered | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
+    """The node after a merge, with the merged commit or the reason why there is none."""
+    match outcome:
+        case WorkRefusal() as refusal:
+            return await try_again(desk, attempt, refusal)
+        case PersonNeeded() as needed:
+            return _block(needed)
+        case commit:
+            return Delivered(commit=commit)
 
 
 async def try_again(

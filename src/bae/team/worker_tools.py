@@ -112,7 +112,7 @@ async def submit_work(desk: Desk, attempt: Try) -> str | PersonNeeded:
     """Judge the committed work and merge it. Raises ToolError with the reason of a refusal while
     submissions are left. Refused work is not judged again before it changes."""
     bench, task = desk.bench, desk.task
-    match await desk.finish_merged(attempt):
+    match await desk.finish_merged(attempt) or await desk.finish_unchanged(attempt):
         case WorkRefusal() as refusal:
             raise ToolError(f"The work was refused:\n\n{refusal.text}")
         case None:

@@ -9,7 +9,6 @@ import weakref
 from asyncio import Future, get_running_loop
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from time import monotonic
@@ -294,7 +293,7 @@ class PostgresJournal(Journal):
     async def info(self, run_id: str) -> RunInfo:
         """The entry of a run, without its lines."""
         row = await self._read(lambda db: self._reader.row(db, run_id))
-        return _seen(info_of(row))
+        return info_of(row)
 
     async def runs(
         self,
@@ -309,7 +308,7 @@ class PostgresJournal(Journal):
     ) -> list[RunInfo]:
         check_page(status, limit, before, after)
         labels = changes.searchable(labels_of(metadata or {}))
-        found = await self._read(
+        return await self._read(
             lambda db: self._reader.runs(
                 db,
                 status=status,
@@ -321,7 +320,6 @@ class PostgresJournal(Journal):
                 after=after,
             )
         )
-        return [_seen(info) for info in found]
 
     async def lines(self, run_id: str, *, after: int = -1, limit: int = 500) -> RunLines:
         """Some lines of a run; no other line is read."""
@@ -445,13 +443,6 @@ class PostgresJournal(Journal):
             run_id=claim.run_id,
             fix="use the journal that made the claim",
         )
-
-
-def _seen(info: RunInfo) -> RunInfo:
-    """The entry of a run whose owner ran on this host and is gone: nobody holds its lease."""
-    if info.owner is not None and has_died(info.owner):
-        return replace(info, lease_until=None)
-    return info
 
 
 def _failed(error: BaseException) -> Future[Any]:

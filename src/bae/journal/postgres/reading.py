@@ -234,8 +234,10 @@ class PostgresReader:
 
 
 def info_of(row: Any) -> RunInfo:
-    """The entry of a run, from a row."""
-    remaining = row["remaining"]
+    """The entry of a run, from a row. An owner that ran on this host and is gone holds no lease."""
+    owner, remaining = row["owner"], row["remaining"]
+    if owner is not None and has_died(owner):
+        remaining = None
     waiting: tuple[ParkedGate, ...] = ()
     if row["waiting"] != "[]":
         answered = set(row["answered"] or ())
@@ -250,7 +252,7 @@ def info_of(row: Any) -> RunInfo:
         started=row["started"],
         updated=row["updated"],
         shape=row["hash"] or "",
-        owner=row["owner"],
+        owner=owner,
         lease_until=None if remaining is None else time() + remaining,
         waiting=waiting,
         error=row["error"],

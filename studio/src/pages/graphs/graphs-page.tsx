@@ -4,10 +4,11 @@ import "./graphs.css";
 
 import { useQuery } from "@tanstack/react-query";
 import { type ReactNode, useEffect } from "react";
-import { Link, Redirect, useSearchParams } from "wouter";
+import { Link, Redirect } from "wouter";
 
 import { graphQuery } from "../../api/queries.ts";
 import type { GraphView, StudioGraph } from "../../api/types.ts";
+import { useSearchParams } from "../../search.ts";
 import { useMay, useStudio } from "../../studio.tsx";
 import { Command, Copy, Empty, Loading, Problem } from "../../ui/basics.tsx";
 import { GraphPicture } from "../../ui/graph-picture.tsx";

@@ -3,10 +3,11 @@
 import "./inbox.css";
 
 import { useCallback, useEffect, useRef } from "react";
-import { useLocation, useSearch } from "wouter";
+import { useLocation } from "wouter";
 
 import type { Answered } from "../../gates/answers.ts";
 import { GateCard } from "../../gates/gate-card.tsx";
+import { useSearch } from "../../search.ts";
 import { useStudio } from "../../studio.tsx";
 import { Command, Empty, Loading, Problem } from "../../ui/basics.tsx";
 import { useIsNarrow } from "../../ui/narrow.ts";

@@ -4,11 +4,12 @@ import "./compare.css";
 
 import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { type ReactNode, useMemo } from "react";
-import { Link, useLocation, useSearchParams } from "wouter";
+import { Link, useLocation } from "wouter";
 
 import { api } from "../../api/client.ts";
 import { runQuery } from "../../api/queries.ts";
 import type { ComparisonView, NodePair, RunRow } from "../../api/types.ts";
+import { useSearchParams } from "../../search.ts";
 import { Age, Empty, Loading, Problem, Status } from "../../ui/basics.tsx";
 import { formatCost, formatCount, formatSeconds } from "../../ui/format.ts";
 import { ComparedNode } from "./compare-node.tsx";

@@ -1,9 +1,10 @@
 // What a page of a run shows, as its address says: a link opens the same view again.
 
 import { useCallback, useMemo } from "react";
-import { useLocation, useSearch } from "wouter";
+import { useLocation } from "wouter";
 
 import type { RunAt } from "../../api/queries.ts";
+import { useSearch } from "../../search.ts";
 
 export const TABS = ["graph", "timeline", "trace", "calls", "raw"] as const;
 export type Tab = (typeof TABS)[number];

@@ -3,9 +3,10 @@
 import "./runs.css";
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
-import { useLocation, useSearchParams } from "wouter";
+import { useLocation } from "wouter";
 
 import { client } from "../../api/queries.ts";
+import { useSearchParams } from "../../search.ts";
 import { useMay, useStudio } from "../../studio.tsx";
 import { Loading, Problem } from "../../ui/basics.tsx";
 import { formatCount } from "../../ui/format.ts";

@@ -1,8 +1,9 @@
 // The address of everything that is shown of a team.
 
-import { useLocation, useSearch } from "wouter";
+import { useLocation } from "wouter";
 
 import { pathOf } from "../../api/client.ts";
+import { useSearch } from "../../search.ts";
 
 export const VIEWS = ["board", "graph", "plan"] as const;
 export const TABS = ["about", "diff", "tests", "reviews", "log"] as const;

@@ -1,1 +1,0 @@
-import{Et as e,Tt as t}from"./index-E6q5wq3B.js";var n=e(t(),1);function r(e=760){let t=(0,n.useMemo)(()=>matchMedia(`(max-width: ${e}px)`),[e]),r=(0,n.useCallback)(e=>(t.addEventListener(`change`,e),()=>t.removeEventListener(`change`,e)),[t]);return(0,n.useSyncExternalStore)(r,()=>t.matches)}export{r as t};

@@ -1,0 +1,1 @@
+import{Et as e,Tt as t}from"./index-B7crSxzW.js";var n=e(t(),1);function r(e=760){let t=(0,n.useMemo)(()=>matchMedia(`(max-width: ${e}px)`),[e]),r=(0,n.useCallback)(e=>(t.addEventListener(`change`,e),()=>t.removeEventListener(`change`,e)),[t]);return(0,n.useSyncExternalStore)(r,()=>t.matches)}export{r as t};

@@ -1,0 +1,1 @@
+import{l as e}from"./index-B7crSxzW.js";function t(t){return(e().teams.find(e=>e.name===t)?.runs??``).replace(/^\/api/,``)}export{t};

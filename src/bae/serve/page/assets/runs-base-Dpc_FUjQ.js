@@ -1,1 +1,0 @@
-import{l as e}from"./index-E6q5wq3B.js";function t(t){return(e().teams.find(e=>e.name===t)?.runs??``).replace(/^\/api/,``)}export{t};

@@ -1,0 +1,1 @@
+import{A as e,Et as t,Tt as n,k as r}from"./index-B7crSxzW.js";var i=t(n(),1);function a(e,t){let n=(typeof e==`function`?e(new URLSearchParams(location.search)):new URLSearchParams(e)).toString();r(location.pathname+(n?`?${n}`:``),t)}function o(){let t=e();return[(0,i.useMemo)(()=>new URLSearchParams(t),[t]),a]}export{o as t};
