@@ -329,8 +329,8 @@ async def _report(team: Team, summary: TeamSummary, *, as_json: bool, shown: boo
         look = f"`git diff {here}...{branch}` shows the work\n`git merge --no-ff {branch}` takes it"
         if await team.repository.contains("HEAD", summary.head):
             left = look = ""
-        is_staged = TaskStatus.STAGED
-        has_merged = any(task.commit and task.status is not is_staged for task in summary.tasks)
+        merged = (TaskStatus.COMPLETED, TaskStatus.MERGED)
+        has_merged = any(task.status in merged for task in summary.tasks)
         print_fields(
             {
                 "run": f"{_ENDS[summary.ended]} after {summary.seconds:.0f} s",
