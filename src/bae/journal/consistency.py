@@ -50,7 +50,7 @@ class RunCheck:
         self._run_id = ""
         """The id that graphs inside were last started with."""
         self._end: records.RunEnded | None = None
-        """The outcome of the run, if no line follows."""
+        """The outcome that the last line gives the run, if it ends the run."""
         self._conversations: dict[tuple[str, int, Asker, str], _Conversation] = {}
         self._is_changed = False
         """Whether classes other than those of the shape have resumed the run."""
@@ -180,7 +180,7 @@ class RunCheck:
         return self._node_fault(record)
 
     def _value_fault(self, record: records.SourceEnded | records.ItemEnded, place: Place) -> str:
-        """The fault of a graph that has ended with something other than a node of it."""
+        """The fault of a nested graph whose result is not one of its nodes."""
         call = self._history.shape.call_at(
             place._replace(parameter=getattr(record, "parameter", ""))
         )
@@ -352,7 +352,7 @@ def _reply_fault(of: _Conversation, record: records.RoundReplied) -> str:
         is_known = 0 < record.number <= of.rounds
     elif record.kind not in ("told", "steered"):
         is_known = is_known and record.number > 0
-    return "" if is_known else f"there is no round {record.number} that this could be about"
+    return "" if is_known else f"there is no round {record.number} for this record"
 
 
 def _number_fault(record: Record) -> str:

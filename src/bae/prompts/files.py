@@ -13,7 +13,7 @@ BEFORE: Final = "before"
 
 
 def with_labels(find: Callable[[], Any]) -> tuple[Any, tuple[FilePart, ...]]:
-    """The JSON that `find` makes for a model, with labels in place of its files; and the files."""
+    """The JSON for a model, with labels in place of the files that `find` finds; and the files."""
     with collect_files() as seen:
         known = find()
     return labeled(known, seen) if seen else (known, ())
@@ -26,8 +26,8 @@ def labeled(
     taken: Collection[str] | None = None,
 ) -> tuple[Any, tuple[FilePart, ...]]:
     """JSON with labels in place of files, and the files in the order of their labels. Files of
-    earlier steps become placeholders, and are not sent again; so do kinds of files that are not
-    `taken`. `of` tells the labels from those of other texts."""
+    earlier steps and files of unsupported kinds become placeholders, and are not sent. `of`
+    distinguishes the labels from labels of other texts."""
     labels = _Labels(seen if callable(seen) else seen.get, of, taken)
     return labels.replace(known, is_top=True), tuple(labels.parts.values())
 

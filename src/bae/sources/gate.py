@@ -54,7 +54,7 @@ class GateField(FieldPlan):
 
     @classmethod
     def phrase(cls, told: Told) -> str:
-        """That it is an answer, and the question."""
+        """The kind of the value, a person's answer, with the question."""
         return f"answered: {told.by}{told.took}"
 
     @classmethod
