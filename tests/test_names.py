@@ -2,6 +2,7 @@
 nothing is decided by an English sentence."""
 
 import ast
+import gc
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -18,6 +19,7 @@ SOURCE = Path(bae.__file__).parent
 @cache
 def trees() -> dict[str, ast.Module]:
     """The modules of the package, parsed where a test needs them."""
+    gc.collect()  # if a finalizer prints a traceback while Python 3.11 parses, ast.parse fails
     paths = SOURCE.rglob("*.py")
     return {str(path.relative_to(SOURCE)): ast.parse(path.read_text()) for path in paths}
 

@@ -200,6 +200,16 @@ def test_a_database_that_is_not_there_is_reported_without_the_password(
 # --- passwords -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_check_against_a_database_does_not_print_its_password(
+    bae: Any, url: str, folder: Path, more: tuple[str, ...]
+):
+    assert bae("db", "upgrade", "-j", url).code == 0
+    done = without_secret(bae("check", "app.py", "--against", url, *more), folder)
+    assert done.code == 0
+    assert more or shown(url) in done.out + done.err
+
+
 async def test_a_password_is_in_no_attribute_that_is_shown_and_in_no_error(url: str):
     import traceback
 

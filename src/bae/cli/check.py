@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from bae.cli import exits
-from bae.cli.journals import use
+from bae.cli.journals import JournalName, use
 from bae.cli.lm import check_lm
 from bae.cli.loading import Loaded, load, relative_path
 from bae.cli.options import AsJSON, Module, examples, flag, lm_names, option
@@ -61,7 +61,7 @@ def check(
     against: Annotated[
         str | None,
         option(
-            "--against FILE",
+            "--against FILE|URL",
             "A journal: list its unfinished runs that could not be resumed with this code. It is "
             "only read.",
         ),
@@ -106,7 +106,7 @@ def check(
         ok = not failed and error is None
         print_json({"ok": ok, **proof, "broken_runs": runs, "error": error_data(error)})
     elif against and error is None:
-        _print_broken(graph.name, against, broken)
+        _print_broken(graph.name, JournalName.of(against), broken)
     if error is not None:
         raise error
     if failed:
