@@ -181,7 +181,7 @@ async def test_what_a_body_has_made_shares_the_pool_of_the_app_though_its_graph_
     assert pools.log == OPEN + CLOSED
 
 
-async def test_a_value_that_a_test_gives_replaces_that_of_the_app(pools: Pools):
+async def test_a_value_that_a_test_gives_replaces_the_value_of_the_app(pools: Pools):
     stand_in = Pool(asyncio.get_running_loop())
     async with pools.graph.open():
         assert await pools.run(dep_cache={pools.open_pool: stand_in}) is stand_in
@@ -412,7 +412,7 @@ async def test_what_is_opened_sees_the_context_of_the_block_and_not_of_the_run_t
 # Journals
 
 
-async def test_a_value_of_the_app_is_not_stored_and_a_resumed_run_takes_that_of_its_app():
+async def test_a_value_of_the_app_is_not_stored_and_a_resumed_run_takes_it_from_its_app():
     made: list[str] = []
 
     async def get_token() -> str:
@@ -495,7 +495,7 @@ async def test_a_function_of_the_app_cannot_need_an_lm_or_a_value_of_a_run_and_i
         assert said in scope_problems(Annotated[Any, marker])[0][1]
 
 
-async def test_a_function_has_one_scope_in_the_whole_graph():
+async def test_a_function_has_the_same_scope_in_the_whole_graph():
     async def orders(pool: Annotated[str, Dep(settings, scope="app")]) -> str:
         return ""
 

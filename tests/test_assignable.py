@@ -307,7 +307,7 @@ UNKNOWN = [
         for pair in rows
     ],
 )
-def test_what_always_fits_is_true_what_a_checker_would_refuse_false_and_what_types_do_not_tell_none(
+def test_assignable_is_true_if_always_false_if_a_checker_would_refuse_and_none_if_unknown(
     source: Any, target: Any, answer: bool | None
 ) -> None:
     assert assignable(source, target) is answer
@@ -597,7 +597,9 @@ def test_a_value_of_a_type_that_fits_might_be_the_target(pair: Made, target: Any
 
 
 @given(made, made)
-def test_what_strict_pydantic_refuses_was_never_said_to_fit(pair: Made, other: Made) -> None:
+def test_values_that_strict_pydantic_refuses_were_never_called_assignable(
+    pair: Made, other: Made
+) -> None:
     (source, value), (target, _) = pair, other
     if assignable(source, target) is True:
         try:

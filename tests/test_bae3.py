@@ -290,7 +290,7 @@ class Later(EndNode):
     place: Annotated[str, Dep(get_location)]
 
 
-def test_a_value_given_for_a_field_with_a_source_is_kept_and_the_log_says_so(
+def test_a_value_given_for_a_field_with_a_source_is_stored_and_logged(
     caplog: pytest.LogCaptureFixture,
 ):
     caplog.set_level(logging.DEBUG, "bae")
@@ -416,14 +416,14 @@ class Own:
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_an_lm_of_ones_own_chooses_from_a_list(inside: bool):
+def test_a_custom_lm_chooses_from_a_list(inside: bool):
     own = Own()
     result = graph.run(Ask(question="Cold?"), lm=Retry(own) if inside else own)
     assert (result.result.text, own.seen) == ("filled", [[Look, Reply]])  # type: ignore[attr-defined]
     assert type(own.seen[0]) is list
 
 
-def test_an_lm_of_ones_own_is_asked_for_looked_up_nodes_by_fill_and_may_choose_the_end():
+def test_a_custom_lm_is_asked_for_looked_up_nodes_by_fill_and_may_choose_the_end():
     own = Own()
     assert Graph(start=Makes).run(Makes(), lm=own).result == Reply(question="Cold?", text="filled")
     made = Graph(start=MakesBare).run(MakesBare(), lm=own).result
@@ -489,7 +489,7 @@ SYNC = [
 
 @pytest.mark.parametrize("around", [lambda lm: lm, Retry], ids=["alone", "in a policy"])
 @pytest.mark.parametrize(("start", "method"), SYNC, ids=[type(each).__name__ for each, _ in SYNC])
-def test_an_lm_that_is_not_async_is_told_which_method_to_make_async(
+def test_an_lm_that_is_not_async_is_refused_with_the_method_to_make_async(
     start: Node, method: str, around: Callable[[Any], Any]
 ):
     with pytest.raises(BaeLMError) as caught:
@@ -500,7 +500,7 @@ def test_an_lm_that_is_not_async_is_told_which_method_to_make_async(
 
 
 @pytest.mark.parametrize("mock", [Mock, MagicMock])
-def test_a_mock_that_is_not_async_is_told_of_the_one_that_is(mock: type[Mock]):
+def test_a_mock_that_is_not_async_is_refused_with_the_async_mock(mock: type[Mock]):
     with pytest.raises(BaeLMError, match=rf"{mock.__name__}\.fill is not async") as caught:
         Graph(start=Fills).run(Fills(), lm=mock())
     assert "AsyncMock" in (caught.value.fix or "")
@@ -512,7 +512,7 @@ def test_a_mock_that_is_not_async_is_told_of_the_one_that_is(mock: type[Mock]):
     Graph(start=Fills).run(Fills(), lm=mixed)
 
 
-def test_a_backend_or_policy_that_is_not_async_is_told_which_method_to_make_async():
+def test_a_backend_or_policy_that_is_not_async_is_refused_with_the_method_to_make_async():
     class Answers(Backend):
         def answer(self, prompt: Prompt) -> Answer:  # type: ignore[override]
             return Answer('{"text": "No."}')
@@ -550,7 +550,7 @@ def test_backends_take_the_positional_arguments_of_3_0_or_name_them():
         ("bae.dspy_backend", "API_RETRY_EXCEPTIONS", "BaeLMError"),
     ],
 )
-def test_a_name_of_3_0_that_is_gone_says_what_to_write(module: str, name: str, instead: str):
+def test_a_removed_name_of_3_0_explains_what_to_write(module: str, name: str, instead: str):
     if module == "bae.dspy_backend":
         pytest.importorskip("dspy")
     for line in (f"from {module} import {name}", f"import {module}\n{module}.{name}"):
@@ -607,7 +607,7 @@ def test_the_names_of_3_0_are_in_bae_and_import_no_other_package():
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
-async def test_a_compiled_graph_in_an_event_loop_is_told_of_arun():
+async def test_a_compiled_graph_in_an_event_loop_is_refused_in_favor_of_arun():
     pytest.importorskip("dspy")
     with pytest.raises(BaeError, match=r"await compiled\.arun"):
         bae.compile_graph(graph).run(Ask(question="Cold?"))
@@ -637,7 +637,7 @@ def keys(provider: Any) -> set[str]:
     return {each.headers["authorization"] for each in provider.requests}
 
 
-def test_the_lm_of_dspy_is_asked_before_those_that_the_environment_has_keys_for(
+def test_the_lm_of_dspy_is_asked_before_lms_with_keys_in_the_environment(
     configured: Any, provider: Any
 ):
     provider.script({"choice": "Reply"}, {"text": "No."})
@@ -655,7 +655,7 @@ def test_the_lm_of_dspy_is_asked_before_those_that_the_environment_has_keys_for(
     provider.assert_complete()
 
 
-def test_the_variable_and_an_lm_that_is_given_come_before_that_of_dspy(
+def test_the_variable_and_a_given_lm_come_before_the_lm_of_dspy(
     configured: Any, provider: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     assert a_run().trace[-1] == Reply(question="Cold?", text="No.")

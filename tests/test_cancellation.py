@@ -268,7 +268,7 @@ async def test_a_timeout_around_a_run_is_a_timeout(scenario: Scenario):
 # Threads
 
 
-async def test_the_wait_for_a_thread_ends_at_once_though_the_thread_goes_on():
+async def test_the_wait_for_a_thread_ends_at_once_though_the_thread_continues():
     entered, release, ended = asyncio.Event(), threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 

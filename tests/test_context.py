@@ -53,7 +53,7 @@ async def test_a_graph_shows_the_nodes_that_its_setting_names(context: Any):
     assert graph.validate() == []
 
 
-async def test_the_prompts_of_a_graph_are_those_that_a_run_sends():
+async def test_the_prompts_of_a_graph_are_the_prompts_that_a_run_sends():
     graph, lm = Graph(start=Ticket, context="start"), shop()
     await graph.arun(START, lm)
 
@@ -137,7 +137,7 @@ async def test_a_long_trace_is_cut_to_its_newest_nodes_and_that_is_reported(
     ]
 
 
-async def test_a_node_that_is_longer_than_the_limit_is_left_out_as_a_whole():
+async def test_a_node_that_is_longer_than_the_limit_is_left_out_completely():
     lm = shop()
     await Graph(start=Ticket, context="start", context_limit=10).arun(START, lm)
 

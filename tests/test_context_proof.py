@@ -110,7 +110,7 @@ def test_code_cannot_pass_on_what_its_node_does_not_hold():
     ]
 
 
-def test_a_node_that_recalls_one_that_code_made_from_it_shows_it():
+def test_a_node_that_recalls_a_node_that_code_made_from_it_shows_it():
     class Start(Node):
         message: str
 
@@ -156,7 +156,7 @@ def test_a_setting_that_shows_a_node_which_code_made_from_it_shows_it():
     assert warned(Mail) == ["Reply"]  # not every path has a ticket
 
 
-def test_what_json_cannot_say_is_not_what_is_lost():
+def test_a_value_that_json_cannot_hold_is_not_reported_as_lost():
     assert lost(leading_to(Triage, client=Client)) == []
     asking = leading_to(Triage, client=Client, message=str)
     assert [fix for _, _, fix in lost(asking)] == [
@@ -215,7 +215,7 @@ def test_a_graph_inside_is_held_to_what_its_own_start_is_given():
     assert Graph(start=Start, context="start").validate() == []  # it holds for graphs inside
 
 
-def test_a_class_that_is_not_meant_to_see_it_says_so():
+def test_a_class_can_declare_that_it_is_not_meant_to_see_a_value():
     class Title(EndNode):
         node_config = NodeConfig(context="previous")
         text: str

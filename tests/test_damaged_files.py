@@ -354,9 +354,7 @@ def test_one_damaged_row_hides_no_other_run_and_keeps_nothing_from_being_seen(ru
 
 @pytest.mark.parametrize("value", ["cast(x'ff' as text)", "x'ff'", "'a' || char(10)", "''"])
 @pytest.mark.parametrize("column", ["id", "graph", "shared"])
-async def test_an_export_leaves_no_damaged_run_out_and_is_one_that_can_be_loaded(
-    column, value, runs, tmp_path
-):
+async def test_an_export_leaves_no_damaged_run_out_and_can_be_loaded(column, value, runs, tmp_path):
     file = tmp_path / "runs.db"
     file.write_bytes((runs / "runs.db").read_bytes())
     execute(file, f"update runs set {column} = {value} where id = 'parked'")

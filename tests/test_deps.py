@@ -186,7 +186,7 @@ async def test_two_sync_dependencies_run_at_the_same_time():
     assert {result.a, result.b} == {0, 1}
 
 
-async def test_a_deep_chain_goes_on_while_an_unrelated_sibling_waits():
+async def test_a_deep_chain_continues_while_an_unrelated_sibling_waits():
     bottom_of_chain = asyncio.Event()
 
     async def slow() -> str:
@@ -227,7 +227,7 @@ def counted(name: str = "counted") -> tuple[Callable[[], int], list[str]]:
     return fn, calls
 
 
-async def test_those_who_ask_at_the_same_time_share_one_call():
+async def test_concurrent_requests_share_one_call():
     calls: list[str] = []
     asked_by_both = asyncio.Event()
 
@@ -429,7 +429,7 @@ async def test_a_field_with_a_default_keeps_it_when_its_dependency_fails_and_tha
     assert "ValueError: bad" in record.message
 
 
-async def test_a_failed_dependency_of_a_filled_node_is_tried_once_and_its_default_stands():
+async def test_a_failed_dependency_of_a_filled_node_is_tried_once_and_its_default_is_used():
     calls: list[str] = []
 
     def fails() -> str:

@@ -210,7 +210,7 @@ async def test_an_error_of_a_run_survives_pickling_with_its_journal(
     assert copy.journal.of(RunEnded)[-1].error is copy
 
 
-async def test_a_fill_error_has_what_pydantic_said():
+async def test_a_fill_error_has_the_message_of_pydantic():
     error = await error_from(
         FillError, Graph(start=Fills).arun(Fills(), ScriptedLM([{"top": "x"}] * 3))
     )

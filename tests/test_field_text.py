@@ -75,7 +75,7 @@ def decoded(*pieces: str) -> dict[JSONPath, str]:
 
 @settings(max_examples=60)
 @given(value=objects, ascii=st.booleans(), indent=st.sampled_from([None, 1]))
-def test_wherever_json_is_cut_its_strings_are_those_that_json_loads_finds(
+def test_wherever_json_is_cut_its_strings_are_the_strings_that_json_loads_finds(
     value: Any, ascii: bool, indent: int | None
 ) -> None:
     text = json.dumps(value, ensure_ascii=ascii, indent=indent)
@@ -252,7 +252,7 @@ async def test_many_pieces_are_few_records() -> None:
     assert len(seen.deltas) < 20
 
 
-async def test_a_run_that_nobody_follows_has_no_text() -> None:
+async def test_a_run_without_a_follower_records_no_text() -> None:
     result = await ASKING.arun(Ask(), Pieces(WHOLE))
     assert not result.journal.of(FieldText)
     assert not result.journal.of(AnswerBegan)
@@ -272,7 +272,7 @@ async def test_the_fields_of_an_llm_that_does_not_stream_come_at_once() -> None:
         assert "AnswerBegan" not in seen.kinds
 
 
-async def test_text_that_is_told_from_a_thread_is_taken() -> None:
+async def test_text_streamed_from_a_thread_is_accepted() -> None:
     async def threaded(prompt: Prompt) -> Answer:
         await asyncio.to_thread(lambda: (tell('{"headline": '), tell('"Rain"}')))
         return Answer('{"headline": "Rain"}')

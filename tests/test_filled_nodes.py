@@ -242,7 +242,7 @@ async def test_recall_does_not_find_it():
     assert result.result == Maybe(tone=None)
 
 
-async def test_a_graph_and_a_filled_node_of_one_class_are_told_apart():
+async def test_a_graph_and_a_filled_node_of_one_class_are_distinguished():
     class Word(EndNode):
         text: str = "as it is"
 
@@ -260,7 +260,7 @@ async def test_a_graph_and_a_filled_node_of_one_class_are_told_apart():
 # Failures
 
 
-async def test_a_failed_fill_names_the_field_and_a_default_stands_in_for_it():
+async def test_a_failed_fill_names_the_field_and_a_default_replaces_it():
     class Broken(ScriptedLM):
         async def answer(self, prompt: Any) -> Any:
             raise ConnectionError("no line")
@@ -347,7 +347,7 @@ async def test_a_run_that_is_cut_after_any_line_resumes_and_replays_and_asks_not
             assert (await graph.replay("one", journal=left)).trace == first.trace
 
 
-async def test_a_file_tells_why_and_when_and_is_exported_and_loaded(tmp_path: Any):
+async def test_a_stored_file_has_provenance_and_times_and_is_exported_and_loaded(tmp_path: Any):
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
         first = await graph.arun(START, ScriptedLM(SCRIPT), journal=journal, run_id="one")
         why = await journal.why("one", "Reply.background")

@@ -160,7 +160,7 @@ Either = Yes | No
         ("Ask | Yes", ["Ask", "Yes"]),
     ],
 )
-def test_a_return_type_says_where_a_node_leads_in_every_spelling(load, hint, expected):
+def test_a_return_type_names_the_next_node_in_every_spelling(load, hint, expected):
     made = load(f"""
 class Ask(Node):
     async def __call__(self) -> {hint}: ...
@@ -203,7 +203,7 @@ def inside():
     assert leads_to(made.inside()[int]) == ["Later"]
 
 
-def test_a_subclass_leads_where_its_parent_does_unless_it_says_otherwise(load):
+def test_a_subclass_leads_where_its_parent_does_by_default(load):
     made = load(f"""
 class Ask(Node):
     async def __call__(self) -> Yes | None: ...
@@ -362,7 +362,7 @@ def test_a_body_is_empty_whatever_its_parameters_are(load, parameters):
     assert not is_left_to_the_lm(load(source.format(body="return Yes()")).Ask)
 
 
-def test_an_empty_body_in_a_closure_is_empty_and_one_that_uses_it_is_written(load):
+def test_an_empty_body_in_a_closure_is_empty_and_a_body_that_uses_it_is_written(load):
     made = load("""
 def define(value):
     class Ask(Node):
@@ -396,7 +396,7 @@ def ends_there(ask: type[Node]) -> bool:
 
 
 @pytest.mark.parametrize("body", [*RETURNED.values(), *EMPTY.values()], ids=[*RETURNED, *EMPTY])
-def test_a_written_return_of_none_is_told_from_an_empty_body_by_the_source(tmp_path, body):
+def test_a_written_return_of_none_is_distinguished_from_an_empty_body_by_the_source(tmp_path, body):
     programs = [ASK, ASK.replace(":\n        {body}", ": {body}")]
     for number, program in enumerate(programs[: 1 if "\n" in body else 2]):
         path = tmp_path / f"returned{number}.py"
@@ -529,7 +529,7 @@ def define():
     assert graph.run(first(note={"text": "a"}), lm=lm).result.note.text == "b"
 
 
-def test_classes_of_nested_functions_and_class_bodies_may_name_those_around(load):
+def test_annotations_in_nested_functions_and_class_bodies_may_name_the_enclosing_classes(load):
     made = load("""
 def outermost():
     class Far(Node):
@@ -572,7 +572,7 @@ class Outside(Node):
         assert cls(note={"text": "a"}).note.text == "a"
 
 
-def test_a_name_of_the_function_goes_before_that_of_the_module_and_each_call_has_its_own(load):
+def test_a_name_of_the_function_shadows_the_module_and_each_call_has_its_own(load):
     made = load("""
 class Last(Node):
     async def __call__(self) -> None: ...
@@ -797,7 +797,7 @@ class Misspelt(Node):
     assert fixes[1:] == ["did you mean bytearray", "did you mean Builtin"]
 
 
-def test_a_field_that_names_what_is_nowhere_says_so_when_it_is_asked_for(load):
+def test_a_field_with_an_unresolvable_name_is_reported_when_it_is_asked_for(load):
     made = load("""
 class Ask(Node):
     note: list[Missing]

@@ -119,7 +119,7 @@ async def test_graphs_inside_are_under_the_source_they_run_for_and_nothing_stays
     assert all(step.state == "done" and not step.is_open for step in history.steps())
 
 
-async def test_work_that_starts_also_ends_and_parts_end_before_the_whole():
+async def test_work_that_starts_also_ends_and_parts_end_before_their_parent():
     result = await finished()
     opened: list[object] = []
 
@@ -221,7 +221,7 @@ def test_an_error_of_the_users_own_called_waiting_is_a_failure():
     assert history.run.steps[0].sources["length", ""].state == "failed"
 
 
-async def test_a_failure_is_that_of_the_source_and_of_its_step():
+async def test_a_failure_belongs_to_its_source_and_its_step():
     def fail() -> int:
         raise ValueError("no")
 

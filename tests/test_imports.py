@@ -237,7 +237,7 @@ def test_a_star_import_brings_exactly_the_public_names():
     assert set(names) - {"__builtins__"} == set(bae.__all__)
 
 
-def test_every_name_that_type_checkers_are_told_of_is_public_and_the_other_way_round():
+def test_the_names_for_type_checkers_are_exactly_the_public_names():
     tree = ast.parse(Path(bae.__file__).read_text())
     told = [
         alias
@@ -474,7 +474,7 @@ FORMER = {
 
 
 @pytest.mark.parametrize("module", sorted(FORMER))
-def test_a_name_that_goes_can_be_imported_with_a_warning_that_says_what_to_write(module: str):
+def test_a_deprecated_name_can_be_imported_with_a_warning_that_names_its_successor(module: str):
     name, _, instead = FORMER[module].partition(": ")
     with pytest.warns(DeprecationWarning, match=f"{name} is not public any more") as warned:
         exec(f"from {module} import {name}")

@@ -341,7 +341,7 @@ async def test_what_depends_on_the_trace_or_a_field_is_not_started_early():
 # What is recorded
 
 
-async def test_a_parameter_is_recalled_where_function_or_field_say_so_and_that_is_recorded():
+async def test_a_parameter_is_recalled_where_function_or_field_ask_for_it_and_is_recorded():
     result = await run(Question(text="why?"), ScriptedLM({Answer: {"text": "so"}}))
 
     assert (result.result.hits, result.result.count) == (["why? 1", "why? 2"], 2)

@@ -76,7 +76,7 @@ async def test_no_more_items_are_worked_on_at_once_than_the_limit_and_as_many_as
     assert most == limit
 
 
-async def test_a_slow_item_holds_up_nobody_but_itself():
+async def test_a_slow_item_delays_only_itself():
     others = asyncio.Event()
     done: list[int] = []
 

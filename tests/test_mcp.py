@@ -160,7 +160,7 @@ async def test_a_model_calls_the_tools_of_a_server_that_the_sdk_has_made(transpo
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_what_a_server_returns_is_text_once_or_else_data_or_else_a_note(transport):
+async def test_the_result_of_a_server_is_read_as_text_as_data_or_as_a_note(transport):
     with MCPLoopback("media", "error", "refuse", "hostile", "garbled", "misfit") as loopback:
         names = ("media", "error", "refuse", "hostile", "garbled", "misfit")
         calls = await called(
@@ -290,7 +290,7 @@ async def test_a_call_over_http_that_never_reached_the_server_is_made_on_a_new_s
         assert [name for name, _ in loopback.calls] == ["echo"]
 
 
-async def test_a_server_over_http_that_is_gone_fails_the_run_and_says_so():
+async def test_a_server_over_http_that_has_gone_away_fails_the_run_with_a_clear_error():
     with MCPLoopback("crash") as loopback:
         graph = answering(loopback.http())
         # A call may still reach the dying process, which is unknown then.
@@ -386,7 +386,7 @@ async def test_a_server_that_starts_too_slowly_is_ended():
     ],
     ids=["program", "directory", "address"],
 )
-async def test_a_server_that_is_not_there_is_an_error_that_says_what_is_missing(server, message):
+async def test_a_missing_server_is_an_error_that_names_what_is_missing(server, message):
     with pytest.raises(ToolServerError, match=message):
         async with server.open():
             raise AssertionError
@@ -433,7 +433,7 @@ async def test_a_caller_that_is_cancelled_at_the_moment_a_server_is_open_leaves_
         assert owners() == []
 
 
-async def test_several_servers_offer_those_of_the_wanted_tools_that_each_has(tmp_path):
+async def test_several_servers_offer_the_wanted_tools_that_each_has(tmp_path):
     with MCPLoopback("many-tools") as one, MCPLoopback() as two:
         servers = {
             name: {"command": command, "args": args}
@@ -542,7 +542,7 @@ async def test_an_error_of_a_server_is_no_lost_connection_whatever_its_code():
     assert call.error == "the server raw refused the call: there is no such page"
 
 
-async def test_a_result_that_is_no_valid_one_is_said_to_be_of_a_call_that_ran():
+async def test_an_invalid_result_is_reported_for_a_call_that_ran():
     answer = {"result": {"content": [{"type": "of another protocol"}]}}
     (call,) = await called(answering_raw(GO, answer), Call("go"))
     assert (call.error or "").startswith("the call ran, but the server raw")
@@ -586,9 +586,7 @@ async def answering_http(raw: bytes) -> AsyncIterator[MCP]:
         ('401 No\r\ncontent-type: application/json\r\n\r\n{"error": "x"}', "call: HTTP 401 No"),
     ],
 )
-async def test_an_answer_over_http_never_says_that_a_call_was_refused_which_may_have_run(
-    raw, error
-):
+async def test_an_answer_over_http_never_reports_a_call_as_refused_that_may_have_run(raw, error):
     async with answering_http(f"HTTP/1.1 {raw}".encode()) as server:
         (call,) = await called(server, Call("go"))
     assert error in str(call.error)
@@ -671,7 +669,7 @@ async def test_names_that_providers_refuse_are_shortened_and_reach_the_server_as
         assert loopback.calls == [("git.status", {})]
 
 
-async def test_only_the_tools_that_are_wanted_are_offered_and_unknown_ones_are_an_error():
+async def test_only_the_wanted_tools_are_offered_and_unknown_tools_are_an_error():
     with MCPLoopback("many-tools") as loopback:
         async with loopback.stdio(only=["add", "tool_7"], prefix="my_").open() as tools:
             assert [tool.name for tool in tools] == ["my_add", "my_tool_7"]
@@ -680,7 +678,7 @@ async def test_only_the_tools_that_are_wanted_are_offered_and_unknown_ones_are_a
                 raise AssertionError
 
 
-async def test_what_a_server_says_about_its_tools_is_bounded_and_skips_no_approval():
+async def test_what_a_server_declares_about_its_tools_is_bounded_and_skips_no_approval():
     with MCPLoopback("hostile-list") as loopback:
         server = loopback.stdio(approve=True)
         graph = answering(server)
@@ -692,7 +690,7 @@ async def test_what_a_server_says_about_its_tools_is_bounded_and_skips_no_approv
             assert max(len(tool.description) for tool in tools) < 5_000
 
 
-async def test_a_call_that_a_person_approves_reaches_the_server_and_one_that_is_refused_does_not():
+async def test_an_approved_call_reaches_the_server_and_a_refused_call_does_not():
     answers = [True, False]
 
     async def answer(gate: Any) -> bool:

@@ -72,7 +72,7 @@ def test_a_file_of_the_common_form_is_read_with_variables_of_the_environment(tmp
     ],
     ids=lambda value: None,
 )
-def test_a_file_that_cannot_be_used_is_an_error_that_says_what_to_write(tmp_path, data, message):
+def test_an_unusable_file_is_an_error_that_shows_what_to_write(tmp_path, data, message):
     if message == "env of a is no object":
         data["mcpServers"]["a"]["env"] = [1]
     with pytest.raises(ToolServerError, match=message) as info:
@@ -114,7 +114,7 @@ def test_wrong_options_are_refused_where_they_are_written():
         MCP.stdio(["uvx", "mcp-server-git"])  # type: ignore[arg-type]
 
 
-def test_a_missing_package_is_an_error_that_says_how_to_install_it(monkeypatch):
+def test_a_missing_package_is_an_error_that_shows_how_to_install_it(monkeypatch):
     monkeypatch.setattr("bae.mcp.servers.is_there", lambda package: False)
     with pytest.raises(ToolServerError, match="needs the package mcp") as info:
         MCP.stdio("x")

@@ -253,7 +253,7 @@ def test_a_field_for_the_lm_without_a_json_schema_is_an_error(annotation: Any):
     ],
     ids=str,
 )
-def test_a_field_for_the_lm_that_json_can_say_is_fine(annotation: Any):
+def test_a_field_for_the_lm_that_json_can_hold_is_fine(annotation: Any):
     assert problems(filled(annotation)) == []
 
 
@@ -262,7 +262,7 @@ def test_enum_members_that_json_cannot_name_are_an_error_with_a_default_too():
     assert "JSON cannot name the members of Color: make it a StrEnum" in problem.message
 
 
-def test_a_default_that_json_cannot_say_is_no_problem_and_no_warning():
+def test_a_default_that_json_cannot_hold_is_no_problem_and_no_warning():
     lock = Field(default_factory=threading.Lock, exclude=True)
     for annotation, default in ((list[int], object()), (SkipJsonSchema[int], 0), (object, lock)):
         assert problems(filled(annotation, default)) == []

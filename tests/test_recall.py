@@ -45,7 +45,7 @@ class Worked(EndNode):
     fine: Annotated[bool, Gate("fine?")]
 
 
-def test_a_node_class_finds_nodes_of_its_subclasses_and_those_held_in_fields():
+def test_a_node_class_finds_nodes_of_its_subclasses_and_nodes_in_fields():
     class Shouted(Said): ...
 
     class Quotes(EndNode):
@@ -80,7 +80,7 @@ def test_values_from_gates_and_maps_are_found_once_they_are_resolved():
     assert recall_from_trace([holding(list[int], [7]), Worked(lines=["a"])], list[int]) == [7]
 
 
-def test_none_in_an_optional_field_is_no_value_and_the_search_goes_on():
+def test_none_in_an_optional_field_is_no_value_and_the_search_continues():
     mood = Mood(name="older")
     trace = [holding(Mood | None, mood), holding(Mood | None, None)]
 
@@ -139,7 +139,7 @@ def test_a_value_of_another_type_is_not_taken_for_it(held: Any, value: Any, want
         recall_from_trace([holding(held, value)], wanted)
 
 
-def test_a_recall_that_finds_nothing_says_what_was_looked_through():
+def test_a_recall_without_a_match_lists_what_was_searched():
     trace = [Said(text="a"), Felt(mood=Mood())]
     with pytest.raises(RecallError) as caught:
         recall_from_trace(trace, list[Weather])
@@ -220,7 +220,7 @@ async def test_a_loop_recalls_what_the_round_before_left():
     assert [node.before for node in result.trace[1:]] == ["0", "1", "2"]
 
 
-async def test_a_default_stands_in_where_nothing_is_found():
+async def test_a_default_is_used_where_nothing_is_found():
     class End(EndNode):
         mood: Annotated[Mood, Recall()] = Field(default_factory=lambda: Mood(name="default"))
 
@@ -313,7 +313,7 @@ def test_recall_of_a_node_type_looks_only_at_nodes_of_that_type_and_its_subclass
         assert f"Recall{wanted} on the path Start -> End" in problem.message
 
 
-def test_a_recall_that_neither_a_graph_nor_those_around_it_can_serve_names_the_whole_way():
+def test_a_recall_that_no_enclosing_graph_can_serve_names_the_whole_path():
     class Deeper(EndNode):
         topic: Annotated[str, Recall()]
 
@@ -330,7 +330,7 @@ def test_a_recall_that_neither_a_graph_nor_those_around_it_can_serve_names_the_w
     assert "on the path Start -> Outer -> Inner -> Deep -> Deeper" in problem.message
 
 
-def test_a_graph_used_where_its_recall_is_served_and_where_it_is_not_is_told_once():
+def test_a_graph_used_where_its_recall_is_served_and_where_it_is_not_is_reported_once():
     class Inner(EndNode):
         topic: Annotated[str, Recall()]
 

@@ -255,7 +255,7 @@ async def test_a_return_that_was_not_declared_is_an_error_that_names_both(
     assert error.trace == [start]
 
 
-async def test_a_node_that_declares_one_return_or_none_is_told_which():
+async def test_a_wrong_return_is_reported_with_the_declared_return():
     class End(Node):
         async def __call__(self) -> None:
             return Done()  # type: ignore[return-value]
@@ -494,7 +494,7 @@ async def test_no_lm_where_one_is_needed_is_an_error_before_anything_is_called()
     assert 'NodeConfig(lm="…")' in (error.fix or "")
 
 
-async def test_every_use_of_an_lm_is_named_when_there_is_none():
+async def test_every_use_of_an_lm_is_named_when_there_is_no_lm():
     async def ask(lm: LM) -> int:
         return 1
 
@@ -521,7 +521,7 @@ async def test_every_use_of_an_lm_is_named_when_there_is_none():
         assert error.message == f"there is no LM, and {why}"
 
 
-async def test_a_pinned_lm_is_used_before_that_of_the_run_and_by_its_class_alone():
+async def test_a_pinned_lm_is_used_before_the_lm_of_the_run_and_only_by_its_class():
     pinned = RecordingLM(Special={"n": 1})
 
     class Special(Node):

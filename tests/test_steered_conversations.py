@@ -129,7 +129,7 @@ async def test_refused_answers_are_counted_and_the_last_round_can_be_announced()
     assert texts_of(lm.prompts[-1])[-1] == "this is your last round"
 
 
-async def test_accept_has_as_many_seconds_as_the_marker_says():
+async def test_accept_has_as_many_seconds_as_the_marker_sets():
     async def accept(reply: Any) -> None:
         await asyncio.Event().wait()
 

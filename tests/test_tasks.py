@@ -18,7 +18,7 @@ async def cancelled_while(task: asyncio.Task[object], ready: asyncio.Event, time
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_work_is_done_to_its_end_and_its_value_told_before_the_cancellation_is_raised(
+async def test_work_is_finished_and_its_value_is_reported_before_the_cancellation_is_raised(
     fails: bool,
 ):
     ready, go, told = asyncio.Event(), asyncio.Event(), list[int]()

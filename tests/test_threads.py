@@ -91,14 +91,14 @@ async def test_the_head_of_the_prompt_is_the_same_from_turn_to_turn():
             assert after.conversation[: len(head)] == head
 
 
-async def test_the_oldest_turns_are_left_out_as_a_whole_and_the_prompt_says_so():
+async def test_the_oldest_turns_are_left_out_in_one_piece_and_the_prompt_mentions_it():
     async with MemoryJournal() as journal:
         prompt = await talk(journal, *map(str, range(7)))
         assert turns_of(prompt)[0] == ("user", "(2 earlier turns are left out)\n\n2")
         assert len(turns_of(prompt)) == 8
 
 
-async def test_a_prompt_says_so_where_every_turn_is_too_long_to_be_shown():
+async def test_a_prompt_mentions_that_every_turn_is_too_long_to_be_shown():
     class Answer(EndNode):
         history: Annotated[Messages, Thread(limit=100)]
         text: str
@@ -143,7 +143,7 @@ async def shown_with(marker: Thread, texts: Sequence[str]) -> list[tuple[int, in
     return counts
 
 
-async def test_the_newest_turns_are_shown_after_one_that_is_too_long():
+async def test_the_newest_turns_are_shown_after_a_turn_that_is_too_long():
     texts = ["x" * 10] * 5 + ["y" * 500] + ["z" * 10] * 12
     counts = await shown_with(Thread(last=20, limit=200), texts)
     assert counts[6:10] == [(0, 6), (1, 6), (2, 6), (3, 6)]
@@ -195,7 +195,7 @@ async def test_a_choice_that_comes_filled_reads_the_turns_and_stores_them():
         assert again.trace == result.trace
 
 
-async def test_one_text_tells_the_turns_from_the_question():
+async def test_one_text_separates_the_turns_from_the_question():
     async with MemoryJournal() as journal:
         prompt = await talk(journal, "one", "two")
         assert prompt.flat() == (
@@ -215,7 +215,7 @@ async def test_a_wrong_answer_is_asked_again_after_the_turns_and_no_turn_is_a_wr
     assert backend.prompts[0].is_first
 
 
-async def test_a_cache_tells_equal_questions_with_other_turns_apart():
+async def test_a_cache_distinguishes_equal_questions_with_other_turns():
     backend = ToyBackend(lambda prompt: {"text": f"{len(prompt.conversation)} messages"})
     cached = Cached(backend)
     texts: list[str] = []
@@ -391,7 +391,7 @@ async def test_a_test_gives_the_turns_by_hand():
     assert result.trace[0].history is history
 
 
-async def test_a_dependency_takes_the_turns_and_is_called_once_for_equal_ones():
+async def test_a_dependency_takes_the_turns_and_is_called_once_for_equal_turns():
     called: list[int] = []
 
     async def summarize(history: Messages) -> str:
@@ -592,7 +592,7 @@ def test_the_prompts_of_a_graph_show_a_sample_of_a_turn():
     st.one_of(st.none(), st.integers(1, 12)),
     st.integers(1, 80),
 )
-def test_the_window_has_the_newest_turns_whole_within_both_bounds(
+def test_the_window_has_the_newest_turns_uncut_within_both_limits(
     texts: list[tuple[str, str]], omitted: int, last: int | None, limit: int
 ):
     known = Messages(texts, "t", omitted)

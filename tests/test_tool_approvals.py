@@ -144,7 +144,7 @@ async def test_refusals_are_no_mistakes_of_the_model():
     assert [call.error for call in result.result.calls] == ["a person refused this call"] * 6
 
 
-async def test_a_person_changes_the_arguments_and_the_model_is_told():
+async def test_a_person_changes_the_arguments_and_the_model_learns_it():
     backend = ToyBackend(
         Answer("", calls=(CallPart("x", "refund", {"order": "A1", "euros": 90}),)), ANSWER
     )
@@ -239,7 +239,7 @@ async def test_a_long_argument_hides_no_other_from_the_person_who_is_asked():
     assert person.gates[0].context == arguments
 
 
-async def test_a_predicate_says_whether_a_person_is_asked_and_knows_defaults():
+async def test_a_predicate_decides_whether_a_person_is_asked_and_knows_defaults():
     seen: list[int] = []
 
     async def is_large(euros: int) -> bool:
@@ -283,7 +283,7 @@ def test_no_time_to_answer_is_refused(seconds: float):
 
 
 @pytest.mark.parametrize("approve", [None, 3, "", " "])
-def test_an_approve_that_is_none_of_these_is_refused(approve: Any):
+def test_an_invalid_approve_argument_is_refused(approve: Any):
     with pytest.raises((TypeError, ValueError), match="approve="):
         Tool(refund, approve=approve)
 
@@ -295,7 +295,7 @@ async def test_a_yes_for_the_run_is_not_asked_for_again():
     assert [call.result for call in result.result.calls] == ["sent 5", "sent 5"]
 
 
-async def test_calls_that_need_nobody_do_not_wait_for_a_person():
+async def test_calls_that_need_no_approval_do_not_wait_for_a_person():
     finished = asyncio.Event()
 
     async def look_up(order: str) -> str:
@@ -608,7 +608,7 @@ async def test_a_yes_for_the_run_holds_after_a_resume():
         assert DONE.total() == 2
 
 
-async def test_a_call_that_nobody_approves_in_time_is_refused():
+async def test_a_call_without_approval_in_time_is_refused():
     graph = asking(Tool(refund, approve=True, approve_timeout=0.01))
 
     async def never(gate: OpenGate) -> Any:
@@ -659,7 +659,7 @@ async def test_a_body_that_has_a_node_filled_parks_and_continues():
 
 
 @pytest.mark.parametrize("way", ["gather", "group"])
-async def test_questions_of_a_body_at_the_same_time_go_on_before_the_run_parks(way: str):
+async def test_questions_of_concurrent_bodies_are_asked_before_the_run_parks(way: str):
     async def count(order: str) -> int:
         """Count, and let others have their turn."""
         await some_turns()
@@ -869,7 +869,7 @@ def test_a_model_that_asks_for_a_secret_is_refused_before_the_run():
     assert [problem.code for problem in problems] == ["bae-ask-secret"]
 
 
-async def test_a_model_reads_that_nobody_answered_in_time():
+async def test_a_model_learns_that_an_answer_did_not_come_in_time():
     graph = asking(Ask(timeout=0.01))
 
     async def never(gate: OpenGate) -> Any:
@@ -900,7 +900,7 @@ async def interrupted(journal: MemoryJournal, graph: Graph[Any, Any]) -> MemoryJ
         (Interruption(repeat=False), None, "a person chose not to repeat", 0),
     ],
 )
-async def test_a_person_says_what_becomes_of_an_interrupted_call(
+async def test_a_person_decides_what_becomes_of_an_interrupted_call(
     answer: Any, result: Any, error: str | None, again: int
 ):
     graph = asking(Tool(refund, unfinished="ask"))

@@ -148,7 +148,7 @@ async def test_a_call_that_took_too_long_is_not_tried_again():
 
 
 @pytest.mark.parametrize("arguments", [[1], 3, None])
-async def test_arguments_that_are_no_object_are_told_to_the_model(arguments: Any):
+async def test_arguments_that_are_no_object_are_reported_to_the_model(arguments: Any):
     async def look(at: str) -> str:
         """Look."""
         return at
@@ -184,7 +184,7 @@ def read_clock(zone: Annotated[str, Dep(lambda: "UTC")]) -> str:
     return f"noon {zone}"
 
 
-async def test_a_picked_tool_may_be_one_that_the_proof_only_warns_of():
+async def test_the_model_may_pick_a_tool_that_the_proof_only_warns_about():
     def pick() -> list[Tool]:
         return [Tool(read_clock)]
 
@@ -215,7 +215,9 @@ async def test_what_is_no_list_of_tools_is_an_error_that_names_who_picked_it(pic
 @pytest.mark.parametrize(
     "bounds", [{"limit": 1, "on_limit": "answer"}, {"max_calls": 1}], ids=["limit", "max_calls"]
 )
-async def test_a_call_that_had_begun_is_told_as_unknown_whatever_the_bounds_are_now(bounds: Any):
+async def test_a_call_that_had_begun_is_reported_as_unknown_whatever_the_limits_are_now(
+    bounds: Any,
+):
     async def look(at: str) -> str:
         """Look."""
         return at
@@ -278,7 +280,7 @@ async def exported(journal: MemoryJournal) -> str:
     return file.getvalue().decode()
 
 
-async def test_the_model_is_not_told_that_a_person_changed_a_secret_of_its_own():
+async def test_the_model_does_not_learn_that_a_person_changed_its_secret_argument():
     lm = ToolBackend([call("log_in", user="ada", password=SECRET)], ANSWER)
     await run(graph_with(log_in), lm)
     assert read_last(lm) == ["welcome"]

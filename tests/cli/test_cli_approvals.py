@@ -188,13 +188,13 @@ def test_a_yes_for_the_thread_is_given_listed_and_revoked(bae: Bae):
     assert turn("three", [TWO]).code == 3
 
 
-def test_a_yes_for_a_thread_is_refused_where_there_is_none(bae: Bae):
+def test_approving_a_thread_is_refused_where_there_is_no_thread(bae: Bae):
     park(bae, ONE)
     wrong = bae("runs", "answer", "one", "c1", "thread", "-m", "app.py:graph", "--no-ask")
     assert (wrong.code, "belongs to no thread" in wrong.err) == (1, True)
 
 
-def test_a_parked_run_is_told_something(bae: Bae):
+def test_a_parked_run_accepts_a_message(bae: Bae):
     park(bae, ONE)
     assert bae("runs", "tell", "one", "Be\x1b[31m quick.").code == 0
     assert bae("runs", "tell", "one", "In French.", "--json").data == {
@@ -210,14 +210,14 @@ def test_a_parked_run_is_told_something(bae: Bae):
     assert (over.code, "bae-tell-over" in over.err) == (1, True)
 
 
-def test_a_run_without_tools_is_told_nothing(bae: Bae):
+def test_a_run_without_tools_refuses_a_message(bae: Bae):
     assert bae("run", "app.py:plain", "--run-id", "two", "--no-ask").code == 3
     nobody = bae("runs", "tell", "two", "hello")
     assert (nobody.code, "bae-tell-nobody" in nobody.err) == (1, True)
 
 
 @pytest.mark.parametrize("command", ["tell", "approvals", "answer"])
-def test_the_help_says_what_to_type(bae: Bae, command: str):
+def test_the_help_shows_what_to_type(bae: Bae, command: str):
     done = bae("runs", command, "--help")
     assert done.code == 0
     assert f"bae runs {command} last" in done.out
@@ -253,7 +253,7 @@ def test_ctrl_d_leaves_the_calls_waiting(folder: Path):
 
 
 @pytest.mark.once
-def test_the_terminal_tells_apart_the_calls_of_items(folder: Path):
+def test_the_terminal_distinguishes_the_calls_of_items(folder: Path):
     options = ["--set", 'texts=["a", "b"]', *script([ONE], [ONE], ANSWER, ANSWER)]
     with Session(folder, "run", "app.py:many", *options, columns=120) as terminal:
         for item in (0, 1):

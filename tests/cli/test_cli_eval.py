@@ -639,7 +639,7 @@ def test_ctrl_c_ends_it_with_what_was_done_printed_and_written():
     assert "Traceback" not in err
 
 
-def test_optimizing_without_its_package_says_what_to_install(bae, monkeypatch):
+def test_optimizing_without_its_package_shows_what_to_install(bae, monkeypatch):
     bae(*RUN)
     monkeypatch.setitem(sys.modules, "dspy", None)
     done = bae("optimize", "app.py", "-o", "learned", "--lm", "scripted:good.json")

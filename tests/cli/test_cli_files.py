@@ -86,7 +86,7 @@ def test_a_file_of_a_run_is_saved_by_its_name_or_hash(name, capsys):
     assert run(*save, "--force", capsys=capsys)[0] == 0
 
 
-def test_a_file_that_the_run_does_not_have_is_an_error_with_those_it_has(capsys):
+def test_a_file_that_the_run_does_not_have_is_an_error_that_lists_its_files(capsys):
     started(capsys)
     save = ["runs", "file", "last", "other.png", "-o", "copy.png", "--journal", "runs.db"]
     status, _, why = run(*save, capsys=capsys)
@@ -107,7 +107,7 @@ def test_a_file_that_the_run_does_not_have_is_an_error_with_those_it_has(capsys)
         ("papers=@dot.png", "no PDF and no text"),
     ],
 )
-def test_a_file_that_cannot_be_given_is_an_error_that_says_why(given, why, capsys):
+def test_a_file_that_cannot_be_given_is_an_error_with_the_reason(given, why, capsys):
     sets = ["--set", "text=hi", "--set", given]
     if not given.startswith("photo"):
         sets += ["--set", "photo=@dot.png"]

@@ -340,7 +340,7 @@ graph = Graph(start=Start)
 @pytest.mark.parametrize(
     "raised", ["panic", "generator", "group", "outcome", "silent", "bare", "half", "long"]
 )
-def test_whatever_code_raises_is_told_as_an_error(
+def test_any_exception_of_user_code_is_reported_as_an_error(
     where: str, raised: str, project: Path, capfd: pytest.CaptureFixture[str]
 ):
     Path("broken.py").write_text(BASE % (raised, where))

@@ -270,7 +270,7 @@ async def test_a_call_that_the_client_cancels_cancels_the_run_and_closes_what_it
         await closed.wait()
 
 
-async def test_a_run_that_waits_for_a_person_is_an_error_that_says_how_to_answer(tmp_path):
+async def test_a_run_that_waits_for_a_person_is_an_error_that_shows_how_to_answer(tmp_path):
     class Refund(EndNode):
         amount: int
         ok: Annotated[bool, Gate("Pay it?")]

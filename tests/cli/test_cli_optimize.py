@@ -288,7 +288,7 @@ def test_what_is_not_better_is_written_if_forced_without_another_call(optimize, 
     assert files() == ["Reply.json", "Ticket.json"]  # and the calls are gone
 
 
-def test_a_part_that_is_better_is_written_without_one_that_is_not(optimize, model):
+def test_an_improved_part_is_written_and_an_unimproved_part_is_not(optimize, model):
     model.knows = ("choice",)
     done = optimize()
     assert done.code == 0
@@ -611,7 +611,7 @@ def test_git_ignores_the_call_log_whatever_the_directory_ignores(optimize):
         assert said.stdout == "?? learned/.gitignore\n"
 
 
-def test_quiet_prints_the_result_alone_whose_difference_is_whole_on_a_narrow_terminal(
+def test_quiet_prints_only_the_result_with_the_full_difference_on_a_narrow_terminal(
     optimize, monkeypatch
 ):
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -167,7 +167,7 @@ def test_the_project_may_name_a_file_which_is_found_from_its_folders(
 
 
 @pytest.mark.parametrize("line", ["journal = 3", 'journal = ""', "journal = []"])
-def test_a_project_whose_journal_is_none_is_refused(bae: Any, line: str):
+def test_a_project_with_an_invalid_journal_is_refused(bae: Any, line: str):
     configure(line)
     assert "bae-journal-configured" in bae("runs", "list").err
 

@@ -130,7 +130,7 @@ def test_a_run_is_submitted_by_one_command_and_carried_out_by_another(
     assert json.loads(printed(capsys, "engine", "status", "--json"))["queued"] == {}
 
 
-def test_a_worker_takes_several_graphs_and_one_that_brings_its_lm(
+def test_a_worker_takes_several_graphs_and_a_graph_with_its_own_lm(
     app: Path, capsys: pytest.CaptureFixture[str]
 ):
     submit(capsys, "--set", "text=hello", "--run-id", "a")
@@ -163,9 +163,7 @@ def test_a_secret_in_the_start_node_and_an_id_that_exists_are_refused(
     assert "bae-run-exists" in capsys.readouterr().err
 
 
-def test_an_engine_that_there_is_none_of_is_a_wrong_usage(
-    app: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_an_unknown_engine_is_wrong_usage(app: Path, capsys: pytest.CaptureFixture[str]):
     for more in (["--engine", "celery"], ["--address", "127.0.0.1:7233"]):
         assert main(["engine", "status", *more]) == 2
         assert more[0] in capsys.readouterr().err

@@ -347,7 +347,7 @@ async def test_every_field_is_shown_with_its_value_and_where_that_came_from():
     ]
 
 
-async def test_a_field_that_waits_says_for_which_function():
+async def test_a_waiting_field_shows_its_function():
     first, second, third, *_ = (await see(ugh, script())).frames
     assert re.search(r"· weather +get_weather$", first, re.M) or "waits for get_client" in first
     assert re.search(r"⠋|⠙|⠹|⠸|⠼|⠴|⠦|⠧|⠇|⠏", first)
@@ -408,7 +408,7 @@ async def test_graphs_inside_a_run_are_subtrees_and_items_of_a_map_have_a_row_ea
     ]
 
 
-async def test_of_a_map_of_many_items_only_those_in_progress_have_rows_and_few_have_lines():
+async def test_a_map_of_many_items_has_rows_for_items_in_progress_and_few_lines():
     texts = [f"text {number}" for number in range(60)]
     run = await see(Report(texts=texts), summing_up(), height=20)
     assert all(frame.count("\n") < 19 for frame in run.frames)
@@ -457,7 +457,7 @@ async def test_an_error_is_red():
     assert re.search(r"\x1b\[[\d;]*31m[^\x1b]*TimeoutError", tree.console.file.getvalue())
 
 
-async def test_a_run_that_is_cancelled_says_what_was_in_progress():
+async def test_a_cancelled_run_shows_the_work_that_was_in_progress():
     begun = asyncio.Event()
 
     async def forever() -> str:
@@ -497,7 +497,7 @@ async def test_a_run_that_waits_for_a_person_and_is_resumed_shows_what_is_from_b
     assert "resumed" in run.lines
 
 
-async def test_nodes_from_before_a_run_was_resumed_are_said_to_be():
+async def test_nodes_from_before_a_resume_are_marked():
     journal, down = MemoryJournal(), script({"mood": "groggy"}, ValueError("down"))
     await see(ugh, down, dressing, journal=journal, run_id="monday")
     lm = script(Outfit, {"top": "jumper"})
@@ -510,7 +510,7 @@ async def test_nodes_from_before_a_run_was_resumed_are_said_to_be():
     assert "✗" not in whole
 
 
-async def test_runs_that_a_body_starts_are_shown_whole_below_the_one_they_are_started_in():
+async def test_runs_started_by_a_body_are_shown_completely_below_their_parent():
     together = asyncio.Barrier(6)
 
     class Meets(Node):
@@ -804,7 +804,7 @@ def test_records_may_come_from_several_threads(runs):
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_notes_stand_under_each_other(runs, width):
+def test_notes_are_listed_below_each_other(runs, width):
     tree, run = LiveTree(console(width=width)), ObservedRun("run")
     for record in runs[0]:
         tree.observe(run, record)
@@ -858,7 +858,7 @@ class Gone(io.StringIO):
 
 
 @pytest.mark.parametrize("kind", [LiveTree, PlainLines])
-async def test_a_run_whose_terminal_is_gone_comes_out_as_it_does(kind, caplog, monkeypatch):
+async def test_a_run_that_loses_its_terminal_has_the_same_outcome(kind, caplog, monkeypatch):
     file = Gone()
     monkeypatch.setattr(sys, "stderr", file)
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -890,7 +890,7 @@ async def test_a_terminal_without_unicode_gets_plain_characters(encoding):
 # Lines.
 
 
-async def test_lines_say_what_happens_one_each_without_escapes():
+async def test_plain_lines_report_one_event_each_without_escapes():
     written = (await see(ugh, script())).lines
     assert "\x1b" not in written
     without_facts = re.sub(r"  \(\d.*\)$", "", written, flags=re.M)
@@ -914,7 +914,7 @@ async def test_lines_say_what_happens_one_each_without_escapes():
     assert all(re.match(r" +\d+\.\d\d s  ", line) for line in written.splitlines())
 
 
-async def test_lines_say_what_was_not_valid_and_what_failed():
+async def test_plain_lines_report_invalid_answers_and_failures():
     failed = await see(ugh, script({"mood": "grim"}, {"mood": "groggy"}, ValueError("down")))
     assert "LM              answer 1 was invalid: mood: Input should be" in failed.lines
     assert re.search(r" s  failed  .*ValueError: down", failed.lines)
@@ -942,7 +942,7 @@ class Terminal(io.StringIO):
         (Terminal(), {"TERM": "xterm", "COLUMNS": "20"}, False, LiveTree),
     ],
 )
-def test_the_display_is_the_one_that_the_terminal_can_show(file, environment, quiet, kind):
+def test_the_display_fits_what_the_terminal_can_show(file, environment, quiet, kind):
     chosen = display_for(Console(file=file, _environ=environment), quiet=quiet)
     assert type(chosen) is kind
 
@@ -972,7 +972,7 @@ def test_the_sum_of_a_run_is_one_line(nodes, seconds, usage, said):
     assert summary_of(nodes, seconds, usage) == (f"{first} · {said}" if said else first)
 
 
-def test_times_are_said_in_the_unit_that_fits():
+def test_times_are_shown_in_a_fitting_unit():
     said = [
         describe_duration(seconds)
         for seconds in (-1, 0.001, 0.06, 0.1, 59.94, 59.96, 3599.4, 3599.6)
@@ -1000,7 +1000,7 @@ class Hoping(End):
     looked: Annotated[list[str], Map(look_at_it, over="words")]
 
 
-async def test_fields_that_code_will_give_are_not_said_to_come_from_an_lm():
+async def test_fields_that_code_will_fill_are_not_shown_as_fields_of_the_lm():
     run = await see(Hopeful())
     assert "· text" in run.frames[0]
     assert not any("LM" in frame for frame in run.frames)
@@ -1015,7 +1015,9 @@ async def test_fields_that_an_lm_was_to_fill_are_marked_where_the_run_failed_bef
 # What others print.
 
 
-def test_what_others_print_is_above_the_tree_in_whole_lines(monkeypatch: pytest.MonkeyPatch):
+def test_output_of_other_code_appears_above_the_tree_in_whole_lines(
+    monkeypatch: pytest.MonkeyPatch,
+):
     # No fixture: pytest has its own streams in a test.
     streams = SimpleNamespace(out=Terminal(), err=Terminal())
     monkeypatch.setattr(sys, "stdout", streams.out)

@@ -131,7 +131,7 @@ def test_a_package_may_have_the_graph_itself():
     assert load("closet/__init__.py").module == "closet"
 
 
-def test_a_file_that_is_called_as_another_module_takes_nobodys_place():
+def test_a_file_named_like_another_module_does_not_replace_that_module():
     write("json.py")
     write("bae.py")
     assert load("json.py").graph.name == "first"
@@ -139,7 +139,7 @@ def test_a_file_that_is_called_as_another_module_takes_nobodys_place():
     assert (sys.modules["json"], sys.modules["bae"]) == (json, bae)
 
 
-def test_a_colon_with_nothing_after_it_is_none():
+def test_a_reference_with_an_empty_name_after_the_colon_is_accepted():
     write("app.py")
     assert load("app.py:").reference == "app.py"
 
@@ -154,7 +154,7 @@ def test_the_same_file_is_not_executed_twice():
     assert load("app.py").graph is load("./app.py").graph
 
 
-def test_a_file_that_failed_is_executed_anew():
+def test_a_file_that_failed_is_executed_again():
     write("app.py", "1 / 0")
     assert refused("app.py").code == "bae-module-failed"
     write("app.py")
@@ -198,7 +198,7 @@ def test_pyproject_may_name_a_module(monkeypatch: pytest.MonkeyPatch):
     ],
     ids=["none", "silent", "number", "no table", "no tools", "broken", "gone"],
 )
-def test_a_pyproject_that_names_nothing_is_told_with_what_to_write(text: str | None, message: str):
+def test_a_pyproject_without_a_graph_is_reported_with_what_to_write(text: str | None, message: str):
     if text is not None:
         write("pyproject.toml", text)
     elif any((folder / "pyproject.toml").exists() for folder in Path.cwd().parents):
@@ -228,7 +228,9 @@ def test_a_pyproject_that_names_nothing_is_told_with_what_to_write(text: str | N
         ("app.py:wants", "bae-module-failed", "app.py:wants() failed", "--debug"),
     ],
 )
-def test_what_is_not_there_is_told_with_what_is(said: str, code: str, message: str, fix: str):
+def test_an_unknown_name_is_reported_with_the_available_names(
+    said: str, code: str, message: str, fix: str
+):
     write("app.py")
     Path("nodes").mkdir()
     error = refused(said)
@@ -237,7 +239,7 @@ def test_what_is_not_there_is_told_with_what_is(said: str, code: str, message: s
     assert fix in (error.fix or "")
 
 
-def test_a_file_that_imports_from_its_package_without_an_init_is_said_how_to_be_named():
+def test_a_file_with_package_imports_but_no_init_is_reported_with_its_right_name():
     write("rel/app.py")
     write("rel/main.py", "from .app import graph\n")
     error = refused("rel/main.py")
@@ -257,7 +259,7 @@ def test_a_function_that_fails_was_called_and_not_imported():
     assert refused("other.py").__notes__ == ["while other.py:create_graph() was called, other.py:5"]
 
 
-def test_a_module_that_lacks_a_package_is_told_from_one_that_is_not_there():
+def test_a_module_that_lacks_a_package_is_distinguished_from_a_missing_module():
     write("app.py", "import numpyy\n")
     error = refused("app")
     assert error.code == "bae-module-failed"
@@ -265,13 +267,13 @@ def test_a_module_that_lacks_a_package_is_told_from_one_that_is_not_there():
     assert "install the package with the module numpyy" in (error.fix or "")
 
 
-def test_the_line_that_is_told_is_the_innermost_of_the_users_own():
+def test_the_reported_line_is_the_innermost_line_of_user_code():
     write("deeper.py", "import json\n\n\ndef read():\n    return json.loads('{')\n")
     write("app.py", "from deeper import read\n\nread()\n")
     assert refused("app.py").message == "app.py could not be imported, deeper.py:5"
 
 
-def test_an_error_of_bae_keeps_its_code_and_is_told_where_it_came_up():
+def test_an_error_of_bae_keeps_its_code_and_its_location():
     write("app.py", GRAPH.replace("async def", "def", 1))
     error = refused("app.py")
     assert error.code == "bae-node-sync-call"

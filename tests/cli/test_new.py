@@ -30,7 +30,7 @@ def files_in(folder: str) -> set[str]:
     }
 
 
-def test_a_project_is_written_with_the_next_steps_told(
+def test_a_new_project_is_written_and_the_next_steps_are_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("BAE_LM", "local")
@@ -185,7 +185,7 @@ def test_where_no_lm_is_ready_the_script_is_offered(
     assert "No language model is ready" not in capsys.readouterr().out
 
 
-def test_a_project_that_cannot_be_written_whole_is_not_written_at_all(
+def test_a_project_that_cannot_be_written_completely_is_not_written_at_all(
     capsys: pytest.CaptureFixture[str],
 ):
     Path("file").touch()

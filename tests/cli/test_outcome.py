@@ -138,7 +138,7 @@ def parked(bae: Any, run_id: str = "g1") -> Any:
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_run_that_goes_on_with_another_model_says_so_once(
+def test_a_run_that_resumes_with_another_model_reports_it_once(
     bae: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     parked(bae)
@@ -150,7 +150,7 @@ def test_a_run_that_goes_on_with_another_model_says_so_once(
 
 
 @pytest.mark.usefixtures("machine")
-def test_nothing_is_said_of_the_model_where_it_is_named_or_not_needed(
+def test_the_model_is_not_mentioned_where_it_is_named_or_not_needed(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parked(bae)
@@ -196,7 +196,7 @@ def test_a_model_that_cannot_be_had_is_refused_before_anything_is_asked_or_store
     assert not Path(".bae").exists()
 
 
-def test_an_error_says_whether_the_answer_before_it_is_stored(bae: Any) -> None:
+def test_an_error_reports_whether_the_previous_answer_is_stored(bae: Any) -> None:
     parked(bae)
     answer = ("runs", "answer", "g1", "approved", "yes", "-m", "app.py")
     for name, code in (("scripted:no", 1), ("zzz", 2)):
@@ -339,7 +339,7 @@ def test_a_long_value_is_cut_and_never_how_long_it_took(bae: Any) -> None:
     assert len(line) <= 200
 
 
-def test_a_failure_is_told_by_who_failed_and_by_the_error(bae: Any) -> None:
+def test_a_failure_is_reported_with_its_node_and_its_error(bae: Any) -> None:
     done = bae("run", "app.py:Shaky", "--no-journal")
     assert done.err.count("the service is down") == 2
     assert not re.search(r"s  failed\b", done.err)
@@ -391,7 +391,7 @@ def test_a_module_that_cannot_be_imported_names_its_line_once(bae: Any) -> None:
     assert said.count("traceback") == 1
 
 
-def test_a_missing_language_model_is_told_in_a_line_each_way(
+def test_a_missing_language_model_is_reported_with_one_line_for_each_way(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BAE_LM", "none")
@@ -409,7 +409,7 @@ def test_a_missing_language_model_is_told_in_a_line_each_way(
     assert "try:   name one as in `bae lm try local`, or set BAE_LM; `bae lm list` says" in said
 
 
-def test_a_bound_is_told_and_of_a_loop_only_where_there_is_one(
+def test_a_limit_is_reported_and_a_loop_is_mentioned_only_where_there_is_one(
     bae: Any,
 ) -> None:
     said = failed(bae, "run", "app.py:First", "--max-iters", "1", "--quiet", "--no-journal")
@@ -420,7 +420,7 @@ def test_a_bound_is_told_and_of_a_loop_only_where_there_is_one(
     assert "; or give the loop a way out" in said
 
 
-def test_an_unknown_field_is_told_with_something_to_do(bae: Any) -> None:
+def test_an_unknown_field_is_reported_with_a_fix(bae: Any) -> None:
     said = failed(bae, "run", "app.py:Letter", "--set", "zzz=1")
     assert "  try:   give one of its fields: text\n" in said
     said = failed(bae, "run", "app.py:Letter", "--set", "txt=1")
@@ -429,14 +429,14 @@ def test_an_unknown_field_is_told_with_something_to_do(bae: Any) -> None:
     assert "  try:   leave it out: it has no fields\n" in said
 
 
-def test_a_step_that_a_run_has_not_is_told_by_the_option_that_names_it(bae: Any) -> None:
+def test_a_step_that_the_run_does_not_have_is_reported_with_its_option(bae: Any) -> None:
     assert bae("run", "app.py:First", "--run-id", "r1", "--quiet").code == 0
     said = failed(bae, "runs", "fork", "r1", "--at", "9", "-m", "app.py:First")
     assert "give --at the number of a node" in said
     assert "at=" not in said
 
 
-def test_a_failed_run_that_waits_for_nobody_is_not_said_to_have_ended(bae: Any) -> None:
+def test_a_failed_run_that_does_not_wait_is_not_reported_as_ended(bae: Any) -> None:
     assert bae("run", "app.py:Ask", "--run-id", "r2", "--quiet").code == 1
     for given in (["Ask.ok", "yes"], []):
         said = failed(bae, "runs", "answer", "r2", *given, "-m", "app.py:First")

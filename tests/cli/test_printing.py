@@ -187,9 +187,7 @@ def test_with_json_an_error_is_one_json_object_too(
     assert "Traceback" not in done.err
 
 
-def test_with_json_an_error_that_nobody_has_foreseen_is_an_object_too(
-    bae: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_with_json_an_unforeseen_error_is_an_object_too(bae: Any, monkeypatch: pytest.MonkeyPatch):
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("out of order")
 
@@ -209,7 +207,7 @@ def test_stdout_is_what_it_was_after_a_command_with_json(bae: Any):
 PIPED = "it is \\x1b[31mred\\x9b \\u202e \\ud800 👩\u200d👧\n"
 
 
-def test_an_error_as_json_says_its_cause_and_what_was_noted(bae: Any):
+def test_an_error_as_json_has_its_cause_and_its_notes(bae: Any):
     done = bae("run", "app.py:BeginFailing", "--json")
     error = json.loads(done.out)["error"]
     assert error["code"] == "bae-dep-failed"
@@ -323,21 +321,21 @@ def test_a_command_to_copy_is_never_wrapped(columns: int):
     assert printed(short) == "resume with: bae runs resume 3f2a\n"
 
 
-def test_the_code_of_an_error_stands_on_its_first_line(capsys: pytest.CaptureFixture[str]):
+def test_the_code_of_an_error_is_on_its_first_line(capsys: pytest.CaptureFixture[str]):
     print_error(BaeError("two things are wrong\n  this\n  that", code="bae-error"))
     assert capsys.readouterr().err.startswith(
         "error two things are wrong  [bae-error]\n      this\n      that\n"
     )
 
 
-def test_a_terminal_that_says_it_has_no_columns_is_taken_to_have_80(
+def test_a_terminal_that_reports_no_columns_counts_as_80_columns_wide(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("COLUMNS", "0")
     assert (printing.err().width, printing.out().width) == (80, 80)
 
 
-def test_a_script_is_told_which_file_was_written(bae: Any):
+def test_a_script_gets_the_name_of_the_written_file(bae: Any):
     drawn = bae("graph", "export", "app.py", "-o", "x.svg", "--json")
     assert json.loads(drawn.out) == {"path": "x.svg"}
     bae("run", "app.py")

@@ -353,7 +353,7 @@ def test_ctrl_c_at_the_question_for_a_field_ends_it_with_nothing_begun(folder):
     assert not (folder / ".bae").exists()
 
 
-def test_a_question_whose_time_is_over_makes_room_and_an_answer_is_a_whole_line(folder):
+def test_an_expired_question_makes_room_and_an_answer_is_a_whole_line(folder):
     with Session(folder, "run", "app.py:Patient") as terminal:
         terminal.shows("Sure?", "then it is no")
         terminal.shows("Who?", "name (str):")
@@ -368,7 +368,7 @@ def test_a_question_whose_time_is_over_makes_room_and_an_answer_is_a_whole_line(
         assert terminal.is_as_it_was
 
 
-def test_threads_that_nobody_can_stop_do_not_hold_up_ctrl_c(folder):
+def test_threads_that_cannot_be_stopped_do_not_delay_ctrl_c(folder):
     with Session(folder, "run", "app.py:Stuck") as terminal:
         terminal.waits(lambda: logged(folder).count("stuck begun") == 2, "never began")
         terminal.types(CTRL_C)

@@ -173,9 +173,7 @@ def test_runs_are_listed_as_a_table(journal, capsys):
     assert noted(capsys, "list", *DB, "--graph", "Nothing") == "no runs\n"
 
 
-def test_the_journal_is_the_one_that_bae_run_keeps_or_that_the_environment_names(
-    journal, capsys, monkeypatch
-):
+def test_the_default_journal_is_that_of_bae_run_or_of_the_environment(journal, capsys, monkeypatch):
     assert "there is no journal here" in refused(capsys, "list")
     (journal / ".bae").mkdir()
     (journal / "runs.db").rename(journal / ".bae" / "runs.db")
@@ -200,7 +198,7 @@ def test_a_line_of_the_table_is_no_wider_than_the_terminal(journal, capsys, monk
 # --- show and why --------------------------------------------------------------------------------
 
 
-def test_a_run_is_told_from_its_start_to_its_end(journal, capsys):
+def test_a_run_is_shown_from_its_start_to_its_end(journal, capsys):
     text = said(capsys, "show", "abc123", *DB)
     assert text.startswith("Morning, run abc123: ended\n")
     for part in (
@@ -263,7 +261,7 @@ def test_a_run_is_named_by_how_its_id_begins_or_is_the_newest(journal, capsys):
     assert "several runs begin with a: " in refused(capsys, "show", "a", *DB)
 
 
-def test_a_journal_without_runs_says_how_to_get_some(journal, capsys):
+def test_a_journal_without_runs_shows_how_to_record_a_run(journal, capsys):
     every = ("--status", "ended", "--status", "failed", "--status", "waiting")
     assert "3 runs" in noted(capsys, "prune", "--older-than", "0s", *every, *DB)
     assert "the journal has no runs" in refused(capsys, "show", *DB)
@@ -345,7 +343,7 @@ def test_the_json_of_a_run_has_the_keys_that_are_promised(journal, capsys):
     assert set(replayed) == {"run_id", "outcome", "trace", "waiting", "error"}
 
 
-def test_a_long_loop_is_told_by_its_first_and_last_nodes(folder, capsys):
+def test_a_long_loop_is_shortened_to_its_first_and_last_nodes(folder, capsys):
     (folder / "loop.py").write_text(LOOP)
     assert main(["run", "loop.py", "-i", "150", "--max-iters", "0", "-q", *DB]) == 0
     capsys.readouterr()
@@ -385,7 +383,7 @@ graph = Graph(start=Count)
 """
 
 
-def test_where_a_value_came_from_is_told(journal, capsys):
+def test_the_origin_of_a_value_is_shown(journal, capsys):
     assert "get_weather" in said(capsys, "why", "abc123", "Day.weather", *DB)
     assert "recalled" in said(capsys, "why", "abc", "Outfit.mood", "--step", "2", *DB)
     assert "did you mean 1:Day.weather?" in refused(capsys, "why", "abc123", "Day.wether", *DB)
@@ -515,7 +513,7 @@ def test_a_run_that_waits_elsewhere_is_cancelled_where_it_is_loaded(journal, cap
 # --- less ----------------------------------------------------------------------------------------
 
 
-def test_old_runs_are_pruned_and_those_that_wait_stay(journal, capsys):
+def test_old_runs_are_pruned_and_waiting_runs_stay(journal, capsys):
     old = ("prune", *DB, "--older-than")
     assert noted(capsys, *old, "30d") == "0 runs deleted\n"
     out, err = runs(capsys, *old, "0s", "--dry-run")
@@ -544,9 +542,7 @@ def forked(journal):
         runner.run(kept.close())
 
 
-def test_those_that_are_running_are_under_way_and_those_that_were_interrupted_are_not(
-    forked, capsys
-):
+def test_running_runs_are_in_progress_and_interrupted_runs_are_not(forked, capsys):
     def listed(*arguments: str) -> list[str]:
         found = json.loads(said(capsys, "list", "--json", *arguments, *DB))
         return [each["run_id"] for each in found]
@@ -560,7 +556,7 @@ def test_those_that_are_running_are_under_way_and_those_that_were_interrupted_ar
     assert (statuses["here"], statuses["gone1"]) == ("running", "interrupted")
 
 
-def test_interrupted_runs_are_pruned_and_those_under_way_stay(forked, capsys):
+def test_interrupted_runs_are_pruned_and_running_runs_stay(forked, capsys):
     prune = ("prune", "--older-than", "0s", "--json", *DB)
     out, err = runs(capsys, *prune, "--status", "running")
     assert json.loads(out)["runs"] == []
@@ -616,7 +612,7 @@ def shown(terminal: int, until: str) -> str:
 @pytest.mark.parametrize(
     "command", [["prune", "--older-than", "0s"], ["redact", "abc123", "Outfit.top"]]
 )
-def test_somebody_at_a_terminal_is_asked_before_anything_is_gone(command, journal, at_a_terminal):
+def test_deleting_at_a_terminal_asks_for_confirmation_first(command, journal, at_a_terminal):
     before = held()
     terminal = at_a_terminal("n\n")
     assert main(["runs", *command, *DB]) == 1
@@ -628,7 +624,7 @@ def test_somebody_at_a_terminal_is_asked_before_anything_is_gone(command, journa
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
-def test_nobody_is_asked_who_has_said_yes_already(journal, at_a_terminal):
+def test_deleting_with_yes_asks_for_no_confirmation(journal, at_a_terminal):
     terminal = at_a_terminal("")
     assert main(["runs", "prune", "--older-than", "0s", "--yes", *DB]) == 0
     assert "cannot be undone" not in shown(terminal, "2 runs deleted")
@@ -637,7 +633,7 @@ def test_nobody_is_asked_who_has_said_yes_already(journal, at_a_terminal):
 # --- gates ---------------------------------------------------------------------------------------
 
 
-def test_a_gate_is_answered_and_the_run_left_to_whoever_goes_on(journal, capsys):
+def test_a_gate_is_answered_and_the_run_is_left_for_a_later_resume(journal, capsys):
     asked = ("answer", "ask", "sure")
     of = (*DB, "-m", "wardrobe.py:asking", "--no-run")
     runs(capsys, *asked, "perhaps", *of, code=1)
@@ -661,7 +657,7 @@ def test_a_gate_is_answered_and_the_run_left_to_whoever_goes_on(journal, capsys)
 # --- replay --------------------------------------------------------------------------------------
 
 
-def test_a_run_that_goes_the_same_way_says_so_with_its_trace(journal, capsys):
+def test_a_replay_with_the_same_outcome_is_reported_with_its_trace(journal, capsys):
     text = said(capsys, "replay", "abc", "-m", "wardrobe.py", *DB)
     assert text == "went the same way: Morning -> Day -> Outfit -> Worn\n"
     text = said(capsys, "replay", "ask", "-m", "wardrobe.py:asking", *DB)
@@ -718,7 +714,7 @@ def test_a_command_line_that_makes_no_sense_ends_with_2(arguments, capsys):
 
 
 @pytest.mark.parametrize("text", ["", "3", "d", "-1d", "1y", "1d2h", "∞d", "1.d.d", "nand", "1e3s"])
-def test_a_length_of_time_that_is_none_is_refused(text, capsys):
+def test_an_invalid_length_of_time_is_refused(text, capsys):
     _, err = runs(capsys, "prune", f"--older-than={text}", code=2)
     assert "length of time" in flat(err)
 
@@ -760,7 +756,7 @@ def test_a_file_that_is_no_journal_is_refused_in_words(folder, capsys):
     assert Path("text").read_text() == "hello\n"
 
 
-def test_a_long_line_of_a_node_goes_on_indented_at_a_terminal(journal, capsys, monkeypatch):
+def test_a_long_line_of_a_node_wraps_with_indentation_at_a_terminal(journal, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("COLUMNS", "50")
@@ -770,7 +766,7 @@ def test_a_long_line_of_a_node_goes_on_indented_at_a_terminal(journal, capsys, m
     assert all(line.startswith(" ") for line in out.splitlines()[1:-2] if line)
 
 
-def test_times_have_the_zone_of_whoever_reads_them(journal, capsys, monkeypatch):
+def test_times_are_in_the_time_zone_of_the_reader(journal, capsys, monkeypatch):
     import time
 
     with monkeypatch.context() as there:

@@ -305,7 +305,7 @@ def test_a_signal_that_is_ignored_stays_so():
 
 
 @pytest.mark.usefixtures("default_signals")
-def test_no_way_to_resume_is_said_for_a_run_that_the_journal_does_not_have(
+def test_no_resume_command_is_printed_for_a_run_that_the_journal_does_not_have(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(journals, "_sqlite", lambda file: SQLiteJournal(file, busy_timeout=0.05))
@@ -401,7 +401,7 @@ def test_a_shell_is_offered_the_newest_run_by_its_word_and_the_gates_that_are_op
 # --- threads ------------------------------------------------------------------------------------
 
 
-def test_what_a_run_failed_with_is_told_while_its_threads_are_still_at_work(
+def test_the_error_of_a_run_is_reported_while_its_threads_are_still_at_work(
     capsys: pytest.CaptureFixture[str],
 ):
     try:
@@ -416,7 +416,7 @@ def test_what_a_run_failed_with_is_told_while_its_threads_are_still_at_work(
 
 @pytest.mark.once
 @pytest.mark.parametrize(("node", "code"), [("Stuck", 1), ("GivenUp", 0)])
-def test_threads_that_nobody_can_stop_do_not_keep_the_program(node: str, code: int):
+def test_threads_that_cannot_be_stopped_do_not_keep_the_program_alive(node: str, code: int):
     done = program("run", f"app.py:{node}", "--no-journal")
     assert done.returncode == code, done.stderr
     assert ("ValueError: boom" in done.stderr) == bool(code)

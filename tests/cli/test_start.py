@@ -195,7 +195,7 @@ def test_a_text_that_does_not_fit_is_refused_with_a_set_that_works(said: str) ->
     start_node(Start, None, [example], ask=False, command="")
 
 
-def test_the_names_of_enum_members_are_said_where_the_values_do_not_tell_them() -> None:
+def test_enum_members_are_listed_by_name_where_their_values_are_unclear() -> None:
     assert describe_type(Start.model_fields["level"].annotation) == "1 (LOW) | 2 (HIGH)"
     assert describe_type(Start.model_fields["size"].annotation) == "small | LARGE"
 
@@ -219,7 +219,7 @@ def test_an_example_is_never_the_name_of_a_type() -> None:
         assert example_of(Asked, name) not in (None, "Path", "Any")
 
 
-def test_no_example_stands_in_for_a_secret() -> None:
+def test_no_example_replaces_a_secret() -> None:
     assert example_of(Asked, "token") is None
     gate = OpenGate("The token?", Asked, "token", SecretStr)
     line = CommandLine("app.py", ".bae/runs.db").answer("r1", gate)

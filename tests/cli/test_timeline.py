@@ -45,7 +45,7 @@ def node(*inside: TimelineEntry) -> TimelineEntry:
     return TimelineEntry("node", "0:Day", "Day", spans, "done", inside=inside)
 
 
-def test_bars_stand_where_the_work_was_and_say_when_and_how_long():
+def test_bars_are_placed_at_the_time_of_the_work_with_start_and_duration():
     work = (node(dep("a", (0, 5)), dep("b", (0, 10)), dep("c", (5, 10), outcome="failed")),)
     axis, *rows = drawn(made_up((0, 10), work=work), 80).splitlines()
     assert axis.split() == ["0", "s", "10", "s", "from", "took"]
@@ -74,7 +74,7 @@ def test_the_time_between_a_crash_and_the_resume_is_narrow_and_marked():
     assert "waited" not in legend
 
 
-def test_work_after_a_gap_is_from_where_it_stands_on_the_axis():
+def test_work_after_a_gap_has_its_true_start_on_the_axis():
     gate = TimelineEntry("gate", "0:Day.g", "?", (Span(8, 100_001),), "done", waits=True)
     work = (node(dep("a", (0, 10)), gate, dep("b", (100_001, 100_010))),)
     axis, day, a, g, b, _, legend = drawn(
@@ -92,7 +92,7 @@ def test_work_after_a_gap_is_from_where_it_stands_on_the_axis():
     assert re.search(r"a <- get_a +=+ */", ascii)
 
 
-def test_many_gaps_are_told_by_their_number_and_their_sum():
+def test_many_gaps_are_summarized_by_count_and_sum():
     lives = [(20.0 * i, 20.0 * i + 10) for i in range(6)]
     text = drawn(made_up(*lives, work=(node(dep("a", (0, 10))),)))
     assert "no process worked on it: 5 times, 50 s in all" in text
@@ -141,7 +141,7 @@ def test_a_question_that_is_open_is_drawn_until_now():
     assert said == ["╱ no process worked on it: 3 d", "┅ a person was waited for"]
 
 
-def test_what_is_left_out_is_not_said_to_be_done_where_some_of_it_failed():
+def test_omitted_work_is_not_reported_as_done_where_some_of_it_failed():
     each = [TimelineEntry("item", f"[{i}]", "Day", (Span(i, i + 1),), "failed") for i in range(9)]
     rows = rows_of(made_up((0, 9), work=tuple(each)))
     assert [(label, work.outcome) for label, work in rows][-1] == ("… 3 more", "failed")

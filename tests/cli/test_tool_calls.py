@@ -140,7 +140,7 @@ async def test_a_running_call_is_shown_with_its_newest_report_and_the_graph_that
     assert re.search(r"inner\(topic='tea'\)[\s\S]*Found", inside)
 
 
-async def test_a_call_is_coming_until_it_begins_and_the_one_that_fails_has_the_error_once():
+async def test_a_call_is_announced_until_it_begins_and_a_failed_call_shows_its_error_once():
     display, frames = tree(), list[list[str]]()
 
     async def get_index() -> str:
@@ -169,7 +169,7 @@ async def test_a_call_is_coming_until_it_begins_and_the_one_that_fails_has_the_e
     assert "\n".join(after).count("the index is gone") == 1
 
 
-async def test_lines_tell_of_calls_when_they_begin_and_end():
+async def test_lines_report_the_begin_and_the_end_of_calls():
     written = io.StringIO()
     with observing(PlainLines(Console(file=written, width=200)).observe):
         await tool_runs.finished()

@@ -140,7 +140,7 @@ def test_tests_shown_on_a_page_pass_as_a_file_of_their_own(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", TAUGHT_BY_A_FILE)
-def test_each_subject_is_taught_by_a_complete_file(name: str):
+def test_each_subject_has_a_complete_file_in_the_docs(name: str):
     page = blocks(ROOT / "docs" / f"{name}.md")
     first = next(block.text for block in page if block.language == "python")
     assert "from bae import" in first
@@ -148,7 +148,7 @@ def test_each_subject_is_taught_by_a_complete_file(name: str):
 
 
 @pytest.mark.parametrize("page", [README, *DOCS], ids=named)
-def test_every_block_says_what_language_it_is_in(page: Path):
+def test_every_code_block_names_its_language(page: Path):
     assert len(blocks(page)) * 2 == len(re.findall(r"^```", page.read_text("utf-8"), re.MULTILINE))
     for block in blocks(page):
         assert block.language, f"{named(page)}:{block.line}"

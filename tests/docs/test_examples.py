@@ -113,7 +113,7 @@ async def test_an_example_runs_on_its_script_the_way_it_was_recorded(run: Exampl
 
 
 @each_example()
-def test_a_recording_says_nothing_of_the_machine_it_was_made_on(run: ExampleRun):
+def test_a_recording_does_not_mention_the_machine_it_was_made_on(run: ExampleRun):
     rows = run.recording.read_text("utf-8").splitlines()
     text = "\n".join(row for row in rows if not row.startswith('{"bae":"file"'))
     assert str(ROOT) not in text
@@ -158,7 +158,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_an_example_tells_its_story(name: str, capfd, monkeypatch):
+def test_an_example_prints_its_documented_output(name: str, capfd, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     module = RUNS[name].module()
     monkeypatch.setattr(sys, "argv", [module.__file__])
@@ -203,7 +203,7 @@ def test_an_example_names_the_command_that_runs_it(run: ExampleRun, tmp_path, mo
 OUTFIT = RUNS["ootd"]
 
 
-async def test_the_weather_waits_for_the_location_and_the_calendar_for_nobody():
+async def test_the_weather_waits_for_the_location_and_the_calendar_waits_for_nothing():
     result = await OUTFIT.run(scripted(OUTFIT))
     order = [
         (type(record).__name__, record.by)
@@ -243,7 +243,7 @@ async def test_the_embedded_model_dresses_you_from_the_wardrobe_in_one_attempt_a
 
 @pytest.mark.once
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
-def test_make_demo_runs_the_outfit_and_asks_nobody(tmp_path, monkeypatch, capsys):
+def test_make_demo_runs_the_outfit_without_questions(tmp_path, monkeypatch, capsys):
     pytest.importorskip("typer")
     pytest.importorskip("rich")
     around = {name: value for name, value in os.environ.items() if "MAKE" not in name}

@@ -38,7 +38,7 @@ def test_there_is_a_model_to_test_with():
 
 
 @pytest.mark.parametrize("name", configured())
-async def test_the_outfit_graph_ends_in_a_whole_recommendation(ootd, name):
+async def test_the_outfit_graph_ends_in_a_complete_recommendation(ootd, name):
     run = await ootd.graph.arun(ootd.GettingDressed(message="ugh, just got up"), lm=name)
     outfit = run.result
     print(f"\n{name}: {outfit!r}\n{run.usage}")

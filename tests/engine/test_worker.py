@@ -206,7 +206,7 @@ async def test_a_delayed_run_does_not_begin_before_its_time(journal: Journal):
     assert await WORDS.recover(journal=journal) == []
 
 
-async def test_result_has_a_timeout_that_says_what_the_run_waits_for(journal: Journal):
+async def test_result_has_a_timeout_that_reports_what_the_run_waits_for(journal: Journal):
     await WORDS.submit(Word(text="abc"), journal=journal, run_id="a")
     error = await error_from(JournalError, WORDS.result("a", journal=journal, timeout=0.05))
     assert error.code == "bae-result-timeout"

@@ -115,7 +115,9 @@ async def test_inputs_and_outputs_are_taken_in_every_form(inputs: Any, expected:
     assert "word" in why
 
 
-async def test_a_plain_value_is_that_of_the_only_field_and_names_and_metadata_are_kept() -> None:
+async def test_a_plain_value_is_the_value_of_the_only_field_and_names_and_metadata_are_stored() -> (
+    None
+):
     rows = [
         Row(name="one", inputs="who?", expected_output="me", metadata={"level": 1}),
         Row(inputs="b", metadata="hard"),
@@ -244,7 +246,7 @@ async def test_an_evaluator_that_raises_or_needs_spans_ends_the_evaluation_by_it
     assert "bae records no spans" in str(raised.value)
 
 
-async def test_an_evaluator_that_has_nothing_to_say_of_a_case_is_no_failure() -> None:
+async def test_an_evaluator_without_a_score_for_a_case_is_no_failure() -> None:
     rows = [
         Row(name="nothing", inputs="a"),
         Row(name="wrong", inputs="b", expected_output={"word": "gloomy"}),
@@ -335,7 +337,7 @@ def test_a_file_that_is_no_such_dataset_is_refused_by_name(
     assert raised.value.fix
 
 
-def test_without_the_package_the_error_says_how_to_get_it(
+def test_a_missing_package_is_an_error_with_its_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rows.yaml").write_text("cases: []")

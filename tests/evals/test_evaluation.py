@@ -363,7 +363,9 @@ async def test_as_many_cases_run_at_once_as_may_and_no_more() -> None:
 # What is given to the runs
 
 
-async def test_values_for_dependencies_go_to_every_run_and_those_made_stay_in_theirs() -> None:
+async def test_values_for_dependencies_go_to_every_run_and_computed_values_stay_in_their_run() -> (
+    None
+):
     made: list[str] = []
 
     async def weather() -> str:

@@ -122,7 +122,7 @@ async def approve_or_answer(gate: OpenGate) -> Any:
     return 7 if gate.type is int else True
 
 
-async def test_why_says_which_calls_a_person_approved_or_answered():
+async def test_why_shows_which_calls_a_person_approved_or_answered():
     async with MemoryJournal() as journal:
         lm = ScriptedLM({"Reply": [ROUND, ANSWER]})
         await graph.arun(START, lm, journal=journal, run_id="one", answer=approve_or_answer)
@@ -139,7 +139,7 @@ class Desk(Node):
         return await lm.make(self, Reply)
 
 
-async def test_the_calls_of_a_node_that_a_body_has_an_lm_make_are_told_with_their_rounds():
+async def test_calls_of_an_lm_that_a_body_asks_are_listed_with_their_rounds():
     async with MemoryJournal() as journal:
         lm = ScriptedLM({"Reply": [ROUND, ANSWER]})
         run = Graph(start=Desk, end=Reply).arun(
@@ -165,7 +165,7 @@ async def test_an_export_with_an_answer_to_no_gate_is_refused(tmp_path: Path):
                 await other.load(tmp_path / "runs.jsonl")
 
 
-async def test_a_parked_run_is_replayed_until_it_waits_and_nobody_is_asked():
+async def test_a_parked_run_is_replayed_until_it_waits_and_asks_no_person():
     async with MemoryJournal() as journal:
         await park(journal)
         replayed = await graph.replay("one", journal=journal)
@@ -290,7 +290,7 @@ async def test_tools_that_only_the_run_knows_are_asked_about_too():
         assert DONE == {"refund A": 1}
 
 
-async def test_another_process_tells_a_run_in_progress_something(tmp_path: Path):
+async def test_another_process_sends_a_message_to_a_run_in_progress(tmp_path: Path):
     started, go = asyncio.Event(), asyncio.Event()
 
     async def wait(order: str) -> str:

@@ -239,7 +239,9 @@ def test_a_value_that_would_come_back_as_something_else_is_refused(
         (Point, Point(1, Row([1])), ".more: a Row reads back as a list"),
     ],
 )
-def test_a_refusal_says_where_and_how_a_value_differs(declared: Any, value: Any, said: str) -> None:
+def test_a_refusal_shows_where_and_how_a_value_differs(
+    declared: Any, value: Any, said: str
+) -> None:
     with pytest.raises(Unkeepable) as refused:
         value_codec(declared).dump(value)
     assert str(refused.value) == said
@@ -249,7 +251,7 @@ def test_a_refusal_says_where_and_how_a_value_differs(declared: Any, value: Any,
     ("declared", "value", "back"),
     [(int, True, 1), (float, 3, 3.0), (list[float], [1], [1.0]), (float | None, 1, 1.0)],
 )
-def test_a_number_of_a_narrower_type_comes_back_as_the_one_that_is_declared(
+def test_a_number_of_a_narrower_type_is_read_back_as_the_declared_type(
     declared: Any, value: Any, back: Any
 ) -> None:
     found = there_and_back(declared, value)
@@ -269,7 +271,7 @@ def test_a_number_of_a_narrower_type_comes_back_as_the_one_that_is_declared(
     ],
     ids=shown,
 )
-def test_a_type_that_no_json_holds_is_live_and_says_why(declared: Any) -> None:
+def test_a_type_that_json_cannot_hold_is_live_with_a_reason(declared: Any) -> None:
     codec = value_codec(declared)
     assert codec.verdict == "live"
     assert codec.why
@@ -288,7 +290,7 @@ def test_a_type_that_no_json_holds_is_live_and_says_why(declared: Any) -> None:
     ],
     ids=str,
 )
-def test_a_secret_is_told_from_the_rest_and_reads_back_where_it_is_written(
+def test_a_secret_is_distinguished_from_the_rest_and_reads_back_where_it_is_written(
     declared: Any, value: Any
 ) -> None:
     codec = value_codec(declared)

@@ -124,7 +124,7 @@ async def test_the_same_classes_have_not_changed(journal: Journal):
         ("city: Annotated[str, Dep(get_city)]", "", "Day.weather(city)"),
     ],
 )
-async def test_a_run_goes_on_under_classes_that_still_read_what_it_has_stored(
+async def test_a_run_resumes_under_classes_that_still_read_its_stored_values(
     journal: Journal, old: str, new: str, place: str
 ):
     await parked(journal)
@@ -138,7 +138,7 @@ async def test_a_run_goes_on_under_classes_that_still_read_what_it_has_stored(
     assert any(each.startswith(place) for each in told), told
 
 
-async def test_a_run_that_goes_on_does_nothing_again(journal: Journal):
+async def test_a_resumed_run_repeats_no_work(journal: Journal):
     await parked(journal)
     new = edited(("    mood: Mood\n", "    mood: Mood\n    size: int = 3\n"))
 
@@ -194,7 +194,7 @@ async def test_all_that_is_in_the_way_is_named_at_once(journal: Journal):
     assert set(await refused(new, journal)) == {"Day.size", "Day.tags", "Done.short"}
 
 
-async def test_a_validator_that_reads_the_old_form_lets_a_run_go_on(journal: Journal):
+async def test_a_validator_that_reads_the_old_form_lets_a_run_resume(journal: Journal):
     await parked(journal)
     new = edited(
         (
@@ -230,7 +230,7 @@ async def test_a_new_validator_counts_only_if_it_refuses_what_was_stored(
         ]
 
 
-async def test_a_choice_that_is_made_and_not_gone_keeps_its_route(journal: Journal):
+async def test_a_choice_that_was_made_but_not_followed_keeps_its_route(journal: Journal):
     await parked(journal)
     new = edited(("Outfit | AskBack", "AskBack | Day"), ("-> Start: ...", "-> Start | Outfit: ..."))
 
@@ -257,7 +257,7 @@ async def test_what_a_run_has_not_met_yet_does_not_break_it(journal: Journal):
     assert {c.place for c in breaking(filled, new)} == {"Day.size", "Day.weather"}
 
 
-async def test_an_answer_that_was_given_to_a_gate_is_read_before_the_run_goes_on(journal: Journal):
+async def test_a_stored_answer_to_a_gate_is_read_before_the_run_resumes(journal: Journal):
     await parked(journal)
     await graph().answer("r1", "Outfit.fine", True, lm=lm(), journal=journal, go_on=False)
     new = edited(("Annotated[bool, Gate", "Annotated[Literal['yes', 'no'], Gate"))
@@ -265,7 +265,7 @@ async def test_an_answer_that_was_given_to_a_gate_is_read_before_the_run_goes_on
     assert list(await refused(new, journal)) == ["Outfit.fine"]
 
 
-async def test_a_gate_that_nobody_answered_may_ask_for_something_else(journal: Journal):
+async def test_an_unanswered_gate_may_ask_for_something_else(journal: Journal):
     await parked(journal)
     new = edited(("Annotated[bool, Gate", "Annotated[Literal['yes', 'no'], Gate"))
 
@@ -274,7 +274,7 @@ async def test_a_gate_that_nobody_answered_may_ask_for_something_else(journal: J
     assert result.result.fine == "yes"
 
 
-async def test_a_gate_that_is_gone_is_not_waited_for(journal: Journal):
+async def test_a_removed_gate_is_not_waited_for(journal: Journal):
     await parked(journal)
     new = edited(('    fine: Annotated[bool, Gate("Fine?")]\n', ""))
 
@@ -375,7 +375,7 @@ async def test_a_run_whose_lines_are_damaged_is_listed_as_such(journal: Journal)
     assert "line 8" in broken.changes[0].what
 
 
-async def test_a_class_that_takes_no_other_fields_refuses_one_that_is_gone(journal: Journal):
+async def test_a_class_that_forbids_extra_fields_refuses_a_removed_field(journal: Journal):
     await parked(journal)
     new = edited(("    tags: list[str]\n", "    model_config = {'extra': 'forbid'}\n"))
 

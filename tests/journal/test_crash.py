@@ -192,7 +192,7 @@ async def test_one_of_several_processes_takes_over_the_run_of_a_dead_one(
     assert begun == [1, 1]
 
 
-async def test_a_process_that_was_stopped_is_told_that_its_run_was_taken_over(
+async def test_a_stopped_process_learns_that_its_run_was_taken_over(
     forks: Forks, pipes: list[Path], tmp_path: Path
 ):
     first, second = pipes

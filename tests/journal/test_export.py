@@ -102,7 +102,7 @@ async def test_what_is_exported_from_one_store_is_loaded_into_another_as_it_was(
         await journal.release(claim, "cancelled", [])
 
 
-async def test_a_run_that_goes_on_elsewhere_is_cancelled_where_it_is_loaded(tmp_path):
+async def test_a_run_that_is_in_progress_elsewhere_is_loaded_as_cancelled(tmp_path):
     path = tmp_path / "runs.jsonl"
     async with MemoryJournal() as journal:
         for status in ("running", "waiting", "failed"):
@@ -160,7 +160,7 @@ async def test_runs_are_loaded_in_the_order_they_had(tmp_path):
         assert [info.updated for info in await journal.runs()] == [i.updated for i in before]
 
 
-async def test_a_forked_run_is_exported_whole(tmp_path):
+async def test_a_forked_run_is_exported_completely(tmp_path):
     async with MemoryJournal() as journal:
         await put(journal, "parent")
         data = '{"parent":"parent","node":{"type":"A","fields":{}},"changed":[]}'
@@ -224,7 +224,7 @@ def without_data(line: str) -> str:
         (6, lambda line: other(line, run_id="first"), "bae-run-exists", "a second time"),
     ],
 )
-async def test_what_is_damaged_is_said_with_the_file_and_the_line_and_nothing_of_it_is_stored(
+async def test_damage_is_reported_with_the_file_and_the_line_and_nothing_is_stored(
     number: int, change: Callable[[str], str], code: str, said: str, tmp_path: Path
 ):
     path, lines = tmp_path / "broken.jsonl", await exported("first", "second")
@@ -286,7 +286,7 @@ async def test_a_run_that_is_there_already_is_not_overwritten(tmp_path):
             await journal.load(path, existing="whatever")
 
 
-async def test_a_run_that_is_under_way_or_shares_its_lines_is_not_replaced(tmp_path):
+async def test_a_run_that_is_in_progress_or_shares_its_lines_is_not_replaced(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(await exported("a")), encoding="utf-8")
     async with MemoryJournal() as journal:

@@ -103,7 +103,7 @@ async def test_a_run_in_progress_is_followed_to_its_end_by_many_at_once(journal:
     assert [each.result() for each in readers] == [([*range(count)], "ended")] * 5
 
 
-async def test_a_run_that_waits_ends_its_feed_and_goes_on_in_another(journal: Journal):
+async def test_a_waiting_run_ends_its_feed_and_resumes_in_another(journal: Journal):
     await asking.arun(Asks(), journal=journal, run_id="asks")
     feed = Feeds(journal).run("asks")
     before, end = await numbers(feed)

@@ -48,7 +48,7 @@ async def recorded(journal: Journal) -> None:
 
 
 @pytest.mark.postgres
-async def test_a_fork_goes_on_from_the_changed_node(journal: Journal):
+async def test_a_fork_continues_from_the_changed_node(journal: Journal):
     await recorded(journal)
     before = await journal.read("one")
     new = await graph.fork("one", at=1, journal=journal, mood="glum")
@@ -75,7 +75,7 @@ async def test_the_forks_of_a_run_are_listed_the_newest_first(journal: Journal):
         await journal.forks("none")
 
 
-async def test_a_step_that_is_not_there_and_a_change_that_the_node_refuses_are_told(
+async def test_an_unknown_step_and_a_change_that_the_node_refuses_are_fork_errors(
     journal: Journal,
 ):
     await recorded(journal)
@@ -109,7 +109,7 @@ class Refund(EndNode):
     approved: Annotated[bool, Gate("May I?")]
 
 
-async def test_a_fork_at_the_node_that_a_run_waits_for_is_told_that_it_waits(journal: Journal):
+async def test_a_fork_at_the_node_that_a_run_waits_for_reports_the_gate(journal: Journal):
     refunds = Graph(start=Refund)
     await refunds.arun(Refund(amount=1), journal=journal, run_id="refund")
     with pytest.raises(JournalError, match=r"the answer to 0:Refund\.approved") as caught:
@@ -137,7 +137,7 @@ async def test_runs_that_only_wait_are_not_read_to_recover_the_others():
 
 
 @pytest.mark.postgres
-async def test_a_field_that_was_redacted_is_said_to_be_so_when_it_is_needed(journal: Journal):
+async def test_a_redacted_field_is_reported_when_a_fork_needs_it(journal: Journal):
     refunds = Graph(start=Refund)
     await refunds.arun(Refund(amount=1), journal=journal, run_id="refund")
     await journal.redact("refund", "Refund.amount")

@@ -193,7 +193,7 @@ def test_a_report_is_heard_by_every_meter_around_it():
     assert inner == [Usage(calls=2)]
 
 
-def test_what_is_told_is_heard_by_everyone_who_watches():
+def test_every_watcher_receives_every_call_event():
     outer: list[CallEvent] = []
     inner: list[CallEvent] = []
     with metered(outer.append), metered(), metered(inner.append):

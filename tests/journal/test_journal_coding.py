@@ -222,7 +222,7 @@ ASK = {"type": "Ask", "fields": {"message": "hi"}}
         ),
     ],
 )
-def test_a_line_that_cannot_be_read_says_which_what_and_why(
+def test_an_unreadable_line_is_reported_with_its_place_and_the_reason(
     kind: str, data: Any, code: str, said: str
 ) -> None:
     text = data if isinstance(data, str) else json.dumps(data)

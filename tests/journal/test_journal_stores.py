@@ -208,7 +208,7 @@ async def test_queued_runs_are_carried_out_in_their_order(journal):
     assert {info.status for info in await journal.runs()} == {"ended"}
 
 
-async def test_a_queued_run_is_exported_and_loaded_as_one_that_is_not_begun(journal, tmp_path):
+async def test_a_queued_run_is_exported_and_loaded_as_a_queued_run(journal, tmp_path):
     await queue(journal, "a", "x")
     await journal.export(tmp_path / "runs.jsonl")
     async with MemoryJournal() as other:
@@ -219,7 +219,7 @@ async def test_a_queued_run_is_exported_and_loaded_as_one_that_is_not_begun(jour
         assert (await other.read("a")).info.status == "cancelled"
 
 
-async def test_an_entry_says_how_far_a_run_had_got_when_it_stopped(journal):
+async def test_an_entry_shows_how_far_a_run_had_got_when_it_stopped(journal):
     await GRAPH.arun(Word(text="abc"), journal=journal, run_id="run")
     summary = (await journal.runs())[0].summary
     assert summary is not None
@@ -229,7 +229,7 @@ async def test_an_entry_says_how_far_a_run_had_got_when_it_stopped(journal):
 # --- what both stores of bae do ------------------------------------------------------------------
 
 
-async def test_a_status_that_there_is_not_is_refused_with_those_there_are(journal):
+async def test_an_unknown_status_is_refused_with_the_known_statuses(journal):
     await ended(journal)
     for asked in (
         journal.runs(status="nope"),
@@ -241,7 +241,9 @@ async def test_a_status_that_there_is_not_is_refused_with_those_there_are(journa
     assert await ids(journal) == ["run"]
 
 
-async def test_every_run_is_met_once_though_some_are_deleted_meanwhile(journal, monkeypatch):
+async def test_every_run_is_listed_once_though_some_are_deleted_during_the_listing(
+    journal, monkeypatch
+):
     monkeypatch.setattr(store, "_PAGE", 10)
     for number in range(35):
         await ended(journal, f"r{number}", graph="AB"[number % 2])
@@ -325,7 +327,7 @@ async def test_a_claim_of_another_journal_is_refused(journal, tmp_path):
     assert await ids(journal) == []
 
 
-async def test_a_closed_journal_says_so_also_where_a_default_asks(journal):
+async def test_every_operation_on_a_closed_journal_is_refused(journal):
     await begun(journal)
     await journal.close()
     info = RunInfo("new", "Trip", "ended", 1.0, 1.0, "hash")

@@ -144,7 +144,7 @@ async def test_beside_secrets_the_type_code_and_place_of_a_failure_are_kept(
         assert WORD in (await journal.runs())[0].error
 
 
-async def test_what_a_failure_says_is_kept_where_nothing_is_a_secret(tmp_path: Path) -> None:
+async def test_the_message_of_a_failure_is_stored_where_nothing_is_a_secret(tmp_path: Path) -> None:
     class Fails(Node):
         q: str
 

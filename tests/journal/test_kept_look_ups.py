@@ -170,7 +170,7 @@ async def test_a_replay_reports_a_call_with_other_arguments():
         await graph.replay("one", journal=journal)
 
 
-async def test_an_argument_that_no_journal_holds_does_not_count_and_one_that_changed_does():
+async def test_a_live_argument_does_not_count_and_a_changed_argument_does():
     made: list[str] = []
 
     def open_line() -> Client:

@@ -62,7 +62,7 @@ async def test_secrets_are_not_written(journal: Journal):
     assert (again.result, again.trace[0].user) == (Page(text="ann 5 n-789"), "ann")
 
 
-async def test_a_run_with_secrets_goes_on_when_they_are_given_again(journal: Journal):
+async def test_a_run_with_secrets_resumes_when_they_are_given_again(journal: Journal):
     WORLD.failing.add("login")
     with pytest.raises(NodeError):
         await graph.arun(start(), journal=journal, run_id="one")
@@ -100,7 +100,7 @@ class Outside(EndNode):
         WORLD.do("outside")
 
 
-async def test_secrets_that_graphs_inside_are_given_are_not_written_and_the_run_goes_on(
+async def test_secrets_given_to_inner_graphs_are_not_written_and_the_run_resumes(
     journal: Journal,
 ):
     outside, began = Graph(start=Outside), Outside(diary="d-123", pages=["d-456"])
@@ -139,7 +139,7 @@ class Holds(EndNode):
     handle: Client
 
 
-def test_what_a_journal_makes_of_a_graph_is_said_before_it_runs():
+def test_the_storage_of_a_graph_is_reported_before_it_runs():
     assert Graph(start=Reads).validate() == []
     notes = Graph(start=Reads).validate(journal=True)
     said = {(note.severity, note.code, note.place) for note in notes}
@@ -232,7 +232,7 @@ async def test_secrets_that_items_of_a_map_start_with_come_from_the_map(journal:
     assert WORLD.done == {"send a": 1, "send bb": 1, "sent 1": 1, "sent 2": 1}
 
 
-async def test_a_name_in_given_that_no_class_has_is_told(journal: Journal):
+async def test_a_given_name_that_no_class_has_is_reported(journal: Journal):
     with refused("bae-journal-given"):
         await graph.resume("one", journal=journal, given={"Login.tokn": "x"})
 

@@ -270,7 +270,7 @@ class Described(EndNode):
     ],
     ids=["class", "secret", "bool", "text", "set"],
 )
-async def test_arguments_that_differ_are_told_apart_after_a_resume(one, other):
+async def test_different_arguments_are_distinguished_after_a_resume(one, other):
     class Start(Node):
         async def __call__(self, lm: LM) -> Told:
             words: list[str] = []
@@ -429,7 +429,7 @@ async def test_secrets_of_a_class_outside_the_graph_are_in_no_line_and_no_export
     assert SECRET not in exported.getvalue()
 
 
-async def test_a_journal_with_secrets_keeps_those_of_a_class_outside_the_graph():
+async def test_a_journal_with_secrets_stores_the_secrets_of_a_class_outside_the_graph():
     journal = MemoryJournal(secrets=True)
     lm = ToyBackend({"token": SECRET, "pin": SECRET})
     await ENTERS.arun(Enter(), lm, journal=journal, run_id="one")

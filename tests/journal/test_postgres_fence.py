@@ -257,7 +257,9 @@ async def test_a_clock_that_is_a_year_ahead_changes_nothing(journal: PostgresJou
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="stops processes")
-async def test_a_process_that_stood_still_is_told_before_it_goes_on(postgres: PostgresServer):
+async def test_a_frozen_process_learns_that_it_lost_its_run_before_it_continues(
+    postgres: PostgresServer,
+):
     async with PostgresJournal(postgres.url, schema=new_schema(), lease=0.5) as journal:
         await journal.upgrade()
         await journal.create(new_run("mine", lines(0, 1)))
@@ -354,7 +356,7 @@ async def test_a_database_that_stays_away_for_longer_leaves_a_run_to_be_resumed(
         assert steps == [5, 4, 3, 3, 2, 1, 0]  # the step that could not be stored
 
 
-async def test_a_silence_of_all_buries_nobody(own_server: PostgresServer):
+async def test_an_outage_of_the_server_makes_no_owner_count_as_dead(own_server: PostgresServer):
     async with PostgresJournal(own_server.url, lease=1) as owner:
         await owner.upgrade()
         claim = await owner.create(new_run("r", lines(0, 1)))

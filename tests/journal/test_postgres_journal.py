@@ -81,7 +81,7 @@ async def test_tables_of_an_earlier_version_are_upgraded_with_the_runs_in_them(
 
 
 @pytest.mark.parametrize("url", ["sqlite:///x", "postgresql+psycopg://h/d", "postgresql://h:x/d"])
-def test_an_address_that_is_none_is_refused_at_once(url: str):
+def test_an_invalid_address_is_refused_at_once(url: str):
     with pytest.raises(ValueError, match="address of a database"):
         PostgresJournal(url)
 

@@ -284,7 +284,7 @@ async def test_what_models_answered_to_bodies_and_functions_goes_whichever_field
 
 @pytest.mark.parametrize("text", SAID)
 @pytest.mark.parametrize("place", ["Ask.question", "Sent.calls"])
-async def test_what_was_said_between_calls_goes_whichever_field_is_redacted(
+async def test_text_between_calls_is_redacted_whichever_field_is_redacted(
     text: str, place: str, tmp_path: Path
 ):
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
@@ -300,7 +300,7 @@ async def test_what_was_said_between_calls_goes_whichever_field_is_redacted(
         ]
 
 
-async def test_a_replay_says_that_an_answer_was_redacted():
+async def test_a_replay_reports_a_redacted_answer():
     async with MemoryJournal() as journal:
         await record(journal)
         await journal.redact("run", "Draft.text")

@@ -111,7 +111,7 @@ def in_files(folder: Path, text: str) -> list[str]:
 # --- what is gone, and what is not ---------------------------------------------------------------
 
 
-async def test_the_value_is_gone_from_every_line_and_the_rest_is_as_it_was():
+async def test_the_value_is_removed_from_every_line_and_the_rest_is_unchanged():
     async with MemoryJournal() as journal:
         await recorded(journal, answer=signs)
         before = (await journal.read("run")).lines
@@ -169,7 +169,7 @@ async def test_what_a_body_copied_is_not_followed_until_it_is_named(places, text
     assert text not in everything((await journal.read("run")).lines)
 
 
-async def test_what_was_found_wrong_with_an_answer_does_not_tell_it():
+async def test_what_was_found_wrong_with_an_answer_does_not_reveal_it():
     journal = MemoryJournal()
     tries = iter([{"text": "x", "words": "ada's words"}, {"text": "Dear", "words": ["w"]}])
 
@@ -266,7 +266,7 @@ async def test_what_graphs_inside_and_shared_dependencies_hold_is_found(places, 
     assert done.values > 0
 
 
-async def test_a_dependency_and_a_map_of_graphs_that_were_redacted_are_made_anew():
+async def test_a_redacted_dependency_and_a_redacted_map_of_graphs_are_computed_again():
     called: list[str] = []
 
     def look_up() -> str:
@@ -382,7 +382,7 @@ async def test_the_answer_at_a_gate_is_nowhere_in_the_file_also_where_it_was_not
 # --- what comes after ----------------------------------------------------------------------------
 
 
-async def test_a_run_that_is_resumed_afterwards_asks_for_what_is_gone():
+async def test_a_run_that_is_resumed_afterwards_asks_for_the_redacted_values():
     async with MemoryJournal() as journal:
         await recorded(journal)
         await journal.redact("run", "Person.email")
@@ -414,7 +414,7 @@ async def test_a_redacted_run_that_has_ended_is_still_read_and_listed(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["Persn.email", "Person.mail", "a/b"])
-async def test_a_field_that_the_run_does_not_have_is_refused_with_those_it_has(place):
+async def test_a_field_that_the_run_does_not_have_is_refused_with_the_fields_it_has(place):
     journal = MemoryJournal()
     await recorded(journal, answer=signs)
     before = (await journal.read("run")).lines
@@ -432,7 +432,7 @@ async def test_redacting_nothing_or_a_run_that_is_not_there_is_refused():
         await journal.redact("run", "Person.email")
 
 
-async def test_a_run_that_is_under_way_is_left_alone():
+async def test_a_run_in_progress_is_not_redacted():
     arrived, go_on = asyncio.Event(), asyncio.Event()
 
     async def waits(gate: Any) -> str:
@@ -450,7 +450,7 @@ async def test_a_run_that_is_under_way_is_left_alone():
         assert (await journal.redact("run", "Person.email")).values == 1
 
 
-async def test_a_cancelled_redaction_leaves_the_run_to_whoever_comes_next():
+async def test_a_cancelled_redaction_releases_the_run():
     class Slow(MemoryJournal):
         def __init__(self) -> None:
             super().__init__()

@@ -191,7 +191,7 @@ async def test_a_body_that_failed_and_was_called_again_has_two_spans_and_is_done
     assert (len(body.spans), body.outcome, body.error) == (2, "done", "")
 
 
-async def test_work_of_a_run_under_way_lasts_until_now_and_is_interrupted_once_its_owner_is_gone():
+async def test_work_of_a_running_run_lasts_until_now_and_is_interrupted_once_its_owner_is_dead():
     begun = asyncio.Event()
 
     async def forever() -> int:
@@ -248,7 +248,7 @@ async def test_a_question_that_is_open_lasts_until_now_and_so_does_its_run():
     assert stored.info.lasted(now) == pytest.approx(3 * 86400, abs=1)
 
 
-async def test_a_run_lasts_until_now_while_it_is_under_way_and_until_it_was_written_if_it_is_not():
+async def test_a_running_or_waiting_run_lasts_until_now_and_any_other_until_its_last_line():
     stored, now = await waiting_for(0)
     info = dataclasses.replace(stored.info, started=now - 10, updated=now - 4)
     for status, lease, lasted in (
@@ -335,7 +335,7 @@ def sources(lines: tuple[Line, ...]) -> set[tuple[str, int, str]]:
     st.lists(st.tuples(st.sampled_from(["fail", "cancel"]), st.integers(0, 30)), max_size=3),
     st.data(),
 )
-def test_work_lies_in_the_time_of_the_run_and_in_that_of_what_it_belongs_to(
+def test_work_lies_within_the_time_of_the_run_and_of_its_parent(
     made: Made, stops: list[tuple[str, int]], data: Any
 ):
     async def bounded() -> StoredRun:

@@ -218,7 +218,7 @@ class Decision(Node):
         WORLD.do("decision")
 
 
-async def test_a_graph_that_somebody_else_asked_for_first_is_taken_up_where_it_was(
+async def test_a_graph_that_another_node_asked_for_first_continues_where_it_was(
     journal: Journal,
 ):
     decisions = Graph(start=Decision)

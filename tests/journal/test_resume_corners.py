@@ -140,7 +140,7 @@ async def assert_nobody_has_it(journal: Journal, *statuses: str) -> None:
 
 
 @pytest.mark.parametrize("twice", [False, True])
-async def test_a_run_cancelled_at_any_await_is_cancelled_and_can_go_on(twice: bool):
+async def test_a_run_cancelled_at_any_await_is_cancelled_and_can_be_resumed(twice: bool):
     for turns in range(1000):
         WORLD.__init__()
         journal = SlowJournal()
@@ -182,7 +182,9 @@ async def test_a_resumed_run_cancelled_at_any_await_can_be_resumed(twice: bool):
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("twice", [False, True])
-async def test_an_answer_cancelled_at_any_await_is_given_or_not_and_the_run_can_go_on(twice: bool):
+async def test_an_answer_cancelled_at_any_await_is_given_or_not_and_the_run_can_be_resumed(
+    twice: bool,
+):
     for turns in range(1000):
         WORLD.__init__()
         journal = SlowJournal()
@@ -424,7 +426,7 @@ def test_one_journal_serves_event_loops_in_several_threads(tmp_path: Path, kind:
     asyncio.run(journal.close())
 
 
-async def test_context_variables_are_seen_by_a_run_that_goes_on():
+async def test_a_resumed_run_sees_context_variables():
     tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
     seen: list[str] = []
 
@@ -459,7 +461,7 @@ async def test_context_variables_are_seen_by_a_run_that_goes_on():
 # Again and again
 
 
-async def test_observers_are_not_told_of_what_was_recorded_before():
+async def test_observers_do_not_receive_records_from_before_a_resume():
     journal = MemoryJournal()
     WORLD.failing.add("outfit")
     with pytest.raises(Exception, match="outfit"):
@@ -478,7 +480,7 @@ async def test_observers_are_not_told_of_what_was_recorded_before():
     assert records == [*result.journal][-len(records) :]
 
 
-async def test_a_stream_that_is_left_leaves_a_run_that_can_go_on():
+async def test_a_stream_that_is_left_leaves_a_run_that_can_be_resumed():
     journal = MemoryJournal()
     async with graph.stream(Ask(message="a b"), lm(), journal=journal, run_id="one") as records:
         async for record in records:

@@ -229,7 +229,7 @@ async def test_nodes_of_every_kind_are_as_they_were(
     assert again.trace == result.trace
 
 
-async def test_what_the_caller_gives_for_a_sourced_field_stands():
+async def test_a_value_that_the_caller_gives_for_a_sourced_field_wins():
     class Given(Node):
         number: Annotated[int, Dep(get_number)]
 
@@ -337,7 +337,7 @@ class Filled(Node):
         WORLD.do("filled")
 
 
-async def test_a_default_that_the_lm_has_seen_stands_though_the_source_works_again():
+async def test_a_default_that_the_lm_has_seen_stays_though_the_source_works_again():
     graph = Graph(start=Begin)
     WORLD.failing |= {"soft", "filled"}
     journal = await stopped(graph, Begin(text="x"), ScriptedLM([{"text": "y"}]))
@@ -359,7 +359,7 @@ def open_client() -> Iterator[Client]:
     WORLD.do("close")
 
 
-async def test_a_default_stands_beside_what_is_made_anew():
+async def test_a_default_stays_beside_a_value_that_is_computed_again():
     class Both(Node):
         model_config = ConfigDict(arbitrary_types_allowed=True)
         client: Annotated[Client, Dep(open_client)]
@@ -470,7 +470,7 @@ async def test_an_input_of_a_shared_dependency_is_not_made_again_for_another_who
     assert dict(WORLD.done) == {"input": 1, "slow": 1, "shared": 1}
 
 
-async def test_a_shared_graph_goes_on_while_one_that_asked_for_it_is_tried_again():
+async def test_a_shared_graph_continues_while_a_node_that_asked_for_it_is_retried():
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait() -> int:
@@ -629,7 +629,7 @@ class Laugh(Node):
 jokes = Graph(start=Topic)
 
 
-async def test_answers_of_a_question_that_was_cut_off_are_charged_when_it_goes_on():
+async def test_answers_of_an_interrupted_question_are_charged_when_it_continues():
     lm = ToyBackend({"text": "far too long"}, KeyboardInterrupt(), attempts=2)
     journal = MemoryJournal()
     with pytest.raises(KeyboardInterrupt):
@@ -753,7 +753,7 @@ async def test_what_an_early_dependency_asks_an_lm_is_counted_once():
 # Replays of runs that did not end
 
 
-async def test_a_run_that_was_cut_off_says_how_far_the_recording_goes():
+async def test_a_replay_of_an_interrupted_run_reports_where_the_recording_ends():
     journal = MemoryJournal()
     lm = ToyBackend({"text": "ha"}, {"loud": True})
     await jokes.arun(Topic(name="x"), lm, journal=journal, run_id="one")
@@ -836,7 +836,7 @@ async def test_a_gate_of_a_run_that_failed_beside_it_can_be_answered():
     assert result.result == Beside(ok=True, number=7)
 
 
-async def test_what_a_run_put_into_a_cache_is_not_given_to_those_who_want_it_anew():
+async def test_a_value_that_a_run_put_into_a_cache_is_not_given_to_a_request_for_a_new_one():
     reached, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait() -> int:

@@ -202,7 +202,7 @@ async def in_one_go(made: Made) -> tuple[Came, Counter[str]]:
 
 
 @few_or_many
-def test_a_run_interrupted_anywhere_comes_to_the_same_and_does_nothing_twice(examples: int):
+def test_a_run_interrupted_anywhere_has_the_same_result_and_repeats_no_work(examples: int):
     async def promise(made: Made, stops: list[tuple[str, int]]) -> None:
         wanted, effects = await in_one_go(made.build())
         journal = MemoryJournal()
@@ -246,7 +246,7 @@ async def assert_replays(made: Made, journal: Journal, run_id: str, wanted: Came
 
 
 @few_or_many
-def test_a_run_killed_after_any_line_comes_to_the_same_and_does_nothing_recorded_twice(
+def test_a_run_killed_after_any_line_has_the_same_result_and_repeats_no_recorded_work(
     examples: int,
 ):
     async def promise(made: Made, cuts: list[int]) -> None:
@@ -320,7 +320,9 @@ def still_done(
 
 
 @few_or_many
-def test_a_fork_without_changes_comes_to_the_same_and_does_what_was_after_the_step(examples: int):
+def test_a_fork_without_changes_has_the_same_result_and_repeats_the_work_after_the_step(
+    examples: int,
+):
     async def promise(made: Made, at: int) -> None:
         made.build()
         journal = MemoryJournal()

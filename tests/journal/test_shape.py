@@ -151,7 +151,7 @@ def test_docstrings_descriptions_and_code_are_no_changes():
         ("b: Annotated[int, Dep(int)]", "is new"),
     ],
 )
-def test_a_field_that_is_new_or_gone_is_named(field: str, what: str):
+def test_a_new_and_a_removed_field_are_named(field: str, what: str):
     more = PLAIN.replace("    a: int\n", f"    a: int\n    {field}\n")
     new, gone = only(PLAIN, more), only(more, PLAIN)
 
@@ -159,7 +159,7 @@ def test_a_field_that_is_new_or_gone_is_named(field: str, what: str):
     assert (gone.place, gone.kind, str(gone)) == ("Start.b", "gone", "Start.b is gone")
 
 
-def test_a_renamed_class_is_one_that_is_gone_and_one_that_is_new():
+def test_a_renamed_class_is_a_removed_class_and_a_new_class():
     found = changed(CODE, CODE.replace("Outfit", "Clothes"))
 
     assert {(c.place, c.kind) for c in found} == {
@@ -212,11 +212,11 @@ def test_a_renamed_class_is_one_that_is_gone_and_one_that_is_new():
         ),
     ],
 )
-def test_a_change_says_what_was_there_and_what_is_now(old: str, new: str, said: str):
+def test_a_change_shows_the_old_and_the_new_value(old: str, new: str, said: str):
     assert said in [str(change) for change in changed(CODE, CODE.replace(old, new))]
 
 
-def test_another_function_further_down_is_said_at_every_field_that_it_is_behind():
+def test_another_function_further_down_is_reported_at_every_field_that_depends_on_it():
     found = changed(CODE, CODE.replace("get_city", "find_city"))
 
     assert {(c.place, c.graph) for c in found} == {

@@ -99,7 +99,7 @@ async def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk):
 # A locked file
 
 
-async def test_a_file_that_others_lock_for_too_long_is_said_to_be_locked(path):
+async def test_a_file_that_stays_locked_is_reported_as_locked(path):
     async with SQLiteJournal(path, busy_timeout=0.05) as journal:
         claim = await begun(journal)
         holding = sqlite3.connect(path, isolation_level=None)

@@ -101,7 +101,7 @@ def test_options_that_make_no_sense_are_refused(path):
 
 
 @pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("normal", 1)])
-async def test_a_commit_waits_for_the_disk_unless_told_otherwise(path, durability, synchronous):
+async def test_a_commit_waits_for_the_disk_by_default(path, durability, synchronous):
     async with SQLiteJournal(path, durability=durability) as journal:
         await ended(journal)
         connection = journal._workers[0].desk.connect()  # the setting is nowhere but there
@@ -189,7 +189,7 @@ async def test_what_cannot_be_stored_is_the_trouble_of_one_run_only(path):
 # Loops, threads and processes
 
 
-def test_an_event_loop_that_is_gone_does_no_harm(path):
+def test_a_closed_event_loop_does_no_harm(path):
     journal = SQLiteJournal(path)
 
     async def leave():
@@ -333,7 +333,7 @@ seen_to_die = pytest.mark.skipif(
 )
 
 
-async def test_an_owner_whose_lease_was_over_is_told_when_another_has_its_run(path):
+async def test_an_owner_whose_lease_expired_learns_that_another_process_has_its_run(path):
     async with SQLiteJournal(path) as journal, SQLiteJournal(path) as other:
         lost, kept = await begun(journal), await begun(journal, "other")
         execute(path, "update owners set until = 0")
@@ -421,7 +421,7 @@ async def test_replacing_says_when_somebody_else_keeps_the_old_lines_in_the_log(
             assert b'{"old": 1}' not in file.read_bytes()
 
 
-async def test_a_redaction_of_many_runs_writes_the_file_anew_once_and_only_if_it_must(path):
+async def test_a_redaction_of_many_runs_rewrites_the_file_once_and_only_if_it_must(path):
     async with SQLiteJournal(path) as journal:
         for number in range(5):
             await ended(journal, f"r{number}", data='{"old": 1}')
@@ -448,7 +448,7 @@ async def test_the_file_can_be_read_by_a_person_with_sqlite_alone(path):
 
 
 @seen_to_die
-def test_a_process_is_known_to_be_gone_only_where_that_can_be_seen():
+def test_a_process_counts_as_dead_only_where_that_can_be_checked():
     own = process_name()
     host, _, token = own.split(":")
     assert not has_died(own)

@@ -160,7 +160,7 @@ async def test_a_person_answers_a_gate_with_a_data_url_from_another_process(jour
 
 
 @pytest.mark.parametrize("cut", range(4, 22, 3))
-async def test_a_run_that_is_cut_after_any_line_goes_on_with_its_files(cut, tmp_path):
+async def test_a_run_that_is_cut_after_any_line_resumes_with_its_files(cut, tmp_path):
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
         await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
         whole = await journal.read("one")
@@ -687,7 +687,7 @@ def changed_graph(*, with_note: bool) -> Graph[Any, Any]:
     return Graph(start=Start, end=Last, name="changed")
 
 
-async def test_a_run_with_files_goes_on_after_its_classes_have_changed(journal):
+async def test_a_run_with_files_resumes_after_its_classes_have_changed(journal):
     old, new = changed_graph(with_note=False), changed_graph(with_note=True)
     await old.arun(old.start(photo=DOT), journal=journal, run_id="one")
     await old.answer("one", "Last.paper", NOTE, journal=journal, go_on=False)
@@ -712,7 +712,7 @@ async def test_a_fork_names_a_file_of_its_run_and_has_none_that_came_later(journ
 # --- exports of others --------------------------------------------------------------------------
 
 
-async def test_a_run_with_a_file_that_is_none_can_be_loaded_and_looked_at(journal):
+async def test_a_run_with_an_invalid_file_can_be_loaded_and_inspected(journal):
     data = b"\x7fELF\0\0"
     hash = f"sha256:{sha256(data).hexdigest()}"
     await GRAPH.arun(Claim(text="a", photos=[DOT]), lm(), journal=journal, run_id="one")

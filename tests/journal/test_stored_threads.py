@@ -417,7 +417,7 @@ async def test_a_missing_turn_is_named_where_a_run_has_shown_it(journal: Journal
     assert result.trace[-1].history.omitted == 1
 
 
-async def test_a_fork_in_its_thread_takes_the_place_of_the_turn_and_of_those_after_it(
+async def test_a_fork_in_its_thread_replaces_the_turn_and_all_later_turns(
     journal: Journal,
 ):
     await say(journal, "one", "two", "three")
@@ -723,7 +723,7 @@ async def test_turns_inside_of_other_values_are_stored_as_references(journal: Jo
     assert (users(node.plan.copied), node.plan.copied.omitted) == (["second"], 1)
 
 
-async def test_turns_that_a_run_was_given_by_its_caller_are_stored_whole(journal: Journal):
+async def test_turns_given_by_the_caller_are_stored_completely(journal: Journal):
     given = Messages([("by hand", "yes")])
     plan = Plan(history=given, copied=given, note="n")
     sent = Graph(start=Sent)

@@ -557,7 +557,7 @@ async def test_a_changed_tool_is_noticed_when_the_run_is_resumed(caplog: Any):
         assert len(offered) == 2
 
 
-async def test_a_removed_tool_is_told_to_the_model_and_does_not_prevent_the_resume():
+async def test_a_removed_tool_is_reported_to_the_model_and_does_not_prevent_the_resume():
     async with MemoryJournal() as journal:
         await recorded(journal)
         for last, said in (("ToolStarted", "unknown whether"), ("RoundMade", "there is no tool")):
@@ -622,7 +622,7 @@ async def test_a_fork_after_the_calls_keeps_them_and_a_fork_before_them_makes_th
 # Where values came from
 
 
-async def test_why_tells_rounds_calls_and_what_tools_were_given():
+async def test_why_shows_rounds_calls_and_the_values_that_tools_were_given():
     async with MemoryJournal() as journal:
         await recorded(journal)
         text = await journal.why("one", "Reply.text")
@@ -664,7 +664,7 @@ class Wanted(Node):
     async def __call__(self) -> Picky: ...
 
 
-async def test_why_tells_an_answer_that_was_not_accepted_from_a_valid_one():
+async def test_why_distinguishes_a_rejected_answer_from_a_valid_answer():
     lm = CallingBackend({"text": "short"}, {"text": "long enough"})
     async with MemoryJournal() as journal:
         await Graph(start=Wanted).arun(Wanted(), lm, journal=journal, run_id="one")
@@ -683,7 +683,7 @@ async def test_why_of_a_call_in_a_finished_conversation_names_the_field_that_lis
     assert raised.value.fix == "look at the field: 1:Reply.calls"
 
 
-async def test_why_tells_how_far_a_conversation_is():
+async def test_why_shows_how_far_a_conversation_is():
     async with MemoryJournal() as journal:
         await recorded(journal)
         left = await cut_after(journal, "ToolStarted", "bulb")

@@ -22,7 +22,7 @@ from toy_backend import ToyBackend, choose, route
 # Wrong answers
 
 
-async def test_valid_fields_are_kept_and_only_the_failing_ones_asked_for_again():
+async def test_valid_fields_are_stored_and_only_failing_fields_asked_for_again():
     lm = ToyBackend(
         {"person": {"name": "Ada", "age": 36}, "score": 70, "note": 3},
         {"score": 7, "note": "fine", "person": {"name": "Eve", "age": 1}},  # which stays as it was
@@ -59,7 +59,7 @@ async def test_valid_fields_are_kept_and_only_the_failing_ones_asked_for_again()
     ]
 
 
-async def test_a_fault_deep_inside_a_field_asks_for_that_field_whole():
+async def test_a_fault_deep_inside_a_field_asks_for_the_whole_field_again():
     lm = ToyBackend({**GOOD, "person": {"name": "A", "age": -1}}, {"person": GOOD["person"]})
     await run(Ask(), lm)
 
@@ -104,7 +104,7 @@ async def test_a_fault_between_fields_after_one_in_a_field_asks_for_all_again():
     assert (node.low, node.high) == (1, 3)
 
 
-async def test_a_validator_that_looks_at_another_field_is_told_for_its_own():
+async def test_a_validator_that_reads_another_field_is_reported_for_its_own_field():
     class Looks(EndNode):
         word: str
         length: int
@@ -184,7 +184,7 @@ async def test_an_answer_may_be_cut_off_after_its_end_or_parsed_already(given: A
 
 
 @pytest.mark.parametrize("attempts", [0, 4])
-async def test_attempts_says_how_many_more_answers_there_may_be(attempts: int):
+async def test_attempts_limits_the_number_of_further_answers(attempts: int):
     lm = ToyBackend(lambda prompt: {}, attempts=attempts)
     with pytest.raises(FillError) as caught:
         await lm.fill(Found, {}, "Found")
@@ -194,12 +194,12 @@ async def test_attempts_says_how_many_more_answers_there_may_be(attempts: int):
 
 @pytest.mark.parametrize("bad", [-1, 1.5, "2", None, True])
 @pytest.mark.parametrize("name", ["attempts", "retries"])
-def test_a_number_of_attempts_that_is_none_is_refused(name: str, bad: Any):
+def test_an_invalid_number_of_attempts_is_refused(name: str, bad: Any):
     with pytest.raises(ValueError, match=f"{name}="):
         ToyBackend(**{name: bad})
 
 
-async def test_a_refusal_is_not_asked_again_and_says_what_was_said():
+async def test_a_refusal_is_not_asked_again_and_its_text_is_in_the_error():
     lm = ToyBackend(Answer("I would rather not.", stop="refused"))
     with pytest.raises(FillError) as caught:
         await run(Ask(), lm)
@@ -210,7 +210,7 @@ async def test_a_refusal_is_not_asked_again_and_says_what_was_said():
     assert [attempt.verdict for attempt in caught.value.tried] == ["refused"]
 
 
-async def test_the_error_of_the_last_answer_is_the_one_that_counts():
+async def test_the_error_of_the_last_answer_counts():
     lm = ToyBackend({**GOOD, "score": 99}, "rubbish", "")
     with pytest.raises(FillError) as caught:
         await run(Ask(), lm)
@@ -250,7 +250,7 @@ async def test_a_validator_that_raises_something_else_is_the_nodes_fault_and_not
     assert lm.calls == 1
 
 
-async def test_a_long_wrong_answer_or_choice_is_not_sent_back_whole():
+async def test_a_long_wrong_answer_or_choice_is_shortened_before_it_is_sent_back():
     lm = ToyBackend({"note": "x" * 100_000}, GOOD)
     await run(Ask(), lm)
     assert len(lm.prompts[1].corrections[0].answer) < 5000

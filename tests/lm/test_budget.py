@@ -284,7 +284,7 @@ async def test_time_that_is_over_is_over():
     assert (caught.value.limit, caught.value.used) == ("seconds", 10)
 
 
-async def test_what_is_under_way_when_the_time_is_over_is_cut_off():
+async def test_work_in_progress_is_cut_off_when_the_time_is_over():
     held = Held()
     budget = Budget(seconds=0.02, clock=lambda: 0.0)  # all of it is left when the LM is asked
     with budget, pytest.raises(BudgetError, match="are over") as caught:
@@ -358,7 +358,7 @@ async def test_a_request_that_failed_is_charged_what_it_is_known_to_have_used(
     assert (used.calls, used.tokens, used.cost) == charged
 
 
-async def test_a_cost_nobody_knows_stays_unknown_where_cost_is_not_limited():
+async def test_an_unknown_cost_stays_unknown_where_cost_is_not_limited():
     budget = Budget(calls=5)
     with pytest.raises(TimeoutError):
         await Budgeted(ToyBackend(TimeoutError()), budget).answer(prompt())
@@ -437,7 +437,7 @@ async def test_a_model_without_a_price_is_not_asked_where_cost_is_limited():
     assert toy.calls == 0
 
 
-async def test_an_lm_that_turns_out_not_to_say_what_it_cost_ends_the_spending():
+async def test_an_lm_that_turns_out_to_report_no_cost_ends_the_spending():
     unknown = Paid(Usage(calls=1, cost=None))
     budget = Budget(cost=1)
     with budget, pytest.raises(BudgetError) as caught:
@@ -551,7 +551,7 @@ async def test_a_budget_that_runs_out_in_a_dependency_is_raised_as_itself():
     assert budget.usage.calls <= 2
 
 
-async def test_a_block_that_ends_in_another_context_is_told():
+async def test_a_block_that_ends_in_another_context_is_an_error():
     budget = Budget(calls=3)
 
     async def enter() -> None:
@@ -568,7 +568,7 @@ async def test_a_block_that_ends_in_another_context_is_told():
 # --- what counts --------------------------------------------------------------------------------
 
 
-async def test_every_retry_is_charged_wherever_the_budget_stands():
+async def test_every_retry_is_charged_wherever_the_budget_is():
     for wrap in (
         lambda lm, b: Retry(Budgeted(lm, b), sleep=at_once),
         lambda lm, b: Budgeted(Retry(lm, sleep=at_once), b),
@@ -632,7 +632,7 @@ async def test_an_lm_that_asks_a_backend_in_turn_is_charged_once():
     assert (budget.usage.calls, budget.remaining.calls) == (1, 0)
 
 
-async def test_a_budget_goes_on_where_it_was_dumped():
+async def test_a_budget_continues_where_it_was_dumped():
     now = 0.0
     budget = Budget(calls=3, tokens=500, cost=1, seconds=60, scope="job", clock=lambda: now)
     with budget:

@@ -102,7 +102,7 @@ async def test_lms_of_one_kind_share_answers_only_where_their_settings_are_the_s
         await store.aclose()
 
 
-async def test_lms_that_do_not_say_what_changes_their_answers_share_none():
+async def test_lms_without_declared_settings_share_no_answers():
     store = MemoryCache()
     for said in ("one", "two"):
         lm = Cached(ScriptedLM([{"text": said}]), store)
@@ -130,7 +130,7 @@ def test_such_an_lm_is_refused_a_store_that_lasts(tmp_path: Path):
     ],
     ids=["cut-off", "refused", "no-json", "failure"],
 )
-async def test_what_is_no_whole_answer_is_handed_out_and_not_kept(first: Any, unstored: int):
+async def test_an_incomplete_answer_is_returned_and_not_stored(first: Any, unstored: int):
     toy = ToyBackend(first, REPLY)
     lm = Cached(toy)
     with pytest.raises(BaeLMError) if isinstance(first, BaeLMError) else nullcontext():
@@ -224,7 +224,7 @@ class Broken(MemoryCache):
         raise OSError("no space left on device")
 
 
-async def test_an_answer_that_cannot_be_kept_is_not_lost_and_that_is_said(caplog):
+async def test_an_answer_that_cannot_be_stored_is_returned_and_the_failure_is_reported(caplog):
     lm = Cached(ToyBackend(REPLY), Broken())
     assert (await lm.answer(prompt())).text == REPLY
     assert lm.statistics().unstored == 1
@@ -284,7 +284,7 @@ async def test_a_store_that_fails_fails_no_run_and_is_reported_once(caplog):
     assert "it is gone again" in caplog.text
 
 
-async def test_the_lm_is_closed_and_told_of_wrong_answers_though_the_store_fails():
+async def test_the_lm_is_closed_and_gets_wrong_answers_though_the_store_fails():
     class Closing(ToyBackend):
         closed = False
 
@@ -419,7 +419,7 @@ class Politely(Policy):
         return await self.ask(prompt.with_question(f"Please: {prompt.text}"))
 
 
-def test_a_key_is_the_same_in_every_process_and_tells_apart_what_may_answer_otherwise():
+def test_a_key_is_the_same_in_every_process_and_differs_where_answers_may_differ():
     plain = Tuned("m", {"temperature": 0})
     key = cache_key(plain, prompt())
     assert key == "442cac82c275980d181dd145956c0a89a27fae3610d39e965342803286a024f7"
@@ -453,7 +453,7 @@ async def test_equal_questions_asked_at_once_make_one_request():
     assert replace(used, seconds=0.0, attempts=0) == USED
 
 
-async def test_the_request_is_gone_when_the_last_who_waits_is_cancelled():
+async def test_the_request_is_cancelled_when_its_last_waiter_is_cancelled():
     held = Held()
     lm = Cached(held)
     asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(3)]
@@ -505,7 +505,7 @@ async def test_a_failure_is_everybodys_and_each_has_an_error_of_its_own():
     assert len({e.run_id for e in errors if isinstance(e, BaeLMError)}) == 3
 
 
-async def test_the_budget_of_whoever_asked_first_is_not_the_concern_of_others():
+async def test_the_budget_of_the_first_waiter_does_not_concern_the_others():
     held = Held()
     lm = Cached(held)
 
@@ -548,7 +548,7 @@ async def in_budget(budget: Budget, run: Run) -> GraphResult[Reply]:
         return await run_graph(graph, Ask(), run)
 
 
-async def test_everyone_who_waits_is_told_the_whole_text_and_one_pays():
+async def test_every_waiter_gets_the_whole_text_and_one_waiter_pays():
     held = Streaming(USED)
     lm = Cached(held)
     runs, budgets = observed_runs(lm, 3), [Budget(calls=5) for _ in range(3)]
@@ -597,7 +597,7 @@ async def test_when_the_first_leaves_the_next_has_the_usage_and_nothing_more_rea
     budgets=st.lists(st.integers(0, 3), min_size=1, max_size=5),
     moves=st.lists(st.tuples(st.sampled_from(["ask", "cancel", "answer"]), st.integers(0, 4))),
 )
-def test_however_they_come_and_go_each_request_is_paid_once_and_by_those_who_can(
+def test_however_callers_come_and_go_each_request_is_paid_once_by_a_caller_that_can_pay(
     budgets: list[int], moves: list[tuple[str, int]]
 ):
     async def play() -> None:
@@ -635,7 +635,7 @@ def test_however_they_come_and_go_each_request_is_paid_once_and_by_those_who_can
     run(play)
 
 
-async def test_what_was_answered_and_not_kept_when_all_were_gone_is_counted():
+async def test_an_unstored_answer_is_counted_after_all_waiters_left():
     putting = asyncio.Event()
 
     class Slow(MemoryCache):

@@ -55,7 +55,7 @@ def writer(path: Path, name: str, many: int) -> subprocess.Popen[str]:
     st.integers(1, 5),
     st.lists(st.tuples(st.sampled_from(["put", "get", "drop"]), st.integers(0, 7)), max_size=50),
 )
-def test_memory_keeps_the_ones_used_last(size: int, moves: list[tuple[str, int]]):
+def test_memory_keeps_the_most_recently_used_answers(size: int, moves: list[tuple[str, int]]):
     async def play() -> None:
         cache = MemoryCache(size)
         wanted: list[int] = []  # the last used one last
@@ -123,7 +123,7 @@ async def test_of_too_many_answers_the_oldest_go(tmp_path: Path):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9 here")
-async def test_several_processes_write_one_file_at_once_and_one_that_is_killed_leaves_it_whole(
+async def test_processes_write_one_file_at_once_and_a_killed_process_leaves_it_intact(
     tmp_path: Path,
 ):
     path = tmp_path / "answers.sqlite"
@@ -188,7 +188,7 @@ def of_another_version(path: Path) -> None:
     ],
     ids=["text", "folder", "damaged", "something else", "another version"],
 )
-def test_a_file_that_is_no_cache_is_an_error_that_says_what_to_do(tmp_path: Path, spoil):
+def test_a_file_that_is_no_cache_is_an_error_with_a_fix(tmp_path: Path, spoil):
     path = tmp_path / "answers.sqlite"
     spoil(path)
     before = path.read_bytes() if path.is_file() else None

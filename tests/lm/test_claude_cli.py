@@ -147,7 +147,7 @@ async def test_tools_are_run_by_bae_with_one_request_for_each_round(
     assert '["kettle 0","kettle 1"]' in provider.requests[1].text
 
 
-async def test_a_refusal_is_told_in_the_words_of_the_model(
+async def test_a_refusal_is_reported_in_the_words_of_the_model(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     provider.always(Refusal("Not in this weather."))
@@ -302,7 +302,7 @@ async def test_the_program_by_itself_would_have_sent_it(
 # --- failures ---------------------------------------------------------------------------------
 
 
-async def test_a_failure_of_the_provider_is_told_after_one_request(
+async def test_a_failure_of_the_provider_is_reported_after_one_request(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     faults = {"rate-limited": Status(429, retry_after=60), "unreachable": Cut(after=3)}
@@ -315,7 +315,7 @@ async def test_a_failure_of_the_provider_is_told_after_one_request(
         assert len(provider.requests) == number
 
 
-async def test_without_a_login_it_says_how_to_get_one(
+async def test_a_missing_login_is_reported_with_the_command_to_log_in(
     claude: ClaudeCLIBackend, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY")

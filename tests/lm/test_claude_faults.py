@@ -82,7 +82,7 @@ async def test_a_question_goes_by_stdin_and_arguments_to_a_program_in_an_empty_d
     assert "CLAUDECODE" not in env
 
 
-async def test_a_schema_or_system_part_too_long_for_an_argument_is_told(tmp_path: Path) -> None:
+async def test_a_schema_or_system_text_too_long_for_an_argument_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BaeLMError, match="Argument list too long") as caught:
         await claude(script(tmp_path, ECHO)).answer(prompt(system="x" * 200_000))
     assert "split the node" in (caught.value.fix or "")
@@ -122,7 +122,7 @@ async def test_the_answer_comes_with_what_it_used(tmp_path: Path) -> None:
     )
 
 
-async def test_usage_that_is_not_told_is_unknown_and_not_guessed(tmp_path: Path) -> None:
+async def test_unreported_usage_is_unknown_and_not_guessed(tmp_path: Path) -> None:
     bare = {"type": "result", "is_error": False, "structured_output": {}}
     answer = await claude(printing(tmp_path, bare), model="opus").answer(prompt())
     assert answer.usage == Usage(calls=1, cost=None, models=("opus",))
@@ -237,7 +237,7 @@ async def test_an_error_is_one_even_under_the_name_of_success(
     assert "a warning" in error.message
 
 
-async def test_however_much_an_error_says_the_end_of_stderr_is_told(tmp_path: Path) -> None:
+async def test_the_end_of_stderr_is_reported_however_long_it_is(tmp_path: Path) -> None:
     printed = result(is_error=True, result="it went wrong " + "x" * 5000, api_error_status=500)
     body = "print(text); print('the start', 'y' * 1500, 'the cause', file=sys.stderr)"
     error = await failure(script(tmp_path, body, text=json.dumps(printed)))
@@ -270,7 +270,9 @@ async def test_what_is_not_json_is_a_parse_error(
 
 
 @pytest.mark.parametrize("before", [[], [{**INIT, "tools": []}]], ids=["unknown", "without"])
-async def test_a_schema_that_the_program_ignored_is_told(tmp_path: Path, before: list[Any]) -> None:
+async def test_a_schema_that_the_program_ignored_is_reported(
+    tmp_path: Path, before: list[Any]
+) -> None:
     printed = result(result="I would wear a shirt.")
     del printed["structured_output"]
     said = message({"type": "text", "text": "I would wear a shirt."})
@@ -307,7 +309,7 @@ async def test_a_program_that_hangs_is_not_started_again(tmp_path: Path) -> None
     assert started.read_text() == "x"
 
 
-async def test_a_program_that_is_not_there_or_does_not_start_is_told(tmp_path: Path) -> None:
+async def test_a_missing_or_failing_program_is_reported(tmp_path: Path) -> None:
     for name in ("no-such-claude", str(tmp_path / "claude")):
         error = await failure(name)
         assert (error.code, error.retryable) == ("bae-lm-program-missing", False)

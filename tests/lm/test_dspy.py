@@ -76,7 +76,7 @@ async def test_settings_are_sent_and_a_plain_schema_as_strict_and_one_with_limit
     assert "strict" not in limited
 
 
-async def test_claude_is_asked_by_its_own_api_with_a_tool_for_what_its_schemas_cannot_say(
+async def test_claude_is_asked_by_its_own_api_with_a_tool_for_schemas_it_does_not_support(
     provider: Provider,
 ) -> None:
     provider.script(SHIRT)
@@ -100,7 +100,7 @@ async def test_max_retries_bounds_how_often_a_request_that_failed_is_sent_again(
     assert len(provider.requests) == 2
 
 
-async def test_a_key_that_is_missing_is_told_as_such(
+async def test_a_missing_key_is_reported_as_missing(
     monkeypatch: pytest.MonkeyPatch, provider: Provider
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -164,7 +164,7 @@ def of_ones_own(provider: Provider, **options: Any) -> Any:
     return dspy.LM("openai/gpt-4o-mini", **given)
 
 
-async def test_an_lm_that_is_given_or_that_of_dspy_stays_open_and_keeps_its_history(
+async def test_an_lm_that_is_given_or_configured_in_dspy_stays_open_and_keeps_its_history(
     provider: Provider,
 ) -> None:
     lm = of_ones_own(provider, num_retries=0)
@@ -192,7 +192,7 @@ async def test_an_lm_that_sends_again_by_itself_is_left_to_it(provider: Provider
     await lm.aclose()
 
 
-async def test_without_any_lm_the_error_says_where_to_give_one() -> None:
+async def test_without_any_lm_the_error_shows_where_to_give_an_lm() -> None:
     with dspy.context(lm=None), pytest.raises(BaeLMError, match=r"dspy\.configure") as raised:
         await DSPyBackend().fill(AskBack, {}, "AskBack")
     assert raised.value.code == "bae-lm-missing"
@@ -244,7 +244,7 @@ class Wordy:
         )
 
 
-async def test_a_model_without_a_channel_for_schemas_is_told_in_words() -> None:
+async def test_a_model_without_a_schema_channel_gets_the_schema_in_words() -> None:
     engine = Wordy()
     lm = dspy.LM(
         "my/wordy", engine=SimpleNamespace(complete=print), async_engine=engine, cache=False
@@ -278,7 +278,7 @@ class Busy(Exception):
         (ConnectionError("cut"), "bae-lm-unreachable", 2),
     ],
 )
-async def test_an_lm_of_ones_own_is_asked_again_where_its_error_says_that_this_can_help(
+async def test_a_custom_lm_is_asked_again_after_an_error_that_allows_it(
     error: Exception, code: str, calls: int
 ) -> None:
     asked: list[None] = []
@@ -297,7 +297,7 @@ async def test_an_lm_of_ones_own_is_asked_again_where_its_error_says_that_this_c
 
 
 @pytest.mark.filterwarnings("ignore:Implementing custom LMs:DeprecationWarning")
-async def test_an_lm_of_ones_own_is_asked_itself_and_may_keep_count() -> None:
+async def test_a_custom_lm_is_asked_itself_and_may_keep_count() -> None:
     class Counting(dspy.BaseLM):
         asked = 0
 

@@ -62,7 +62,7 @@ async def test_a_failure_means_the_same_as_anywhere(
         assert len(provider.requests) == number
 
 
-async def test_of_many_fills_at_once_those_cancelled_leave_no_connection_open(
+async def test_cancelled_fills_among_many_leave_no_connection_open(
     provider: Provider, backend: DSPyBackend
 ) -> None:
     with provider.held():
@@ -134,7 +134,7 @@ async def test_an_lm_can_have_any_setting_that_dspy_takes(
     assert usage.cost is not None
 
 
-async def test_why_such_an_answer_ended_is_told(provider: Provider) -> None:
+async def test_the_stop_reason_of_such_an_answer_is_reported(provider: Provider) -> None:
     provider.script(Overlong(), Refusal("I will not."))
     async with ask_with(provider, drop_params=True) as backend:
         assert (await backend.answer(PROMPT)).stop == "cut-off"

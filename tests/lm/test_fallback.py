@@ -73,7 +73,7 @@ def test_two_lms_or_more_are_needed():
 
 
 @pytest.mark.parametrize("skip_for", [-1, float("inf"), float("nan"), "30"])
-def test_a_time_that_is_none_is_refused(skip_for: Any):
+def test_an_invalid_time_is_refused(skip_for: Any):
     with pytest.raises(ValueError, match="skip_for"):
         Fallback(First(), Second(), skip_for=skip_for)
 
@@ -153,7 +153,7 @@ async def test_the_caller_adds_errors(on: Any, error: Exception):
     assert run.usage.models == ("first", "second")
 
 
-async def test_a_refusal_is_passed_on_where_the_caller_says_so():
+async def test_a_refusal_is_passed_on_where_the_caller_asks_for_it():
     refusal = Answer("I must not", Usage(calls=1, input_tokens=7), "refused")
     with pytest.raises(FillError) as caught:
         await asked(Fallback(First(refusal), Second(REPLY)))
@@ -200,7 +200,7 @@ async def test_cancelling_asks_no_other_lm():
 # When none answers
 
 
-async def test_when_all_fail_the_error_has_that_of_each():
+async def test_when_all_fail_the_error_has_the_error_of_each():
     errors = busy(), status(503), busy(status=429, code="bae-lm-rate-limited")
     lm = Fallback(First(errors[0]), Second(errors[1]), Third(errors[2]))
     for each in lm.inners:
@@ -240,7 +240,7 @@ async def test_what_a_fallback_inside_passes_on_is_still_raised_by_the_one_aroun
     assert caught.value.code == "bae-lm-all-failed"
 
 
-async def test_an_error_that_is_raised_at_once_says_who_was_asked_before():
+async def test_an_error_that_is_raised_at_once_names_the_lms_asked_before():
     with pytest.raises(BaeLMError) as caught:
         await asked(Fallback(First(busy()), Second(status(401)), Third(REPLY)))
     assert caught.value.code == "bae-lm-unauthorized"
@@ -326,7 +326,7 @@ async def test_how_long_an_lm_is_skipped(error: BaeLMError, seconds: float):
     assert lm.statistics()[0].skipped_for == seconds
 
 
-async def test_no_lm_is_skipped_where_the_caller_says_so():
+async def test_no_lm_is_skipped_where_the_caller_forbids_it():
     first = First(busy(retry_after=90), REPLY)
     lm = Fallback(first, Second(REPLY), skip_for=0)
     await asked(lm)
@@ -337,7 +337,7 @@ async def test_no_lm_is_skipped_where_the_caller_says_so():
 # What the run records
 
 
-async def test_the_record_says_who_failed_why_and_who_answered():
+async def test_the_record_shows_who_failed_why_and_who_answered():
     journal = MemoryJournal()
     seen: list[Record] = []
     lm = Fallback(First(status(529)), Second(REPLY))
@@ -507,7 +507,7 @@ async def test_an_invalid_answer_is_dropped_by_the_caches_inside():
     assert inside.statistics().misses == 2
 
 
-async def test_an_lm_of_ones_own_stands_beside_a_backend():
+async def test_a_custom_lm_works_beside_a_backend():
     lm = Fallback(First(busy()), ScriptedLM([{"text": "scripted"}]))
     assert (await asked(lm)).result.text == "scripted"
 
@@ -588,7 +588,7 @@ async def test_the_lm_that_takes_no_images_is_named_before_the_run():
     assert Fallback(Seeing(), Seeing()).find_refuser("image") is None
 
 
-async def test_an_lm_without_images_passes_a_prompt_with_one_on_where_the_caller_says_so():
+async def test_an_lm_without_images_passes_a_prompt_with_an_image_on_where_the_caller_asks_for_it():
     shown = Graph(start=Shown, end=Reply)
     with pytest.raises(BaeLMError, match="takes no images"):
         await shown.arun(Shown(photo=DOT), Fallback(Second(), Seeing()))
@@ -617,7 +617,7 @@ async def test_tools_are_called_by_structured_output_where_one_has_no_native_cal
     assert [str(each) for each in run.result.calls] == ["search(query='kettle')"]
 
 
-async def test_an_lm_that_calls_tools_itself_is_refused_beside_one_that_does_not():
+async def test_an_lm_that_calls_tools_itself_is_refused_beside_an_lm_that_does_not():
     script = ScriptedLM([Call("search", query="x"), {"answer": "42", "pages": []}])
     with pytest.raises(BaeLMError) as caught:
         await QUESTION.arun(Question(text="?"), Fallback(First(), script))
@@ -628,7 +628,7 @@ async def test_an_lm_that_calls_tools_itself_is_refused_beside_one_that_does_not
     ("before", "after"),
     [("anthropic", "pydantic-ai-openai"), ("pydantic-ai-openai", "anthropic")],
 )
-async def test_a_conversation_goes_on_with_another_model_from_its_calls_and_results(
+async def test_a_conversation_continues_with_another_model_from_its_calls_and_results(
     provider: Provider, before: str, after: str
 ):
     first, second = BACKENDS[before](provider), BACKENDS[after](provider)
@@ -687,7 +687,7 @@ async def test_over_http_an_overloaded_provider_is_followed_by_the_next(provider
 
 
 @pytest.mark.parametrize("kind", ["pydantic-ai-openai", "dspy"])
-async def test_over_http_a_full_context_is_raised_or_passed_on_where_the_caller_says_so(kind: str):
+async def test_over_http_a_full_context_is_raised_or_passed_on_as_the_caller_asks(kind: str):
     """With the code that OpenAI and most others have for it."""
     said = {"message": "no", "type": "invalid_request_error", "code": "context_length_exceeded"}
     full = Raw([json.dumps({"error": said}).encode()], 400)

@@ -111,7 +111,7 @@ async def test_documents_and_addresses_are_sent(wire):
         assert "https://example.org/a.png" in text
 
 
-async def test_the_responses_api_gets_files_and_those_of_tools_inside_the_result():
+async def test_the_responses_api_gets_files_and_puts_files_of_tools_inside_the_result():
     pytest.importorskip("pydantic_ai")
     pytest.importorskip("openai")
     from pydantic_ai.models.openai import OpenAIResponsesModel

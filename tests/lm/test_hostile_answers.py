@@ -111,7 +111,9 @@ RIGHT = {
 }
 
 
-async def test_a_character_that_was_sent_in_halves_is_whole(provider: Provider, make: Make) -> None:
+async def test_a_character_that_was_sent_in_halves_is_joined(
+    provider: Provider, make: Make
+) -> None:
     for answer, text in RIGHT.items():
         filled, seen = await asked(provider, make, answer)
         assert filled.text == text
@@ -162,7 +164,7 @@ class Streaming(Backend):
 
 
 @given(cut=st.lists(st.integers(1, 5), min_size=30, max_size=30))
-async def test_pieces_that_cut_characters_arrive_whole(cut: list[int]) -> None:
+async def test_characters_split_between_pieces_arrive_intact(cut: list[int]) -> None:
     text, pieces = '{"text": "%s é"}' % ("\ud83d\ude00" * 10), list[str]()
     for size in [*cut, len(text)]:
         pieces.append(text[:size])

@@ -60,9 +60,7 @@ async def test_a_text_is_asked_for_without_a_schema_and_again_with_what_was_wron
     await letter_after_a_wrong_one(provider, backend)
 
 
-async def test_a_text_that_is_no_whole_answer_is_an_error(
-    provider: Provider, backend: Backend
-) -> None:
+async def test_an_incomplete_text_is_an_error(provider: Provider, backend: Backend) -> None:
     for answer, said in ((Overlong(), "cut-off"), (Empty(), "empty"), (Refusal("no"), "refused")):
         provider.always(answer)
         with pytest.raises(FillError) as caught:
@@ -77,7 +75,7 @@ async def test_what_a_model_would_answer_by_the_schema_alone_is_valid(
         assert isinstance(await backend.fill(node, {}, node.__name__), node)
 
 
-async def test_a_choice_is_one_of_those_offered(provider: Provider, backend: Backend) -> None:
+async def test_a_choice_is_one_of_the_offered_classes(provider: Provider, backend: Backend) -> None:
     provider.script({"choice": "AskBack"})
     chosen = await backend.choose_type([Outfit, AskBack, type(None)], {"sky": "clear"})
     assert chosen is AskBack
@@ -151,7 +149,7 @@ STATUSES = {
 }
 
 
-async def test_a_status_tells_whether_asking_again_can_help_and_when(
+async def test_a_status_tells_whether_and_when_a_retry_can_help(
     provider: Provider, make: Make
 ) -> None:
     async with make(provider, retries=0) as backend:
@@ -175,7 +173,7 @@ async def test_a_request_that_failed_is_sent_again(provider: Provider, backend: 
     assert sum(used.calls for used in reported) == 2
 
 
-async def test_an_answer_that_breaks_off_or_is_not_json_is_told_as_such(
+async def test_an_answer_that_breaks_off_or_is_not_json_is_reported_as_such(
     provider: Provider, make: Make
 ) -> None:
     faults = {Cut(after=0): "unreachable", Cut(after=2): "unreachable", Malformed(): "unparsable"}
@@ -209,7 +207,7 @@ async def test_an_answer_that_stalls_is_not_asked_for_again(provider: Provider, 
     assert len(provider.requests) == 1
 
 
-async def test_nobody_listening_is_told_as_such(make: Make) -> None:
+async def test_an_unreachable_server_is_reported_as_unreachable(make: Make) -> None:
     async with Provider() as provider:
         backend = make(provider)
     backend.retries = 0
@@ -222,7 +220,7 @@ async def test_nobody_listening_is_told_as_such(make: Make) -> None:
     assert reported == []
 
 
-async def test_a_wrong_answer_is_told_and_asked_for_again(
+async def test_a_wrong_answer_is_reported_and_asked_for_again(
     provider: Provider, backend: Backend
 ) -> None:
     for wrong, verdict in WRONG:

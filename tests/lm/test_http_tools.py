@@ -116,7 +116,7 @@ async def test_a_conversation_only_grows_so_that_providers_find_its_beginning_ca
 
 
 @native
-async def test_what_a_tool_refuses_and_what_cannot_be_called_is_told_as_an_error(
+async def test_a_refusal_of_a_tool_and_an_impossible_call_are_returned_as_errors(
     provider: Provider, lm: Backend
 ) -> None:
     wrong = [Call("read_page", page=400), Call("read_page"), Call("write"), Call("now", then=1)]
@@ -143,7 +143,7 @@ async def test_a_wrong_answer_is_corrected_in_the_same_conversation(
     assert len(result.result.calls) == 1
 
 
-async def test_an_answer_that_is_none_is_asked_for_again_and_a_refusal_is_not(
+async def test_an_unusable_answer_is_asked_for_again_and_a_refusal_is_not(
     provider: Provider, lm: Backend
 ) -> None:
     chat = "I would look it up." if lm.calls_tools else {WRAPPER: "?"}
@@ -233,7 +233,9 @@ async def test_at_the_limit_the_tools_stay_declared_and_none_may_be_called(
 
 
 @native
-async def test_arguments_arrive_whole_however_they_are_cut(provider: Provider, lm: Backend) -> None:
+async def test_arguments_arrive_intact_however_they_are_split(
+    provider: Provider, lm: Backend
+) -> None:
     query = 'a "b" \\ {"c": [1, 2]} \n\t é 😀 \u2028 end'
     for size in (1, 2, 3, 5, 1000):
         call = Call("search", query=query, limit=1)
@@ -247,7 +249,7 @@ async def test_arguments_arrive_whole_however_they_are_cut(provider: Provider, l
 
 
 @pytest.mark.parametrize("make", ["anthropic", "pydantic-ai-openai"], indirect=True)
-async def test_arguments_that_are_no_json_are_told_to_the_model(
+async def test_arguments_that_are_no_json_are_reported_to_the_model(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(Calls(Call("now"), Call("search"), raw='{"query": '), ANSWER)

@@ -115,7 +115,7 @@ async def test_a_fill_is_asked_and_asked_again_with_the_instruction_and_the_exam
     assert list(model.prompts[1].schema["properties"]) == ["layers"]
 
 
-async def test_a_taught_choice_is_asked_by_itself_and_so_is_the_fill_after_it():
+async def test_a_choice_with_a_learned_prompt_is_a_request_of_its_own_before_the_fill():
     model = ToyBackend({"choice": "Outfit"}, SHIRT)
     lm = WithPrompts(model, {Weather: NodePrompts(choice=DECIDE)})
     result = await graph.arun(GREY, lm)

@@ -103,7 +103,7 @@ def test_a_pinned_lm_is_the_same_each_time_and_itself_where_nothing_is_learned_f
 
 
 @pytest.mark.once
-async def test_a_graph_that_asks_pinned_lms_alone_is_taught_without_any_other(
+async def test_a_graph_that_asks_only_pinned_lms_is_optimized_without_another_lm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     pytest.importorskip("dspy")

@@ -17,7 +17,7 @@ from growth import Scans
 from policy_parts import REPLY, Gated, Held, prompt, run, settled
 
 
-async def test_no_more_than_the_limit_are_under_way_at_once():
+async def test_no_more_calls_than_the_limit_are_in_progress_at_once():
     held = Held()
     lm = Concurrency(held, 3)
     asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(10)]
@@ -34,7 +34,7 @@ async def test_no_more_than_the_limit_are_under_way_at_once():
     assert (found.running, found.waiting, found.most) == (0, 0, 3)
 
 
-async def test_those_who_wait_go_in_the_order_they_came():
+async def test_waiting_calls_start_in_the_order_they_came():
     held = Held()
     lm = Concurrency(held, 1)
     asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(6)]

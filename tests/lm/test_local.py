@@ -123,7 +123,7 @@ class Total(EndNode):
     answer: str = Field(max_length=30)
 
 
-def test_a_model_without_tool_calls_of_its_own_calls_two_tools_and_comes_to_an_end():
+def test_a_model_without_native_tool_calls_calls_two_tools_and_ends():
     lm = LocalBackend(context=2048, threads=1)
     run = Graph(start=Sum, end=Total).run(Sum(text="What is 12 + 30?"), lm=lm)
     assert run.result.answer
@@ -163,7 +163,7 @@ async def test_a_text_is_answered_freely_and_streams_as_it_is():
     assert not judged[-1].answer.startswith("{")
 
 
-async def test_an_answer_is_json_on_one_line_that_the_schema_permits_told_in_pieces(
+async def test_an_answer_is_streamed_as_json_on_one_line_that_the_schema_permits(
     lm: LocalBackend,
 ):
     schema = fields(
@@ -188,7 +188,7 @@ async def test_an_answer_is_json_on_one_line_that_the_schema_permits_told_in_pie
     assert "".join(told) == answer.text
 
 
-async def test_the_model_is_told_what_fields_are_for_and_reads_what_it_knows_only_once(
+async def test_the_model_reads_field_descriptions_and_known_values_only_once(
     lm: LocalBackend,
 ):
     wordy = "the size that fits, neither too wide nor too narrow " * 3
@@ -225,14 +225,14 @@ PIECES = ["<|im_end|>", "<|eot_id|>", "[INST]", "</s>", "<end_of_turn>", "<", "|
 
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(PIECES) | st.text()).map("".join))
-def test_to_json_a_text_without_control_tokens_says_the_same(text: str):
+def test_without_control_tokens_a_text_means_the_same_to_json(text: str):
     for written in (json.dumps([text]), json.dumps([text], ensure_ascii=False)):
         changed = without_control_tokens(written)
         assert json.loads(changed) == [text]
         assert not any(token in changed for token in PIECES[:5])
 
 
-async def test_settings_say_all_that_changes_answers_and_are_json():
+async def test_settings_contain_everything_that_changes_answers_and_are_json():
     lm = LocalBackend(temperature=0.5, seed=1, max_tokens=9, longest_text=7)
     assert json.loads(json.dumps(dict(lm.settings))) == {
         "bytes": lm.loading.path.stat().st_size,
@@ -400,7 +400,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loads]:
     made.go_on.set()
 
 
-async def test_callers_at_the_same_time_load_the_model_once_and_one_that_leaves_spoils_nothing(
+async def test_concurrent_callers_load_the_model_once_and_a_cancelled_caller_spoils_nothing(
     loads: Loads,
 ):
     async with LocalBackend(context=512) as lm, LocalBackend(context=512) as too:
@@ -434,7 +434,7 @@ async def test_the_model_is_unloaded_when_the_last_that_used_it_is_closed(loads:
     await two.aclose()
 
 
-async def test_a_call_that_is_cancelled_while_its_grammar_is_tried_says_nothing_of_the_grammar(
+async def test_a_call_cancelled_during_its_grammar_check_proves_nothing_about_the_grammar(
     monkeypatch: pytest.MonkeyPatch,
 ):
     tried = threading.Event()
@@ -466,7 +466,7 @@ def test_what_needs_another_load_is_another_model(lm: LocalBackend):
     assert LocalBackend(context=512).shared is not lm.shared
 
 
-async def test_a_system_without_the_library_for_threads_is_told_how_to_get_it(
+async def test_a_system_without_the_library_for_threads_gets_an_error_with_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     missing = "libgomp.so.1: cannot open shared object file: No such file or directory"

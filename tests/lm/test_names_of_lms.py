@@ -82,7 +82,7 @@ async def asked(provider: Provider, name: str) -> Any:
         max_size=3,
     ),
 )
-def test_a_model_an_address_and_options_are_told_apart(
+def test_a_model_an_address_and_options_are_distinguished(
     model: str, address: str, options: dict[str, str]
 ):
     name = f"openai:{model}"
@@ -466,7 +466,7 @@ def test_providers_that_speak_openais_api_need_its_package(
         ("gateway/openai:q", "PYDANTIC_AI_GATEWAY_API_KEY or PAIG_API_KEY"),
     ],
 )
-def test_a_missing_key_is_told_by_its_variables(name: str, variables: str):
+def test_a_missing_key_is_reported_with_its_variables(name: str, variables: str):
     with pytest.raises(BaeLMError) as caught:
         resolve(name)
     assert caught.value.code == "bae-lm-unauthorized"

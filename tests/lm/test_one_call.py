@@ -325,7 +325,7 @@ async def test_at_the_last_step_nothing_is_filled_that_could_not_run():
 # What is written down
 
 
-async def test_the_records_of_one_call_are_those_of_a_choice_and_a_fill_in_order():
+async def test_one_call_records_a_choice_and_a_fill_in_order():
     said = json.dumps(route("Conclude", text="so"))
     lm = ToyBackend(Answer(said, Usage(1, 100, 20, 0, 0.25)))
     result = await run(Begin(), lm)
@@ -407,7 +407,7 @@ async def test_fields_that_are_no_object_or_of_another_candidate_are_asked_for_a
     ],
     ids=str,
 )
-async def test_a_choice_outside_is_asked_again_whole(outside: Any):
+async def test_a_choice_outside_the_offered_classes_repeats_the_whole_request(outside: Any):
     lm = ToyBackend(outside, route("Conclude", text="so"))
     result = await run(Begin(), lm)
     assert result.trace[-1] == Conclude(text="so")
@@ -422,7 +422,7 @@ async def test_a_choice_outside_is_asked_again_whole(outside: Any):
 # LMs with ways of their own
 
 
-async def test_an_lm_that_stands_in_front_of_a_backend_is_asked_itself():
+async def test_an_lm_that_wraps_a_backend_is_asked_itself():
     seen: list[str] = []
 
     class Front:

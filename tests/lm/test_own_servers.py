@@ -151,7 +151,7 @@ async def test_a_stream_that_is_asked_for_by_name_is_not_given_up() -> None:
     assert len(provider.bodies) == 1
 
 
-async def test_an_error_of_a_server_says_what_to_change_in_the_name() -> None:
+async def test_an_error_of_a_server_shows_what_to_change_in_the_name() -> None:
     def missing(body: dict[str, Any]) -> Raw:
         return Raw([b'{"detail": "Not Found"}'], status=404)
 

@@ -134,7 +134,7 @@ async def test_all_policies_nest_in_any_order(kind: str):
 
 
 @every
-async def test_a_cancelled_call_is_gone(wrap: Callable[[Any], Policy]):
+async def test_a_cancelled_call_leaves_the_queue(wrap: Callable[[Any], Policy]):
     held = Held()
     running = asyncio.create_task(graph.arun(Ask(), wrap(held)))
     await settled()
@@ -147,7 +147,7 @@ async def test_a_cancelled_call_is_gone(wrap: Callable[[Any], Policy]):
 
 
 @every
-async def test_everything_a_backend_says_of_itself_is_passed_on(wrap: Callable[[Any], Policy]):
+async def test_everything_a_backend_reports_of_itself_is_passed_on(wrap: Callable[[Any], Policy]):
     class Odd(ToyBackend):
         model, answers_unions, first_wait, free = "odd", False, 7.0, True
         calls_tools, native_tools, context_window = True, frozenset({"search"}), 5

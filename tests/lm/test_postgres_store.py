@@ -124,7 +124,7 @@ def test_processes_send_no_more_than_the_limit_together_also_when_one_is_killed(
     assert sum(int(text) for text, _ in out) == 7
 
 
-async def test_a_request_is_sent_again_once_the_old_ones_do_not_count(
+async def test_a_request_is_sent_again_once_the_old_requests_do_not_count(
     url: str, store: PostgresStore
 ):
     first = limited(store, requests=4)

@@ -186,7 +186,7 @@ def _object(properties: dict[str, Any], required: list[str] | None = None) -> di
         ({"enum": [["a"]]}, "not plain"),
     ],
 )
-def test_it_is_said_why_a_schema_does_not_fit(part: Any, why: str) -> None:
+def test_the_reason_why_a_schema_does_not_fit_is_reported(part: Any, why: str) -> None:
     definitions = {"$defs": {"A": {"type": "string"}}}
     assert why in (unfit({**_object({"x": part}), **definitions}) or "")
 

@@ -140,7 +140,7 @@ async def test_every_retry_inside_counts():
     assert lm.statistics().requests == toy.calls == 3
 
 
-async def test_those_who_were_cancelled_while_waiting_are_no_calls():
+async def test_calls_cancelled_while_waiting_do_not_count():
     clock = Clock()
     inner = Timed(clock)
     lm = limited(clock, inner, requests=1, per=60)

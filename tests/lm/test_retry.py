@@ -53,7 +53,7 @@ async def test_an_lm_of_another_kind_is_asked_again_when_it_could_not_connect(er
     lm.assert_complete()
 
 
-async def test_an_error_that_ends_it_tells_of_the_failure_before():
+async def test_a_final_error_notes_the_failure_before_it():
     toy = ToyBackend(busy(), BaeLMError("the key was refused"))
     with pytest.raises(BaeLMError, match="key was refused") as caught:
         await Retry(toy, sleep=at_once).answer(prompt())
@@ -146,7 +146,7 @@ async def test_a_run_that_is_cancelled_while_waiting_counts_what_was_sent():
     assert Usage.total(used).calls == toy.calls == 1
 
 
-async def test_requests_that_wait_to_be_sent_again_are_told_so_that_text_can_begin_anew():
+async def test_a_waiting_retry_is_announced_so_that_text_can_start_over():
     class Stuttering(Backend):
         tries = 0
 

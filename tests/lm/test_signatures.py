@@ -44,7 +44,7 @@ class Mood(EndNode):
     level: Annotated[int, Ge(1)] = 3
 
 
-def test_sources_are_inputs_and_plain_fields_outputs_that_keep_what_is_said_of_them() -> None:
+def test_sources_are_inputs_and_plain_fields_are_outputs_with_their_descriptions() -> None:
     signature = node_to_signature(Mood)
     assert list(signature.input_fields) == ["weather", "before", "allowed", "found"]
     assert list(signature.output_fields) == ["names", "text", "level"]

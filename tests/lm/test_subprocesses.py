@@ -200,7 +200,7 @@ else:
         await daemon.gone()
 
 
-async def test_a_program_has_the_environment_and_directory_of_this_process_unless_told_otherwise(
+async def test_a_program_inherits_the_environment_and_directory_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORD", "inherited")

@@ -59,7 +59,7 @@ class Pitch(Node):
     async def __call__(self) -> Slogan: ...
 
 
-async def test_what_is_said_of_the_field_is_in_the_prompt_and_what_it_refuses_is_asked_for_again():
+async def test_the_field_description_is_in_the_prompt_and_a_rejected_text_is_asked_for_again():
     lm = ToyBackend("s" * 21, "Just do it.")
     result = await run(Pitch(), lm)
 
@@ -168,7 +168,7 @@ async def test_the_value_may_be_of_any_type_and_is_not_read_as_json():
         ),
     ],
 )
-async def test_an_answer_without_a_whole_text_is_asked_for_again(
+async def test_an_answer_without_a_complete_text_is_asked_for_again(
     given: Answer, code: str, said: str
 ):
     lm = ToyBackend(given, POEM)

@@ -394,7 +394,7 @@ async def test_at_the_limit_one_last_round_may_offer_the_answer_alone(native: bo
         assert (offers_calls(first), offers_calls(last)) == (True, False)
 
 
-async def test_a_call_in_the_last_round_is_not_run_and_the_model_is_told():
+async def test_a_call_in_the_last_round_is_refused_and_the_model_learns_it():
     lm = ToolBackend([call("add", a=1, b=1)], [call("add", a=2, b=2)], {"answer": "2"})
     reply = (await run(limited(limit=1, on_limit="answer")(), lm)).result
     assert [each.error for each in reply.calls] == [
@@ -410,7 +410,7 @@ async def test_a_model_that_calls_for_ever_in_the_last_round_is_bounded():
     assert len(lm.prompts) == 5
 
 
-async def test_the_limit_of_rounds_is_independent_of_that_of_steps():
+async def test_the_limit_of_rounds_is_independent_of_the_limit_of_steps():
     lm = ToolBackend(*[[call("add", a=n, b=n)] for n in range(5)], {"answer": "4"})
     result = await run(ASK, lm, max_iters=2)
     assert len(result.result.calls) == 5
@@ -503,9 +503,7 @@ class Hit(BaseModel):
     ],
     ids=str,
 )
-async def test_a_result_is_read_as_text_or_json_and_nothing_is_said_in_words(
-    result: Any, read: str
-):
+async def test_a_result_is_read_as_text_or_json_without_further_words(result: Any, read: str):
     assert await seen(result) == read
 
 
@@ -666,7 +664,7 @@ async def test_a_tool_may_be_named_accept_beside_a_function_that_accepts():
     assert sold.calls[0].result == "2 for tea"
 
 
-async def test_with_nothing_else_to_fill_a_refusal_goes_on_and_at_the_limit_it_is_an_error():
+async def test_with_nothing_else_to_fill_a_refusal_continues_until_the_limit_makes_it_an_error():
     def accept(node: Any) -> None:
         if len(node.calls) < 2:
             raise ToolError("call it twice")

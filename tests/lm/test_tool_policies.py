@@ -164,7 +164,7 @@ async def test_a_cache_answers_every_round_of_an_equal_conversation(
     assert len(toy.prompts) == 3
 
 
-async def test_a_cache_tells_conversations_apart_by_tools_calls_and_results_but_not_by_echoes() -> (
+async def test_a_cache_distinguishes_conversations_by_tools_calls_and_results_not_by_echoes() -> (
     None
 ):
     prompts: list[Prompt] = []
@@ -238,7 +238,7 @@ async def test_an_example_of_a_text_is_in_the_form_of_a_round() -> None:
     assert json.loads(shown) == structured("answer", text="yes")
 
 
-async def test_an_lm_of_four_methods_is_told_that_it_cannot_have_tools() -> None:
+async def test_an_lm_of_four_methods_is_refused_with_tools() -> None:
     class Mine:
         async def make(self, node: Any, target: Any) -> Any: ...
         async def decide(self, node: Any) -> Any: ...

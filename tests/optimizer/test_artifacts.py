@@ -204,7 +204,7 @@ def test_a_file_of_an_earlier_version_is_loaded(tmp_path: Path):
     assert load_artifacts(GRAPH, tmp_path) == {Outfit: outfit(sources=data["sources"])}
 
 
-def test_a_file_is_replaced_as_a_whole_and_may_be_read_by_others(tmp_path: Path):
+def test_a_file_is_replaced_atomically_and_may_be_read_by_others(tmp_path: Path):
     (file,) = save_artifacts({Outfit: outfit()}, tmp_path)
     plain = tmp_path / "plain"
     plain.write_text("")
@@ -344,7 +344,7 @@ def test_a_changed_file_is_refused_with_the_place(tmp_path: Path, change: Any, s
     assert said in error.message
 
 
-def test_the_validators_of_the_whole_node_judge_examples_too(tmp_path: Path):
+def test_the_validators_of_the_whole_node_check_examples_too(tmp_path: Path):
     def learned(question: str) -> dict[type[Node], Artifact]:
         fill = LearnedPrompt(instruction="x", examples=[example({}, {"question": question})])
         return {AskBack: Artifact(node="AskBack", schema=schema_of(AskBack), fill=fill)}

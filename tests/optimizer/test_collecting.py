@@ -156,7 +156,7 @@ async def test_the_runs_of_an_evaluation_are_known_by_the_ids_that_it_gives_them
 # Runs
 
 
-async def test_the_steps_that_the_lm_took_are_found_and_those_of_written_bodies_are_not(
+async def test_steps_of_the_lm_are_collected_and_steps_of_written_bodies_are_not(
     journal: Journal,
 ):
     await ran(journal, "one")
@@ -228,7 +228,7 @@ async def test_a_choice_and_fill_in_one_call_are_the_same_transitions(journal: J
     assert [(t.node, t.next_node) for t in found[0]] == [(t.node, t.next_node) for t in found[1]]
 
 
-async def test_a_step_for_which_no_lm_was_asked_is_none(memory: MemoryJournal):
+async def test_a_step_without_a_question_to_the_lm_is_not_collected(memory: MemoryJournal):
     class Begin(Node):
         value: int
 
@@ -624,7 +624,7 @@ class Forgetful(MemoryJournal):
         return found
 
 
-async def test_a_run_that_is_deleted_meanwhile_is_not_missed(caplog: pytest.LogCaptureFixture):
+async def test_a_run_that_is_deleted_during_collection_is_skipped(caplog: pytest.LogCaptureFixture):
     async with Forgetful() as journal:
         await ran(journal, "one")
         await ran(journal, "two")

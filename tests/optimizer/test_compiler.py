@@ -315,7 +315,7 @@ def test_a_run_without_anything_learned_is_a_run_of_the_graph():
     assert [each.text for each in model.prompts] == [each.text for each in plain.prompts]
 
 
-async def test_a_run_that_needs_an_lm_and_has_none_says_so_and_one_that_does_not_runs():
+async def test_a_run_that_lacks_its_lm_is_refused_and_a_run_that_needs_no_lm_runs():
     compiled = compile_graph(GRAPH)
     compiled.predictors[Outfit] = predictor_of(Outfit, dressed())
     with pytest.raises(BaeLMError) as caught:
@@ -402,7 +402,7 @@ async def test_an_optimized_lm_is_made_of_a_name_or_of_any_lm(learned: Path, tmp
         assert isinstance(result.result, Outfit)
 
 
-def test_an_optimized_lm_without_one_is_that_of_runs(
+def test_an_optimized_lm_without_an_inner_lm_uses_the_default_of_runs(
     learned: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with pytest.raises(BaeLMError) as caught:

@@ -96,7 +96,7 @@ async def test_without_a_metric_fields_and_choices_are_compared() -> None:
     assert (await choice({**CHOICE, "choice": "None"}, {"choice": "None"})).value == 1
 
 
-async def test_no_answer_and_one_that_validators_refuse_score_nothing() -> None:
+async def test_no_answer_and_a_rejected_answer_score_nothing() -> None:
     async def fond(expected: Outfit, given: Outfit) -> float:
         return 1.0
 

@@ -137,7 +137,7 @@ async def test_the_same_seed_finds_the_same_and_another_seed_something_else(
         assert first != await found(4)
 
 
-async def test_too_few_examples_leave_a_part_as_it_is_and_say_so(provider, student, caplog):
+async def test_too_few_examples_leave_a_part_unchanged_and_are_reported(provider, student, caplog):
     heard: list[Progress] = []
     found = await aoptimize_node(Coded, fills(9), lm=student, progress=heard.append)
 
@@ -244,7 +244,7 @@ async def test_a_dspy_lm_is_optimized_as_any_other(provider):
     assert fill.certain
 
 
-async def test_progress_tells_of_every_phase_with_its_counts(student, teacher):
+async def test_progress_reports_every_phase_with_its_counts(student, teacher):
     heard: list[Progress] = []
 
     await aoptimize_node(
@@ -379,7 +379,7 @@ async def test_two_nodes_can_be_optimized_at_once(student, teacher, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-async def test_in_a_running_loop_the_sync_one_says_what_to_write():
+async def test_the_sync_call_in_a_running_loop_is_an_error_that_shows_what_to_write():
     with pytest.raises(BaeError, match="await aoptimize_node") as caught:
         optimize_node(Coded, [], lm=ScriptedLM())
     assert caught.value.code == "bae-run-in-loop"

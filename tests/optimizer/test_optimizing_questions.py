@@ -151,7 +151,7 @@ async def test_no_lm_is_looked_for_where_there_is_nothing_to_learn(monkeypatch):
         await aoptimize_node(Told, [told("nr 1", "yes", "run 1")], minimum=1)
 
 
-async def test_candidates_are_scored_on_other_runs_than_those_they_are_made_from():
+async def test_candidates_are_scored_on_other_runs_than_their_training_runs():
     examples: list[Any] = []
     for run in range(6):
         for place, colour in enumerate(COLOURS):
@@ -333,7 +333,7 @@ async def test_a_teacher_that_refuses_to_propose_leaves_the_instruction():
 # Teachers
 
 
-async def test_a_teacher_whose_answers_are_of_no_use_is_asked_no_more_and_a_note_says_why():
+async def test_a_teacher_with_useless_answers_is_not_asked_again_and_a_note_explains_why():
     examples = [told(f"nr {n}", f"a sunny day in {n}", f"run {n}") for n in range(40)]
     lm = always("a day")
 

@@ -147,7 +147,7 @@ async def test_a_step_to_a_node_with_tools_is_an_example_of_the_choice_and_not_o
 
 
 @pytest.mark.once
-async def test_optimizing_leaves_the_fill_of_a_node_with_tools_as_it_is_and_says_why():
+async def test_optimizing_leaves_the_fill_of_a_node_with_tools_unchanged_and_explains_why():
     pytest.importorskip("dspy")
     from bae.optimizer import Progress, aoptimize_node, examples_from
 

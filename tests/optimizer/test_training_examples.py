@@ -122,7 +122,7 @@ async def test_an_example_has_the_fields_and_the_two_types_and_knows_its_inputs(
     assert (third.node_type, third.next_node_type) == ("Reply", "Sent")
 
 
-async def test_an_example_of_a_forked_run_says_which_run_that_comes_from():
+async def test_an_example_of_a_forked_run_names_the_run_it_comes_from():
     async with MemoryJournal() as journal:
         await ran(run_id="one", journal=journal)
         await tickets.fork("one", at=2, journal=journal, new_id="two", body="soon")

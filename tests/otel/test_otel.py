@@ -247,7 +247,7 @@ async def test_a_run_its_records_and_its_journal_give_the_same_spans_under_the_r
     assert root.end_time == int(ended.at * 1e9)
 
 
-async def test_the_run_span_says_which_run_of_which_graph_how_it_came_out_and_what_it_used(
+async def test_the_run_span_has_the_run_its_graph_its_outcome_and_its_usage(
     traced: Traced,
 ):
     with tracing(traced.provider):
@@ -272,7 +272,7 @@ async def test_the_run_span_says_which_run_of_which_graph_how_it_came_out_and_wh
     assert [said(span)["bae.usage.calls"] for span in inside] == [1, 1]
 
 
-async def test_sources_say_whose_value_they_work_on(traced: Traced):
+async def test_source_spans_name_the_field_they_work_for(traced: Traced):
     with tracing(traced.provider):
         await graph.arun(start, script(), answer=yes)
     where = {"bae.node": "Day", "bae.step": 1, "bae.field": "weather", "bae.source": "dep"}
@@ -361,7 +361,7 @@ async def test_a_request_that_is_sent_again_is_an_event_of_what_it_was_for(trace
     assert len(traced.named("chat claude-test")) == 1
 
 
-async def test_a_choice_that_is_filled_in_the_same_call_stands_under_the_choice(traced: Traced):
+async def test_a_fill_in_the_same_call_as_its_choice_is_a_child_of_the_choice(traced: Traced):
     class Fork(Node):
         async def __call__(self) -> Told | Ask: ...
 
@@ -378,7 +378,7 @@ async def test_a_choice_that_is_filled_in_the_same_call_stands_under_the_choice(
     ]
 
 
-async def test_calls_of_bodies_and_dependencies_stand_under_them(traced: Traced):
+async def test_calls_of_bodies_and_dependencies_are_their_children(traced: Traced):
     async def look(lm: LM) -> str:
         return (await lm.make(Ask(question="look"), Told)).text
 
@@ -409,7 +409,7 @@ async def test_calls_of_bodies_and_dependencies_stand_under_them(traced: Traced)
         ("SmolLM2-135M-Instruct", "unknown"),
     ],
 )
-def test_the_provider_is_told_from_the_name_of_the_model(model: str, provider: str):
+def test_the_provider_is_derived_from_the_name_of_the_model(model: str, provider: str):
     assert provider_of(model) == provider
 
 
@@ -420,7 +420,9 @@ async def fail() -> int:
     raise ConnectionError("the phone number is 555-0199")
 
 
-async def test_an_error_stands_where_it_came_from_and_on_all_that_failed_with_it(traced: Traced):
+async def test_an_error_is_on_the_span_that_raised_it_and_on_all_spans_that_failed_with_it(
+    traced: Traced,
+):
     class Broken(EndNode):
         value: Annotated[int, Dep(fail)]
 
@@ -458,7 +460,7 @@ class Silent(Exception):
     [Silent(), ValueError("half \ud800"), ValueError("long " * 1_000_000)],
     ids=["silent", "half", "long"],
 )
-async def test_whatever_an_exception_says_its_spans_are_there_and_bounded(
+async def test_any_exception_text_leaves_complete_and_bounded_spans(
     traced: Traced, raised: Exception
 ):
     async def fail_so() -> int:
@@ -560,7 +562,7 @@ async def test_a_run_of_which_no_more_is_heard_ends_its_spans_when_it_is_dropped
 # --- where traces join ------------------------------------------------------------------------
 
 
-async def test_a_run_stands_under_the_span_that_is_current_where_it_was_started(traced: Traced):
+async def test_a_run_is_a_child_of_the_current_span_at_its_start(traced: Traced):
     with traced.tracer.start_as_current_span("request") as request:
         with tracing(traced.provider):
             result = await telling.arun(Ask(question="what?"), Model({"text": "that"}))
@@ -574,7 +576,7 @@ async def test_a_run_stands_under_the_span_that_is_current_where_it_was_started(
         assert traced.parent(span) is traced.one("request")
 
 
-async def test_what_bodies_dependencies_and_lms_trace_themselves_stands_under_them(
+async def test_spans_made_by_bodies_dependencies_and_lms_are_their_children(
     traced: Traced,
 ):
     def mark(name: str) -> None:
@@ -920,7 +922,7 @@ async def test_a_long_run_keeps_a_bounded_part_of_it_in_memory(traced: Traced):
     assert traced.one("invoke_agent Count")
 
 
-def test_without_the_package_the_import_says_how_to_get_it():
+def test_a_missing_package_is_an_import_error_with_the_install_command():
     program = """
 import sys
 class Blocked:

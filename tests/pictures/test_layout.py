@@ -98,7 +98,7 @@ def test_a_cycle_of_any_length_goes_down_and_comes_back_by_one_line(length: int)
     assert [line[-1][1] < line[0][1] for line in laid.lines] == [False] * (length - 1) + [True]
 
 
-def test_a_chain_stands_in_one_straight_column():
+def test_a_chain_is_drawn_in_one_straight_column():
     sizes = [Size(61, 40), Size(201, 40), Size(81, 40)]
     laid = arrange(sizes, [(0, 1), (1, 2)], PIXELS)
 

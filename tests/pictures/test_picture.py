@@ -59,7 +59,7 @@ def test_graphs_inside_have_the_edges_of_their_types_too(made: Made):
     assert to_mermaid(made.graph).count("subgraph ") == len(picture.inner)
 
 
-def test_boxes_say_how_a_run_continues_from_them():
+def test_boxes_show_how_a_run_continues_from_them():
     boxes = picture_of(library).boxes
 
     assert [(box.name, box.tags, box.chooser, box.lm) for box in boxes] == [

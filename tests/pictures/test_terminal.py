@@ -164,7 +164,7 @@ SMALL = """\
 """
 
 
-def test_a_list_says_who_chooses_and_what_leads_back():
+def test_a_list_shows_who_chooses_and_which_edges_lead_back():
     assert str(to_text(library, compact=True)) == LIST
 
 
@@ -226,7 +226,7 @@ def test_no_row_is_wider_than_asked_for(width: int, direction: Any):
         assert text.width <= width
 
 
-def test_plain_characters_spell_what_they_stand_for():
+def test_plain_characters_replace_all_symbols():
     text = str(to_text(library, ascii_only=True))
 
     assert "search < get_client" in text

@@ -182,7 +182,7 @@ def test_a_schema_is_a_closed_object_with_titles_of_classes_alone():
     }
 
 
-def test_a_choice_is_an_enum_of_names_and_fields_come_with_those_that_can_be_filled():
+def test_a_choice_is_an_enum_of_names_and_fields_come_with_the_fillable_classes():
     assert route_schema({"A": None, "None": None}) == {
         "type": "object",
         "title": "Choice",
@@ -374,7 +374,7 @@ async def test_what_is_left_out_has_its_default():
 
 
 @pytest.mark.parametrize("extra", ["ignore", "allow", "forbid"])
-async def test_keys_that_nobody_asked_for_are_left_out(extra: Any):
+async def test_unrequested_keys_are_left_out(extra: Any):
     class Careful(EndNode):
         model_config = ConfigDict(extra=extra)
         word: Annotated[str, Dep(lambda: "resolved")]

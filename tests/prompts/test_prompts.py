@@ -136,7 +136,7 @@ async def test_a_recalled_value_stays_where_the_node_that_is_shown_hides_it_or_s
     }
 
 
-async def test_a_choice_is_asked_for_with_the_source_and_says_what_none_is():
+async def test_a_choice_is_asked_for_with_the_source_and_explains_none():
     class Fork(Node):
         x: int = 3
 
@@ -154,7 +154,7 @@ async def test_a_choice_is_asked_for_with_the_source_and_says_what_none_is():
 
 
 @pytest.mark.parametrize("name", ["Größe", "Box[int]", "X" * 100, "a.b c/d"])
-def test_the_name_of_the_schema_is_one_that_every_provider_takes(name: str):
+def test_every_provider_takes_the_name_of_the_schema(name: str):
     target = type(name, (Out,), {"__module__": __name__})
 
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", fill_prompt(target, ("text",), {}, "", None).name)
@@ -195,7 +195,7 @@ class Holder(EndNode):
     secret: SecretStr = SecretStr("SECRET")
 
 
-async def test_live_objects_and_what_is_excluded_are_left_out_and_secrets_are_not_told():
+async def test_live_objects_and_excluded_fields_are_left_out_and_secrets_are_not_shown():
     prompt = await prompt_of(Holder())
 
     assert known(prompt) == {"Holder": {"word": "w", "secret": "**********"}}
@@ -486,7 +486,7 @@ def test_prompts_are_the_same_in_processes_that_hash_otherwise():
     assert sum("alpha" in line for line in one[:-1]) == one.count("schema:") == 2
 
 
-async def test_a_serializer_of_the_whole_node_is_heeded_where_the_node_is_whole():
+async def test_a_serializer_of_the_node_is_used_where_the_node_is_complete():
     class Short(EndNode):
         word: Annotated[str, Dep(lambda: "w")]
         text: str

@@ -153,7 +153,7 @@ async def test_gates_are_interrupts_with_the_schema_of_the_answer(browser: Brows
         assert run.texts[-1] == ("assistant", "3 because of rain")
 
 
-async def test_a_wrong_answer_says_why_and_the_question_stays(browser: Browser):
+async def test_a_wrong_answer_is_refused_with_a_reason_and_the_question_stays(browser: Browser):
     async with pages(browser) as page:
         first = await page.run("Plan it.", graph="plan", forget=True)
         run = await page.run(graph="plan", resume=resolve(first, count=30, why="rain"))
@@ -553,7 +553,7 @@ async def test_a_wrong_request_is_refused_with_its_place_and_begins_nothing(brow
         assert await page.served.journal.runs() == []
 
 
-async def test_a_graph_without_a_field_for_the_message_says_so(browser: Browser):
+async def test_a_graph_without_a_field_for_the_message_is_refused(browser: Browser):
     class Two(Node):
         one: str
         two: str

@@ -95,7 +95,7 @@ async def call_of(journal: Any) -> Reply:
     ],
     ids=range(5),
 )
-async def test_a_decision_that_does_not_fit_says_where_and_nothing_is_called(
+async def test_a_decision_that_does_not_fit_is_refused_with_its_place_and_nothing_is_called(
     body: dict[str, Any], loc: list[str]
 ):
     SENT.clear()

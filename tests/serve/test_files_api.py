@@ -250,7 +250,7 @@ async def test_a_user_who_may_only_answer_may_send_a_file():
         ).status_code == 403
 
 
-async def test_the_document_says_how_to_send_and_to_name_a_file():
+async def test_the_document_explains_how_to_send_and_name_a_file():
     async with files_served() as served:
         document = await served.get("/openapi.json")
         upload_it = document["paths"]["/files"]["post"]
@@ -259,7 +259,7 @@ async def test_the_document_says_how_to_send_and_to_name_a_file():
         assert "data URL" in json.dumps(photo)
 
 
-def test_uploads_make_room_for_newer_ones_of_the_same_user(monkeypatch):
+def test_uploads_make_room_for_newer_uploads_of_the_same_user(monkeypatch):
     from bae.serve import files
 
     monkeypatch.setattr(files, "MOST_OF_USER", 2 * DOT.size)

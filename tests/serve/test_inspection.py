@@ -284,7 +284,7 @@ def most_of(query: type[Form]) -> str:
     return "&".join(found)
 
 
-async def test_no_endpoint_returns_a_whole_long_run_and_its_pages_have_all_of_it(
+async def test_no_endpoint_returns_a_whole_long_run_and_its_pages_contain_everything(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("bae.serve.views.PAGE_SIZE", 20_000)
@@ -321,7 +321,7 @@ async def test_no_endpoint_returns_a_whole_long_run_and_its_pages_have_all_of_it
         assert len(await all_of(path, "nodes")) == 42
 
 
-async def test_the_inbox_has_some_questions_of_a_run_and_says_how_many_more_there_are(
+async def test_the_inbox_has_some_questions_of_a_run_and_counts_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("bae.serve.inbox._OF_RUN", 2)

@@ -571,7 +571,7 @@ async def test_a_run_has_its_node_limit_and_the_budgets_of_the_server():
         ]
 
 
-async def test_the_budgets_of_a_line_of_lms_are_those_that_all_of_them_share():
+async def test_the_budgets_of_a_line_of_lms_are_the_budgets_that_all_of_them_share():
     day = Budget(calls=500, scope="day")
     first = Budgeted(HouseModel(), Budget(calls=50, scope="first", within=day))
     second = Budgeted(HouseModel(), Budget(calls=70, scope="second", within=day))

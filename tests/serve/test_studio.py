@@ -124,7 +124,7 @@ async def test_the_page_is_only_read(tmp_path: Path):
     assert (below.status_code, below.json()["type"]) == (404, "bae-serve-path")
 
 
-def test_an_installation_without_the_page_says_how_to_get_it(tmp_path: Path):
+def test_an_installation_without_the_page_explains_how_to_get_it(tmp_path: Path):
     with pytest.raises(BaeError) as caught:
         StudioPage(tmp_path)
     assert caught.value.code == "bae-studio-page"
@@ -313,7 +313,7 @@ async def test_the_socket_of_a_browser_that_logged_out_is_closed(
             assert last > 2
 
 
-def test_a_file_of_logins_that_is_damaged_says_what_to_do(tmp_path: Path):
+def test_a_damaged_file_of_logins_is_an_error_with_a_fix(tmp_path: Path):
     file = tmp_path / "studio.db"
     file.write_text("no database\n" * 100)
     with pytest.raises(BaeError) as caught, Logins(file):

@@ -91,7 +91,7 @@ async def test_values_of_any_size_are_shown_as_they_are(page: Any):
         assert await page.evaluate("({}).polluted") is None
 
 
-async def test_a_connection_that_says_nothing_is_opened_again(page: Any):
+async def test_a_silent_connection_is_opened_again(page: Any):
     journal, sockets, silent = MemoryJournal(), [], []
 
     async def carry(socket: Any) -> None:

@@ -159,7 +159,7 @@ async def test_calls_at_once_wait_for_what_is_reserved_and_never_exceed_the_budg
     assert await read_spent(store, run=budgets.run) == Spent(3, 60, 0.0)
 
 
-async def test_a_call_that_was_not_sent_costs_nothing_and_one_that_was_lost_costs_all(store: Store):
+async def test_an_unsent_call_costs_nothing_and_a_lost_call_costs_its_maximum(store: Store):
     task, _ = await two_tasks(store)
     unsent, lost = BaeLMError("no key", sent=False), BaeLMError("cut off")
     lm = Budgets(store, await begin_run(store, 1)).limit(task, Priced(unsent, lost))
@@ -198,7 +198,7 @@ async def test_an_answer_without_prompt_tokens_or_cost_is_charged_an_estimate(st
     assert spent.cost == spent.tokens / 1000
 
 
-async def test_an_unknown_cost_is_none_and_a_sum_says_how_many_calls_have_none(store: Store):
+async def test_an_unknown_cost_is_none_and_a_sum_counts_the_calls_without_a_cost(store: Store):
     class Unpriced(Priced):
         def least_cost(self, usage: Usage) -> float | None:
             return None

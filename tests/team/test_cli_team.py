@@ -238,7 +238,7 @@ def test_init_again_changes_the_settings_and_keeps_the_plan(shop: Bae):
 
 
 @pytest.mark.parametrize("command", [["status"], ["tasks"], ["plan", "a goal"], ["requirements"]])
-def test_without_a_team_every_command_says_how_to_make_one(bae: Bae, command: list[str]):
+def test_without_a_team_every_command_explains_how_to_make_a_team(bae: Bae, command: list[str]):
     assert "bae team init" in bae(*command, code=1).err
 
 

@@ -138,7 +138,7 @@ def test_a_stat_has_the_files_and_how_many_lines(bae: Bae):
     assert "2 files changed, 3 insertions(+)" in text
 
 
-def test_a_task_without_work_has_no_diff_and_the_error_says_what_to_do(bae: Bae):
+def test_a_task_without_work_has_no_diff_and_the_error_has_a_fix(bae: Bae):
     failed = bae("diff", "stocks", code=1)
     assert "nothing is written for stocks yet: it is blocked  [bae-team-unknown]" in failed.err
     assert "bae team run" in failed.err

@@ -152,7 +152,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"{text!r} was not printed: {''.join(read)}")
 
 
-def test_the_users_branch_and_files_stay_and_the_summary_says_how_to_take_the_work(bae: Bae):
+def test_the_users_branch_and_files_stay_and_the_summary_explains_how_to_take_the_work(bae: Bae):
     add(bae, "prices")
     before = git(Path(), "rev-parse", "main"), sorted(os.listdir())
     said = bae("run", *LM)
@@ -287,7 +287,7 @@ def test_a_worker_of_your_own_takes_tasks_of_its_kind(bae: Bae):
     assert statuses(bae) == {"verse": "completed"}
 
 
-def test_documentation_has_a_worker_and_is_merged_without_tests_if_a_person_said_so(bae: Bae):
+def test_documentation_has_a_worker_and_is_merged_without_tests_if_a_person_allowed_it(bae: Bae):
     bae("tasks", "add", "guide", "--kind", "docs", "--proof", "none")
     bae("tasks", "approve", "guide", "--without-tests")
     bae("run", "--lm", "python:../lm.py:untested")
@@ -322,7 +322,7 @@ def add_test(bae: Bae) -> None:
     bae("init")
 
 
-def test_work_that_is_refused_is_told_in_a_sentence_with_what_to_do(bae: Bae):
+def test_refused_work_is_reported_in_a_sentence_with_a_fix(bae: Bae):
     add_test(bae)
     add(bae, "prices")
     said = bae("run", "--no-wait", "--lm", "python:../lm.py:untested", code=3)
@@ -479,7 +479,7 @@ def test_a_token_that_was_given_is_not_printed():
     assert 'curl -H "Authorization: Bearer $BAE_TEAM_TOKEN" "http://[::1]:80/teams"\n' in shown
 
 
-def test_where_all_that_is_left_is_paused_it_is_said_how_to_resume(bae: Bae):
+def test_a_run_whose_tasks_are_all_paused_explains_how_to_resume(bae: Bae):
     add(bae, "prices")
     bae("pause", "prices")
     said = bae("run", "--serve", *LM, code=3).err

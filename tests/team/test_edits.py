@@ -68,7 +68,7 @@ def block(path: str, search: str, replace: str) -> str:
 
 @some
 @given(st.dictionaries(paths, lines, min_size=1))
-def test_a_whole_file_is_written_as_it_was_meant_whatever_is_in_it(
+def test_a_complete_file_is_written_unchanged_whatever_it_contains(
     files: dict[str, tuple[str, ...]],
 ):
     edits = [WholeFile(path, text) for path, text in files.items()]
@@ -198,7 +198,7 @@ def test_binary_and_huge_files_are_neither_edited_nor_written(tmp_path: Path):
     assert contents(tmp_path) == before
 
 
-def test_a_write_that_fails_takes_back_those_before_it(tmp_path: Path):
+def test_a_failed_write_reverts_the_writes_before_it(tmp_path: Path):
     (tmp_path / "run.sh").write_text("old\n")
     (tmp_path / "run.sh").chmod(0o755)
     edits = [whole_file("run.sh", "new\n"), whole_file("x/y/z.txt", "z\n"), whole_file("q", "q\n")]
@@ -271,7 +271,7 @@ def test_lines_that_are_there_twice_are_not_guessed_at(tmp_path: Path):
         applied(tmp_path, block("a.py", "a", "x"))
 
 
-def test_all_reasons_of_an_answer_are_told_together(tmp_path: Path):
+def test_all_reasons_against_an_answer_are_reported_together(tmp_path: Path):
     (tmp_path / "a.py").write_text("a\n")
     answer = block("a.py", "b", "c") + block("gone.py", "b", "c") + "<<<<<<< DELETE ../x\n"
 
@@ -282,7 +282,7 @@ def test_all_reasons_of_an_answer_are_told_together(tmp_path: Path):
     assert all(problem in str(raised.value) for problem in raised.value.reasons)
 
 
-def test_later_blocks_see_what_earlier_ones_wrote_and_deletions_remove(tmp_path: Path):
+def test_later_blocks_see_the_writes_of_earlier_blocks_and_deletions_remove(tmp_path: Path):
     (tmp_path / "a.py").write_text("a\n")
     (tmp_path / "b.py").write_text("b\n")
     answer = block("a.py", "a", "x\ny") + block("./a.py", "y", "z") + "<<<<<<< DELETE b.py\n"
@@ -429,7 +429,7 @@ fenced = st.builds(
 
 @some
 @given(st.lists(fenced))
-def test_fenced_files_below_their_paths_are_read_whole_or_refused(files: list[WholeFile]):
+def test_fenced_files_below_their_paths_are_read_completely_or_refused(files: list[WholeFile]):
     edits = read_or_refuse("\nand\n".join(map(render_fenced, files)))
 
     # Refused where a file has edits or fences in it.
@@ -477,7 +477,7 @@ def test_lines_of_a_hunk_that_are_not_there_are_answered_with_the_nearest(tmp_pa
     assert (tmp_path / "a.py").read_text() == CODE
 
 
-def test_a_hunk_that_fits_twice_is_refused_unless_its_number_tells_the_place(tmp_path: Path):
+def test_a_hunk_that_fits_twice_is_refused_unless_its_line_number_decides(tmp_path: Path):
     (tmp_path / "a.txt").write_text("a\nb\na\n")
 
     with pytest.raises(EditError, match=r"more than once \(from lines 1, 3\)"):
@@ -522,7 +522,7 @@ def test_a_diff_or_a_fenced_file_that_is_not_clear_is_refused(answer: str, reaso
         *("**`src/a.py`:**", "#### File: `src/a.py`\n", "Now:\n\n`src/a.py` (new file)"),
     ],
 )
-def test_a_fenced_block_below_a_path_is_the_whole_file(above: str):
+def test_a_fenced_block_below_a_path_is_the_complete_file(above: str):
     answer = f"Sure.\n\n{above}\n```python\nx = 1\n```\n\nRun it:\n```bash\npython src/a.py\n```\n"
 
     assert parse_answer(answer) == (WholeFile("src/a.py", ("x = 1",)),)

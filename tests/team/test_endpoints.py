@@ -352,7 +352,9 @@ async def test_a_task_has_its_attempts_tests_reviews_log_and_cost(tmp_path: Path
         assert (first["total"], first["next"]) == (2, 1)
 
 
-async def test_the_list_of_tasks_says_where_each_is_and_what_its_agent_does(tmp_path: Path):
+async def test_the_list_of_tasks_shows_the_state_of_each_task_and_the_work_of_its_agent(
+    tmp_path: Path,
+):
     async with served(tmp_path) as shop:
         [sub, report, _] = (await shop.get("/teams/shop/tasks"))["tasks"]
         assert (sub["attempts"], sub["outcome"]) == (2, "passed")
@@ -404,7 +406,7 @@ async def test_a_plan_has_a_picture_of_its_tasks(tmp_path: Path):
         assert {"key", "title"} <= set(plan["task_schema"]["required"])
 
 
-async def test_an_unknown_cost_is_null_and_a_sum_says_how_many_calls_have_none(tmp_path: Path):
+async def test_an_unknown_cost_is_null_and_a_sum_counts_the_calls_without_a_cost(tmp_path: Path):
     async with served(tmp_path) as shop:
         about: Any = {"project_id": 1, "task_id": 1, "run_id": 1, "tokens": 500}
 
@@ -502,7 +504,7 @@ async def test_files_with_odd_names_and_contents_are_shown_and_found_by_their_pa
 # Questions and actions
 
 
-async def test_who_answered_is_stored_and_a_second_answer_says_so(tmp_path: Path):
+async def test_the_answerer_is_stored_and_a_different_second_answer_is_refused(tmp_path: Path):
     async with served(tmp_path) as shop:
         [blocker] = (await shop.get("/teams/shop/blockers"))["blockers"]
         assert (blocker["task"], blocker["answer"]) == ("sub", None)

@@ -38,7 +38,9 @@ def outcomes(report: TestReport, tests: str) -> set[str]:
 
 
 @pytest.mark.slow
-async def test_the_tests_of_an_exercise_tell_a_right_answer_from_others(tmp_path: Path) -> None:
+async def test_the_tests_of_an_exercise_distinguish_a_right_answer_from_others(
+    tmp_path: Path,
+) -> None:
     assert [each.is_python for each in exercises()] == [True] * 12 + [False] * 8
     stubs = await report_of(tmp_path / "stubs", all_files())
     right = await report_of(tmp_path / "right", all_files(answers=True))
@@ -80,7 +82,7 @@ def cheating(chosen: Sequence[Exercise]) -> dict[str, list[str]]:
     }
 
 
-async def test_right_answers_are_merged_wrong_ones_corrected_and_cheating_ones_refused(
+async def test_right_answers_are_merged_wrong_answers_corrected_and_cheating_answers_refused(
     tmp_path: Path,
 ) -> None:
     """With three exercises in Python, with and without a stub; all twenty are slow tests."""

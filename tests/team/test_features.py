@@ -88,7 +88,7 @@ def names_of(root: Path, branch: str) -> set[str]:
     return set(git(root, "ls-tree", "-r", "--name-only", branch).split())
 
 
-async def test_a_feature_reaches_the_teams_branch_as_a_whole_and_others_wait_for_it(
+async def test_a_feature_reaches_the_teams_branch_in_one_piece_and_others_wait_for_it(
     tmp_path: Path,
 ):
     async with a_team(tmp_path, *FEATURE, OUTSIDE) as (store, project, _):
@@ -155,7 +155,9 @@ async def test_a_failed_task_keeps_its_feature_out_of_the_teams_branch(tmp_path:
         assert names_of(root, TEAM) >= {*TESTS, *STUBS, "use.py"}
 
 
-async def test_the_acceptance_tests_cannot_be_changed_by_those_who_make_them_pass(tmp_path: Path):
+async def test_the_acceptance_tests_cannot_be_changed_by_the_workers_who_make_them_pass(
+    tmp_path: Path,
+):
     cheat = edits(
         {"half.py": DONE.format("half", "+"), "tests/test_half.py": TEST.format("half", 12)}
     )

@@ -80,7 +80,7 @@ async def test_only_named_files_are_committed(root: Path):
     assert git(root, "status", "--porcelain").split("\n") == [" M b.txt", "?? d.txt"]
 
 
-async def test_a_named_file_that_is_gone_is_removed_and_no_change_is_no_commit(root: Path):
+async def test_a_named_file_that_was_deleted_is_removed_and_no_change_is_no_commit(root: Path):
     repository = await Repository.open(root)
     (root / "b.txt").unlink()
 

@@ -46,7 +46,7 @@ async def answer(store: Store, project_id: int, text: str) -> Blocker:
         ("sub/.VSCode/tasks.json", "{}\n"),
     ],
 )
-async def test_a_task_that_changes_a_guarded_file_waits_for_a_yes_while_the_others_go_on(
+async def test_a_task_that_changes_a_guarded_file_waits_for_approval_while_other_tasks_continue(
     tmp_path: Path, name: str, text: str
 ):
     lm = TeamScript({"mul": edits({**MUL, name: text}), "div": edits(DIV)})

@@ -324,7 +324,7 @@ async def test_a_second_lead_on_the_same_project_is_refused(tmp_path: Path):
         assert (await run).ended == "killed"
 
 
-async def test_what_nobody_can_carry_out_is_refused_before_anything_is_spent(tmp_path: Path):
+async def test_impossible_work_is_refused_before_anything_is_spent(tmp_path: Path):
     lm = TeamLM()
     async with a_bench(tmp_path, a_task("a"), a_task("b", kind="poet")) as (bench, _):
         with pytest.raises(TeamError, match="no worker for tasks of the kind 'poet'"):
@@ -370,7 +370,7 @@ async def test_a_worker_that_lies_does_not_complete_its_task(tmp_path: Path):
     assert summary.tasks[1].reason == "ValueError: half a worker"
 
 
-async def test_what_the_user_commits_meanwhile_is_merged_by_the_next_run(tmp_path: Path):
+async def test_a_users_commit_during_a_run_is_merged_by_the_next_run(tmp_path: Path):
     tasks = a_task("a"), a_task("b", "a")
     async with a_bench(tmp_path, *tasks, update_checkout=True) as (bench, _):
         root = Path(bench.project.root)

@@ -291,7 +291,7 @@ FEATURE = [
 ]
 
 
-async def test_the_author_of_acceptance_tests_is_told_the_criteria_of_the_feature(team: Team):
+async def test_the_author_of_acceptance_tests_gets_the_criteria_of_the_feature(team: Team):
     planned = await team.plan(script({"questions": []}, "It ships.", {"tasks": FEATURE}))
     assert "For 'tax' (Tax) in test_tax.py:\n- tax(100) is 23" in planned.tasks[0].description
     assert [task.feature_branch for task in planned.tasks] == ["bae/feature-prices"] * 2
@@ -386,7 +386,7 @@ async def test_the_same_goal_is_planned_afresh_once_its_plan_is_stored(team: Tea
     assert [task.key for task in planned.tasks] == ["orders"]
 
 
-def test_a_task_may_need_one_that_exists_already():
+def test_a_task_may_need_an_existing_task():
     before = PlannedTask(key="prices", title="Prices")
     tasks = [PlannedTask.model_validate(TASKS[1])]
     about: dict[str, Any] = {"calls": [], "kinds": ["backend"], "acceptance": True}

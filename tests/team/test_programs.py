@@ -206,7 +206,7 @@ def turns(tmp_path: Path) -> list[str]:
     return found.read_text().splitlines()
 
 
-async def test_files_that_edits_may_not_touch_are_refused_and_the_program_is_told(
+async def test_edits_to_protected_files_are_refused_and_the_program_learns_why(
     tmp_path: Path,
 ) -> None:
     program = stand_in(
@@ -331,7 +331,7 @@ for text in ("Keep add as it is.", "sub is 8"):
         assert shown == ["turn 2, Keep add as it is.", "turn 2, sub is 8"]
 
 
-async def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
+async def test_a_failing_program_is_reported_with_its_reason(tmp_path: Path) -> None:
     program = stand_in(tmp_path, 'print("log in first"); sys.exit(3)')
     async with a_bench(tmp_path, files=FAILING, worker=program) as (bench, [task]):
         result = await work(bench, task)

@@ -132,7 +132,7 @@ async def test_a_command_runs_in_its_directory_and_its_output_and_exit_code_come
     assert (tmp_path / "here").read_text() == "made\n"
 
 
-async def test_python_is_that_of_the_active_virtual_environment(
+async def test_python_is_the_python_of_the_active_virtual_environment(
     kind: Protection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     active = tmp_path / "active"

@@ -66,7 +66,7 @@ def test_a_prerequisite_that_is_retried_unblocks_all_its_dependents():
     assert after(tasks) == {1: IN_PROGRESS, 2: PENDING, 3: PENDING}
 
 
-def test_a_blocked_task_says_what_blocks_it_now():
+def test_a_blocked_task_names_its_current_blockers():
     tasks = [
         a_task(1, status=COMPLETED),
         a_task(2, status=CANCELLED),
@@ -100,7 +100,7 @@ def test_others_can_do_without_a_skipped_task():
     assert after([a_task(1, status=SKIPPED), a_task(2, 1)]) == {1: SKIPPED, 2: READY}
 
 
-def test_those_with_the_highest_priority_start_first_then_those_that_most_wait_for():
+def test_tasks_with_the_highest_priority_start_first_then_tasks_that_most_others_wait_for():
     tasks = [
         a_task(1, status=READY),
         a_task(2, status=READY),

@@ -258,7 +258,7 @@ async def test_what_was_acknowledged_survives_a_kill_at_any_moment(tmp_path: Pat
     connection.close()
 
 
-async def test_every_change_of_the_plan_is_an_event_that_says_who_made_it(store: Store):
+async def test_every_change_of_the_plan_is_an_event_with_its_author(store: Store):
     project = await a_project(store)
     [api, page] = await store.add_tasks(
         project.id, [a_task("api"), a_task("page", "api")], approved=False, by="ana"
@@ -362,7 +362,9 @@ def test_the_state_is_beside_the_repository():
 # Attempts, blockers, agents
 
 
-async def test_attempts_have_their_reports_and_those_of_the_merged_tree_are_apart(store: Store):
+async def test_attempts_have_their_reports_separate_from_the_reports_of_the_merged_tree(
+    store: Store,
+):
     await a_project(store, a_task("a"))
     case = TestCase(id="t::a", outcome="failed", message="half a character: \ud800")
     report = TestReport(command=("pytest",), exit_code=1, cases=(case,))
@@ -394,7 +396,7 @@ async def test_a_question_is_answered_once_and_notes_are_kept_for_the_task(store
     assert types == ["blocker_created", "blocker_resolved", *["action_requested"] * 2]
 
 
-async def test_what_an_agent_does_is_told_once(store: Store):
+async def test_each_change_of_an_agent_is_one_event(store: Store):
     project = await a_project(store, a_task("a"))
     idle = AgentInfo(id="backend-1", kind="backend")
     working = idle.model_copy(update={"status": "working", "task_id": 1})

@@ -273,7 +273,7 @@ async def test_options_that_make_no_sense_and_code_that_a_request_names_are_refu
         assert (await shop.get("/teams/shop/jobs"))["jobs"] == []
 
 
-async def test_a_job_that_fails_shows_what_the_command_said(root: Path):
+async def test_a_failing_job_shows_the_output_of_its_command(root: Path):
     async with asyncio.timeout(60), served(root, "not_there") as shop:
         await shop.post("/teams/shop/plans", {"goal": "a shop"})
         job = await shop.ended("plan")

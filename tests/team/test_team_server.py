@@ -182,7 +182,7 @@ async def test_a_token_is_made_and_asked_for_on_the_web_socket_of_earlier_versio
                 assert client.close_code == 1008
 
 
-async def test_a_port_that_is_taken_is_an_error_that_says_so(store: Store):
+async def test_a_port_in_use_is_reported_as_an_error(store: Store):
     async with serving(store, 1) as address:
         port = urlsplit(address.url).port or 0
         with pytest.raises(BaeError, match=f"no server on 127.0.0.1, port {port}"):

@@ -40,7 +40,7 @@ async def at_work(
     assert rest == []
 
 
-async def test_a_command_runs_on_the_committed_work_and_its_exit_code_is_told(tmp_path: Path):
+async def test_a_command_runs_on_the_committed_work_and_its_exit_code_is_reported(tmp_path: Path):
     async with at_work(tmp_path, {"new.txt": "hello\n"}) as trial:
         (trial[2].path / "new.txt").write_text("not committed\n")
 
@@ -165,7 +165,7 @@ async def test_named_tests_are_checked_and_failures_of_before_are_marked(tmp_pat
     assert everything.startswith("2 failed, 2 passed, 1 skipped\n")
 
 
-async def test_a_name_that_no_test_has_is_answered_with_the_nearest_ones(tmp_path: Path):
+async def test_an_unknown_test_name_is_answered_with_the_nearest_names(tmp_path: Path):
     async with at_work(
         tmp_path, {"tests/test_more.py": MORE}, files=TESTS, command=PYTEST
     ) as trial:
@@ -228,7 +228,7 @@ async def test_tests_of_node_are_checked_by_file_and_by_name(tmp_path: Path):
     assert nested.startswith("1 failed\nFAILED api/a.test.js::outer::nested (")
 
 
-async def test_a_program_that_cannot_select_runs_all_tests_and_the_named_ones_are_shown(
+async def test_a_program_that_cannot_select_runs_all_tests_and_the_named_tests_are_shown(
     tmp_path: Path,
 ):
     async with at_work(tmp_path, {"more.test.sh": "true\n"}, files=FAILING) as trial:

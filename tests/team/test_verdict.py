@@ -155,14 +155,16 @@ async def test_untested_work_is_refused_with_what_is_missing(name: str, tmp_path
     assert reason in verdict.text
 
 
-async def test_a_refusal_says_how_a_refactoring_or_tests_alone_are_proved(tmp_path: Path) -> None:
+async def test_a_refusal_explains_how_a_refactoring_or_tests_alone_are_proved(
+    tmp_path: Path,
+) -> None:
     zero = {"tests/test_new.py": "from calc import add\n\ndef test_zero(): assert add(0, 0) == 0\n"}
     edits = {"calc.py": CALC.replace("return a + b", "return sum((a, b))"), **zero}
     assert "`bae team tasks edit TASK --test TEST`" in (await work(tmp_path / "1", edits)).text
     assert "`bae team tasks edit TASK --kind test`" in (await work(tmp_path / "2", zero)).text
 
 
-async def test_a_task_for_tests_needs_new_ones_that_are_collected_and_pass(tmp_path: Path) -> None:
+async def test_a_task_for_tests_needs_new_tests_that_are_collected_and_pass(tmp_path: Path) -> None:
     new = "from calc import add\n\ndef test_negative():\n    assert add(-1, 1) == 0\n"
     verdict = await work(tmp_path / "1", {"tests/test_new.py": new}, kind="test")
     assert verdict.accepted, verdict.text
@@ -276,7 +278,7 @@ async def test_work_without_tests_may_change_text_and_the_files_that_were_approv
     assert "tests that passed before do not pass now: tests/test_calc.py::test_add" in verdict.text
 
 
-def test_text_for_people_is_told_from_what_programs_read() -> None:
+def test_prose_is_distinguished_from_files_that_programs_read() -> None:
     prose = "README.md LICENSE docs/a.rst docs/pictures/a.svg docs/data.json notes.txt"
     assert all(map(is_prose, prose.split()))
     code = (

@@ -161,7 +161,7 @@ async def test_there_are_at_most_three_corrections(tmp_path: Path) -> None:
         assert "4 attempts" in result.question
 
 
-async def test_lines_that_are_not_found_are_asked_for_again_and_then_as_a_whole_file(
+async def test_lines_that_are_not_found_are_asked_for_again_and_then_as_a_complete_file(
     tmp_path: Path,
 ) -> None:
     missed = render_answer([Replacement("calc.sh", ("add() { echo $1; }",), (CALC.strip(),))])
@@ -270,7 +270,7 @@ async def work_on(bench: Workbench, task: Task, *answers: str) -> None:
     assert (await worker.execute_task(task)).status == "completed"
 
 
-async def test_cheating_is_refused_and_said_to_the_llm(tmp_path: Path) -> None:
+async def test_cheating_is_refused_and_reported_to_the_llm(tmp_path: Path) -> None:
     cheat = edits({"sub.test.sh": "true\n"})
     async with a_bench(tmp_path, files=FAILING, corrections=1) as (bench, [task]):
         honest = edits({"sub.test.sh": TEST_SUB, "calc.sh": SUB})

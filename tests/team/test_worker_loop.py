@@ -218,7 +218,7 @@ async def test_a_command_has_no_network_and_a_bounded_output(tmp_path: Path) -> 
     assert len(calls_of(lm)[0].result) < 20_000
 
 
-async def test_a_refused_edit_changes_nothing_and_says_why(tmp_path: Path) -> None:
+async def test_a_refused_edit_changes_nothing_and_explains_why(tmp_path: Path) -> None:
     text = "calc.sh\n<<<<<<< SEARCH\nadd() { echo 5; }\n=======\nadd() { echo 6; }\n>>>>>>> REPLACE"
     lm = a_script(Call("edit", text=text), RIGHT, DONE)
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
@@ -305,7 +305,7 @@ async def test_a_note_reaches_a_conversation_before_its_next_round(tmp_path: Pat
     assert seen[2].count("Use the shell only.") == 1
 
 
-async def test_a_note_is_told_although_its_words_are_in_the_task(tmp_path: Path) -> None:
+async def test_a_note_is_shown_although_its_words_are_in_the_task(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def answer(asked: Asked) -> Any:
@@ -357,7 +357,9 @@ async def test_a_conversation_that_leads_to_nothing_asks_a_person(
     assert why in result.question
 
 
-async def test_the_last_rounds_say_to_submit_and_then_a_person_is_asked(tmp_path: Path) -> None:
+async def test_the_last_rounds_ask_for_a_submission_and_then_a_person_is_asked(
+    tmp_path: Path,
+) -> None:
     seen: list[str] = []
 
     def answer(asked: Asked) -> Any:

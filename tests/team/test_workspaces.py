@@ -225,7 +225,7 @@ async def test_a_branch_is_continued_where_it_was_left(root: Path):
     await workspaces.remove(again)
 
 
-async def test_an_update_brings_what_was_merged_meanwhile(root: Path):
+async def test_an_update_brings_commits_that_were_merged_in_between(root: Path):
     workspaces, integration = await open_team(root)
     one, two = await workspaces.start(TASK), await workspaces.start("bae/task-2-other")
     write(two.path, {"two.txt": "two\n"})

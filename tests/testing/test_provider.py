@@ -176,7 +176,7 @@ async def test_a_tool_that_must_be_called_is_even_where_a_format_is_given(client
         assert provider.requests[-1].tool == (called[0] if called else None)
 
 
-async def test_of_several_tools_the_one_that_may_and_has_not_been_called_is(client):
+async def test_the_allowed_tool_that_has_not_been_called_yet_is_called(client):
     one = {"name": "wear", "input_schema": SCHEMA}
     other = {"name": "ask", "input_schema": SCHEMA}
     called = {"type": "tool_use", "id": "t", "name": "wear", "input": {}}
@@ -283,7 +283,7 @@ STATUSES = {
 
 
 @every_way
-async def test_a_fault_in_what_is_said_is_told_as_the_api_tells_it(provider, way):
+async def test_a_faulty_answer_is_reported_as_the_api_reports_it(provider, way):
     right = sample(SCHEMA)
     provider.script(Malformed(), WrongSchema(), Refusal("not that"), Empty(), Overlong())
     async with asking(way, provider) as ask:
@@ -393,7 +393,7 @@ async def test_two_hundred_held_requests_of_which_half_are_cancelled(provider):
     assert provider.received == len(provider.requests) == 200
 
 
-async def test_waiting_in_vain_says_how_far_it_got(provider, client):
+async def test_a_wait_in_vain_reports_how_far_it_got(provider, client):
     with provider.held():
         task = asyncio.create_task(client.post("/v1/messages", json=message()))
         await provider.arrived(1)
@@ -410,7 +410,7 @@ async def test_waiting_in_vain_says_how_far_it_got(provider, client):
 
 
 @pytest.mark.parametrize("anthropics", [False, True])
-async def test_what_is_not_there_is_said_in_the_shape_of_the_api(client, provider, anthropics):
+async def test_an_unknown_address_is_an_error_in_the_shape_of_the_api(client, provider, anthropics):
     headers = {"anthropic-version": "2023-06-01"} if anthropics else {}
     for method, path in (("POST", "/v1/embeddings"), ("GET", "/v2"), ("POST", "/v1/models")):
         response = await client.request(method, path, headers=headers)
@@ -564,7 +564,7 @@ assert "h11" in sys.modules
     assert done.returncode == 0, done.stderr
 
 
-def test_without_h11_the_error_says_how_to_get_it(monkeypatch):
+def test_without_h11_the_error_shows_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "h11", None)
     with pytest.raises(BaeLMError, match="Provider needs the package h11") as caught:
         Provider()

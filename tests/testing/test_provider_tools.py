@@ -272,7 +272,7 @@ async def test_a_conversation_that_is_broken_is_refused_as_the_api_does(
     assert provider.received == 0
 
 
-async def test_a_conversation_that_is_whole_is_taken(provider: Provider) -> None:
+async def test_a_complete_conversation_is_accepted(provider: Provider) -> None:
     whole = [
         claude(says(TEXT, use("a"), use("b")), tells(result("b"), result("a"), TEXT)),
         claude(says(use("a")), tells(result("a")), says(use("a")), tells(result("a"))),

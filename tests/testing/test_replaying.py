@@ -183,7 +183,7 @@ def test_the_runs_of_a_file_are_listed_and_one_is_chosen(write, tmp_path):
         assert raised.value.code == "bae-run-unknown"
 
 
-def test_what_goes_another_way_is_told_with_a_diff(tmp_path, monkeypatch):
+def test_a_deviation_is_reported_with_a_diff(tmp_path, monkeypatch):
     path = in_lines(tmp_path, "one")
     monkeypatch.setattr(f"{__name__}.EXTRA", ["hat"])
     with replaying(path) as recorded, pytest.raises(ReplayError) as raised:

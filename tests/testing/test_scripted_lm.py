@@ -136,7 +136,7 @@ async def test_without_choices_the_one_offered_type_with_answers_left_is_chosen(
     assert caught.value.fix == "say which in choices=[…]"
 
 
-async def test_a_function_by_type_is_asked_every_time_and_told_what_was_wrong_before():
+async def test_a_function_by_type_is_called_every_time_and_gets_the_earlier_faults():
     asked: list[Asked] = []
 
     def draft(question: Asked) -> dict[str, Any]:
