@@ -162,7 +162,7 @@ async def test_a_look_up_by_a_value_of_the_run_shares_the_pool_of_the_app(pools:
     assert pools.log == OPEN + CLOSED
 
 
-async def test_what_a_body_has_made_shares_the_pool_of_the_app_though_its_graph_has_no_source(
+async def test_resources_of_a_body_share_the_pool_of_the_app_though_its_graph_has_no_source(
     pools: Pools,
 ):
     class Aside(EndNode):
@@ -220,7 +220,7 @@ async def test_a_failure_to_open_is_raised_with_its_path_and_the_next_run_tries_
     assert len(calls) == 2
 
 
-async def test_what_closing_raises_is_raised_by_the_block_and_noted_on_its_own_error():
+async def test_an_exception_while_closing_is_raised_by_the_block_and_noted_on_its_own_error():
     async def open_pool() -> AsyncIterator[str]:
         yield "pool"
         raise OSError("cannot close")
@@ -394,7 +394,7 @@ def test_each_event_loop_has_values_of_its_own(pools: Pools):
     assert sorted(pools.log) == sorted((OPEN + CLOSED) * 2)
 
 
-async def test_what_is_opened_sees_the_context_of_the_block_and_not_of_the_run_that_asked():
+async def test_an_opened_resource_sees_the_context_of_the_block_and_not_of_the_run_that_asked():
     request = contextvars.ContextVar("request", default="none")
     seen: list[str] = []
 
@@ -471,7 +471,7 @@ async def settings() -> str:
     return ""
 
 
-async def test_a_function_of_the_app_cannot_need_what_each_run_makes():
+async def test_a_function_of_the_app_cannot_need_values_of_a_run():
     async def open_pool(settings: Annotated[str, Dep(settings)]) -> str:
         return ""
 

@@ -235,7 +235,7 @@ def test_the_lm_makes_a_node_for_a_field_by_itself_in_a_function_or_in_a_graph(s
 # --- node configuration -----------------------------------------------------------------------
 
 
-def test_a_node_config_is_a_mapping_of_what_is_set_and_a_dict_is_accepted():
+def test_a_node_config_is_a_mapping_of_set_options_and_a_dict_is_accepted():
     lm = ScriptedLM([])
 
     class Pinned(EndNode):
@@ -367,7 +367,7 @@ def test_a_body_that_only_passes_leaves_it_to_the_lm_and_return_none_ends_the_ru
 @pytest.mark.parametrize(
     ("start", "raised"), [(Raises, NodeError), (Depends, DepError), (Asks, BaeLMError)]
 )
-def test_what_a_programs_own_code_raises_is_the_cause_of_an_error_of_bae(
+def test_an_exception_of_user_code_is_the_cause_of_an_error_of_bae(
     start: type[Node], raised: type[BaeError]
 ):
     lm = ScriptedLM([KeyError("in the LM")])
@@ -667,7 +667,7 @@ def test_the_variable_and_a_given_lm_come_before_the_lm_of_dspy(
     assert provider.requests == []
 
 
-def test_a_graph_is_compiled_optimized_saved_and_asked_with_what_was_learned(
+def test_a_graph_is_compiled_optimized_saved_and_asked_with_learned_prompts(
     configured: Any, provider: Any, tmp_path: Path
 ):
     from bae import DSPyBackend, OptimizedLM

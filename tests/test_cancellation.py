@@ -461,7 +461,7 @@ async def test_a_run_in_a_task_that_was_cancelled_before_is_a_run_like_any_other
     assert ran == ["bae-dep-close", "failed as it should"]
 
 
-async def test_cancelling_while_a_failed_run_lets_go_of_what_it_started_early_is_a_cancellation():
+async def test_cancelling_a_failed_run_while_it_releases_early_work_is_a_cancellation():
     running, leaving, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def stubborn() -> int:

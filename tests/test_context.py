@@ -144,7 +144,7 @@ async def test_a_node_that_is_longer_than_the_limit_is_left_out_completely():
     assert known(lm.prompts[1])["before"] == ["(1 earlier step is left out)"]
 
 
-async def test_what_bodies_and_functions_ask_shows_the_same():
+async def test_questions_of_bodies_and_functions_show_the_same_context():
     class Ask(Node):
         text: str
 
@@ -237,7 +237,7 @@ async def test_an_lm_that_is_no_backend_finds_the_nodes_in_the_scene():
     assert scene_around.get().shown == ()
 
 
-async def test_a_run_resumes_and_replays_with_what_was_shown_and_a_changed_setting_is_reported():
+async def test_a_run_resumes_and_replays_with_its_context_and_a_changed_setting_is_reported():
     journal, lm = MemoryJournal(), shop()
     graph = Graph(start=Ticket, context="start")
     result = await graph.arun(START, lm, journal=journal, run_id="one")
@@ -262,7 +262,7 @@ async def test_a_run_resumes_and_replays_with_what_was_shown_and_a_changed_setti
     assert await check(other, journal) == []
 
 
-async def test_what_a_question_shows_of_a_secret_is_not_stored():
+async def test_secrets_in_a_question_are_not_stored():
     class Login(leading_to(leading_to(Reply))):  # type: ignore[misc]
         node_config = NodeConfig(show=("token",))
         token: str = Field(repr=False)

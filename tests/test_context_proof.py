@@ -26,12 +26,12 @@ def lost(start: type[Node]) -> list[tuple[str, str, str]]:
     return [(p.place, p.message.rpartition("the path ")[2], p.fix) for p in found]
 
 
-def test_a_fill_without_what_the_caller_gave_is_warned_of_with_its_path_and_the_recall_to_add():
+def test_a_fill_without_an_input_of_the_caller_is_warned_of_with_its_path_and_a_recall():
     fix = "add `message: Annotated[str, Recall(Ticket)]` to Reply"
     assert lost(Ticket) == [("Reply", "Ticket -> Triage -> Reply", fix)]
 
 
-def test_a_choice_without_it_is_warned_of_once_and_not_again_for_what_is_chosen():
+def test_a_choice_without_it_is_warned_of_once_and_not_again_for_the_chosen_class():
     chooses = leading_to(Reply, Triage, None, name="Sorted", urgent=bool)
     found = lost(leading_to(chooses, message=str))
 
@@ -64,7 +64,7 @@ def test_a_recall_on_the_node_before_or_on_the_one_to_fill_shows_it():
     assert lost(Start) == []
 
 
-def test_a_recall_that_finds_what_an_lm_wrote_since_does_not_show_it():
+def test_a_recall_of_a_later_answer_of_an_lm_does_not_show_it():
     class Start(Node):
         message: str
 
@@ -86,7 +86,7 @@ def test_a_recall_that_finds_what_an_lm_wrote_since_does_not_show_it():
     ]
 
 
-def test_code_may_pass_on_what_its_node_holds():
+def test_code_may_pass_on_fields_of_its_node():
     copied = leading_to(Reply, name="Copied", text=str)
 
     class Start(Node):
@@ -98,7 +98,7 @@ def test_code_may_pass_on_what_its_node_holds():
     assert lost(Start) == []
 
 
-def test_code_cannot_pass_on_what_its_node_does_not_hold():
+def test_code_cannot_pass_on_fields_that_its_node_lacks():
     class Topic(Node):
         name: str
 
@@ -204,7 +204,7 @@ def test_a_start_that_is_filled_again_is_shown_it_by_the_node_before():
     assert lost(Start) == [("Start", "Start -> Rewrite -> Start", fix)]
 
 
-def test_a_graph_inside_is_held_to_what_its_own_start_is_given():
+def test_an_inner_graph_is_checked_against_the_inputs_of_its_own_start():
     ticket = Graph(start=Ticket)
 
     class Start(EndNode):

@@ -236,7 +236,7 @@ def test_debug_shows_the_traceback_at_any_position_and_through_the_variable(
     assert said.err.endswith(f"{error}\n")
 
 
-def test_what_follows_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str]):
+def test_arguments_after_two_dashes_are_no_options(capsys: pytest.CaptureFixture[str]):
     assert main(["version", "--", "--debug"]) == 2
     assert "--debug" in capsys.readouterr().err
 
@@ -314,7 +314,7 @@ sys.exit(main({words!r}))
 
 
 @pytest.mark.once
-def test_a_terminal_without_unicode_gets_what_it_can_show():
+def test_a_terminal_without_unicode_gets_characters_it_can_show():
     done = python(
         "from bae.cli import main; main(['lm', 'list'])", env={"PYTHONIOENCODING": "ascii"}
     )

@@ -449,7 +449,7 @@ async def redact_newest(folder: Path) -> None:
         await journal.redact((await journal.runs(limit=1))[0].run_id, "Look.text")
 
 
-def test_what_is_sent_again_after_a_restart_is_what_was_typed(tmp_path: Path):
+def test_the_text_sent_again_after_a_restart_is_the_typed_text(tmp_path: Path):
     (tmp_path / "dot.png").write_bytes(base64.b64decode(DOT))
     with Chat(tmp_path, "--no-history", "-t", "ana", module="app.py:Look") as chat:
         chat.says("/image dot.png", "goes with the next message")
@@ -479,7 +479,7 @@ def test_what_is_sent_again_after_a_restart_is_what_was_typed(tmp_path: Path):
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_page_shows_what_a_terminal_shows(tmp_path: Path):
+def test_the_page_shows_the_output_of_a_terminal(tmp_path: Path):
     page = (ROOT / "docs" / "chat.md").read_text("utf-8")
     (block,) = re.findall(r"```text\n\$ bae (chat .*?)```", page, re.DOTALL)
     command, *wanted = block.strip().split("\n")

@@ -238,7 +238,7 @@ graph = Graph(start=Ask)
 """
 
 
-def test_the_tools_of_a_graph_are_listed_with_what_the_model_gives(
+def test_the_tools_of_a_graph_are_listed_with_the_arguments_of_the_model(
     capsys: pytest.CaptureFixture[str],
 ):
     text = TOOLS.replace('Tool(Ask, name="ask_again"), ', "")
@@ -377,7 +377,7 @@ def test_runs_that_can_be_resumed_are_no_problem(journal: str, capsys: pytest.Ca
     assert capsys.readouterr().out.endswith("runs.db: every unfinished run of Ask can be resumed\n")
 
 
-def test_unfinished_runs_that_the_code_would_break_are_named_with_what_changed(
+def test_unfinished_runs_that_the_code_would_break_are_named_with_the_change(
     journal: str, capsys: pytest.CaptureFixture[str]
 ):
     write(
@@ -455,7 +455,7 @@ def test_a_language_model_that_can_be_made_is_checked_without_a_network(
     assert "no problems" in capsys.readouterr().out
 
 
-def test_what_a_language_model_lacks_is_a_problem_and_a_wrong_name_is_wrong_usage(
+def test_a_missing_requirement_of_an_llm_is_a_problem_and_a_wrong_name_is_wrong_usage(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pydantic_ai")

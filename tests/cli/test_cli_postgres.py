@@ -88,7 +88,7 @@ def test_db_upgrade_makes_the_tables_that_every_other_command_asks_for(
 
 
 @pytest.mark.parametrize(("version", "fix"), [(0, "bae db upgrade"), (999, "update bae")])
-def test_tables_that_are_too_old_or_too_new_are_refused_with_what_to_do(
+def test_tables_that_are_too_old_or_too_new_are_refused_with_a_fix(
     bae: Any, url: str, version: int, fix: str
 ):
     bae("db", "upgrade", "-j", url)

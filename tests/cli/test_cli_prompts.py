@@ -79,7 +79,7 @@ def test_the_prompts_of_a_node_are_printed_to_be_read(capsys):
     assert printed.err == ""
 
 
-def test_a_choice_is_named_with_what_comes_filled_and_samples_are_noted(capsys):
+def test_a_choice_is_named_with_its_filled_fields_and_samples_are_noted(capsys):
     assert main(["prompts", "app.py"]) == 0
     printed = capsys.readouterr()
     headings = [line for line in printed.out.splitlines() if "->" in line and line[0] != " "]

@@ -43,7 +43,7 @@ def listed(bae: Any) -> list[str]:
     return [run["run_id"] for run in bae("runs", "list", "--json").data]
 
 
-def test_a_run_from_a_subdirectory_is_kept_with_the_project_and_found_from_anywhere_in_it(
+def test_a_run_from_a_subdirectory_is_stored_with_the_project_and_found_from_anywhere_in_it(
     bae: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir("deep/er")

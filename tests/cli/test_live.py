@@ -357,7 +357,7 @@ async def test_a_waiting_field_shows_its_function():
     assert "waits for" not in third
 
 
-async def test_what_the_lm_is_doing_is_shown_with_the_text_as_it_streams_in():
+async def test_the_work_of_the_lm_is_shown_with_the_text_as_it_streams_in():
     telling = [
         '{"mood": "not',
         ' so\\nbad"',
@@ -443,7 +443,7 @@ async def test_a_map_of_many_items_has_rows_for_items_in_progress_and_few_lines(
         (All(numbers=[*range(50)]), [], ["All", "done", "[33]"], "raised ValueError: 33 is bad"),
     ],
 )
-async def test_what_failed_is_marked_with_the_error(start, answers, marks, shows):
+async def test_a_failure_is_marked_with_its_error(start, answers, marks, shows):
     run = await see(start, ScriptedLM(answers), width=120)
     assert re.findall(r"✗ (\S+)", run.whole) == marks
     assert shows in run.whole
@@ -478,7 +478,7 @@ async def test_a_cancelled_run_shows_the_work_that_was_in_progress():
     assert re.search(r"- Stays .*cancelled\n +- value +forever.* cancelled", run.whole)
 
 
-async def test_a_run_that_waits_for_a_person_and_is_resumed_shows_what_is_from_before():
+async def test_a_run_that_waits_for_a_person_and_is_resumed_marks_earlier_work():
     graph, journal = Graph(start=Asks), MemoryJournal()
     parked = await see(Asks(amount=3), None, graph, journal=journal, run_id="monday")
     assert re.search(r"\? Asks", parked.whole)
@@ -556,7 +556,7 @@ async def test_nodes_that_are_done_are_printed_once_and_leave_the_rest_of_the_sc
     assert len(re.findall(r"│   n  1994  from Count", written)) == 1
 
 
-async def test_what_is_over_in_a_map_of_graphs_is_let_go_of():
+async def test_finished_items_of_a_map_of_graphs_are_released():
     run = await see(All(numbers=[*range(34, 534)]))
     (view,) = run.tree.views.values()
     assert len(view.history.graphs) < 10
@@ -627,7 +627,7 @@ class Point:
     hidden: str = field(default="hidden", repr=False)
 
 
-def test_values_are_shown_whatever_they_are():
+def test_values_of_any_kind_are_shown():
     around: list[Any] = [1]
     around.append(around)
     assert text_of(Odd()) == "<Odd>"

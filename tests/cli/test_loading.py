@@ -102,7 +102,7 @@ def test_a_function_makes_the_graph_where_there_is_no_other():
     assert load("app.py").graph.name == "made"
 
 
-def test_a_file_is_found_by_an_absolute_path_and_finds_what_is_beside_it(tmp_path: Path):
+def test_a_file_is_found_by_an_absolute_path_and_finds_its_neighbors(tmp_path: Path):
     write("elsewhere/beside.py", "NAME = 'from beside'\n")
     file = write(
         "elsewhere/app.py",

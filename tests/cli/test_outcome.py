@@ -175,7 +175,7 @@ def test_the_model_is_not_mentioned_where_it_is_named_or_not_needed(
         ("", ("gpt-5-mini",), False),
     ],
 )
-def test_a_model_is_known_again_by_what_it_is_asked_for_by(
+def test_a_model_is_recognized_by_the_name_it_is_asked_for_by(
     model: str, models: tuple[str, ...], same: bool
 ) -> None:
     from bae.cli.lm import has_answered
@@ -216,7 +216,7 @@ def test_an_error_reports_whether_the_previous_answer_is_stored(bae: Any) -> Non
 # Commands to copy
 
 
-def test_what_show_suggests_names_the_module_unless_the_project_does(bae: Any) -> None:
+def test_suggestions_of_show_name_the_module_unless_the_project_does(bae: Any) -> None:
     parked(bae)
     (command,) = bae("runs", "show", "g1").commands
     assert command == ["runs", "answer", "g1", "VALUE", "-m", "MODULE"]
@@ -238,7 +238,7 @@ def test_another_graph_is_refused_without_advice_to_try_it_again(bae: Any) -> No
     assert "the run g1 has ended before, and nothing is done again" in done.err
 
 
-def test_an_answer_to_a_run_that_has_ended_leads_to_how_it_came_out(bae: Any) -> None:
+def test_an_answer_to_a_run_that_has_ended_leads_to_its_outcome(bae: Any) -> None:
     parked(bae)
     bae("runs", "answer", "g1", "yes", "-m", "app.py", *LM)
     for given in (["approved", "yes"], ["nothing", "yes"], ["yes"], []):
@@ -257,7 +257,7 @@ def test_a_test_that_cannot_be_written_leaves_no_recording_behind(bae: Any) -> N
     assert not Path("test_a1.jsonl").exists()
 
 
-def test_a_replay_is_given_what_was_redacted(bae: Any) -> None:
+def test_a_replay_is_given_the_redacted_values(bae: Any) -> None:
     parked(bae)
     bae("runs", "answer", "g1", "yes", "-m", "app.py", *LM)
     bae("runs", "redact", "g1", "Complaint.text", "-y")

@@ -126,7 +126,7 @@ def _no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
 
-def test_with_json_nothing_else_is_on_stdout_whatever_modules_and_dependencies_print(bae: Any):
+def test_with_json_nothing_else_is_on_stdout_even_if_modules_and_dependencies_print(bae: Any):
     done = bae("run", "app.py", "--no-journal", "--json")
     assert done.code == 0
     assert json.loads(done.out)["result"]["fields"]["said"] == "fine"
@@ -138,13 +138,13 @@ def test_with_json_nothing_else_is_on_stdout_whatever_modules_and_dependencies_p
         assert "printed on import" in done.err
 
 
-def test_without_json_what_modules_print_is_on_stdout(bae: Any):
+def test_without_json_output_of_modules_is_on_stdout(bae: Any):
     done = bae("run", "app.py", "--no-journal")
     assert done.out.startswith("printed on import\nprinted by a dependency\nEnd\n")
 
 
 @pytest.mark.once
-def test_with_json_what_subprocesses_print_is_on_stderr(tmp_path: Path):
+def test_with_json_output_of_subprocesses_is_on_stderr(tmp_path: Path):
     (tmp_path / "app.py").write_text(APP.replace("SUBPROCESS = False", "SUBPROCESS = True"))
     done = subprocess.run(
         [sys.executable, "-m", "bae", "run", "app.py", "--no-journal", "--json"],
@@ -197,7 +197,7 @@ def test_with_json_an_unforeseen_error_is_an_object_too(bae: Any, monkeypatch: p
     assert json.loads(done.out)["error"]["message"] == "RuntimeError: out of order"
 
 
-def test_stdout_is_what_it_was_after_a_command_with_json(bae: Any):
+def test_stdout_is_restored_after_a_command_with_json(bae: Any):
     before = sys.stdout
     bae("run", "nofile.py", "--json")
     assert sys.stdout is before

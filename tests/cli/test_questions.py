@@ -286,7 +286,7 @@ def test_ctrl_c_names_the_node_and_resume_does_nothing_twice(folder, where, seen
     assert counts["desk opened"] == counts["desk closed"]
 
 
-def test_ctrl_d_at_a_gate_leaves_the_run_waiting_and_keeps_what_was_answered(folder):
+def test_ctrl_d_at_a_gate_leaves_the_run_waiting_and_keeps_earlier_answers(folder):
     with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
         terminal.shows("approved (y/n):")
         terminal.types("y\r")
@@ -322,7 +322,7 @@ def test_a_run_that_is_ended_from_outside_closes_everything(folder, how):
     assert logged(folder)[-1] == "desk closed"
 
 
-def test_a_second_ctrl_c_ends_at_once_what_does_not_listen_to_the_first(folder):
+def test_a_second_ctrl_c_ends_work_at_once_that_ignores_the_first(folder):
     with Session(folder, "run", "app.py:Deaf") as terminal:
         logs(terminal, folder, "deaf again")
         terminal.types(CTRL_C)
@@ -397,7 +397,7 @@ def test_nohup_keeps_a_run_going_when_its_terminal_is_closed(folder):
     assert "by: the test" in (folder / "nohup.out").read_text()
 
 
-def test_what_is_printed_while_a_question_is_open_is_above_it(folder):
+def test_output_during_an_open_question_is_above_it(folder):
     with Session(folder, "run", "app.py:Noisy", "--no-journal") as terminal:
         terminal.shows("Is it quiet?", "ok (y/n):")
         (folder / "asked").touch()

@@ -200,7 +200,7 @@ def test_the_result_is_on_stdout_and_all_else_on_stderr(bae: Any) -> None:
     assert "\x1b" not in done.out + done.err
 
 
-def test_json_is_one_object_with_the_result_the_trace_and_what_it_took(bae: Any) -> None:
+def test_json_is_one_object_with_the_result_the_trace_and_the_usage(bae: Any) -> None:
     done = bae("run", "app.py:Countdown", "--set", "left=2", "--json", "--run-id", "mine")
     data = done.data
     assert data.pop("seconds") >= 0
@@ -278,7 +278,7 @@ def test_start_fields_come_from_json_a_file_stdin_and_set(
 
 
 @pytest.mark.parametrize("given", ["3", '"3"', '{"left": 3}'])
-def test_where_there_is_one_field_to_give_its_value_alone_will_do(bae: Any, given: str) -> None:
+def test_a_single_field_can_be_given_by_its_value_alone(bae: Any, given: str) -> None:
     assert len(bae("run", "app.py:Countdown", "-i", given, "--json").data["trace"]) == 4
 
 
@@ -319,7 +319,7 @@ def test_a_single_text_needs_no_quotes_and_a_parked_run_lists_its_questions_in_j
         (["--set", "what=tea", "--set", "count=2", "--set", "place.floor=1"], ["place.city"]),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_value_and_why(
+def test_an_unfitting_value_is_named_with_its_field_and_the_reason(
     bae: Any, arguments: list[str], said: list[str]
 ) -> None:
     done = bae("run", "app.py:orders", *arguments)
@@ -351,7 +351,7 @@ def test_a_secret_is_in_no_message_and_not_in_the_result(bae: Any) -> None:
 # The journal
 
 
-def test_a_run_is_kept_in_a_journal_that_git_leaves_alone(bae: Any) -> None:
+def test_a_run_is_stored_in_a_journal_that_git_ignores(bae: Any) -> None:
     bae("run", "app.py:Countdown", "--set", "left=0")
     assert Path(".bae/runs.db").is_file()
     assert Path(".bae/.gitignore").read_text() == "*\n"
@@ -466,7 +466,7 @@ def test_the_command_that_answers_with_a_secret_asks_for_it(bae: Any) -> None:
 
 
 @pytest.mark.parametrize("said", ["", " ", "last", "a\nb"])
-def test_a_run_is_called_what_can_be_typed(bae: Any, said: str) -> None:
+def test_run_ids_are_easy_to_type(bae: Any, said: str) -> None:
     done = bae("run", "app.py:Countdown", "--set", "left=0", f"--run-id={said}")
     assert done.code == 2
     assert "--run-id" in done.err

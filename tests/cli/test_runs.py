@@ -225,7 +225,7 @@ def test_a_run_is_shown_from_its_start_to_its_end(journal, capsys):
     assert "answer:" in said(capsys, "show", "abc123", *DB, "--full")
 
 
-def test_full_shows_what_a_model_thought_before_its_answer(folder, capsys):
+def test_full_shows_the_thinking_of_a_model_before_its_answer(folder, capsys):
     class Write(Node):
         async def __call__(self) -> Written: ...
 
@@ -245,7 +245,7 @@ def test_full_shows_what_a_model_thought_before_its_answer(folder, capsys):
     assert "First, the sky." not in said(capsys, "show", *DB)
 
 
-def test_a_run_is_shown_with_a_timeline_of_what_ran_when(journal, capsys):
+def test_a_run_is_shown_with_a_timeline_of_its_work(journal, capsys):
     text = said(capsys, "show", "abc123", *DB)
     for row in ("1 Day", "  weather <- get_weather", "  LM fills Day", "  LM chooses Outfit"):
         assert re.search(rf"^{row} .*[━╸╺─╴╶]", text, re.MULTILINE), f"{row}\n{text}"
@@ -267,7 +267,7 @@ def test_a_journal_without_runs_shows_how_to_record_a_run(journal, capsys):
     assert "the journal has no runs" in refused(capsys, "show", *DB)
 
 
-def test_the_timeline_names_what_decided_how_long_the_run_took(journal, capsys):
+def test_the_timeline_names_the_work_that_decided_the_duration_of_the_run(journal, capsys):
     shown = said(capsys, "timeline", "abc123", *DB)
     assert "critical path: " in shown
     path = json.loads(said(capsys, "timeline", "abc123", *DB, "--json"))["critical_path"]
@@ -414,7 +414,7 @@ def test_commands_that_read_leave_the_journal_as_it_is(journal, capsys):
     assert files(journal) == ["runs.db", "wardrobe.py"]
 
 
-def test_what_a_run_holds_cannot_command_the_terminal(folder, capsys):
+def test_the_content_of_a_run_cannot_command_the_terminal(folder, capsys):
     import wardrobe  # pyright: ignore[reportMissingImports]
 
     async def write() -> None:

@@ -429,7 +429,7 @@ def test_a_thread_has_a_second_to_finish_after_a_failure():
     assert logged() == ["thread done"]
 
 
-def test_what_bae_logs_is_shown_in_words_of_options(
+def test_logs_of_bae_are_shown_in_words_of_options(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(logging.getLogger("bae"), "hasHandlers", lambda: False)  # pytest has some
@@ -442,7 +442,7 @@ def test_what_bae_logs_is_shown_in_words_of_options(
 
 @pytest.mark.parametrize(("node", "code"), [("Warns", 0), ("Asks", 3), ("Exits", 1)])
 @pytest.mark.parametrize("gone", ["a pipe", "a full disk"])
-def test_how_a_run_comes_out_does_not_depend_on_who_reads_stderr(
+def test_the_outcome_of_a_run_does_not_depend_on_a_reader_of_stderr(
     node: str,
     code: int,
     gone: str,

@@ -120,7 +120,7 @@ def test_a_value_is_json_where_the_field_takes_it_and_else_text(name: str, text:
 
 
 @given(st.text())
-def test_whatever_is_typed_for_a_text_is_that_text_unless_it_is_a_text_in_json(text: str) -> None:
+def test_any_typed_text_is_that_text_unless_it_is_a_text_in_json(text: str) -> None:
     try:
         said = json.loads(text)
     except ValueError:
@@ -241,7 +241,7 @@ class Needed(Node):
     async def __call__(self) -> None: ...
 
 
-def test_what_looks_like_an_option_comes_after_two_dashes_in_a_command_to_copy() -> None:
+def test_values_that_look_like_options_follow_two_dashes_in_a_printed_command() -> None:
     said = CommandLine("app.py", "my.db", "local")
     assert said.answer_with("r1", "Asked.below", "-5") == (
         "bae runs answer --lm local -m app.py -j my.db -- r1 Asked.below -5"

@@ -104,7 +104,7 @@ def test_many_gaps_are_summarized_by_count_and_sum():
     st.integers(1, 300),
     st.data(),
 )
-def test_no_row_is_wider_than_the_terminal_whatever_the_lives_of_the_run(lives, width, data):
+def test_no_row_is_wider_than_the_terminal_for_any_periods_of_work(lives, width, data):
     spans: list[Span] = []
     at = 0.0
     for gap, lasted in lives:

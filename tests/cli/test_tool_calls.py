@@ -330,7 +330,7 @@ def test_a_node_that_a_body_has_an_lm_make_is_shown_with_a_line_for_each_call(ba
     assert re.search(r'search\(query="broken"\) -> error: .*ToolCallError', bae("runs", "show").out)
 
 
-def test_what_a_body_asked_before_it_failed_is_shown_with_answers_calls_and_results(bae):
+def test_questions_of_a_body_that_failed_are_shown_with_answers_calls_and_results(bae):
     app = APP.replace("import Graph", "import LM, Graph")
     app = app.replace("__call__(self) -> Reply: ...", "__call__(self, lm: LM) -> Reply:\n")
     made = "        await lm.make(self, Reply)\n        raise RuntimeError('no')"
@@ -461,7 +461,7 @@ async def test_while_a_person_is_asked_about_a_call_the_node_waits_and_no_lm_is_
     assert not any("filling text" in row for row in rows)
 
 
-def test_what_a_model_writes_cannot_command_the_terminal_or_flood_it(bae):
+def test_text_of_a_model_cannot_command_the_terminal_or_flood_it(bae):
     hostile = "\x1b[31m\r\u202e" + "x" * 100_000
     rounds = [[{"call": "s\x1b[2J", "arguments": {hostile: [hostile]}}], {"text": "fine"}]
     with open("script.json", "w", encoding="utf-8") as file:

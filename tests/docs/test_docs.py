@@ -105,7 +105,7 @@ def as_told(page: Path):
 
 
 @pytest.mark.parametrize("page", [as_told(page) for page in (README, *DOCS)])
-def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(
+def test_the_code_of_a_page_runs_and_prints_the_output_on_the_page(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     for package in (*NEEDS.get(page.stem, ()), *(("pyte",) if consoles(page) else ())):

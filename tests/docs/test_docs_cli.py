@@ -75,7 +75,7 @@ def test_the_page_names_no_option_that_there_is_not(known: dict[str, Any]):
     assert set(told) <= there | EVERYWHERE | AT_THE_TOP
 
 
-def test_the_page_names_what_bae_itself_takes():
+def test_the_page_names_the_options_of_bae_itself():
     from bae.cli.app import whole_command
 
     for option in options(whole_command()) - {"--help", "-h"}:

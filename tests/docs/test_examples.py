@@ -90,7 +90,7 @@ async def test_the_last_question_of_an_example_has_the_words_of_the_caller(run: 
 
 
 @each_example()
-def test_what_the_lm_fills_in_an_example_is_described_and_bounded(run: ExampleRun):
+def test_the_fields_an_lm_fills_in_an_example_are_described_and_bounded(run: ExampleRun):
     """A reader copies it: a model that is told nothing guesses, and a text has an end."""
     for node, fills in json.loads(run.script.read_text("utf-8"))["fills"].items():
         schemas = getattr(run.module(), node).model_json_schema()["properties"]

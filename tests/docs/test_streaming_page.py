@@ -82,7 +82,7 @@ def paragraphs(page: Any, *texts: str) -> Any:
     )
 
 
-async def test_the_text_grows_in_a_browser_and_what_is_wrong_is_replaced(
+async def test_the_text_grows_in_a_browser_and_a_wrong_text_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lm = Writing()

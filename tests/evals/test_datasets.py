@@ -104,7 +104,7 @@ async def scored(
     "expected",
     [{"word": "calm"}, Mood(season="summer", word="calm", strength=1), Expected(word="calm")],
 )
-async def test_inputs_and_outputs_are_taken_in_every_form(inputs: Any, expected: Any) -> None:
+async def test_inputs_and_outputs_are_accepted_in_every_form(inputs: Any, expected: Any) -> None:
     [case] = cases_of(dataset(Row(inputs=inputs, expected_output=expected)), moods)
     assert case.name == "case 1"
     assert case.metric is None
@@ -185,7 +185,7 @@ async def test_evaluators_of_case_and_dataset_are_the_metric_and_count_alike() -
     assert found[1] == (0.0, "EqualsExpected: 0")
 
 
-async def test_an_evaluator_is_given_the_real_output_and_what_the_run_used() -> None:
+async def test_an_evaluator_gets_the_real_output_and_the_usage_of_the_run() -> None:
     seen: list[EvaluatorContext[Any, Any, Any]] = []
     row = Row(name="n", inputs="hi", expected_output={"word": "calm"}, metadata={"level": 1})
     cases = cases_of(dataset(row, evaluators=[Watching(seen)]), moods)

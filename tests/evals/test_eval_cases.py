@@ -138,14 +138,14 @@ def test_a_file_without_cases_or_without_text_is_refused(tmp_path: Path) -> None
     assert "line 2: is not JSON: 'utf-8' codec can't decode byte 0xff" in refusal(file)
 
 
-def test_what_is_expected_need_fit_only_one_of_the_ends(tmp_path: Path) -> None:
+def test_an_expected_value_needs_to_fit_only_one_of_the_ends(tmp_path: Path) -> None:
     expected: list[dict[str, Any]] = [{"reply": "b"}, {"severity": "low"}]
     file = written(tmp_path, *({"input": "a", "expected": each} for each in expected))
 
     assert [case.expected for case in load_cases(file, tickets)] == expected
 
 
-async def test_values_are_read_as_json_and_fields_may_go_by_their_alias(tmp_path: Path) -> None:
+async def test_values_are_read_as_json_and_fields_may_use_their_alias(tmp_path: Path) -> None:
     file = written(
         tmp_path,
         {"input": {**DAY, "nightCount": 3}, "expected": {**DAY, "nights": 3}},
@@ -164,7 +164,7 @@ async def test_values_are_read_as_json_and_fields_may_go_by_their_alias(tmp_path
 
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.text(), st.text(min_size=1)), min_size=1, max_size=5))
-def test_whatever_text_a_case_has_comes_back_as_it_is(
+def test_any_text_of_a_case_is_read_back_unchanged(
     tmp_path_factory: pytest.TempPathFactory, texts: list[tuple[str, str]]
 ) -> None:
     cases = {name: text for text, name in texts}
@@ -174,7 +174,7 @@ def test_whatever_text_a_case_has_comes_back_as_it_is(
     assert load_cases(file, tickets) == [Case({"text": t}, n) for n, t in cases.items()]
 
 
-def test_what_a_validator_of_the_start_raises_is_reported_with_its_line(tmp_path: Path) -> None:
+def test_an_exception_of_a_start_nodes_validator_is_reported_with_its_line(tmp_path: Path) -> None:
     class Only(Node):
         text: str
 
@@ -326,7 +326,7 @@ async def test_a_case_answers_the_gates_of_its_run_and_its_report_has_no_secret_
     assert inside.end["fields"]["checked"]["fine"] is True
 
 
-async def test_a_gate_that_a_case_has_no_answer_for_is_asked_of_whatever_answers_all() -> None:
+async def test_a_gate_without_an_answer_in_the_case_is_answered_by_the_common_answerer() -> None:
     met: list[str] = []
 
     async def answer(gate: OpenGate) -> Any:

@@ -197,7 +197,7 @@ def test_a_mapping_is_read_as_the_class_takes_it_and_only_its_fields_count() -> 
     assert fields_metric({"when": "no date"}, node).value == 0
 
 
-def test_two_mappings_are_compared_by_what_is_expected() -> None:
+def test_two_mappings_are_compared_by_the_expected_keys() -> None:
     assert fields_metric({"a": 1}, {"a": 1, "b": 2}).value == 1
     assert fields_metric({"a": 1, "b": None}, {"a": 1}).value == 1
     assert fields_metric({"a": 1, "b": 2}, {"a": 1}).value == 0.5
@@ -230,7 +230,7 @@ def test_a_secret_is_compared_and_not_quoted() -> None:
         outfit(),
     ],
 )
-def test_a_transition_is_right_in_whatever_form_it_comes(prediction: Any) -> None:
+def test_a_transition_is_right_in_any_form(prediction: Any) -> None:
     example = {"message": "hi", "node_type": "Waking", "next_node_type": "Outfit"}
     other = {**example, "next_node_type": "AskBack"}
     for told, right in ((example, True), (other, False)):

@@ -99,7 +99,7 @@ async def test_a_metric_may_be_async_explain_its_score_or_belong_to_a_case() -> 
     assert scores(overruled) == [0.75, 0.75]
 
 
-async def test_all_that_a_case_expects_counts_in_its_score_and_what_was_missed_is_named() -> None:
+async def test_all_expectations_of_a_case_count_in_its_score_and_missed_ones_are_named() -> None:
     def lm() -> ScriptedLM:
         return ScriptedLM(
             {Question: lambda _: {"topic": "billing"}, Reply: lambda _: {"reply": "no"}},
@@ -389,7 +389,7 @@ async def test_every_run_begins_with_a_node_of_its_own() -> None:
     assert (given.seen, given.anything, held) == ([], [], [])
 
 
-async def test_what_came_is_compared_off_the_event_loop() -> None:
+async def test_outputs_are_compared_off_the_event_loop() -> None:
     scoring_in: list[str] = []
 
     class Telling:

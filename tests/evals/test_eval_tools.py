@@ -69,7 +69,7 @@ async def test_a_metric_looks_at_the_calls_of_a_run() -> None:
     assert results(found, 1)["size"].why == "it called read_page"
 
 
-async def test_a_case_that_fails_in_a_conversation_has_its_rounds_and_what_they_used() -> None:
+async def test_a_case_that_fails_in_a_conversation_has_its_rounds_and_their_usage() -> None:
     def lm() -> ScriptedLM:
         calls = [Call("search", query="a")] * 6
         return ScriptedLM({"Reply": [*calls]})

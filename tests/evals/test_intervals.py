@@ -120,7 +120,7 @@ def test_a_plain_gain_over_twenty_cases_is_certain() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 5, 40])
-def test_equal_scores_leave_room_for_what_was_not_met(n: int) -> None:
+def test_equal_scores_leave_room_for_unseen_cases(n: int) -> None:
     level = found(interval([0.5] * n))
     ones = found(interval([0.5] * n + [0.5]))
     assert level.high - level.low > ones.high - ones.low > 0
@@ -136,7 +136,7 @@ def test_an_interval_reads_as_a_score_in_brackets() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan"), float("inf")])
-def test_what_is_no_score_is_refused(wrong: float) -> None:
+def test_a_value_that_is_no_score_is_refused(wrong: float) -> None:
     with pytest.raises(ValueError, match="no score from 0 to 1"):
         interval([0.5, wrong])
     with pytest.raises(ValueError, match="no score from 0 to 1"):

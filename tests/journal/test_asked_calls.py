@@ -370,7 +370,7 @@ async def test_a_process_that_is_killed_while_a_person_thinks_loses_nothing(tmp_
 
 
 @pytest.mark.parametrize("seed", range(40))
-async def test_whatever_people_answer_and_wherever_it_is_cut_each_call_is_made_as_they_want_it(
+async def test_whatever_people_answer_and_wherever_it_is_cut_each_call_follows_their_decision(
     seed: int,
 ):
     random = Random(seed)

@@ -288,7 +288,7 @@ def without_version(rows: list[Any]) -> None:
         (lambda rows: rows[1]["data"].pop("max_iters"), "bae-journal-damaged"),
     ],
 )
-async def test_an_export_of_no_known_form_is_refused_with_the_versions_that_are_read(change, code):
+async def test_an_export_in_an_unknown_format_is_refused_with_the_readable_versions(change, code):
     async with MemoryJournal() as journal:
         with refused(code) as raised:
             await journal.load(io.BytesIO(changed_file({LAST: change})))

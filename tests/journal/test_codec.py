@@ -299,7 +299,7 @@ def test_a_secret_is_distinguished_from_the_rest_and_reads_back_where_it_is_writ
     assert same(there_and_back(declared, value), value)
 
 
-def test_what_is_nested_deeper_than_json_is_read_is_refused_when_it_is_written() -> None:
+def test_values_nested_deeper_than_json_is_read_are_refused_when_they_are_written() -> None:
     def deep(levels: int) -> Any:
         value: Any = 1
         for _ in range(levels):
@@ -319,7 +319,7 @@ def test_what_is_nested_deeper_than_json_is_read_is_refused_when_it_is_written()
             value_codec(declared).dump(value)
 
 
-def test_a_model_that_lacks_a_field_is_not_kept_with_another_value() -> None:
+def test_a_model_that_lacks_a_field_is_not_stored_with_another_value() -> None:
     class Weather(BaseModel):
         city: str | None = None
 

@@ -171,7 +171,7 @@ async def test_a_resumed_run_repeats_no_work(journal: Journal):
         ),
     ],
 )
-async def test_a_run_is_refused_under_classes_that_cannot_read_what_it_has_stored(
+async def test_a_run_is_refused_under_classes_that_cannot_read_its_stored_values(
     journal: Journal, old: str, new: str, place: str
 ):
     await parked(journal)
@@ -210,9 +210,7 @@ async def test_a_validator_that_reads_the_old_form_lets_a_run_resume(journal: Jo
 
 
 @pytest.mark.parametrize("said", ["raise ValueError('not today')", "return self"])
-async def test_a_new_validator_counts_only_if_it_refuses_what_was_stored(
-    journal: Journal, said: str
-):
+async def test_a_new_validator_counts_only_if_it_refuses_stored_values(journal: Journal, said: str):
     await parked(journal)
     new = edited(
         (
@@ -240,7 +238,7 @@ async def test_a_choice_that_was_made_but_not_followed_keeps_its_route(journal: 
     assert found["Day -> Outfit"].kind == "gone"
 
 
-async def test_what_a_run_has_not_met_yet_does_not_break_it(journal: Journal):
+async def test_classes_that_a_run_has_not_met_yet_do_not_break_it(journal: Journal):
     await parked(journal)
     new = edited(
         ("    mood: Mood\n", "    mood: Mood\n    size: int\n"),
@@ -351,7 +349,7 @@ async def test_a_renamed_start_class_breaks_the_runs_of_the_old_one(journal: Jou
 
 
 @pytest.mark.parametrize("shape", ["", "{", '{"format": 99}'])
-async def test_a_run_whose_shape_cannot_be_read_is_judged_by_what_it_has_stored(
+async def test_a_run_whose_shape_cannot_be_read_is_judged_by_its_stored_values(
     journal: Journal, shape: str
 ):
     await parked(journal)

@@ -81,7 +81,7 @@ def same(one: StoredRun, other: StoredRun) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [("memory", "sqlite"), ("sqlite", "memory")])
-async def test_what_is_exported_from_one_store_is_loaded_into_another_as_it_was(
+async def test_a_run_exported_from_one_store_is_loaded_into_another_unchanged(
     first, second, tmp_path
 ):
     path = tmp_path / "runs.jsonl"

@@ -201,7 +201,7 @@ async def test_a_subscriber_that_begins_far_behind_gets_a_gap_where_it_asks_for_
         assert (await anext(near)).items[0].number == 9_001
 
 
-async def test_nothing_reads_a_feed_without_subscribers_and_many_share_what_is_read():
+async def test_a_feed_without_subscribers_reads_nothing_and_many_subscribers_share_each_read():
     feed = Numbers(10)
     async with asyncio.timeout(20):
         async with subscribe(feed, None) as one, subscribe(feed, None) as two:

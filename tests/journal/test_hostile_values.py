@@ -222,7 +222,7 @@ FINE = {"inner": {"text": "a", "number": 1}}
 
 
 @pytest.mark.parametrize("said", ["NaN", "1e999", "-Infinity"])
-async def test_what_a_journal_cannot_store_of_an_answer_is_asked_for_again(said: str) -> None:
+async def test_an_answer_that_a_journal_cannot_store_is_asked_for_again(said: str) -> None:
     lm = ToyBackend(f'{{"note": "b", "inner": {{"text": "a", "number": {said}}}}}', FINE)
     async with MemoryJournal() as journal:
         result = await Graph(start=Begin).arun(Begin(), lm=lm, journal=journal)
@@ -252,7 +252,7 @@ async def test_any_parsed_answer_is_stored_or_asked_for_again(value: Any) -> Non
 # The text of errors.
 
 
-def test_what_pydantic_found_wrong_is_bounded() -> None:
+def test_error_texts_of_pydantic_are_bounded() -> None:
     with pytest.raises(ValueError) as raised:
         TypeAdapter(list[int]).validate_python(["x"] * 10_000)
     found = faults(raised.value)  # type: ignore[arg-type]

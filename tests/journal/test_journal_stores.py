@@ -174,7 +174,7 @@ async def test_a_store_of_eight_methods_keeps_every_promise():
     await check_journal(EightMethods)
 
 
-async def test_a_store_without_replace_refuses_what_needs_it_by_name(tmp_path):
+async def test_a_store_without_replace_refuses_operations_that_need_it_by_name(tmp_path):
     async with EightMethods() as journal:
         await GRAPH.arun(Word(text="abc"), journal=journal, run_id="run")
         await journal.export(tmp_path / "runs.jsonl")

@@ -265,7 +265,9 @@ async def test_a_field_that_the_lm_filled_has_its_model_prompts_attempts_and_cos
     assert (await journal.why("r", "End")).note == "the LM chose it among End, Begin"
 
 
-async def test_a_map_of_a_graph_sums_up_what_its_items_used_and_leads_into_them(journal: Journal):
+async def test_a_map_of_a_graph_sums_up_the_usage_of_its_items_and_leads_into_them(
+    journal: Journal,
+):
     await looked(journal)
     whole, item = await journal.why("r", "Look.shorts"), await journal.why("r", "Look.shorts[1]")
     assert (whole.cost, len(whole.prompts), whole.attempts) == (0.004, 2, ())

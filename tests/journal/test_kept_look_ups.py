@@ -90,7 +90,7 @@ def looked_up() -> dict[str, int]:
     return {n: c for n, c in WORLD.done.items() if n not in ("connect", "body", "told")}
 
 
-async def test_wherever_a_run_stops_it_looks_nothing_up_again_that_is_stored():
+async def test_wherever_a_run_stops_it_repeats_no_stored_look_up():
     journal, trace = await whole_run()
     assert looked_up() == EFFECTS
     lines = (await journal.read("one")).lines
@@ -115,7 +115,7 @@ async def test_wherever_a_run_stops_it_looks_nothing_up_again_that_is_stored():
         assert str(why(again, "Tell.short")).splitlines()[0] == '2:Tell.short = "a"'
 
 
-async def test_a_run_that_is_resumed_does_not_open_what_a_stored_look_up_needed():
+async def test_a_resumed_run_does_not_open_the_resources_of_a_stored_look_up():
     WORLD.failing.add("told")
     journal = MemoryJournal()
     with pytest.raises(NodeError):
@@ -252,7 +252,7 @@ async def test_a_graph_with_bound_fields_continues_where_it_stopped_and_is_repla
     assert why(stored, "0:Start.one/0:Look.word").value == "w"
 
 
-async def test_a_default_after_a_failed_look_up_is_kept_and_replayed():
+async def test_a_default_after_a_failed_look_up_is_stored_and_replayed():
     async def broken(word: str) -> str:
         WORLD.do("broken")
         return word
@@ -284,7 +284,7 @@ async def test_a_default_after_a_failed_look_up_is_kept_and_replayed():
     assert (await graph.replay("one", journal=journal)).trace == result.trace
 
 
-async def test_a_fork_looks_up_by_the_changed_value_and_shares_what_is_equal():
+async def test_a_fork_looks_up_by_the_changed_value_and_shares_equal_values():
     journal, _ = await whole_run()
     WORLD.__init__()
     new = await GRAPH.fork("one", at=1, journal=journal, query="other")
@@ -293,7 +293,7 @@ async def test_a_fork_looks_up_by_the_changed_value_and_shares_what_is_equal():
     assert looked_up() == {"search other": 1}
 
 
-async def test_redacting_a_field_withholds_what_it_shares_and_other_bindings_are_a_change():
+async def test_redacting_a_field_redacts_its_shared_values_and_other_bindings_are_a_change():
     journal, _ = await whole_run()
     await journal.redact("one", "Tell.first")
     data = "".join(line.data for line in (await journal.read("one")).lines)

@@ -260,7 +260,7 @@ class Far(Node):
         WORLD.do("far")
 
 
-async def test_what_a_dependency_returns_is_never_given_back_as_less_than_it_was(journal: Journal):
+async def test_a_value_that_json_would_shorten_is_computed_again_after_a_resume(journal: Journal):
     far = Graph(start=Far)
     WORLD.failing.add("distance")
     with pytest.raises(DepError):

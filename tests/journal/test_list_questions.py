@@ -74,7 +74,7 @@ async def test_a_failed_question_is_listed_and_a_resumed_conversation_is_listed_
     assert calls == ['look(path="a.py")', 'look(path="b.py")']
 
 
-async def test_what_a_conversation_without_an_answer_began_with_is_listed():
+async def test_a_conversation_without_an_answer_is_listed_with_its_beginning():
     class CallingBackend(ToyBackend):
         calls_tools = True
 

@@ -117,7 +117,7 @@ async def cut_anywhere(graph: Graph[Any, Any], start: Node, check: Any) -> None:
 NAMES = {"key": "make_key", "sign": "sign", "around": "look_around"}
 
 
-async def test_what_a_class_outside_the_graph_looks_up_is_called_once_wherever_a_run_is_cut():
+async def test_look_ups_of_a_class_outside_the_graph_happen_once_wherever_a_run_is_cut():
     def check(posted: Posted) -> None:
         assert posted.used == posted.last
 
@@ -317,7 +317,7 @@ async def test_a_replay_calls_nothing_for_a_class_outside_the_graph():
     assert again.trace == whole.trace
 
 
-async def test_what_lms_used_for_a_class_outside_the_graph_counts_after_a_resume():
+async def test_usage_for_a_class_outside_the_graph_counts_after_a_resume():
     async def judge(lm: LM) -> str:
         return (await lm.make(Ask(topic="x"), Sketch)).text
 
@@ -348,7 +348,7 @@ async def test_what_lms_used_for_a_class_outside_the_graph_counts_after_a_resume
     assert result.usage.input_tokens == 20
 
 
-async def test_a_map_of_a_class_outside_the_graph_is_made_and_its_answer_is_kept():
+async def test_a_map_of_a_class_outside_the_graph_is_made_and_its_answer_is_stored():
     class Many(EndNode):
         keys: Annotated[list[str], Dep(get_words)]
         loud: Annotated[list[str], Map(shout, over="keys")]

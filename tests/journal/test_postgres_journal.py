@@ -41,7 +41,9 @@ async def test_a_journal_in_postgres_keeps_every_promise(postgres: PostgresServe
 # --- opening -------------------------------------------------------------------------------------
 
 
-async def test_a_database_without_tables_is_refused_with_what_makes_them(postgres: PostgresServer):
+async def test_a_database_without_tables_is_refused_with_the_command_that_makes_them(
+    postgres: PostgresServer,
+):
     journal = PostgresJournal(postgres.url, schema=new_schema())
     with refused("bae-journal-schema") as error:
         await journal.runs()
@@ -230,7 +232,9 @@ def test_a_program_that_never_closes_its_journal_loses_nothing(postgres: Postgre
 # --- answers that are lost -----------------------------------------------------------------------
 
 
-async def test_what_was_stored_when_the_connection_broke_is_stored_once(postgres: PostgresServer):
+async def test_lines_in_progress_when_the_connection_broke_are_stored_once(
+    postgres: PostgresServer,
+):
     kept = await opened(postgres)
     async with Wire(postgres) as wire:
         journal = again(kept, wire.url)
@@ -280,7 +284,7 @@ async def test_a_claim_that_is_asked_for_twice_is_given_once_though_answers_are_
     await kept.close()
 
 
-async def test_connections_that_are_cut_all_the_time_lose_no_line_and_double_none(
+async def test_constantly_broken_connections_lose_no_line_and_double_no_line(
     postgres: PostgresServer,
 ):
     import asyncpg

@@ -138,7 +138,7 @@ async def test_a_run_its_lines_answers_and_forks_are_found_by_indexes(
     assert_indexed(await plans(journal, monkeypatch, ask))
 
 
-async def test_what_a_claim_asks_is_answered_by_indexes(journal: PostgresJournal):
+async def test_the_queries_of_a_claim_are_answered_by_indexes(journal: PostgresJournal):
     """A claim is one function of the database: these are the statements in it."""
     claim = await journal.claim("r100")  # its owner is gone
     assert claim.run_id == "r100"

@@ -119,7 +119,7 @@ async def today(journal: PostgresJournal) -> float:
     return float(str(now))
 
 
-async def test_the_day_of_old_runs_is_dropped_and_what_is_needed_stays(journal: PostgresJournal):
+async def test_the_day_of_old_runs_is_dropped_and_needed_lines_stay(journal: PostgresJournal):
     await fill(journal)
     before = await stored(journal, *KEPT)
     assert sum((await partitions(journal)).values()) == 3 * 19 + 2

@@ -258,7 +258,7 @@ async def test_a_redacted_value_is_in_no_byte_of_the_journal_nor_of_an_export(
         ("Summary.page", "text-of-note"),
     ],
 )
-async def test_what_a_graph_inside_starts_with_is_redacted_on_both_sides(
+async def test_the_start_of_an_inner_graph_is_redacted_on_both_sides(
     named: str, text: str, tmp_path: Path
 ):
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
@@ -268,7 +268,7 @@ async def test_what_a_graph_inside_starts_with_is_redacted_on_both_sides(
 
 
 @pytest.mark.parametrize("place", ["Ask.question", "Draft.text"])
-async def test_what_models_answered_to_bodies_and_functions_goes_whichever_field_is_redacted(
+async def test_answers_of_models_to_bodies_and_functions_are_redacted_whichever_field_is_redacted(
     place: str, tmp_path: Path
 ):
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:

@@ -159,7 +159,7 @@ async def test_a_value_is_found_wherever_its_source_has_put_it(place, text, plac
     ("places", "text"),
     [(("Letter.text", "Sent.text"), "Dear Ada"), (("Stamp.price", "Sent.price"), "4321")],
 )
-async def test_what_a_body_copied_is_not_followed_until_it_is_named(places, text):
+async def test_a_copy_made_by_a_body_is_not_redacted_until_it_is_named(places, text):
     journal = MemoryJournal()
     await recorded(journal, answer=signs)
     await journal.redact("run", places[0])
@@ -257,7 +257,7 @@ async def batched(journal: Journal) -> None:
         (["Batch.place"], "Secret Lane"),
     ],
 )
-async def test_what_graphs_inside_and_shared_dependencies_hold_is_found(places, text):
+async def test_values_in_inner_graphs_and_shared_dependencies_are_found(places, text):
     journal = MemoryJournal()
     await batched(journal)
     assert text in everything((await journal.read("run")).lines)

@@ -250,7 +250,7 @@ class Said(EndNode):
 thoughts = Graph(start=Thought)
 
 
-async def test_a_fork_is_replayed_with_what_was_changed(journal: Journal):
+async def test_a_fork_is_replayed_with_its_changes(journal: Journal):
     lm = ScriptedLM([{"mood": "glum"}])
     await thoughts.arun(Thought(about="x"), lm, journal=journal, run_id="one")
     fork = await thoughts.fork("one", at=1, mood="glad", journal=journal)

@@ -94,7 +94,7 @@ async def test_the_lm_and_the_body_have_work_of_their_own():
     assert sum(work.usage.calls for work in found.every()) == 2
 
 
-async def test_what_was_let_go_of_when_another_failed_is_cancelled():
+async def test_work_released_after_the_failure_of_other_work_is_cancelled():
     begun = asyncio.Event()
 
     async def forever() -> int:

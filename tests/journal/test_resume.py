@@ -129,7 +129,7 @@ async def test_values_given_by_the_caller_are_recorded_too(journal: Journal):
     assert WORLD.done["place"] == 0
 
 
-async def test_something_that_is_no_journal_is_refused_with_what_to_write(tmp_path: Path):
+async def test_an_object_that_is_no_journal_is_refused_with_what_to_write(tmp_path: Path):
     with pytest.raises(TypeError, match=r"SQLiteJournal\('runs.db'\)"):
         await graph.arun(Ask(message="a"), script(), journal="runs.db")  # type: ignore[arg-type]
 

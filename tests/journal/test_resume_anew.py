@@ -66,7 +66,7 @@ async def test_a_graph_for_an_item_that_is_another_now_is_run_for_that_one(journ
     }
 
 
-async def test_items_that_have_become_fewer_leave_none_of_the_others_behind(journal: Journal):
+async def test_a_shorter_list_of_items_leaves_no_old_items_behind(journal: Journal):
     WORLD.failing = {"check b"}
     with pytest.raises(DepError):
         await shift.arun(Shift(), journal=journal, run_id="one")
@@ -94,7 +94,9 @@ class Named(EndNode):
     each: Annotated[list[str], Map(do_one, over="names", limit=1)]
 
 
-async def test_items_are_kept_where_only_what_made_their_list_is_not(journal: Journal):
+async def test_stored_items_are_reused_though_the_source_of_their_list_is_not_stored(
+    journal: Journal,
+):
     named = Graph(start=Named)
     WORLD.failing = {"do b"}
     with pytest.raises(DepError):

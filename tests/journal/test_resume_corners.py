@@ -269,7 +269,7 @@ async def _refused() -> None:
     raise JournalError("the disk is full", code="bae-journal-full", fix="make room")
 
 
-async def test_what_a_journal_cannot_take_ends_the_run_as_itself_wherever_it_is():
+async def test_an_unstorable_value_ends_the_run_with_its_own_error_anywhere():
     for at in range(100):
         WORLD.__init__()
         journal = FailingJournal(at)

@@ -129,7 +129,7 @@ async def test_validators_aliases_and_frozen_nodes_are_as_they_were():
     assert (await after_every_line(graph, journal)).trace == result.trace
 
 
-async def test_a_fork_leaves_what_is_not_changed_as_it_is():
+async def test_a_fork_leaves_unchanged_values_as_they_are():
     graph = Graph(start=Text)
     journal = MemoryJournal()
     result = await graph.arun(Text(theText="a"), journal=journal, run_id="one")
@@ -282,7 +282,7 @@ async def test_a_body_may_return_itself_or_a_node_of_before():
     assert WORLD.done["number"] == 1
 
 
-async def test_a_node_is_kept_as_it_was_when_its_body_was_called():
+async def test_a_node_is_stored_as_it_was_when_its_body_was_called():
     """A body that changes its own node changes what the run has in memory, and not what was kept:
     after an interruption the change is gone. So bodies should return nodes, and change none."""
 
@@ -708,7 +708,7 @@ async def test_a_budget_of_seconds_counts_the_time_of_before():
     assert 3600 <= budget.elapsed < 3700
 
 
-async def test_what_an_early_dependency_asks_an_lm_is_counted_once():
+async def test_an_lm_call_of_an_early_dependency_is_counted_once():
     async def ask(lm: LM) -> int:
         return len((await lm.make(Topic(name="y"), Joke)).text)
 

@@ -635,7 +635,7 @@ async def test_a_run_that_is_cut_after_any_line_is_resumed_without_a_call_or_rou
 
 
 @pytest.mark.parametrize("way", [empty_body, in_a_body, steered], ids=by_name)
-async def test_so_is_a_run_with_a_model_that_is_held_to_a_schema(way: Any):
+async def test_a_run_with_a_schema_constrained_model_is_resumed_too(way: Any):
     await check_cuts(way, native=False)
 
 
@@ -656,7 +656,7 @@ class AskEmpty(Node):
     async def __call__(self) -> EmptyReply: ...
 
 
-async def test_zero_false_and_empty_results_are_stored_as_what_they_are():
+async def test_zero_false_and_empty_results_are_stored_unchanged():
     graph, journal = Graph(start=AskEmpty, end=EmptyReply), MemoryJournal()
     calls = [Call("empty_result", number=n) for n in range(len(EMPTY))]
     cut_off = ScriptedLM([calls, RuntimeError("the provider is gone")])

@@ -225,7 +225,9 @@ def open_folder():
 
 
 @pytest.mark.parametrize("what", ["file", "both", "new"])
-async def test_what_cannot_be_written_is_read_and_written_once_it_can_be(open_folder, what):
+async def test_lines_that_cannot_be_written_are_readable_and_written_once_writing_works(
+    open_folder, what
+):
     path = open_folder / "runs.db"
     if what != "new":
         await filled(path, 2, 2)
@@ -347,7 +349,7 @@ async def test_a_damaged_line_or_run_is_found_and_named(path, change, says):
         assert await numbers(journal, "r0") == list(range(12))
 
 
-async def test_a_missing_line_of_what_a_fork_shares_is_found(path):
+async def test_a_missing_line_that_a_fork_shares_is_found(path):
     async with SQLiteJournal(path) as journal:
         await ended(journal, count=5)
         await journal.fork("run", "fork", 4, lines(4, 6))
@@ -432,7 +434,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_killed_process_acknowledged_is_there(path):
+async def test_acknowledged_lines_survive_a_kill(path):
     chance = random.Random(4)
     for attempt in range(2):
         acknowledged: dict[str, int] = {}
@@ -452,7 +454,7 @@ async def test_what_a_killed_process_acknowledged_is_there(path):
                 assert found == list(range(len(found)))
 
 
-async def test_a_power_cut_is_survived_by_what_was_acknowledged_even_with_zeros_in_the_log(path):
+async def test_acknowledged_lines_survive_a_power_cut_even_with_zeros_in_the_log(path):
     async with SQLiteJournal(path) as journal:
         claim = await begun(journal)
         copies = []

@@ -163,7 +163,7 @@ async def test_a_claim_whose_waiter_was_cancelled_is_given_up(path):
         assert len(await asyncio.gather(journal.claim("run"), journal.claim("new"))) == 2
 
 
-async def test_what_cannot_be_stored_is_the_trouble_of_one_run_only(path):
+async def test_an_unstorable_value_fails_only_its_own_run(path):
     async with SQLiteJournal(path) as journal:
         one, two = await begun(journal, "one"), await begun(journal, "two")
         wrong = journal.append(one, [line(1, '{"half": "\ud800"}')])
@@ -266,7 +266,7 @@ print("done")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_forked_child_is_refused_what_its_parent_has_open_and_harms_nothing(path):
+def test_a_forked_child_process_cannot_use_the_files_of_its_parent_and_harms_nothing(path):
     text = """
 import asyncio, os, sys, warnings
 from bae import JournalError
@@ -465,7 +465,7 @@ def test_a_process_counts_as_dead_only_where_that_can_be_checked():
 
 
 @seen_to_die
-async def test_what_a_killed_process_has_left_can_be_taken_over_replaced_and_deleted(path):
+async def test_runs_of_a_killed_process_can_be_taken_over_replaced_and_deleted(path):
     with program(OWNER, path) as owner:
         name = owner.stdout.readline().strip()
         async with SQLiteJournal(path) as journal:

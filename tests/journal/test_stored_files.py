@@ -696,7 +696,7 @@ async def test_a_run_with_files_resumes_after_its_classes_have_changed(journal):
     assert (done.result.photo, done.result.paper) == (DOT, NOTE)
 
 
-async def test_a_fork_names_a_file_of_its_run_and_has_none_that_came_later(journal):
+async def test_a_fork_names_a_file_of_its_run_and_has_no_later_files(journal):
     await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
     photos = [{"hash": BIG.hash, "name": "first.png"}]
     changed = await GRAPH.fork("one", at=0, journal=journal, changed={"photos": photos})

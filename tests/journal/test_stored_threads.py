@@ -524,7 +524,7 @@ async def test_a_thread_is_forked_and_both_are_continued_and_deleted_by_themselv
     assert await thread.turns() == []
 
 
-async def test_a_thread_that_is_looked_at_again_reads_only_what_has_changed(world: World):
+async def test_reading_a_thread_again_reads_only_changes(world: World):
     class Counting(MemoryJournal):
         reads: ClassVar[list[str]] = []
 
@@ -628,7 +628,7 @@ async def test_a_redacted_text_is_withheld_from_later_turns(journal: Journal):
     ]
 
 
-async def test_metadata_is_kept_by_resumed_and_forked_runs(journal: Journal):
+async def test_metadata_stays_with_resumed_and_forked_runs(journal: Journal):
     metadata = {"user_id": "u1", "plan": 3}
     await say(journal, "one", metadata=metadata)
     new = await chat.fork("one", at=0, journal=journal)

@@ -232,7 +232,7 @@ async def test_a_function_that_is_called_again_continues_its_conversation():
     ],
     ids=repr,
 )
-async def test_what_a_tool_returns_is_stored_as_the_model_read_it(value: Any):
+async def test_the_result_of_a_tool_is_stored_as_the_model_read_it(value: Any):
     def odd() -> Any:
         """Return something."""
         if isinstance(value, ToolError):
@@ -438,7 +438,7 @@ async def test_a_redacted_conversation_is_continued_without_a_call_twice():
             assert [call.name for call in result.trace[1].calls] == ["search", "refund", "search"]
 
 
-async def test_a_redaction_of_a_node_that_was_filled_with_tools_keeps_what_it_used():
+async def test_a_redaction_of_a_node_that_was_filled_with_tools_keeps_its_usage():
     class Draft(Node):
         calls: Annotated[list[ToolCall], Tools(refund)]
         text: str
@@ -457,7 +457,7 @@ async def test_a_redaction_of_a_node_that_was_filled_with_tools_keeps_what_it_us
         assert read_history(stored).usage.calls == 2
 
 
-async def test_a_redaction_reaches_what_people_were_asked_and_answered_about_calls():
+async def test_a_redaction_reaches_questions_to_people_and_their_answers_about_calls():
     asking = variant(Tools(search, Tool(refund, approve=True)))
     start = asking.start(text="a lamp?")
     async with MemoryJournal() as journal:

@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_imported_by_its_name_does_not_become_a_test(journ
 
 
 @pytest.mark.skipif(find_spec("ruff") is None, reason="needs ruff")
-def test_what_is_written_is_clean_code(journal, capsys):
+def test_written_tests_are_clean_code(journal, capsys):
     for number, module in enumerate(("wardrobe", "wardrobe.py", "wardrobe.py:Morning")):
         noted(capsys, *MAKE[:-3], module, "-o", f"tests/test_{number}.py")
     select = "B,C4,E,F,I,N,PIE,PT,RET,RUF,SIM,UP,W"
@@ -190,7 +190,7 @@ def test_no_file_is_written_over_unless_that_is_asked_for(journal, capsys):
         ({"abc": "nobody"}, "no run id is nobody"),
     ],
 )
-def test_what_cannot_become_a_test_is_refused_and_nothing_is_written(
+def test_a_run_that_cannot_become_a_test_is_refused_and_nothing_is_written(
     changed, message, journal, capsys
 ):
     arguments = list(MAKE)
@@ -239,7 +239,7 @@ graph = Graph(start=Ask, end=Reply)
 """
 
 
-def test_a_run_with_tools_becomes_a_test_that_calls_none(tmp_path, monkeypatch):
+def test_a_run_with_tools_becomes_a_test_that_calls_no_tools(tmp_path, monkeypatch):
     (tmp_path / "agent.py").write_text(AGENT)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -61,7 +61,7 @@ async def test_the_answer_is_streamed_and_its_constant_part_is_cached(
 
 
 @pytest.mark.parametrize("node", [Machine, Prices])
-async def test_a_schema_that_does_not_fit_goes_by_a_tool_the_model_must_use(
+async def test_a_schema_that_does_not_fit_is_sent_as_a_tool_the_model_must_use(
     provider: Provider, node: type[Node]
 ) -> None:
     async with claude(provider) as backend:
@@ -241,7 +241,7 @@ async def test_a_socket_that_gives_up_is_not_taken_for_the_bound_on_the_call(
     assert "within" not in str(raised.value)
 
 
-async def test_what_changes_where_and_how_it_is_asked_is_in_the_settings(
+async def test_settings_contain_everything_that_changes_the_request(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"headers": {"Anthropic-Beta": "a-feature"}, "api_key": "k"}

@@ -280,7 +280,7 @@ NEARLY = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(st.lists(NEARLY.map(json.dumps) | JSON.map(json.dumps) | st.text(max_size=9), max_size=4))
-async def test_whatever_is_answered_the_outcome_is_a_valid_node_or_a_fill_error(
+async def test_any_answer_leads_to_a_valid_node_or_a_fill_error(
     answers: list[str],
 ):
     left = iter(answers)
@@ -338,7 +338,7 @@ async def test_a_resolved_value_that_only_fits_other_answers_is_asked_about_agai
     assert "text is too long" in lm.prompts[1].corrections[0].correction
 
 
-async def test_a_graph_that_asks_a_model_for_nothing_needs_none():
+async def test_a_graph_that_asks_a_model_for_nothing_needs_no_model():
     async def get_word() -> str:
         return "word"
 

@@ -106,7 +106,7 @@ class Answering(Paid):
     st.sampled_from(["answers", "errors", "another LM"]),
     st.sampled_from([{"calls": 10}, {"cost": 1.0}, {"tokens": 1000}]),
 )
-def test_whatever_usage_is_reported_a_budget_only_shrinks_and_is_not_passed(
+def test_under_any_reported_usage_a_budget_only_shrinks_and_is_not_exceeded(
     usages: list[Usage], how: str, limits: dict[str, Any]
 ):
     lm: Any = Reporting(usages) if how == "another LM" else Answering(usages, fails=how == "errors")
@@ -193,13 +193,13 @@ async def test_a_request_without_token_counts_is_charged_the_estimate_it_was_adm
     assert budget.usage.cost == (0 if how == "another LM" else pytest.approx(estimate / 10_000))
 
 
-async def test_what_an_answer_wrote_counts_where_it_is_more_than_the_estimate():
+async def test_the_written_tokens_of_an_answer_count_where_they_exceed_the_estimate():
     budget = Budget(tokens=1000)
     await Budgeted(Estimated(Usage(calls=1, output_tokens=900)), budget).answer(prompt())
     assert budget.usage.tokens == 900
 
 
-async def test_a_priced_answer_without_a_cost_is_charged_what_it_costs_at_least():
+async def test_a_priced_answer_without_a_cost_is_charged_its_minimum():
     budget = Budget(cost=1.0)
     used = Usage(calls=1, input_tokens=500, output_tokens=100)
     await Budgeted(Estimated(used), budget).answer(prompt())
@@ -238,7 +238,7 @@ async def test_a_call_too_many_is_not_sent():
     assert str(error).startswith("[bae-budget-spent] triage: 2 of 2 calls spent\n")
 
 
-async def test_a_prompt_that_does_not_fit_what_is_left_is_not_sent_and_the_last_may_go_past_it():
+async def test_a_prompt_over_the_remaining_budget_is_not_sent_and_the_last_may_exceed_it():
     inner = Paid()
     budget = Budget(tokens=100)
     lm = Budgeted(inner, budget)
@@ -348,7 +348,7 @@ KNOWN = Usage(calls=1, input_tokens=500, output_tokens=20, cost=0.3)
     ],
     ids=repr,
 )
-async def test_a_request_that_failed_is_charged_what_it_is_known_to_have_used(
+async def test_a_failed_request_is_charged_its_known_usage(
     error: BaeLMError, charged: tuple[int, int, float]
 ):
     budget = Budget(cost=1, tokens=1000)
@@ -590,7 +590,7 @@ async def test_an_answer_from_a_cache_is_free():
         )
 
 
-async def test_an_lm_of_another_kind_is_charged_by_what_it_reports():
+async def test_an_lm_of_another_kind_is_charged_its_reported_usage():
     class Mine(ScriptedLM):
         async def fill(self, *args: Any, **options: Any) -> Any:
             report(Usage(calls=2, input_tokens=7, cost=0.5))
@@ -601,7 +601,7 @@ async def test_an_lm_of_another_kind_is_charged_by_what_it_reports():
     assert (budget.usage.calls, budget.usage.tokens, budget.usage.cost) == (2, 7, 0.5)
 
 
-async def test_a_block_counts_an_lm_of_another_kind_and_what_written_bodies_ask_it():
+async def test_a_block_counts_an_lm_of_another_kind_and_requests_of_written_bodies():
     class Written(Node):
         async def __call__(self, lm: LM) -> Reply:
             assert lm.asked == []  # type: ignore[attr-defined]  # it has what is its own

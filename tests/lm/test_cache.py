@@ -210,7 +210,7 @@ async def test_a_node_that_an_lm_built_is_the_same_each_time(node: Node, calls: 
 
 
 @pytest.mark.parametrize("kept", ["", "{", "[]", '{"version": 0}', '{"version": 1, "text": 1}'])
-async def test_what_cannot_be_read_is_asked_for_again(kept: str):
+async def test_an_unreadable_stored_answer_is_asked_for_again(kept: str):
     store = MemoryCache()
     toy = ToyBackend(REPLY)
     await store.put(cache_key(toy, prompt()), kept)
@@ -401,7 +401,7 @@ def shuffled(value: Any, random: Random) -> Any:
 
 @settings(max_examples=40)
 @given(questions, questions, st.sampled_from(PARTS), st.randoms(use_true_random=False))
-def test_a_key_changes_with_any_part_of_the_question_and_not_with_the_order_of_what_has_none(
+def test_a_key_changes_with_any_part_of_the_question_and_not_with_irrelevant_order(
     question: dict[str, Any], other: dict[str, Any], part: str, random: Any
 ):
     key = key_of(question)

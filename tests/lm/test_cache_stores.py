@@ -80,7 +80,7 @@ def test_memory_keeps_the_most_recently_used_answers(size: int, moves: list[tupl
 # --- in a file ----------------------------------------------------------------------------------
 
 
-async def test_a_file_gives_back_what_was_put_and_forgets_what_was_dropped(tmp_path: Path):
+async def test_a_file_returns_stored_answers_and_forgets_dropped_answers(tmp_path: Path):
     path = tmp_path / "deeper" / "answers.sqlite"
     cache = SQLiteCache(path)
     assert not path.parent.exists()  # it is opened when it is first used

@@ -21,7 +21,7 @@ class Open(Node):
     async def __call__(self) -> Left | Right | None: ...
 
 
-async def test_one_candidate_needs_no_call_and_none_is_an_error():
+async def test_one_candidate_needs_no_call_and_no_candidate_is_an_error():
     lm = ToyBackend()
 
     assert await lm.choose_type([Left], {}) is Left

@@ -79,7 +79,7 @@ def claude(home: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> C
 # --- answers ----------------------------------------------------------------------------------
 
 
-async def test_a_fill_is_one_request_with_the_prompt_and_one_tool_and_a_wrong_answer_one_more(
+async def test_a_fill_is_one_request_with_the_prompt_and_one_tool_and_a_wrong_answer_adds_a_request(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     wrong = "I would wear a shirt."
@@ -127,7 +127,7 @@ async def test_earlier_turns_come_before_the_question_in_the_one_text_that_the_p
     assert f"{said}Now you are asked:\nOutfit" in request.text
 
 
-async def test_a_text_is_asked_for_without_a_schema_and_again_with_what_was_wrong(
+async def test_a_text_is_asked_for_without_a_schema_and_again_with_its_fault(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     await letter_after_a_wrong_one(provider, claude)
@@ -190,7 +190,7 @@ EVERYTHING = {
 }
 
 
-async def test_the_model_is_held_to_a_schema_of_everything_there_is(
+async def test_the_model_is_constrained_by_a_schema_with_every_feature(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     provider.script(EVERYTHING)

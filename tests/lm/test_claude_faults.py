@@ -55,7 +55,7 @@ print(json.dumps({"type": "result", "subtype": "success", "is_error": False,
 # --- how it is asked --------------------------------------------------------------------------
 
 
-async def test_a_question_goes_by_stdin_and_arguments_to_a_program_in_an_empty_directory(
+async def test_a_question_is_sent_by_stdin_and_arguments_to_a_program_in_an_empty_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
@@ -107,7 +107,7 @@ def called(value: Any) -> dict[str, Any]:
     return message({"type": "tool_use", "name": "StructuredOutput", "input": value})
 
 
-async def test_the_answer_comes_with_what_it_used(tmp_path: Path) -> None:
+async def test_the_answer_has_its_usage(tmp_path: Path) -> None:
     answer = await claude(printing(tmp_path, result())).answer(prompt())
     assert answer.value == {"top": "a shirt"}
     assert json.loads(answer.text) == answer.value
@@ -223,7 +223,7 @@ async def test_a_program_that_fails_is_quoted_from_the_end(
         ({}, "bae-lm-program-failed", False),
     ],
 )
-async def test_an_error_is_one_even_under_the_name_of_success(
+async def test_an_error_under_the_name_of_success_is_an_error(
     tmp_path: Path, changed: dict[str, Any], code: str, retryable: bool
 ) -> None:
     printed = result(is_error=True, result="it went wrong", **changed)
@@ -258,7 +258,7 @@ async def test_the_end_of_stderr_is_reported_however_long_it_is(tmp_path: Path) 
     ],
     ids=["cut", "cut-list", "words", "nothing", "deep"],
 )
-async def test_what_is_not_json_is_a_parse_error(
+async def test_output_that_is_not_json_is_a_parse_error(
     tmp_path: Path, printed: str, retryable: bool
 ) -> None:
     error = await failure(printing(tmp_path, printed))

@@ -46,7 +46,7 @@ def schema_of(request: Received) -> dict[str, Any]:
 # --- what is asked and answered ---------------------------------------------------------------
 
 
-async def test_a_choice_is_made_first_and_filled_then_and_each_asks_what_any_backend_asks(
+async def test_a_choice_is_made_before_its_fill_with_the_questions_of_any_backend(
     provider: Provider, backend: DSPyBackend
 ) -> None:
     provider.script({"choice": "Outfit"}, SHIRT)
@@ -114,7 +114,7 @@ async def test_a_missing_key_is_reported_as_missing(
 # --- what it used -----------------------------------------------------------------------------
 
 
-async def test_calls_at_the_same_time_report_each_what_it_used_itself(
+async def test_concurrent_calls_report_their_own_usage(
     provider: Provider, backend: DSPyBackend
 ) -> None:
     async def used_for(length: int) -> Usage:
@@ -131,7 +131,7 @@ async def test_calls_at_the_same_time_report_each_what_it_used_itself(
     assert {used.models for used in together} == {("gpt-4o-mini",)}
 
 
-async def test_a_model_whose_price_is_not_known_has_an_unknown_cost(provider: Provider) -> None:
+async def test_a_model_without_a_known_price_has_an_unknown_cost(provider: Provider) -> None:
     async with ask(provider, "openai/of-my-own") as backend:
         assert (await backend.answer(PROMPT)).usage.cost is None
         assert backend.least_cost(Usage(calls=1)) is None
@@ -149,7 +149,7 @@ async def test_an_answer_from_dspys_cache_is_no_call_and_costs_nothing(
     assert len(provider.requests) == 1
 
 
-async def test_nothing_of_a_call_is_kept_by_dspy(provider: Provider, backend: DSPyBackend) -> None:
+async def test_dspy_keeps_nothing_of_a_call(provider: Provider, backend: DSPyBackend) -> None:
     traced = len(dspy.settings.trace)
     await backend.fill(AskBack, {}, "AskBack")
     assert len(dspy.settings.trace) == traced
@@ -205,7 +205,9 @@ async def test_without_any_lm_the_error_shows_where_to_give_an_lm() -> None:
         ({"lm": None, "temperature": 1}, "with the name of a model alone"),
     ],
 )
-def test_what_is_no_lm_is_refused_when_it_is_made(arguments: dict[str, Any], said: str) -> None:
+def test_an_object_that_is_no_lm_is_refused_when_it_is_made(
+    arguments: dict[str, Any], said: str
+) -> None:
     with pytest.raises(TypeError, match=said):
         DSPyBackend(**arguments)
 

@@ -75,7 +75,7 @@ async def test_cancelled_fills_among_many_leave_no_connection_open(
     assert len(await asyncio.gather(*fills[1::2])) == 10
 
 
-def test_what_litellm_leaves_open_is_closed_when_the_loop_ends() -> None:
+def test_connections_that_litellm_leaves_open_are_closed_when_the_loop_ends() -> None:
     with Provider.in_thread() as provider:
         backend = ask(provider)
         for _ in range(2):
@@ -155,7 +155,7 @@ async def test_such_an_answer_from_dspys_cache_is_no_call(
     assert (first.usage.calls, second.usage.calls, second.usage.cost) == (1, 0, 0.0)
 
 
-async def test_an_lm_with_such_settings_keeps_its_history_and_one_made_here_none(
+async def test_an_lm_with_such_settings_keeps_its_history_and_an_lm_made_here_keeps_no_history(
     provider: Provider,
 ) -> None:
     given = {"api_base": f"{provider.url}/v1", "api_key": "k", "cache": False, "num_retries": 0}

@@ -79,7 +79,7 @@ def test_an_invalid_time_is_refused(skip_for: Any):
 
 
 @pytest.mark.parametrize("on", ["overloaded", 200, 7000, True, BaseException, None])
-def test_what_no_error_can_be_is_refused(on: Any):
+def test_a_condition_that_no_error_can_meet_is_refused(on: Any):
     with pytest.raises(ValueError, match="Fallback"):
         Fallback(First(), Second(), on=[on])
 
@@ -233,7 +233,7 @@ async def test_a_budget_inside_of_a_fallback_inside_is_passed_by():
     assert (await asked(lm)).result.text == "this"
 
 
-async def test_what_a_fallback_inside_passes_on_is_still_raised_by_the_one_around():
+async def test_an_error_that_an_inner_fallback_passes_on_is_still_raised_by_the_outer_fallback():
     inner = Fallback(First(status(404)), Second(status(404)), on=404)
     with pytest.raises(BaeLMError) as caught:
         await asked(Fallback(inner, Third(REPLY)))
@@ -416,7 +416,7 @@ async def test_a_budget_around_one_lm_that_is_spent_asks_the_other():
     assert [each.answered for each in lm.statistics()] == [1, 2]
 
 
-async def test_a_budget_inside_is_charged_what_a_run_had_used():
+async def test_an_inner_budget_is_charged_the_earlier_usage_of_a_run():
     budget = Budget(calls=5)
     lm = Fallback(First(REPLY), Budgeted(Second(REPLY), budget))
     lm.restore("r1", Usage(calls=3), 2.0)
@@ -512,7 +512,7 @@ async def test_a_custom_lm_works_beside_a_backend():
     assert (await asked(lm)).result.text == "scripted"
 
 
-async def test_all_are_closed_whatever_one_raises():
+async def test_all_lms_are_closed_even_if_one_raises():
     closed: list[str] = []
 
     class Closing(First):
@@ -545,7 +545,7 @@ async def test_secrets_of_all_are_masked_in_the_error():
     assert {*lm.secrets} == {"sk-hunter2hunter2"}
 
 
-def test_it_can_do_what_all_of_its_lms_can():
+def test_a_fallback_can_do_what_all_of_its_lms_can_do():
     class Able(First):
         calls_tools = True
         native_tools = frozenset({"web_search", "web_fetch"})

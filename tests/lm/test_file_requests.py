@@ -280,7 +280,7 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("why", TOO_MUCH)
-async def test_what_claude_would_refuse_is_not_sent(why):
+async def test_files_that_claude_would_refuse_are_not_sent(why):
     async with Provider() as provider, WIRES["anthropic"](provider) as lm:
         with pytest.raises(BaeLMError) as raised:
             await GRAPH.arun(TOO_MUCH[why], lm=lm)
@@ -289,7 +289,7 @@ async def test_what_claude_would_refuse_is_not_sent(why):
         assert provider.requests == []
 
 
-async def test_what_claude_takes_is_sent():
+async def test_files_that_claude_accepts_are_sent():
     claim = Claim(photos=[wide(2_000), *map(wide, range(1, 21))])
     async with Provider() as provider, WIRES["anthropic"](provider) as lm:
         await GRAPH.arun(claim, lm=lm)
@@ -356,7 +356,7 @@ class Blind(Backend):
         return Answer('{"text": "white"}')
 
 
-async def test_a_model_that_takes_no_images_reads_what_a_tool_has_returned():
+async def test_a_model_that_takes_no_images_reads_the_text_of_a_tools_image():
     blind = Blind()
     assert (await TOOLS.arun(Question(text="?"), lm=blind)).result.text == "white"
     last = blind.asked[-1]

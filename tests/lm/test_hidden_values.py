@@ -220,7 +220,7 @@ async def test_options_that_are_filled_with_the_choice_show_no_hidden_value():
     assert known(lm.prompts[0]) == {"First": {"word": MASK}, "context": {"Second": {"word": MASK}}}
 
 
-async def test_what_the_graph_passes_into_a_graph_inside_is_hidden_there_too():
+async def test_values_passed_into_an_inner_graph_are_hidden_there_too():
     class Summary(EndNode):
         text: str
 

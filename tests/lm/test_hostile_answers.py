@@ -91,7 +91,7 @@ WRONG = {
 }
 
 
-async def test_what_is_no_text_or_cannot_be_stored_is_asked_for_again(
+async def test_a_text_that_is_invalid_or_unstorable_is_asked_for_again(
     provider: Provider, make: Make
 ) -> None:
     for number, (name, wrong) in enumerate(WRONG.items(), 1):

@@ -59,7 +59,7 @@ class Clients:
         return self.made[-1]
 
 
-def test_a_loop_that_was_closed_without_closing_what_is_open_is_let_go_of_by_the_next():
+def test_the_connections_of_a_loop_closed_without_cleanup_are_released_by_the_next():
     clients = Clients()
     loop = asyncio.new_event_loop()
     loop.run_until_complete(clients.held.get())
@@ -266,7 +266,7 @@ def test_nothing_was_sent_where_no_connection_was_made(below: Exception | None, 
         *("HTTPS_PROXY", "Cookie", "ANTHROPIC_CUSTOM_HEADERS", "bearer", "jwt"),
     ],
 )
-def test_a_secret_is_known_by_its_name(name: str) -> None:
+def test_a_secret_is_recognized_by_its_name(name: str) -> None:
     assert is_secret_name(name, "hidden")
     assert without_secrets({name: "hidden", "region": "eu"}) == {"region": "eu"}
 
@@ -280,7 +280,7 @@ def test_a_secret_is_known_by_its_name(name: str) -> None:
         ("schema", {"properties": {"key": {"type": "string"}, "token": {"type": "null"}}}),
     ],
 )
-def test_what_is_no_secret_stays(name: str, value: Any) -> None:
+def test_values_that_are_no_secret_stay(name: str, value: Any) -> None:
     assert without_secrets({name: value}) == {name: value}
 
 

@@ -54,7 +54,7 @@ async def backend(provider: Provider, make: Make) -> AsyncIterator[Backend]:
         yield made
 
 
-async def test_a_text_is_asked_for_without_a_schema_and_again_with_what_was_wrong(
+async def test_a_text_is_asked_for_without_a_schema_and_again_with_its_fault(
     provider: Provider, backend: Backend
 ) -> None:
     await letter_after_a_wrong_one(provider, backend)
@@ -68,7 +68,7 @@ async def test_an_incomplete_text_is_an_error(provider: Provider, backend: Backe
         assert caught.value.code == f"bae-fill-{said}"
 
 
-async def test_what_a_model_would_answer_by_the_schema_alone_is_valid(
+async def test_an_answer_that_fits_the_schema_alone_is_valid(
     provider: Provider, backend: Backend
 ) -> None:
     for node in (Weather, AskBack, Machine, Prices):
@@ -99,7 +99,7 @@ async def test_the_conversation_is_sent_as_messages(provider: Provider, backend:
     assert spoken == ["user", "assistant", "user"]
 
 
-async def test_a_fill_sends_instruction_data_and_schema_once_and_reports_what_it_used(
+async def test_a_fill_sends_instruction_data_and_schema_once_and_reports_its_usage(
     provider: Provider, backend: Backend
 ) -> None:
     provider.script(LINEN)

@@ -176,7 +176,7 @@ async def test_without_another_field_it_ends_when_the_model_calls_nothing(
 
 
 @native
-async def test_a_schema_that_claude_cannot_enforce_goes_as_one_more_tool(
+async def test_a_schema_that_claude_cannot_enforce_is_sent_as_an_additional_tool(
     provider: Provider, lm: Backend
 ) -> None:
     is_claude = "claude" in lm.model
@@ -219,7 +219,7 @@ async def test_half_a_call_is_never_run(provider: Provider, lm: Backend) -> None
 
 
 @native
-async def test_at_the_limit_the_tools_stay_declared_and_none_may_be_called(
+async def test_at_the_limit_the_tools_stay_declared_and_may_not_be_called(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(Call("now"), {"answer": "noon"})
@@ -287,7 +287,7 @@ async def test_thinking_goes_back_as_it_came(provider: Provider, lm: Backend) ->
 
 
 @claude
-async def test_thinking_is_known_whether_a_message_is_streamed_or_not(
+async def test_thinking_is_recognized_whether_a_message_is_streamed_or_not(
     provider: Provider, lm: Backend
 ) -> None:
     for observer in (None, lambda run, record: None):

@@ -124,14 +124,14 @@ async def test_a_choice_with_a_learned_prompt_is_a_request_of_its_own_before_the
     assert set(model.prompts[0].schema["properties"]) == {"choice"}
 
 
-async def test_examples_that_choose_what_is_not_offered_are_not_shown():
+async def test_examples_that_choose_a_class_that_is_not_offered_are_not_shown():
     model = ToyBackend({"choice": "Outfit"})
     lm = WithPrompts(model, {Weather: NodePrompts(choice=DECIDE)})
     await lm.route(GREY, (Outfit, type(None)))
     assert [len(said) for said in model.said] == [3]
 
 
-async def test_what_a_body_asks_in_its_own_words_is_asked_in_them():
+async def test_a_question_of_a_body_in_its_own_words_is_asked_in_them():
     model = ToyBackend(SHIRT, {"choice": "Outfit"})
     lm = WithPrompts(model, BOTH)
     await lm.fill(Outfit, {}, "Something for a wedding", GREY)
@@ -243,7 +243,9 @@ async def test_a_run_with_lessons_replays_and_its_journal_has_the_questions_of_t
         ),
     ],
 )
-def test_what_is_no_prompt_is_refused_by_name(prompts: Any, error: type[Exception], said: str):
+def test_an_object_that_is_no_prompt_is_refused_by_name(
+    prompts: Any, error: type[Exception], said: str
+):
     with pytest.raises(error, match=said):
         WithPrompts(ToyBackend(), prompts)
 

@@ -45,7 +45,7 @@ async def test_waiting_calls_start_in_the_order_they_came():
     assert held.asked == [str(n) for n in range(6)]
 
 
-async def test_one_who_is_cancelled_at_the_moment_it_is_served_hands_the_slot_on():
+async def test_a_call_cancelled_at_the_moment_it_starts_hands_its_slot_on():
     held = Held()
     lm = Concurrency(held, 1)
     first, second, third = (asyncio.create_task(lm.answer(prompt(n))) for n in "123")

@@ -460,7 +460,7 @@ async def test_a_call_cancelled_during_its_grammar_check_proves_nothing_about_th
         assert info.value.code == "bae-lm-schema-refused"
 
 
-def test_what_needs_another_load_is_another_model(lm: LocalBackend):
+def test_settings_that_need_another_load_make_another_model(lm: LocalBackend):
     same = LocalBackend(**SMALL, temperature=1, seed=2, max_tokens=3, timeout=4)
     assert same.shared is lm.shared
     assert LocalBackend(context=512).shared is not lm.shared

@@ -176,7 +176,7 @@ def test_everything_in_a_bounded_schema_has_a_bound(annotation: Any):
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.data(), types)
-def test_what_fits_a_bounded_schema_fits_the_type_it_came_from(data: Any, annotation: Any):
+def test_a_value_that_fits_a_bounded_schema_fits_its_type(data: Any, annotation: Any):
     model = create_model("Asked", value=(annotation, ...))
     schema = bound_schema(model.model_json_schema(), longest_text=20, longest_list=2, deepest=2)
     answer = data.draw(values(schema, schema.get("$defs", {})))
@@ -301,7 +301,7 @@ def test_an_unbounded_schema_gets_bounds_and_tighter_bounds_of_the_schema_win():
         *((each, False) for each in (r"\bword", r"^(?=a)b", r"(a)\1", r"a\Z", "(?<!a)b", "a++")),
     ],
 )
-def test_a_pattern_is_kept_where_a_grammar_can_express_it(pattern: str, is_kept: bool):
+def test_a_pattern_stays_where_a_grammar_can_express_it(pattern: str, is_kept: bool):
     properties = {"a": {"type": "string", "pattern": pattern}}
     made = bound_schema({"type": "object", "properties": properties})["properties"]["a"]
     assert made.get("pattern") == (pattern if is_kept else None)

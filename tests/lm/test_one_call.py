@@ -98,7 +98,7 @@ async def test_ten_routed_steps_take_ten_calls_instead_of_twenty(one_call: bool,
     assert (result.usage.calls, result.usage.attempts) == (calls, calls)
 
 
-async def test_a_model_that_cannot_be_held_to_alternatives_is_asked_twice():
+async def test_a_model_that_cannot_be_constrained_to_alternatives_is_asked_twice():
     class Simple(ToyBackend):
         answers_unions = False
 
@@ -211,7 +211,7 @@ class Noted(EndNode):
     text: str
 
 
-async def test_what_several_options_recall_is_shown_once_under_all_their_names():
+async def test_a_value_recalled_by_several_options_is_shown_once_under_all_their_names():
     class Named(Node):
         topic: str = "boats"
 

@@ -93,7 +93,7 @@ async def test_the_optimized_predictor_asks_with_its_instructions_and_examples(
     ]
 
 
-async def test_only_what_was_wrong_is_asked_for_again_and_each_fill_counts_once(
+async def test_only_faulty_fields_are_asked_for_again_and_each_fill_counts_once(
     provider: Provider, backend: OptimizedLM
 ) -> None:
     assert backend.get_stats() == {"optimized": 0, "naive": 0}
@@ -146,7 +146,7 @@ async def test_a_predictor_is_copied_and_the_lm_that_is_given_is_asked_in_place_
     assert [request.body["model"] for request in provider.requests] == ["gpt-4o-mini", "pinned"]
 
 
-def test_what_is_no_predictor_for_a_class_is_refused_when_it_is_made() -> None:
+def test_an_object_that_is_no_predictor_for_a_class_is_refused_when_it_is_made() -> None:
     with pytest.raises(TypeError, match=r"give a dspy\.Predict"):
         OptimizedLM({Outfit: "a predictor"}, "openai/gpt-4o-mini")
     with pytest.raises(TypeError, match="by its node class"):
@@ -155,7 +155,7 @@ def test_what_is_no_predictor_for_a_class_is_refused_when_it_is_made() -> None:
         OptimizedLM({Outfit: dspy.Predict("weather -> top")}, "openai/gpt-4o-mini")
 
 
-def test_what_an_optimizer_makes_is_used(tmp_path: Path) -> None:
+def test_the_result_of_an_optimizer_is_used(tmp_path: Path) -> None:
     signature = node_to_signature(Outfit)
     train = [
         dspy.Example(weather=Weather(sky=sky), top="", layers=0).with_inputs("weather")

@@ -121,7 +121,7 @@ async def followed(graph: Graph[Any, Any], start: Node, url: str, options: str =
 
 
 @pytest.mark.parametrize("server", SERVERS)
-async def test_what_a_server_leaves_out_or_refuses_of_a_stream_makes_no_run_fail(
+async def test_a_server_with_incomplete_streaming_makes_no_run_fail(
     server: str,
 ) -> None:
     async with raw_provider(SERVERS[server]) as provider:
@@ -178,7 +178,7 @@ THOUGHTS = {
 
 
 @pytest.mark.parametrize("how", THOUGHTS)
-async def test_what_a_model_thinks_in_its_text_is_thinking_however_it_is_cut(how: str) -> None:
+async def test_thinking_inside_a_text_is_thinking_however_it_is_split(how: str) -> None:
     def server(answer: str) -> Respond:
         text = f"<think>\nHm, rain</think>\n\n{answer}"
         given = whole(answer, reasoning_content="\nHm, rain") if how == "field" else whole(text)

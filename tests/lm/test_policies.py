@@ -179,7 +179,7 @@ async def test_everything_a_backend_reports_of_itself_is_passed_on(wrap: Callabl
 
 
 @every
-async def test_closing_a_policy_closes_what_is_inside(wrap: Callable[[Any], Policy]):
+async def test_closing_a_policy_closes_its_lm(wrap: Callable[[Any], Policy]):
     closed: list[str] = []
 
     class Closing(ToyBackend):
@@ -197,7 +197,9 @@ async def test_closing_a_policy_closes_what_is_inside(wrap: Callable[[Any], Poli
 
 @every
 @pytest.mark.parametrize("wrong", [object(), ScriptedLM, None], ids=shown)
-def test_what_is_no_lm_is_refused_when_it_is_wrapped(wrap: Callable[[Any], Policy], wrong: Any):
+def test_an_object_that_is_no_lm_is_refused_when_it_is_wrapped(
+    wrap: Callable[[Any], Policy], wrong: Any
+):
     with pytest.raises(BaeLMError) as caught:
         wrap(wrong)
     assert caught.value.code == "bae-lm-type"
@@ -209,7 +211,7 @@ def test_a_policy_takes_the_name_of_an_lm(tmp_path):
     assert graph.run(Ask(), Retry(f"scripted:{script}")).result.text == "this"
 
 
-async def test_a_policy_of_your_own_is_one_method():
+async def test_a_custom_policy_is_one_method():
     class Shouting(Policy):
         async def answer(self, prompt: Prompt) -> Answer:
             answer = await self.ask(prompt)
@@ -323,7 +325,7 @@ async def test_a_body_is_answered_by_the_method_it_calls(wrap: Callable[[Any], A
         assert (result.usage.calls, result.usage.cost) == (3, None)
 
 
-async def test_what_a_method_of_an_lm_answers_is_kept_for_that_method():
+async def test_an_answer_of_one_method_of_an_lm_is_cached_for_that_method():
     inner = Deciding()
     lm = Cached(inner)
     for _ in range(2):
@@ -393,14 +395,14 @@ async def test_a_backend_that_overrides_its_methods_is_asked_through_them(
         assert counted.usage.calls == 5
 
 
-async def test_a_choice_outside_what_was_offered_is_never_guessed_at():
+async def test_a_choice_outside_the_offered_classes_is_never_guessed_at():
     other = type("Draft", (Refusal,), {})  # of the same name as one that is offered
     with pytest.raises(RouteError) as caught:
         await Graph(start=Start).arun(Start(), Retry(Mine(chosen=other), sleep=at_once))
     assert caught.value.code == "bae-choice-outside"
 
 
-async def test_what_a_failing_lm_reported_is_counted_once():
+async def test_the_reported_usage_of_a_failing_lm_is_counted_once():
     class Failing(ScriptedLM):
         async def fill(self, *args: Any, **options: Any) -> Any:
             report(Usage(calls=2, input_tokens=5, cost=0.1))
@@ -431,7 +433,7 @@ async def test_the_usage_of_a_cancelled_lm_is_counted():
     assert Usage.total(used).input_tokens == 5
 
 
-def test_what_is_no_budget_or_no_store_is_refused_where_the_policy_is_made():
+def test_an_object_that_is_no_budget_or_no_store_is_refused_where_the_policy_is_made():
     with pytest.raises(TypeError, match="give a Budget"):
         Budgeted(ScriptedLM(), 5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="give a store"):

@@ -144,7 +144,7 @@ async def test_limits_of_other_names_and_spans_are_others(store: PostgresStore):
     assert await sent(limited(store, requests=3, name="toy"), 3) == 1
 
 
-async def test_tokens_are_corrected_by_what_the_answers_used(url: str, store: PostgresStore):
+async def test_tokens_are_corrected_by_the_usage_of_the_answers(url: str, store: PostgresStore):
     inner = ToyBackend(lambda asked: Answer(REPLY, Usage(calls=1, output_tokens=400)))
     lm = limited(store, inner, tokens=1000)
     assert await sent(lm, 3) == 3
@@ -248,7 +248,9 @@ async def test_a_cache_whose_database_is_away_asks_the_lm_and_warns_without_the_
     await store.aclose()
 
 
-async def test_a_database_without_tables_is_refused_with_what_makes_them(postgres: PostgresServer):
+async def test_a_database_without_tables_is_refused_with_the_command_that_makes_them(
+    postgres: PostgresServer,
+):
     async def use(url: str) -> None:
         store = PostgresStore(url)
         with pytest.raises(BaeLMError, match="bae db upgrade"):

@@ -150,7 +150,9 @@ def words_in(schema: Any) -> set[str]:
 
 @settings(max_examples=40)
 @given(SCHEMAS, st.integers(0, 3))
-def test_what_a_schema_allows_is_allowed_in_plain_words(schema: Any, seed: int) -> None:
+def test_the_reduced_schema_has_plain_words_and_allows_the_same_values(
+    schema: Any, seed: int
+) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     made = for_claude_program(schema)
     assert words_in(made) <= PLAIN

@@ -206,7 +206,7 @@ async def test_claude_caches_where_its_settings_ask_for_it_and_gets_unfitting_sc
     assert (second.cost or 0) < (first.cost or 0)
 
 
-async def test_a_closed_schema_is_held_to_strictly_and_one_with_optional_fields_is_not(
+async def test_a_closed_schema_is_enforced_strictly_and_a_schema_with_optional_fields_is_not(
     provider: Provider,
 ) -> None:
     async with PydanticAIBackend(gpt(provider)) as backend:

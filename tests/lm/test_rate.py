@@ -51,7 +51,7 @@ def most_in_a_span(sent: list[float], per: float) -> int:
     requests=st.integers(1, 5),
     per=st.floats(0.5, 20),
 )
-def test_no_span_ever_holds_more_requests_than_allowed_and_the_order_is_kept(
+def test_no_span_ever_holds_more_requests_than_allowed_and_the_order_stays(
     arrivals: list[float], requests: int, per: float
 ):
     async def play() -> None:
@@ -99,7 +99,7 @@ def test_no_span_holds_more_estimated_tokens_than_allowed(sizes: list[int], toke
     run(play)
 
 
-async def test_tokens_are_put_right_by_what_the_answer_used():
+async def test_tokens_are_corrected_by_the_usage_of_the_answer():
     clock = Clock()
     inner = Timed(clock, tokens=900)
     lm = limited(clock, inner, tokens=1000, per=60)

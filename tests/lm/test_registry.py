@@ -272,7 +272,7 @@ async def test_an_lm_of_your_own_is_named_by_its_file_or_module(own_lms: Path, n
         ("own_lms.py", "names no LM"),
     ],
 )
-def test_what_is_no_lm_of_yours_is_refused(name: str, said: str):
+def test_an_object_that_is_no_lm_is_refused(name: str, said: str):
     with pytest.raises(BaeLMError, match=said) as caught:
         resolve(f"python:{name}")
     assert caught.value.code == "bae-lm-unknown-name"
@@ -314,14 +314,14 @@ async def test_something_pinned_that_is_no_lm_is_proved_wrong_before_a_run(pinne
 # Where no LM was given
 
 
-async def test_a_run_that_needs_no_lm_looks_for_none(monkeypatch: pytest.MonkeyPatch):
+async def test_a_run_that_needs_no_lm_looks_for_no_lm(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("BAE_LM", "lcoal")
 
     assert (await run(Told(text="x"))).trace == [Told(text="x")]
 
 
 @pytest.mark.usefixtures("stand_ins")
-async def test_the_variable_names_the_lm_of_runs_that_are_given_none(bare: pytest.MonkeyPatch):
+async def test_the_variable_names_the_lm_of_runs_without_a_given_lm(bare: pytest.MonkeyPatch):
     bare.setenv("BAE_LM", " claude-cli:sonnet ")
 
     assert (await run(Ask())).trace[-1].text == "ClaudeCLIBackend"
@@ -342,7 +342,7 @@ async def test_a_wrong_name_in_the_variable_is_reported_with_the_variable(bare: 
 
 
 @pytest.mark.usefixtures("stand_ins")
-async def test_what_the_machine_offers_is_used_in_a_fixed_order(
+async def test_the_lms_of_the_machine_are_used_in_a_fixed_order(
     bare: pytest.MonkeyPatch, tmp_path: Path
 ):
     async def used() -> str:
@@ -416,7 +416,7 @@ async def test_without_any_the_error_lists_every_way_to_have_one(bare: pytest.Mo
         await run(Ask())
 
 
-async def test_none_forbids_what_the_machine_offers(bare: pytest.MonkeyPatch, tmp_path: Path):
+async def test_none_forbids_the_lms_of_the_machine(bare: pytest.MonkeyPatch, tmp_path: Path):
     claude_on(tmp_path)
     bare.setenv("BAE_LM", "none")
     with pytest.raises(BaeLMError) as caught:
@@ -426,7 +426,7 @@ async def test_none_forbids_what_the_machine_offers(bare: pytest.MonkeyPatch, tm
     assert "claude-cli: ready, but BAE_LM=none" in (caught.value.fix or "")
 
 
-def test_looking_for_what_the_machine_offers_imports_no_package():
+def test_looking_for_the_lms_of_the_machine_imports_no_package():
     program = """
 import sys
 from bae.lm.registry import candidates

@@ -138,7 +138,7 @@ async def test_a_backend_that_returns_no_answer_is_an_error_that_shows_what_to_r
 # What it used
 
 
-async def test_what_a_fill_used_is_in_its_record_and_in_the_sum():
+async def test_the_usage_of_a_fill_is_in_its_record_and_in_the_sum():
     lm = ToyBackend(priced({**GOOD, "score": 99}), priced({"score": 7}))
     result = await run(Ask(), lm)
 
@@ -155,7 +155,7 @@ async def test_what_a_fill_used_is_in_its_record_and_in_the_sum():
     assert (result.usage.cost, result.usage.input_tokens) == (None, 200)
 
 
-async def test_what_was_used_before_a_failure_is_in_the_journal():
+async def test_usage_before_a_failure_is_in_the_journal():
     lm = ToyBackend(priced({}), priced({}), priced({}))
     with pytest.raises(FillError) as caught:
         await run(Ask(), lm)

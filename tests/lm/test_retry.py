@@ -36,7 +36,7 @@ async def test_no_more_requests_are_sent_than_retries_and_one():
 @pytest.mark.parametrize(
     "error", [BaeLMError("no such model"), ValueError("a bug"), KeyError("x")], ids=repr
 )
-async def test_what_cannot_get_better_is_raised_at_once(error: Exception):
+async def test_a_permanent_error_is_raised_at_once(error: Exception):
     toy = ToyBackend(error)
     with pytest.raises(type(error)) as caught:
         await Retry(toy, sleep=at_once).answer(prompt())
@@ -129,7 +129,7 @@ async def test_requests_that_failed_are_counted_in_the_usage_of_the_run():
     assert (result.usage.calls, result.usage.attempts) == (3, 1)
 
 
-async def test_a_run_that_is_cancelled_while_waiting_counts_what_was_sent():
+async def test_a_run_that_is_cancelled_while_waiting_counts_its_sent_requests():
     waiting = asyncio.Event()
 
     async def for_ever(seconds: float) -> None:

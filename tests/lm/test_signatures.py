@@ -77,7 +77,7 @@ def test_names_that_dspy_needs_for_itself_get_an_underscore_that_is_free() -> No
     dspy.Predict(signature.with_instructions("Be awkward"))
 
 
-def test_the_node_the_run_comes_from_is_one_more_input() -> None:
+def test_the_node_the_run_comes_from_is_an_additional_input() -> None:
     signature = with_source(node_to_signature(Mood))
     assert next(iter(signature.input_fields)) == "source"
     assert signature.instructions == "Mood"

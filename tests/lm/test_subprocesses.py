@@ -73,7 +73,7 @@ if os.fork() == 0:
 )
 
 
-async def test_what_a_program_prints_when_it_is_asked_to_end_is_kept(tmp_path: Path) -> None:
+async def test_output_after_a_request_to_end_is_captured(tmp_path: Path) -> None:
     program = script(
         tmp_path,
         """
@@ -153,7 +153,7 @@ async def test_a_call_cancelled_while_the_program_starts_leaves_nothing(
             await running
 
 
-async def test_what_a_program_leaves_running_ends_with_it(tmp_path: Path, line: Calls) -> None:
+async def test_processes_left_by_a_program_end_with_it(tmp_path: Path, line: Calls) -> None:
     # The child holds stdout: were it waited for, the answer would never come.
     program = script(tmp_path, WITH_A_CHILD + "wait()\nprint('done')", port=line.port)
     running = asyncio.create_task(finish(program))

@@ -37,7 +37,7 @@ async def test_a_timeout_from_inside_is_passed_on_as_it_is():
     assert caught.value is error
 
 
-async def test_a_timeout_from_outside_stays_what_it_is():
+async def test_a_timeout_from_outside_stays_unchanged():
     with pytest.raises(TimeoutError) as caught:
         async with asyncio.timeout(0.01):
             await Timeout(Held(), BOUND).answer(prompt())

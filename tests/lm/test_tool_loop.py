@@ -150,7 +150,7 @@ async def test_an_answer_that_comes_with_calls_is_not_final():
     assert [part.kind for part in said.parts] == ["text", "call"]
 
 
-async def test_calls_have_ids_of_their_own_whatever_the_provider_numbers_them():
+async def test_calls_have_ids_of_their_own_independent_of_the_providers_numbers():
     lm = ToolBackend(
         [call("add", a=1, b=1), call("add", a=2, b=2)], [call("add", a=3, b=3)], {"answer": "6"}
     )
@@ -179,7 +179,7 @@ async def test_a_conversation_only_grows_and_its_head_stays_as_it_was(native: bo
         assert head(after, len(before.conversation)) == head(before, len(before.conversation))
 
 
-async def test_what_the_provider_wants_back_is_in_its_message_of_every_later_round():
+async def test_data_the_provider_wants_back_is_in_its_message_of_every_later_round():
     echo = {"thinking": "signed"}
     first = Answer("", calls=(CallPart("x", "add", {"a": 1, "b": 1}),), echo=echo)
     lm = ToolBackend(first, [call("add", a=2, b=2)], {"answer": "4"})
@@ -445,7 +445,7 @@ async def test_one_good_call_in_a_round_makes_it_no_wrong_round():
     ],
     ids=["unknown", "no object", "null"],
 )
-async def test_a_call_that_cannot_be_made_is_answered_with_what_is_wrong(wrong: Any, said: str):
+async def test_an_impossible_call_is_answered_with_its_fault(wrong: Any, said: str):
     lm = ToolBackend([wrong], {"answer": "2"})
     reply = (await run(ASK, lm)).result
     assert said in (reply.calls[0].error or "")
@@ -627,7 +627,7 @@ async def test_any_other_exception_while_accepting_fails_the_run():
     assert isinstance(error.cause, KeyError)
 
 
-async def test_what_accepts_may_have_dependencies():
+async def test_accept_functions_may_have_dependencies():
     async def get_price() -> int:
         return 3
 

@@ -106,7 +106,7 @@ def first_lines(lm: ToyBackend) -> list[str]:
 
 
 @pytest.mark.parametrize("around", [lambda lm: lm, Retry], ids=["backend", "policy"])
-async def test_the_instruction_of_a_class_is_asked_wherever_a_node_of_it_is_filled(around):
+async def test_the_instruction_of_a_class_is_used_wherever_a_node_of_it_is_filled(around):
     lm = ToyBackend(lambda prompt: {"text": "fine"})
     await Graph(start=Article).arun(Article(text="Hi"), around(lm))
     await Graph(start=Asking).arun(Asking(), around(lm))

@@ -163,7 +163,7 @@ def test_an_artifact_reads_well_and_is_the_same_every_time(tmp_path: Path):
     assert list(said["fill"]["examples"][0]["answer"]) == ["top", "tone", "worn_on", "price"]
 
 
-def test_what_was_saved_is_loaded_for_the_classes_that_have_a_file(tmp_path: Path):
+def test_saved_prompts_are_loaded_for_the_classes_that_have_a_file(tmp_path: Path):
     save_artifacts({Outfit: outfit(), Waking: waking("Outfit", "None")}, tmp_path)
 
     known = outfit(sources={"Waking": {"message": "string"}})
@@ -256,7 +256,7 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize("nodes", [Outfit, [int]])
-def test_what_are_no_node_classes_is_refused(tmp_path: Path, nodes: Any):
+def test_objects_that_are_no_node_classes_are_refused(tmp_path: Path, nodes: Any):
     with pytest.raises(TypeError, match="load_artifacts takes a Graph, or node classes"):
         load_artifacts(nodes, tmp_path)
 
@@ -355,7 +355,7 @@ def test_the_validators_of_the_whole_node_check_examples_too(tmp_path: Path):
 
 
 @pytest.mark.parametrize("answer", [{"choice": "Nap"}, {}])
-def test_a_choice_of_what_is_not_offered_is_refused(tmp_path: Path, answer: dict[str, Any]):
+def test_a_choice_of_a_class_that_is_not_offered_is_refused(tmp_path: Path, answer: dict[str, Any]):
     (file,) = save_artifacts({Waking: waking("Outfit", "None")}, tmp_path)
     data = json.loads(file.read_text("utf-8"))
     data["choice"]["examples"][1]["answer"] = answer

@@ -64,7 +64,7 @@ async def asked(log: CallLog, lm: Backend, *texts: str, budget: Budget | None = 
 # Budgets
 
 
-async def test_a_budget_is_charged_what_is_read_and_not_what_others_have_asked(
+async def test_a_budget_is_charged_for_its_own_reads_and_not_for_questions_of_others(
     lm: Says, tmp_path: Path
 ):
     async with CallLog(tmp_path / "calls.sqlite") as log:
@@ -97,7 +97,7 @@ async def test_an_answer_is_charged_to_a_budget_once_however_often_it_is_read(
     assert second.usage.calls == 2
 
 
-async def test_what_another_budget_of_this_life_has_paid_is_free_and_so_it_is_when_resumed(
+async def test_answers_paid_by_another_budget_of_this_process_are_free_also_after_a_resume(
     lm: Says, tmp_path: Path
 ):
     for _ in range(2):
@@ -156,7 +156,7 @@ async def test_a_judge_without_a_verdict_scores_0_with_a_note_and_is_not_paid_tw
     assert set(notes) == {"the judge gave no verdict on some answers, which count 0"}
 
 
-async def test_the_model_that_is_optimized_is_not_asked_again_what_it_could_not_answer(
+async def test_the_optimized_model_is_not_asked_again_a_question_it_could_not_answer(
     tmp_path: Path,
 ):
     from bae import FillError

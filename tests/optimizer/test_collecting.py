@@ -144,7 +144,7 @@ async def test_a_correction_in_an_evaluation_counts(journal: Journal):
     assert await collected(journal) == ["Ticket->Sorted lost (kind)"]
 
 
-async def test_the_runs_of_an_evaluation_are_known_by_the_ids_that_it_gives_them(journal: Journal):
+async def test_the_runs_of_an_evaluation_are_recognized_by_their_ids(journal: Journal):
     cases, lms = [Case({"text": "help"})], {"it": ScriptedLM(REPLIED)}
     done = await evaluate(tickets, cases, lms, journal=journal)
     assert not done.contenders[0].cases[0].error
@@ -387,7 +387,7 @@ async def test_a_parked_run_counts_when_it_was_answered_and_has_ended(journal: J
     assert (found.next_node, found.corrected) == (Judged(sure=True, verdict="yes"), ())
 
 
-async def test_steps_that_saw_what_was_redacted_are_left_out(
+async def test_steps_that_saw_redacted_values_are_left_out(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ):
     await ran(journal, "one")

@@ -37,7 +37,7 @@ def told(instruction: str, part: str = "fill") -> Any:
     return predictor
 
 
-async def test_every_example_is_asked_once_with_what_was_learned_and_once_without(
+async def test_every_example_is_asked_once_with_the_learned_prompt_and_once_without(
     provider, student
 ):
     (found,) = await compare(Coded, told(f"Code it {HINT}"), right_examples(8, seed=1), lm=student)
@@ -54,7 +54,7 @@ async def test_every_example_is_asked_once_with_what_was_learned_and_once_withou
     assert "on 8 examples: 0.00 [0.00, 0.32] before, 1.00 [0.68, 1.00] after" in str(found)
 
 
-async def test_what_has_learned_nothing_is_not_asked_about(provider, student):
+async def test_a_part_that_has_learned_nothing_is_not_asked_about(provider, student):
     assert await compare(Coded, fresh_predictor(Coded), fills(8), lm=student) == []
     assert await compare(Coded, told(HINT), [], lm=student) == []
     assert provider.received == 0
@@ -187,7 +187,7 @@ async def test_concurrency_bounds_the_calls_and_a_cancellation_ends_them(provide
         await provider.idle()
 
 
-async def test_what_makes_no_sense_is_refused():
+async def test_senseless_arguments_are_refused():
     class Other(Node):
         text: str
 
@@ -365,7 +365,7 @@ async def test_a_fill_that_only_one_side_reaches_counts_as_zero_for_the_other(
         assert (result.trace[-1] == Bill(amount=3)) == bool(found.after.mean)
 
 
-async def test_a_choice_counts_even_where_what_is_chosen_is_never_filled_right():
+async def test_a_choice_counts_even_where_the_chosen_class_is_never_filled_correctly():
     def bills(prompt: Prompt) -> Any:
         if prompt.question.target is not None:
             return {"amount": "a lot"}
@@ -380,7 +380,7 @@ async def test_a_choice_counts_even_where_what_is_chosen_is_never_filled_right()
     assert (found.calls_before, found.calls_after) == (12, 18)
 
 
-async def test_what_answers_from_the_log_used_is_counted_as_if_they_were_asked_for_now(tmp_path):
+async def test_the_usage_of_logged_answers_counts_as_if_they_were_new(tmp_path):
     calls = tmp_path / "calls.sqlite"
     lm = Model(pays)
     twice = BILLS * 2  # so that equal questions meet under way, too

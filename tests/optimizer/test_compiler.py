@@ -148,7 +148,7 @@ def test_nothing_is_lost_from_an_artifact_to_a_predictor_to_a_file_and_back(tmp_
 # Saving and loading
 
 
-def test_only_what_has_learned_is_written_and_an_older_file_stays(tmp_path: Path):
+def test_only_improved_parts_are_written_and_an_older_file_stays(tmp_path: Path):
     learned = {Outfit: predictor_of(Outfit, dressed()), Waking: fresh_predictor(Waking)}
     assert [file.name for file in save_optimized(learned, tmp_path)] == ["Outfit.json"]
 
@@ -188,7 +188,7 @@ def test_a_plain_predictor_of_dspy_is_saved_with_json_for_its_values(tmp_path: P
     assert fill.examples[1].answer["lm"] is None
 
 
-def test_what_thinks_before_it_answers_is_saved_without_its_thoughts(tmp_path: Path):
+def test_a_predictor_that_thinks_before_it_answers_is_saved_without_its_thoughts(tmp_path: Path):
     module = dspy.ChainOfThought(node_to_signature(Outfit))
     (inner,) = module.predictors()
     inner.demos = [{"reasoning": "cold", "top": "a parka", "tone": "dry"}]
@@ -229,7 +229,7 @@ def test_an_example_that_the_class_refuses_is_left_out_with_a_warning(
     ],
     ids=range(4),
 )
-def test_what_is_no_predictor_of_the_class_is_refused(
+def test_an_object_that_is_no_predictor_of_the_class_is_refused(
     tmp_path: Path, given: Any, error: type[Exception], said: str
 ):
     with pytest.raises(error, match=said):
@@ -290,7 +290,7 @@ def test_a_graph_that_cannot_run_is_not_compiled():
         compile_graph(Graph(start=Broken))
 
 
-async def test_a_run_asks_with_what_was_learned():
+async def test_a_run_asks_with_learned_prompts():
     compiled = compile_graph(GRAPH)
     compiled.predictors[Outfit] = predictor_of(Outfit, dressed())
     model = ToyBackend(answer, one_call=False)
@@ -333,7 +333,7 @@ async def test_a_run_that_lacks_its_lm_is_refused_and_a_run_that_needs_no_lm_run
     assert (await alone.arun(Alone(text="x"))).result == Alone(text="x")
 
 
-def test_what_was_saved_is_loaded_with_the_graph(tmp_path: Path):
+def test_saved_prompts_are_loaded_with_the_graph(tmp_path: Path):
     compiled = compile_graph(GRAPH)
     compiled.predictors[Outfit] = predictor_of(Outfit, dressed())
     assert [file.name for file in compiled.save(tmp_path)] == ["Outfit.json"]
@@ -383,7 +383,7 @@ def learned(tmp_path: Path) -> Path:
     return tmp_path / "learned"
 
 
-async def test_an_optimized_lm_asks_any_backend_with_what_was_saved(learned: Path):
+async def test_an_optimized_lm_asks_any_backend_with_saved_prompts(learned: Path):
     model = ToyBackend(answer, one_call=False)
     lm = create_optimized_lm(GRAPH, learned, model)
     result = await GRAPH.arun(UP, lm)
@@ -529,7 +529,7 @@ async def test_optimizing_a_compiled_graph_changes_its_predictors(tmp_path: Path
     }
 
 
-async def test_the_nodes_to_optimize_can_be_named_and_others_keep_what_they_have_learned():
+async def test_the_nodes_to_optimize_can_be_named_and_other_nodes_keep_their_learned_prompts():
     compiled = compile_graph(NUMBERS)
     told = compiled.predictors[Ask].choice
     told.signature = told.signature.with_instructions("Choose by parity.")
@@ -556,7 +556,7 @@ class Clerk(Backend):
         return Answer(value={"code": CODES[known["Parcel"]["colour"]]})
 
 
-async def test_a_kept_part_has_the_record_of_how_it_was_made(tmp_path: Path):
+async def test_an_unchanged_part_has_the_record_of_how_it_was_made(tmp_path: Path):
     parcels = Graph(start=Parcel)
     compiled = compile_graph(parcels)
     await compiled.aoptimize(right_examples(24), lm=Clerk(), nodes=[Coded], minimum=4)
@@ -585,7 +585,7 @@ async def test_a_kept_part_has_the_record_of_how_it_was_made(tmp_path: Path):
 
 
 @pytest.mark.parametrize("wrong", ["x", None, Parcel, 3])
-def test_what_is_no_graph_is_not_compiled(wrong: Any, tmp_path: Path):
+def test_an_object_that_is_no_graph_is_not_compiled(wrong: Any, tmp_path: Path):
     with pytest.raises(TypeError, match="compile_graph takes a Graph, and not"):
         compile_graph(wrong)
     with pytest.raises(TypeError, match=r"CompiledGraph\.load takes a Graph, and not"):

@@ -247,7 +247,7 @@ async def test_every_form_of_a_score_is_taken(said: Any) -> None:
 @pytest.mark.parametrize(
     "said", [None, "0.5", math.nan, math.inf, -0.1, 1.5, 10**400, Score(2.0), [1], {"points": 1}]
 )
-async def test_what_is_no_score_is_refused(said: Any) -> None:
+async def test_a_value_that_is_no_score_is_refused(said: Any) -> None:
     metric = metrics_for(Outfit, "fill", {Outfit: lambda expected, given: said})
     with pytest.raises(BaeError) as raised:
         await metric(FILL, {"top": "shirt"}, index=3)
@@ -256,7 +256,7 @@ async def test_what_is_no_score_is_refused(said: Any) -> None:
     assert "0 to 1" in str(raised.value.fix)
 
 
-def test_what_is_no_metric_is_refused_before_anything_is_scored() -> None:
+def test_an_object_that_is_no_metric_is_refused_before_anything_is_scored() -> None:
     with pytest.raises(TypeError, match="is no metric"):
         metrics_for(Outfit, "fill", "exact")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="by node class"):

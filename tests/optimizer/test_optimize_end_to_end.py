@@ -47,7 +47,7 @@ def refunds() -> list[Case]:
     return [case for case in cases if case.expected_type == "Refund"]
 
 
-async def test_what_a_person_has_corrected_is_what_is_learned(tmp_path: Path, refunds: list[Case]):
+async def test_corrections_by_people_are_learned(tmp_path: Path, refunds: list[Case]):
     triage = load_triage()
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
         assert await collect(journal, refunds[:6], slip=3) == (6, 2)

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.once
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-async def test_each_optimizer_finds_what_makes_a_model_right_that_is_wrong_by_design(
+async def test_each_optimizer_finds_the_prompt_that_corrects_a_deliberately_wrong_model(
     optimizer, student, teacher
 ):
     found = await aoptimize_node(
@@ -70,7 +70,9 @@ async def test_each_optimizer_finds_what_makes_a_model_right_that_is_wrong_by_de
         assert HINT in found.fill.signature.instructions
 
 
-async def test_what_is_asked_while_optimizing_is_word_for_word_what_a_run_asks(provider, student):
+async def test_questions_while_optimizing_are_word_for_word_the_questions_of_a_run(
+    provider, student
+):
     from bae import Graph
     from bae.lm import WithPrompts
 
@@ -102,7 +104,7 @@ async def test_an_example_is_asked_about_without_being_shown_itself(provider, st
         assert parcel not in [known["Parcel"] for known, _ in shown]
 
 
-async def test_what_people_have_corrected_is_shown_first(student):
+async def test_corrections_by_people_are_shown_first(student):
     examples = fills()
     weights = {examples[place]["weight"] for place in (3, 11, 20)}
     for example in examples:

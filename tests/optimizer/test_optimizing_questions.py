@@ -385,7 +385,7 @@ def test_a_wrong_trainset_is_refused(given: Any):
 
 
 @pytest.mark.parametrize("given", [int, Told(text="x"), "Told"])
-def test_what_is_no_node_class_is_refused(given: Any):
+def test_an_object_that_is_no_node_class_is_refused(given: Any):
     with pytest.raises(TypeError, match="give a node class"):
         optimize_node(given, [], lm=always("x"))
 

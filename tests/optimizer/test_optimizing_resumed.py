@@ -110,7 +110,7 @@ def kept(file: Path) -> list[Any]:
     return rows
 
 
-async def test_a_budget_is_charged_what_earlier_lives_have_spent(provider, student, tmp_path):
+async def test_a_budget_is_charged_the_spending_of_earlier_processes(provider, student, tmp_path):
     file = tmp_path / "calls.sqlite"
     given: dict[str, Any] = {"lm": student, "optimizer": "gepa", "calls": file, **SMALL["gepa"]}
     first = Budget(calls=10)
@@ -132,9 +132,7 @@ async def test_a_budget_is_charged_what_earlier_lives_have_spent(provider, stude
     assert whole.made.best == {"fill": 1.0}
 
 
-async def test_what_was_answered_before_a_cancellation_is_not_asked_again(
-    provider, student, tmp_path
-):
+async def test_answers_before_a_cancellation_are_not_asked_for_again(provider, student, tmp_path):
     given: dict[str, Any] = {"lm": student, "optimizer": "gepa", **SMALL["gepa"]}
     holding = Holding({"": 2})
     provider.always(holding)

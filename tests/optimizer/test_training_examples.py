@@ -137,7 +137,7 @@ async def test_traces_without_a_run_have_roots_of_their_own_that_stay_the_same()
     assert roots[0] == roots[2] != roots[1]
 
 
-async def test_known_and_context_are_word_for_word_what_the_model_was_asked():
+async def test_known_and_context_are_word_for_word_the_question_to_the_model():
     lm = ToyBackend({"kind": "claim"}, {"choice": "Reply"}, {"body": "so"}, one_call=False)
     result = await tickets.arun(Ticket(text="h\u00e9lp \U0001f600"), lm)
     asked = [json.loads(prompt.text.partition("\n\n")[2]) for prompt in lm.prompts]
@@ -210,7 +210,7 @@ async def test_steps_of_written_bodies_are_examples_that_nothing_is_trained_with
     assert choice_examples(Ticket, examples) == []  # there is nothing to choose
 
 
-async def test_the_choice_to_stop_is_one_to_train_with():
+async def test_the_choice_to_stop_is_a_training_example():
     *others, last = trace_to_examples(await ran([{"kind": "bill"}, None]))
     assert (last.node_type, last.next_node_type, last.next_node) == ("Sorted", "None", None)
     (example,) = choice_examples(Sorted, [*others, last])
@@ -413,7 +413,7 @@ class Served(Node):
     async def __call__(self) -> Refund: ...
 
 
-async def test_a_step_that_cannot_be_shown_without_what_no_journal_keeps_is_left_out(
+async def test_a_step_that_depends_on_a_live_value_is_left_out(
     caplog: pytest.LogCaptureFixture,
 ):
     graph = Graph(start=Served)
@@ -521,7 +521,7 @@ def steps(run: str, *nodes: Node) -> list[Any]:
     return [each.copy(run_id=run, root=run) for each in trace_to_examples(nodes)]
 
 
-def test_where_runs_repeat_themselves_nothing_is_held_out_and_it_is_logged(
+def test_where_runs_repeat_themselves_nothing_is_held_out_and_a_log_explains_it(
     caplog: pytest.LogCaptureFixture,
 ):
     every = [e for n in range(20) for e in steps(f"run {n}", Ticket(text="help"), SORTED)]
@@ -531,7 +531,7 @@ def test_where_runs_repeat_themselves_nothing_is_held_out_and_it_is_logged(
     assert "12 of 12 examples to hold out were left out, for what was asked before" in caplog.text
 
 
-def test_a_node_that_asks_the_same_each_time_does_not_keep_the_others_from_being_held_out():
+def test_a_node_with_the_same_question_each_time_does_not_keep_others_from_being_held_out():
     every = [e for n in range(20) for e in steps(f"run {n}", Ticket(text=f"nr {n}"), SORTED)]
     train, held, left_out = split_apart(every, 0.3)
     assert len(fill_examples(Sorted, train)) == 14
@@ -541,7 +541,7 @@ def test_a_node_that_asks_the_same_each_time_does_not_keep_the_others_from_being
     assert fill_examples(Sorted, left_out) == []
 
 
-def test_an_example_can_be_held_out_for_what_was_filled_and_left_out_for_what_was_chosen():
+def test_an_example_can_be_held_out_for_its_fill_and_left_out_for_its_choice():
     every = [e for n in range(9) for e in steps(f"run {n}", SORTED, Refund(amount=n))]
     every += steps("run 9", SORTED, Reply(kind=Kind.BILL, body="wait"))
     splits = [split_apart(every, 0.3, seed) for seed in range(10)]

@@ -350,7 +350,7 @@ async def test_an_lm_call_is_a_client_span_by_the_conventions(traced: Traced):
     assert "gen_ai.usage.input_tokens" not in said(traced.one("invoke_agent Ask"))
 
 
-async def test_a_request_that_is_sent_again_is_an_event_of_what_it_was_for(traced: Traced):
+async def test_a_repeated_request_is_an_event_of_the_span_it_belongs_to(traced: Traced):
     lm = Model(ConnectionError("gone"), {"text": "that"})
     with tracing(traced.provider):
         await telling.arun(Ask(question="what?"), lm)
@@ -736,7 +736,7 @@ async def test_prompts_and_answers_are_messages_by_the_conventions_where_they_ar
     assert said(wrong)["bae.errors"] == ("text: Input should be a valid string",)
 
 
-async def test_what_a_model_thinks_is_in_no_span(traced: Traced):
+async def test_thinking_of_a_model_is_in_no_span(traced: Traced):
     lm = ScriptedLM({Told: Streamed({"text": "the answer"}, thinking="hush")})
     with tracing(traced.provider, content=True):
         await telling.arun(Ask(question="the question"), lm)
@@ -828,9 +828,7 @@ async def test_no_content_is_shown_of_calls_that_have_to_do_with_secrets(
     assert "s3cret" not in traced.text()
 
 
-async def test_what_a_run_met_before_it_was_resumed_is_not_forgotten(
-    traced: Traced, journal: Journal
-):
+async def test_spans_from_before_a_resume_are_not_forgotten(traced: Traced, journal: Journal):
     tries: list[str] = []
 
     class Vault(Node):
@@ -898,7 +896,7 @@ async def test_secrets_of_a_class_outside_the_graph_are_in_no_span_live_or_of_a_
 # --- bounds and extras ------------------------------------------------------------------------
 
 
-async def test_a_long_run_keeps_a_bounded_part_of_it_in_memory(traced: Traced):
+async def test_a_long_run_keeps_a_bounded_part_of_itself_in_memory(traced: Traced):
     class Count(Node):
         n: int
         word: Annotated[str, Dep(get_place)]

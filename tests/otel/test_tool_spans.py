@@ -225,7 +225,7 @@ async def test_no_content_is_shown_of_a_conversation_whose_tool_takes_a_secret(t
     assert "hunter2" not in traced.text()
 
 
-async def test_what_a_tool_traces_itself_is_inside_its_own_call(traced: Traced):
+async def test_a_span_of_a_tool_is_inside_its_own_call(traced: Traced):
     both = Event()
 
     async def ask(shop: str) -> str:

@@ -215,7 +215,7 @@ def test_a_graph_that_is_its_own_dependency_is_drawn_all_the_same():
         assert str(draw(whole))
 
 
-def test_a_graph_with_problems_is_drawn_as_far_as_it_is_known():
+def test_a_graph_with_problems_is_drawn_as_far_as_possible():
     class Lost(Node):
         found: Nowhere  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 

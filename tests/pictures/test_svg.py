@@ -122,7 +122,7 @@ def test_an_svg_refers_to_nothing_and_describes_itself():
     assert "@import" not in text
 
 
-def test_an_svg_has_a_legend_of_what_is_there_and_nothing_else():
+def test_an_svg_has_a_legend_of_its_symbols_and_nothing_else():
     def legend(drawn: Graph[Any, Any]) -> list[str | None]:
         found = groups(read(drawn), "legend")
         return [each.text for group in found for each in group.iter(f"{SVG}text")]

@@ -322,7 +322,7 @@ def with_first_alias(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("annotation", "value"), [each[1:] for each in TYPES], ids=[each[0] for each in TYPES]
 )
-async def test_a_value_comes_back_as_what_it_was(annotation: Any, value: Any, strict: bool):
+async def test_a_value_is_read_back_unchanged(annotation: Any, value: Any, strict: bool):
     target = create_model(
         "Target",
         __base__=type("Base", (End,), {"model_config": ConfigDict(strict=strict)}),
@@ -358,7 +358,7 @@ async def test_a_node_is_asked_for_by_the_names_of_its_fields_and_never_by_their
 # The way back: defaults and keys that nobody asked for
 
 
-async def test_what_is_left_out_has_its_default():
+async def test_an_omitted_field_has_its_default():
     made = []
     target = node_of(
         a=(int, 3),

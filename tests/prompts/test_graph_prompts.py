@@ -145,7 +145,7 @@ async def test_the_prompts_are_the_prompts_of_a_run():
     assert [prompt.system for prompt in shown] == ["Be brief."] * 3 + ["Search."]
 
 
-def test_a_body_is_shown_with_what_its_code_may_ask():
+def test_a_body_is_shown_with_the_questions_its_code_may_ask():
     class Note(EndNode):
         text: str
 
@@ -175,7 +175,7 @@ def test_a_body_is_shown_with_what_its_code_may_ask():
     assert Graph(start=Silent).prompts() == []
 
 
-def test_what_samples_cannot_know_is_shown_all_the_same():
+def test_values_that_samples_cannot_fulfill_are_shown_anyway():
     class Client:
         pass
 

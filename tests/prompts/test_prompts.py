@@ -60,7 +60,7 @@ async def seen(source: Node) -> Any:
 # The shape of it
 
 
-async def test_the_source_is_shown_under_its_class_name_and_what_was_looked_up_under_context():
+async def test_the_source_is_shown_under_its_class_name_and_looked_up_values_under_context():
     def get_weather() -> str:
         return "rain"
 
@@ -221,7 +221,7 @@ async def test_a_field_that_may_hold_anything_and_holds_no_json_is_a_teaching_er
     assert lm.calls == 0
 
 
-async def test_what_can_be_read_only_once_is_not_read_for_the_prompt():
+async def test_a_value_that_can_be_read_only_once_is_not_read_for_the_prompt():
     class Reads(EndNode):
         lines: Iterable[int]
 
@@ -264,7 +264,7 @@ async def test_names_are_shown_and_aliases_are_not():
 # A node that has code of its own
 
 
-async def test_looking_up_context_makes_no_defaults_and_runs_none_of_the_nodes_code():
+async def test_looking_up_context_makes_no_defaults_and_runs_no_code_of_nodes():
     made: list[str] = []
 
     def make() -> str:
@@ -308,7 +308,7 @@ class Loose(EndNode):
     anything: Any = None
 
 
-async def test_what_json_does_not_have_is_shown_as_text():
+async def test_values_without_a_json_form_are_shown_as_text():
     for value in (float("inf"), float("-inf"), float("nan"), 1e300):
         shown = await seen(Loose(number=value, inside={"a": [value]}))
         text = value if value == 1e300 else str(value)
@@ -406,7 +406,7 @@ def otherwise(value: Any) -> Any:
 
 @settings(max_examples=60)
 @given(HEAPS)
-def test_equal_nodes_make_equal_prompts_whatever_the_order_they_were_made_in(values: Any):
+def test_equal_nodes_make_equal_prompts_in_any_order_of_creation(values: Any):
     one, two = Heap(**values), Heap(**otherwise(values))
     assert one == two
 

@@ -238,7 +238,7 @@ async def test_an_origin_that_is_named_may_use_the_api():
         assert "access-control-allow-origin" not in refused.headers
 
 
-async def test_what_writes_is_json_and_bounded():
+async def test_requests_that_write_are_json_and_bounded():
     async with serving() as served:
         text = await served.client.post(
             "/graphs/orders/runs", content="{}", headers={"content-type": "text/plain"}
@@ -281,7 +281,7 @@ WRONG: list[tuple[str, str, dict[str, Any], list[str]]] = [
 ]
 
 
-async def test_bad_input_is_refused_with_the_part_that_is_wrong_and_what_to_do():
+async def test_bad_input_is_refused_with_the_wrong_part_and_a_fix():
     async with serving() as served:
         await served.start(MARK, 20, run_id="asks", thread="asks-t")
         await served.post("/graphs/slow/runs", {"run_id": "held", "start": {"name": "bad"}})

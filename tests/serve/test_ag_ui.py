@@ -165,7 +165,9 @@ async def test_a_wrong_answer_is_refused_with_a_reason_and_the_question_stays(br
         assert run.texts[-1] == ("assistant", "3 because of rain")
 
 
-async def test_answers_to_some_questions_are_kept_and_the_others_are_asked_again(browser: Browser):
+async def test_answers_to_some_questions_are_stored_and_the_others_are_asked_again(
+    browser: Browser,
+):
     async with pages(browser) as page:
         first = await page.run("Plan it.", graph="plan", forget=True)
         [count] = resolve(first, count=3)
@@ -308,7 +310,7 @@ async def test_a_page_that_is_loaded_again_gets_the_conversation_without_a_new_r
         assert len(await page.served.journal.runs()) == 1
 
 
-async def test_a_page_that_is_loaded_again_gets_what_waits_and_can_answer(browser: Browser):
+async def test_a_reloaded_page_gets_open_questions_and_can_answer(browser: Browser):
     lm = answers(Call("cancel", number="B-4"), {"text": "Done."})
     async with pages(browser, lm) as page:
         first = await page.run("Cancel B-4.", forget=True)

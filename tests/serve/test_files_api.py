@@ -145,7 +145,7 @@ async def test_a_fork_names_a_file_by_its_hash(journal):
             assert first["fields"][0]["value"] == file.as_json()
 
 
-async def test_a_fork_does_not_show_what_its_parent_got_later(journal):
+async def test_a_fork_does_not_show_later_files_of_its_parent(journal):
     seen = {"one": False, "fork": True}
     shown = {"visible": lambda user, info: seen[info.run_id]}
     async with files_served(journal=journal, **shown) as served:

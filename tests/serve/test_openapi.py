@@ -147,7 +147,7 @@ def test_a_program_that_writes_clients_finds_every_schema_under_a_name_of_its_ow
     assert "#/$defs" not in json.dumps(document)
 
 
-async def test_a_tag_of_no_class_of_a_union_is_one_fault():
+async def test_an_unknown_tag_of_a_union_is_one_fault():
     walk = Graph(start=Walk, end=Walk, name="walk")
     async with serving(graphs={"walk": walk}) as served:
         refused = await served.client.post(

@@ -86,7 +86,7 @@ async def test_the_web_socket_follows_a_run_and_the_list_of_runs():
         assert {each["run_id"] for each in found[1]} == {"one"}
 
 
-async def test_a_question_is_shown_with_what_is_needed_to_decide_and_answered_once():
+async def test_a_question_is_shown_with_everything_needed_to_decide_and_answered_once():
     async with serving() as served:
         run = await served.start(count=20, run_id="asks")
         assert run["status"] == "waiting"

@@ -58,7 +58,7 @@ async def test_the_page_may_load_and_connect_to_nothing_but_its_own_origin(tmp_p
     assert "set-cookie" not in found
 
 
-async def test_assets_are_compressed_and_kept_for_ever_and_other_files_are_asked_for_again(
+async def test_assets_are_compressed_and_cached_forever_and_other_files_are_revalidated(
     tmp_path: Path,
 ):
     async with open_studio(tmp_path) as studio:

@@ -96,7 +96,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("files", "command", "problem", "fix"), FAILURES.values(), ids=FAILURES)
-async def test_tests_that_cannot_be_run_have_a_likely_cause_and_what_to_do(
+async def test_tests_that_cannot_be_run_have_a_likely_cause_and_a_fix(
     tmp_path: Path, files: Mapping[str, str], command: tuple[str, ...], problem: str, fix: str
 ) -> None:
     found = await check(tmp_path, files, command)
@@ -136,7 +136,7 @@ async def test_a_setup_that_fails_twice_is_the_problem(tmp_path: Path) -> None:
         assert lm.asked == []
 
 
-async def test_a_long_output_of_setup_is_shown_by_its_errors_and_kept(tmp_path: Path) -> None:
+async def test_a_long_output_of_setup_is_shown_by_its_errors_and_stored(tmp_path: Path) -> None:
     script = """
         for n in 1 2 3 4 5 6 7 8 9; do echo "got package $n"; done
         echo 'npm error code EUSAGE'
@@ -256,7 +256,7 @@ async def test_a_task_does_not_fail_for_tests_that_failed_before(tmp_path: Path)
 # --- reports that are kept ------------------------------------------------------------------------
 
 
-async def test_a_report_is_kept_for_the_next_run_by_commit_command_and_environment(
+async def test_a_report_is_stored_for_the_next_run_by_commit_command_and_environment(
     tmp_path: Path,
 ) -> None:
     async with a_project(tmp_path) as (store, project, _):
@@ -284,7 +284,7 @@ async def test_a_report_is_kept_for_the_next_run_by_commit_command_and_environme
     assert await count(("env", *project.test_command)) == 3
 
 
-async def test_a_report_of_tests_that_cannot_be_run_is_not_kept(tmp_path: Path) -> None:
+async def test_a_report_of_tests_that_cannot_be_run_is_not_stored(tmp_path: Path) -> None:
     options = {"files": SRC_LAYOUT, "command": PYTEST}
     async with a_bench(tmp_path, TAX_TASK, **options) as (bench, _):
         await bench.check_base("HEAD")

@@ -76,7 +76,7 @@ async def ask(lm: LM) -> None:
     await graph.arun(Ask(), lm=lm)
 
 
-async def test_what_a_call_has_used_takes_the_place_of_what_was_reserved(store: Store):
+async def test_the_usage_of_a_call_replaces_its_reservation(store: Store):
     task, _ = await two_tasks(store)
     run = await begin_run(store, task.project_id)
     lm = Budgets(store, run).limit(task, Priced(Usage(1, 100, 50, cost=0.15)))
@@ -141,7 +141,7 @@ async def test_a_restart_does_not_reset_a_budget_and_a_finished_run_does(tmp_pat
         assert await read_spent(store, run=later) == Spent()
 
 
-async def test_calls_at_once_wait_for_what_is_reserved_and_never_exceed_the_budget(store: Store):
+async def test_concurrent_calls_wait_for_reservations_and_never_exceed_the_budget(store: Store):
     task, other = await two_tasks(store)
     held = Watched(Usage(1, 10, 10))
     budgets = Budgets(store, await begin_run(store, 1), per_run=Budget(tokens=3000))
@@ -253,7 +253,7 @@ async def test_a_limit_on_cost_needs_a_price_and_time_is_limited_elsewhere(store
         Budgets(store, 1, per_run=Budget(seconds=5))
 
 
-async def test_what_a_dropped_task_has_spent_stays_spent(store: Store):
+async def test_the_spending_of_a_dropped_task_stays_spent(store: Store):
     task, _ = await two_tasks(store)
     run = await begin_run(store, task.project_id)
     await ask(Budgets(store, run).limit(task, Priced(Usage(1, 100, 50, cost=0.15))))

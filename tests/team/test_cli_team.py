@@ -298,7 +298,7 @@ def test_questions_may_be_left_to_the_llm(ready: Bae):
         (("a",), 1, "name one with --lm"),
     ],
 )
-def test_what_is_missing_is_reported_before_anything_is_asked(
+def test_missing_requirements_are_reported_before_any_question(
     ready: Bae, arguments: tuple[str, ...], code: int, said: str
 ):
     assert said in ready("plan", *arguments, code=code).err
@@ -387,7 +387,7 @@ def test_tasks_come_from_a_file_too(shop: Bae):
         (("add", "--from", "../lm.py"), "is no list of tasks"),
     ],
 )
-def test_what_does_not_fit_the_plan_is_refused_by_name(
+def test_a_change_that_does_not_fit_the_plan_is_refused_by_name(
     shop: Bae, arguments: tuple[str, ...], said: str
 ):
     assert said in shop("tasks", *arguments, code=1).err
@@ -415,7 +415,7 @@ print("\\nloaded:", *sorted(works & sys.modules.keys()))
     assert shown.stdout.splitlines()[-1] == "loaded:", shown.stderr
 
 
-def test_at_a_terminal_what_is_open_is_asked(tmp_path: Path, bae: Bae):
+def test_open_decisions_are_asked_at_a_terminal(tmp_path: Path, bae: Bae):
     pytest.importorskip("pyte")
     from terminal_session import CTRL_D, Session
 

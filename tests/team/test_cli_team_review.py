@@ -117,7 +117,7 @@ def head(branch: str = "main") -> str:
 # The change of a task
 
 
-def test_the_diff_of_a_merged_task_is_what_was_merged_and_can_be_applied(bae: Bae):
+def test_the_diff_of_a_merged_task_is_its_merge_and_can_be_applied(bae: Bae):
     text = bae("diff", "prices").out
     assert "+name() { echo prices; }\n" in text
     assert "wrong" not in text
@@ -160,7 +160,7 @@ def test_at_a_terminal_a_diff_has_colors_and_cannot_control_the_terminal(
 # The log of a task
 
 
-def test_a_log_has_what_was_asked_edited_tested_and_merged_in_order(bae: Bae):
+def test_a_log_has_questions_edits_tests_and_merges_in_order(bae: Bae):
     said = bae("log", "prices")
     first, *lines = said.out.splitlines()
     assert first.startswith("prices  prices  completed, 2 attempts, 2 LM calls")
@@ -267,7 +267,7 @@ def test_a_merge_is_one_commit_of_the_user_with_the_tasks_and_their_tests(bae: B
     assert "there is nothing to merge: main has all merged tasks" in bae("merge").err
 
 
-def test_a_merge_lists_only_what_the_branch_of_the_team_has(bae: Bae):
+def test_a_merge_lists_only_work_on_the_branch_of_the_team(bae: Bae):
     git(Path(), "branch", "--force", "bae/team", "bae/team~1")  # as before the last task
     data = json.loads(bae("merge", "--json").out)
     assert [each["key"] for each in data["tasks"]] == ["prices"]
@@ -399,7 +399,7 @@ def test_branches_of_merged_tasks_are_deleted_on_request_and_no_others(bae: Bae)
     assert "prices.sh" in bae("diff", "prices", "--stat").out
 
 
-def test_a_branch_with_newer_work_or_a_worktree_is_kept(bae: Bae):
+def test_a_branch_with_newer_work_or_a_worktree_stays(bae: Bae):
     git(Path(), "worktree", "add", "--quiet", "../guide", "bae/task-4-guide")
     git(Path(), "switch", "--quiet", "bae/task-1-prices")
     commit_files(Path(), {"more.txt": "more\n"})

@@ -238,7 +238,7 @@ def test_a_dry_run_starts_nothing(bae: Bae):
         (("--max-agents", "0", *LM), 2, "--max-agents"),
     ],
 )
-def test_what_is_missing_is_reported_before_anything_is_spent(
+def test_missing_requirements_are_reported_before_anything_is_spent(
     bae: Bae, arguments: tuple[str, ...], code: int, said: str
 ):
     add(bae, "prices")
@@ -512,7 +512,7 @@ def test_the_team_is_served_with_a_token_until_ctrl_c(bae: Bae):
     assert "8 ASCII characters" in bae("serve", "--token", "short", code=2).err
 
 
-def test_the_patterns_of_init_are_kept_and_shown(bae: Bae):
+def test_the_patterns_of_init_are_stored_and_shown(bae: Bae):
     bae("init", "--allow", "prices.sh, AGENTS.md")
     assert "allowed      prices.sh, AGENTS.md" in bae("status").out
     bae("init", "--allow", "")

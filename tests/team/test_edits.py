@@ -242,7 +242,7 @@ def test_lines_are_found_without_their_indentation_and_indented_as_the_file_is(t
     assert after == PYTHON.replace("        x  = 1\n", expected)
 
 
-def test_tabs_are_kept_where_the_llm_wrote_spaces(tmp_path: Path):
+def test_tabs_stay_where_the_llm_wrote_spaces(tmp_path: Path):
     (tmp_path / "a.py").write_text("if a:\n\tif b:\n\t\tc()\n")
 
     after = applied(
@@ -336,7 +336,7 @@ def test_the_way_other_tools_write_blocks_is_read_too():
         ("<<<<<<< SEARCH a\nx\n=======\n=======\n>>>>>>> REPLACE", "longer markers"),
     ],
 )
-def test_an_answer_that_is_cut_off_or_unclear_is_refused_with_what_to_do(answer: str, reason: str):
+def test_a_truncated_or_unclear_answer_is_refused_with_a_fix(answer: str, reason: str):
     with pytest.raises(EditError, match=reason):
         parse_answer(answer)
 

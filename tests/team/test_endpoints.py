@@ -376,7 +376,7 @@ async def test_the_list_of_tasks_shows_the_state_of_each_task_and_the_work_of_it
         assert report["doing"]["text"] == "runs the tests"
 
 
-async def test_a_team_has_what_its_last_run_spent_of_its_budget(tmp_path: Path):
+async def test_a_team_shows_the_spending_of_its_last_run_and_its_budget(tmp_path: Path):
     async with served(tmp_path) as shop:
         about: Any = {"project_id": 1, "task_id": 1, "run_id": 1, "tokens": 500}
         await shop.store.write(lambda db: tables.insert(db, tables.spending, **about, cost=0.25))

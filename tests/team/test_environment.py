@@ -167,9 +167,7 @@ CAUSES: Mapping[str, tuple[TestReport, str | None]] = {
 
 
 @pytest.mark.parametrize(("found", "kind"), CAUSES.values(), ids=CAUSES)
-def test_causes_are_found_by_exit_codes_and_by_what_programs_print(
-    found: TestReport, kind: str | None
-) -> None:
+def test_causes_are_found_by_exit_codes_and_by_output(found: TestReport, kind: str | None) -> None:
     cause = find_cause(found)
     assert (cause.kind if cause else None) == kind
 

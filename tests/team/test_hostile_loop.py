@@ -156,7 +156,7 @@ def test_a_changed_test_in_javascript_is_compared_in_time(added: str) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_what_is_between_comments_that_begin_in_comments_cannot_be_changed() -> None:
+def test_text_between_comments_that_begin_in_comments_cannot_be_changed() -> None:
     old = b"// a /*\nequal(1, 1);\n// */\nequal(2, 2); /* b */ equal(3, 3);\n"
     for number in (b"1", b"2", b"3"):
         new = old.replace(b"equal(%b, %b)" % (number, number), b"equal(0, 0)")

@@ -232,7 +232,7 @@ async def test_a_cancelled_integration_changes_nothing_and_leaves_nothing(root: 
     assert left_over(root) == []
 
 
-async def test_the_team_takes_in_what_the_user_commits_and_delivers_what_it_has(root: Path):
+async def test_the_team_merges_commits_of_the_user_and_delivers_its_own_work(root: Path):
     workspaces, integration = await open_team(root)
     assert await integration.catch_up() is None
     newer = commit_files(root, {"mine.txt": "mine\n"})
@@ -252,7 +252,7 @@ async def test_the_team_takes_in_what_the_user_commits_and_delivers_what_it_has(
     await workspaces.remove(workspace)
 
 
-async def test_what_the_user_commits_against_the_team_is_a_conflict(root: Path):
+async def test_a_commit_of_the_user_against_the_team_is_a_conflict(root: Path):
     workspaces, integration = await open_team(root)
     workspace = await work(workspaces, "bae/task-1-x", {"a.txt": "theirs\n"})
     await integration.integrate("bae/task-1-x", "One")

@@ -24,7 +24,7 @@ from bae.team.models import (
 )
 
 
-def test_every_error_of_the_team_can_be_caught_as_one():
+def test_all_errors_of_the_team_have_one_base_class():
     for error in (EditError, GitError, SandboxError, WorkspaceError):
         assert issubclass(error, TeamError)
 

@@ -196,7 +196,7 @@ async def test_a_person_may_leave_the_questions_to_the_llm(team: Team):
         ([{**TASKS[0], "criteria": [" "]}], "prices: has no criterion"),
     ],
 )
-async def test_a_plan_that_does_not_fit_is_asked_for_again_with_what_is_wrong(
+async def test_a_plan_that_does_not_fit_is_asked_for_again_with_its_faults(
     team: Team, tasks: list[Any], said: str
 ):
     lm = script({"questions": []}, "It ships.", {"tasks": tasks}, {"tasks": TASKS})

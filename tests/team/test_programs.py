@@ -296,7 +296,7 @@ async def test_a_program_may_put_a_folder_in_the_place_of_a_file(tmp_path: Path)
         assert left_over(Path(bench.project.root)) == []
 
 
-async def test_files_that_a_failed_program_left_are_kept_also_a_folder_in_the_place_of_a_file(
+async def test_files_left_by_a_failed_program_stay_also_a_folder_in_the_place_of_a_file(
     tmp_path: Path,
 ) -> None:
     program = stand_in(
@@ -355,7 +355,7 @@ tell(total={"input_tokens": 200, "output_tokens": 20, "cost": 1.5}, message="don
 """
 
 
-async def test_a_programs_cost_is_charged_and_its_own_limit_is_what_is_left(
+async def test_a_programs_cost_is_charged_and_its_own_limit_is_the_remaining_budget(
     tmp_path: Path,
 ) -> None:
     program = stand_in(tmp_path, SPENDING)
@@ -386,7 +386,7 @@ async def test_a_program_is_ended_when_a_budget_is_exceeded(tmp_path: Path) -> N
         assert len(turns(tmp_path)) == 1
 
 
-async def test_what_a_program_left_when_its_budget_was_spent_is_judged_and_merged(
+async def test_work_left_by_a_program_that_spent_its_budget_is_judged_and_merged(
     tmp_path: Path,
 ) -> None:
     body = """
@@ -405,7 +405,7 @@ signal.pause()
     [(SUB, "completed", None), (WRONG, "failed", "stopped after attempt 1")],
     ids=["right", "wrong"],
 )
-async def test_a_program_that_a_person_stops_is_ended_and_what_it_left_is_judged(
+async def test_a_program_that_a_person_stops_is_ended_and_its_work_is_judged(
     tmp_path: Path, content: str, status: str, error: str | None
 ) -> None:
     body = """
@@ -511,7 +511,9 @@ write("calc.sh", sub)
         assert "./a.toml" in await activities(bench)
 
 
-async def test_a_limit_on_cost_is_refused_for_a_program_that_reports_none(tmp_path: Path) -> None:
+async def test_a_limit_on_cost_is_refused_for_a_program_that_reports_no_cost(
+    tmp_path: Path,
+) -> None:
     async with a_bench(tmp_path) as (bench, [task]):
         run = await begin_run(bench.store, bench.project.id)
         budgets = Budgets(bench.store, run, per_task=Budget(cost=1))

@@ -81,7 +81,7 @@ def test_the_file_that_a_text_is_about_is_found_first(query: str, path: str):
     assert code().search(query)[0].path == path
 
 
-def test_a_search_gives_as_many_as_asked_best_first_and_none_for_words_that_are_nowhere():
+def test_a_search_gives_the_best_matches_up_to_a_limit_and_nothing_for_unknown_words():
     found = code().search("cart payment label amount", most=3)
 
     assert len(found) == 3
@@ -153,7 +153,7 @@ def test_an_outline_shows_the_named_files_first_and_stays_within_its_bound():
     assert "more files" not in code().outline()
 
 
-async def test_a_reader_finds_in_changed_files_what_a_fresh_index_finds(tmp_path: Path):
+async def test_a_reader_finds_the_same_in_changed_files_as_a_fresh_index(tmp_path: Path):
     files = {f"m{n}.py": f"def word{n}(): pass\n" for n in range(20)}
     root = make_repository(tmp_path / "project", files)
     repository = await Repository.open(root)

@@ -206,7 +206,7 @@ async def test_the_best_protection_is_named_and_less_than_a_sandbox_can_be_refus
 # --- limits ---------------------------------------------------------------------------------------
 
 
-async def test_an_endless_command_is_ended_with_what_it_left_behind(
+async def test_an_endless_command_is_ended_with_its_leftover_processes(
     kind: Protection, tmp_path: Path
 ) -> None:
     mark = f"endless-{kind}-{os.getpid()}"
@@ -218,7 +218,9 @@ async def test_an_endless_command_is_ended_with_what_it_left_behind(
     assert marked(mark) == []
 
 
-async def test_what_a_command_leaves_behind_ends_with_it(kind: Protection, tmp_path: Path) -> None:
+async def test_leftover_processes_of_a_command_end_with_it(
+    kind: Protection, tmp_path: Path
+) -> None:
     mark = f"left-{kind}-{os.getpid()}"
     ran = await python(LEAVE, tmp_path, mark, kind=kind)
     assert ran.exit_code == 0

@@ -113,7 +113,7 @@ def test_tasks_with_the_highest_priority_start_first_then_tasks_that_most_others
     assert choose_next(tasks, 1) == []
 
 
-def test_a_dry_run_shows_the_order_the_critical_path_and_what_would_not_run():
+def test_a_dry_run_shows_the_order_the_critical_path_and_the_tasks_that_would_not_run():
     tasks = [a_task(1), a_task(2, 1), a_task(3, 1), a_task(4, 2, 3), a_task(5, status=CANCELLED)]
     tasks.append(a_task(6, 5))
     plan = plan_dry_run(tasks, max_agents=2)
@@ -175,7 +175,7 @@ def test_each_change_is_allowed_and_after_them_nothing_is_left_to_change(
 
 
 @given(projects(), HELD, st.integers(0, 2))
-def test_what_is_ready_has_its_prerequisites_and_what_is_blocked_has_a_reason(
+def test_a_ready_task_has_its_prerequisites_and_a_blocked_task_has_a_reason(
     tasks: list[Task], held: dict[int, str], retries: int
 ):
     changed = apply_changes(tasks, find_changes(tasks, held=held, retries=retries))

@@ -70,7 +70,7 @@ def test_a_file_that_was_broken_can_be_edited(path: str):
         ("latin.py", "# \xe9"),
     ],
 )
-def test_what_another_program_may_read_is_not_refused(path: str, text: str):
+def test_a_file_that_another_program_may_read_is_not_refused(path: str, text: str):
     encoding = "latin-1" if path == "latin.py" else "utf-8"
 
     assert find_syntax_error(path, None, text.encode(encoding)) is None

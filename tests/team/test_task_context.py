@@ -73,7 +73,7 @@ FILES = {
 }
 
 
-async def test_a_context_has_all_that_is_known_and_reads_it_concurrently(tmp_path: Path):
+async def test_a_context_has_all_known_facts_and_reads_them_concurrently(tmp_path: Path):
     reader = await open_reader(tmp_path / "project", FILES)
     cart = make_task(id=1, key="cart", title="Make a cart", status=TaskStatus.COMPLETED)
     known = Known(
@@ -141,7 +141,7 @@ async def test_a_context_that_cannot_be_read_fails_as_itself_does(tmp_path: Path
         await gather_context(make_task(), Broken(), reader)
 
 
-async def test_what_is_the_same_for_all_tasks_comes_first_and_the_task_again_at_the_end(
+async def test_the_common_part_comes_first_and_the_task_again_at_the_end(
     tmp_path: Path,
 ):
     files = FILES | {"pyproject.toml": '[project]\nrequires-python = ">=3.11"\n'}

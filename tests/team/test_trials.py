@@ -50,7 +50,7 @@ async def test_a_command_runs_on_the_committed_work_and_its_exit_code_is_reporte
     assert text.endswith("\nhello\noops")
 
 
-async def test_files_that_a_command_writes_are_named_and_not_kept(tmp_path: Path):
+async def test_files_that_a_command_writes_are_named_and_removed(tmp_path: Path):
     async with at_work(tmp_path) as (bench, task, workspace):
         text = await run_command(
             bench, task, workspace, "echo x > made.txt; echo x >> calc.sh", timeout=BOUND

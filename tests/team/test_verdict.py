@@ -148,7 +148,7 @@ UNTESTED: dict[str, tuple[dict[str, str | None], str]] = {
 
 
 @pytest.mark.parametrize("name", UNTESTED)
-async def test_untested_work_is_refused_with_what_is_missing(name: str, tmp_path: Path) -> None:
+async def test_untested_work_is_refused_with_the_missing_tests(name: str, tmp_path: Path) -> None:
     edits, reason = UNTESTED[name]
     verdict = await work(tmp_path, edits)
     assert not verdict.accepted
@@ -491,7 +491,7 @@ async def test_code_with_examples_is_code_and_its_examples_are_tests(
         ),
     ],
 )
-async def test_examples_that_exist_are_kept_and_do_not_prove_other_work(
+async def test_existing_examples_stay_and_do_not_prove_other_work(
     after: str, reason: str, tmp_path: Path
 ) -> None:
     verdict = await work(tmp_path, {"shop/roman.py": after}, EXAMPLES, DOCTESTS)
@@ -780,7 +780,7 @@ PASSES: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("name", PASSES)
-async def test_what_is_documented_as_not_detected_is_not(name: str, tmp_path: Path) -> None:
+async def test_documented_gaps_of_the_check_are_real_gaps(name: str, tmp_path: Path) -> None:
     verdict = await work(tmp_path, PASSES[name])
     assert verdict.accepted, verdict.text
     assert verdict.concerns == ()
@@ -991,7 +991,7 @@ def test_files_that_the_test_command_names_decide_how_tests_are_run(
     assert "named by" not in " ".join(look("add-tests", tests).problems)
 
 
-def test_what_runs_around_every_test_may_not_be_removed_either() -> None:
+def test_code_that_runs_around_every_test_may_not_be_removed_either() -> None:
     edited = change("tests/conftest.py", "def pytest_x(): 1\n", "")
     [problem] = find_edits([edited], (), "change-tests").problems
     assert "loses pytest_x" in problem
@@ -1040,7 +1040,7 @@ def test_code_that_did_so_before_is_not_shown_again() -> None:
     assert what == "imports node:test"
 
 
-def test_code_that_looks_different_from_what_it_does_is_shown_to_a_person() -> None:
+def test_code_that_looks_different_from_its_effect_is_shown_to_a_person() -> None:
     code = 'level = "user\u202e \u2066# admin\u2069 \u2066"\n'
     for path in ("shop/access.py", "tests/test_access.py", "web/access.ts"):
         [(shown, what)] = find_concerns([change(path, "level = 1\n", code)])

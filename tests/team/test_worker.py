@@ -322,7 +322,7 @@ async def test_the_lm_of_a_task_can_be_limited(tmp_path: Path) -> None:
     assert limited == [("sub", own)]
 
 
-async def test_what_tests_leave_in_a_worktree_is_not_taken_for_work(tmp_path: Path) -> None:
+async def test_files_that_tests_leave_in_a_worktree_do_not_count_as_work(tmp_path: Path) -> None:
     files = {**FAILING, "dirt.test.sh": "echo x > dirt.txt\n"}
     async with a_bench(tmp_path, files=files) as (bench, [task]):
         result = await work(bench, task, edits({"calc.sh": WRONG}), RIGHT)
@@ -396,7 +396,7 @@ async def test_file_names_that_are_not_utf_8_are_no_obstacle(tmp_path: Path) -> 
     assert any("\ufffd-secret.odd" in each for each in told)
 
 
-async def test_what_a_worktree_does_not_get_is_reported(tmp_path: Path) -> None:
+async def test_files_that_a_worktree_does_not_get_are_reported(tmp_path: Path) -> None:
     heard = Messages(ConnectionError("nobody listens"))
     files = {**SHELL, ".worktreeinclude": ".env\n", ".gitignore": ".env\n"}
     async with a_bench(tmp_path, files=files, ws_manager=heard) as (bench, [task]):
@@ -407,7 +407,7 @@ async def test_what_a_worktree_does_not_get_is_reported(tmp_path: Path) -> None:
     assert "not in the worktree: .env" in [each["text"] for each in heard.messages]
 
 
-def test_failures_are_the_same_whatever_their_times_and_addresses_are() -> None:
+def test_failures_are_equal_despite_different_times_and_addresses() -> None:
     one = "E  <f at 0x7f00>\ntests/a.py:3: AssertionError\n1 failed in 0.03s"
     assert is_same_failure(one, "E  <f at 0x8a>\ntests/a.py:7: AssertionError\n1 failed in 1.2 s")
     assert not is_same_failure("assert 1 == 2", "assert 3 == 2")

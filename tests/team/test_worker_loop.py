@@ -130,7 +130,7 @@ async def test_a_worker_looks_tries_checks_and_corrects_itself_before_it_submits
     ]
 
 
-async def test_the_brief_that_is_printed_is_what_the_llm_is_asked_first(tmp_path: Path) -> None:
+async def test_the_printed_brief_is_the_first_question_to_the_llm(tmp_path: Path) -> None:
     lm = a_script(RIGHT, DONE)
     async with a_bench(tmp_path, SUB_TASK, files=FAILING) as (bench, [task]):
         await bench.check_base("HEAD")  # as `bae team init` does
@@ -323,7 +323,7 @@ async def test_a_note_is_shown_although_its_words_are_in_the_task(tmp_path: Path
     assert [each.count("A person says: Write a function") for each in seen[1:]] == [1, 1]
 
 
-async def test_work_is_stopped_between_two_rounds_and_kept(tmp_path: Path) -> None:
+async def test_work_is_stopped_between_two_rounds_and_stored(tmp_path: Path) -> None:
     stops: list[bool] = []
     lm = a_script(RIGHT, DONE)
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):

@@ -409,7 +409,7 @@ def test_temporary_folders_of_killed_processes_are_removed() -> None:
     assert not Path(kept.name).exists()
 
 
-async def test_a_task_that_was_edited_is_not_continued_with_what_it_was(tmp_path: Path) -> None:
+async def test_an_edited_task_is_not_continued_with_its_old_work(tmp_path: Path) -> None:
     async with a_project(tmp_path) as (store, project, [task]):
         lm = ScriptedLM({WorkerAnswer: [RuntimeError("down"), RIGHT]})
         worker = BackendWorkerAgent(project_id=project.id, db=store, lm=lm)

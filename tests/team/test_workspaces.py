@@ -134,7 +134,7 @@ async def test_the_setup_command_is_run_once_and_every_worktree_has_a_copy(root:
     await workspaces.remove(workspace)
 
 
-async def test_what_setup_made_is_not_shown_to_an_llm_if_git_does_not_ignore_it(root: Path):
+async def test_files_made_by_setup_are_not_shown_to_an_llm_if_git_does_not_ignore_them(root: Path):
     setup = ("sh", "-c", "mkdir .venv app.egg-info && touch .venv/b.py app.egg-info/c.py")
     workspaces, _ = await open_team(root, setup=setup, run=run)
     before = await read_code(workspaces.repository)
@@ -163,7 +163,7 @@ async def test_a_setup_command_that_fails_is_reported_with_its_output_and_run_ag
     await workspaces.remove(workspace)
 
 
-async def test_a_start_that_is_cancelled_after_git_has_made_the_worktree_leaves_none(
+async def test_a_start_that_is_cancelled_after_git_has_made_the_worktree_leaves_no_worktree(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workspaces, _ = await open_team(root)
@@ -190,7 +190,7 @@ async def test_a_directory_that_is_no_worktree_is_not_touched(root: Path):
     assert (path / "mine.txt").read_text() == "mine\n"
 
 
-async def test_what_is_not_committed_is_kept_when_a_worktree_is_removed(root: Path):
+async def test_uncommitted_work_is_stored_when_a_worktree_is_removed(root: Path):
     workspaces, _ = await open_team(root)
     workspace = await workspaces.start(TASK)
     write(workspace.path, {"a.txt": "changed\n", "new.txt": "new\n", "done.txt": "done\n"})
@@ -263,7 +263,7 @@ async def test_an_update_with_a_conflict_leaves_it_in_the_files(root: Path):
         await workspaces.remove(workspace)
 
 
-async def test_an_update_never_overwrites_what_is_not_committed(root: Path):
+async def test_an_update_never_overwrites_uncommitted_work(root: Path):
     workspaces, integration = await open_team(root)
     one, two = await workspaces.start(TASK), await workspaces.start("bae/task-2-other")
     write(two.path, {"a.txt": "theirs\n", "new.txt": "theirs\n"})
@@ -279,7 +279,7 @@ async def test_an_update_never_overwrites_what_is_not_committed(root: Path):
         await workspaces.remove(workspace)
 
 
-async def test_what_tests_made_unreadable_is_kept_and_removed_too(root: Path):
+async def test_files_that_tests_made_unreadable_are_stored_and_removed_too(root: Path):
     workspaces, _ = await open_team(root)
     workspace = await workspaces.start(TASK)
     write(workspace.path, {"x/y/z": "z"})
@@ -306,7 +306,7 @@ WORKING = (
 )
 
 
-async def test_a_killed_process_leaves_what_the_next_one_keeps_and_cleans(root: Path):
+async def test_leftovers_of_a_killed_process_are_stored_and_cleaned_by_the_next_process(root: Path):
     process = a_process_at_work(root, WORKING)
     assert process.stdout is not None
     process.stdout.readline()
@@ -393,7 +393,7 @@ async def test_commands_of_a_killed_process_are_waited_for(root: Path, tmp_path:
     assert left_over(root) == []
 
 
-async def test_what_is_not_known_or_locked_is_never_removed(root: Path):
+async def test_unknown_or_locked_worktrees_are_never_removed(root: Path):
     workspaces, _ = await open_team(root)
     locked = await workspaces.start(TASK)
     git(root, "worktree", "lock", "--reason", "mine", str(locked.path))
