@@ -100,7 +100,7 @@ async def test_a_value_of_the_app_is_opened_once_for_all_runs_and_closed_after_t
     assert pools.log == OPEN + CLOSED
 
 
-async def test_runs_that_ask_first_at_the_same_time_share_one_opening(pools: Pools):
+async def test_runs_that_first_ask_at_the_same_time_share_one_opening(pools: Pools):
     async with pools.graph.open():
         found = await asyncio.gather(*(pools.run() for _ in range(20)))
     assert len(set(found)) == len(pools.opened) == 1

@@ -378,7 +378,7 @@ def test_recursive_aliases_are_compared_without_end_in_finite_time() -> None:
 
 
 @needs_type_statement
-def test_an_alias_of_nothing_but_itself_is_unknown() -> None:
+def test_an_alias_of_only_itself_is_unknown() -> None:
     ns = exec_types("type A = A\ntype B = C\ntype C = B\ntype D = D | int")
     assert assignable(int, ns["A"]) is None
     assert assignable(ns["B"], int) is None
@@ -479,7 +479,7 @@ NOT_HELD = [
     [*((*pair, True) for pair in HELD), *((*pair, False) for pair in NOT_HELD)],
     ids=shown,
 )
-def test_a_value_whose_class_fits_might_be_one_and_one_of_another_is_not(
+def test_a_value_whose_class_fits_might_fit_and_a_value_of_another_class_does_not(
     value: Any, tp: Any, might: bool
 ) -> None:
     assert could_hold(value, tp) is might
@@ -583,7 +583,7 @@ def test_every_type_has_a_name_on_one_line(tp: Any) -> None:
 
 
 @given(made)
-def test_a_value_made_for_a_type_might_be_one(pair: Made) -> None:
+def test_a_value_made_for_a_type_might_fit_it(pair: Made) -> None:
     tp, value = pair
     assert could_hold(value, tp) is True
 

@@ -221,7 +221,7 @@ async def make_summary(lm: LM) -> Summary:
 @pytest.mark.parametrize(
     "source", [None, make_summary, Graph(start=Summarize)], ids=["nothing", "function", "graph"]
 )
-def test_the_lm_makes_a_node_for_a_field_by_itself_in_a_function_or_in_a_graph(source: Any):
+def test_the_lm_makes_a_node_for_a_field_directly_in_a_function_or_in_a_graph(source: Any):
     class Report(EndNode):
         summary: Annotated[Summary, Dep(source)]
 
@@ -705,7 +705,7 @@ def test_a_graph_is_compiled_optimized_saved_and_asked_with_learned_prompts(
     assert keys(provider) == {"Bearer mine"}
 
 
-def test_a_compiled_graph_has_the_predictors_that_learned_nothing_too(configured: Any):
+def test_a_compiled_graph_also_has_the_predictors_that_learned_nothing(configured: Any):
     compiled = bae.compile_graph(graph)
     assert compiled.optimized == {}
     same = compiled.optimize([])  # too few examples to learn anything
@@ -732,7 +732,7 @@ def test_an_optimized_lm_needs_nothing(configured: Any):
 # --- the command line -------------------------------------------------------------------------
 
 
-def test_the_short_options_of_3_0_are_taken(
+def test_the_short_options_of_3_0_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     pytest.importorskip("typer")

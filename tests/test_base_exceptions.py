@@ -188,7 +188,9 @@ KINDS = [
     ],
     ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )
-async def test_it_ends_the_run_and_nothing_is_left_open(place: str, raised: BaseException):
+async def test_a_base_exception_ends_the_run_and_nothing_is_left_open(
+    place: str, raised: BaseException
+):
     RAISED[:], OPENED[:], CLOSED[:] = [raised], [], []
     before = asyncio.all_tasks()
     async with MemoryJournal() as journal:

@@ -238,7 +238,7 @@ def opening(log: list[str], is_async: bool = False) -> Any:
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_cancelling_leaves_no_task_and_nothing_open(scenario: Scenario, times: int):
+async def test_cancelling_leaves_no_task_and_no_open_resource(scenario: Scenario, times: int):
     point, log = Reached(), list[str]()
     left = await cancel_at(scenario(point, opening(log, times == 1)), point.event, times)
     assert left == set()
@@ -495,7 +495,7 @@ async def test_cancelling_a_failed_run_while_it_releases_early_work_is_a_cancell
 # Outside a run, and after any other end
 
 
-async def test_cancelling_resolve_dep_and_resolve_fields_leaves_nothing_either():
+async def test_cancelling_resolve_dep_and_resolve_fields_leaves_nothing_open():
     for kind in ("dep", "fields"):
         point, sibling = Reached(), Reached()
 

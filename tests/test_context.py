@@ -63,7 +63,7 @@ async def test_the_prompts_of_a_graph_are_the_prompts_that_a_run_sends():
 
 
 @pytest.mark.parametrize("context", [None, "previous", Hold])
-async def test_nothing_more_is_shown_where_the_setting_names_nothing_that_is_there(context: Any):
+async def test_a_setting_without_matching_nodes_adds_nothing(context: Any):
     graph, lm = Graph(start=Ticket, context=context), shop()
     await graph.arun(START, lm)
 
@@ -72,7 +72,7 @@ async def test_nothing_more_is_shown_where_the_setting_names_nothing_that_is_the
     assert [problem.code for problem in graph.validate()] == ["bae-context-lost"]
 
 
-async def test_a_class_has_its_own_setting_and_is_then_filled_by_itself():
+async def test_a_class_has_its_own_setting_and_is_then_filled_separately():
     class Ask(Node):
         text: str
 
@@ -295,7 +295,7 @@ def test_a_wrong_limit_is_refused(wrong: Any):
         NodeConfig(context_limit=wrong)
 
 
-async def test_a_value_recalled_from_a_node_that_is_shown_is_there_once():
+async def test_a_value_recalled_from_a_shown_node_appears_once():
     class Answered(EndNode):
         message: Annotated[str, Recall()]
         text: str

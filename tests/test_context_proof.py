@@ -40,7 +40,7 @@ def test_a_choice_without_it_is_warned_of_once_and_not_again_for_the_chosen_clas
     assert [place for place, _, _ in found].count("Sorted") == 1
 
 
-def test_a_recall_on_the_node_before_or_on_the_one_to_fill_shows_it():
+def test_a_recall_on_the_previous_node_or_on_the_filled_node_shows_it():
     class Start(Node):
         message: str
 

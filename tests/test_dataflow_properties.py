@@ -393,7 +393,7 @@ def check_each_landed_once(journal: RunJournal) -> None:
 
 @many
 @given(examples())
-def test_with_failures_the_result_is_the_sequential_one_or_the_cause_is_an_injected_failure(
+def test_with_failures_the_result_is_the_sequential_result_or_the_cause_is_an_injected_failure(
     example: Example,
 ):
     outcome, seen = run_example(example)

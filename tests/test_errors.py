@@ -129,7 +129,7 @@ def test_every_exception_of_bae_is_listed_here():
 
 
 @each_class
-def test_a_message_is_enough_to_make_one(cls: type[BaeError], code: str, given: Any):
+def test_a_message_is_enough_to_make_an_error(cls: type[BaeError], code: str, given: Any):
     error = cls("it broke")
 
     assert str(error) == f"[{code}] it broke"

@@ -222,7 +222,7 @@ async def test_each_string_of_an_answer_has_a_place_and_its_text_however_it_is_c
     assert seen.kinds[0] == "AnswerBegan"
 
 
-async def test_text_is_there_before_the_answer_is() -> None:
+async def test_text_is_available_before_the_answer() -> None:
     seen = Seen()
 
     async def halting(prompt: Prompt) -> Answer:
@@ -313,7 +313,7 @@ async def test_what_is_no_json_has_no_text_or_is_void(text: str) -> None:
     assert seen.now == TEXTS
 
 
-async def test_a_key_that_comes_twice_counts_as_the_parser_has_it() -> None:
+async def test_a_repeated_key_counts_as_the_parser_reads_it() -> None:
     text = '{"headline": "one", "notes": {"a": "b"}, "headline": "two"}'
     seen = await follow(ASKING, Ask(), Pieces(text))
     assert seen.now == {"1:Article.headline": "two", "1:Article.notes.a": "b"}
@@ -435,7 +435,7 @@ class Choose(Node):
     async def __call__(self) -> Article | Letter | None: ...
 
 
-async def test_of_a_choice_that_comes_filled_the_fields_stream_and_the_choice_does_not() -> None:
+async def test_of_a_filled_choice_the_fields_stream_and_the_choice_does_not() -> None:
     graph = Graph(start=Choose)
     first = {"answer": {"choice": "Article", "fields": WHOLE}}
     late = {"answer": {"fields": WHOLE, "choice": "Article"}}

@@ -725,7 +725,7 @@ def test_an_lm_that_is_pinned_by_name_and_takes_none_is_refused_before_the_first
     assert (it.value.code, it.value.sent, it.value.trace) == ("bae-lm-files", False, [])
 
 
-def test_an_optional_file_is_refused_when_it_is_there_and_nothing_is_sent():
+def test_an_optional_file_is_refused_when_it_is_given_and_nothing_is_sent():
     class Start(Node):
         photo: Image | Document | None = None
 

@@ -332,7 +332,7 @@ async def test_a_gate_of_the_node_parks_the_run_until_it_is_answered():
 # The journal
 
 
-async def test_a_run_that_is_cut_after_any_line_resumes_and_replays_and_asks_nothing_twice():
+async def test_a_run_that_is_cut_after_any_line_resumes_and_replays_and_repeats_no_question():
     async with MemoryJournal() as journal:
         first = await graph.arun(START, ScriptedLM(SCRIPT), journal=journal, run_id="one")
         stored = await journal.read("one")
@@ -411,7 +411,7 @@ def test_the_other_form_is_named_where_a_node_class_is_run_as_a_graph():
 
 
 @pytest.mark.parametrize("annotation", [str, Tone | Background, list[Tone], Node])
-def test_a_type_that_is_not_one_node_class_is_refused(annotation: Any):
+def test_a_type_that_is_not_a_single_node_class_is_refused(annotation: Any):
     class Wrong(EndNode):
         value: Annotated[annotation, Dep()]  # pyright: ignore[reportInvalidTypeForm]
 
@@ -444,7 +444,7 @@ class Two(Node):
 
 
 @pytest.mark.parametrize("cls", [Itself, One])
-def test_a_node_that_is_filled_for_itself_is_refused(cls: type[Node]):
+def test_a_node_that_is_filled_from_itself_is_refused(cls: type[Node]):
     class Start(EndNode):
         node: Annotated[cls, Dep()]  # pyright: ignore[reportInvalidTypeForm]
 

@@ -426,7 +426,7 @@ async def test_a_replay_asks_nothing_and_a_fork_continues_from_what_is_recorded(
     assert (why.source, why.value) == ("recall", "it came late")
 
 
-async def test_each_node_that_a_body_has_made_gets_a_value_of_its_own_where_nothing_is_shared():
+async def test_each_node_that_a_body_has_made_gets_its_own_value_where_nothing_is_shared():
     class Many(Node):
         async def __call__(self, lm: LM) -> Order2:
             made = [await lm.make(self, Order2) for _ in range(3)]

@@ -103,7 +103,7 @@ def third_party(modules: list[str]) -> set[str]:
     return {name for name in found if not name.startswith("_sysconfigdata")}
 
 
-def test_importing_bae_imports_nothing_that_takes_time():
+def test_importing_bae_imports_no_slow_modules():
     new = python(NEW_MODULES.format(program="import bae"))
     assert "bae" in new
     assert third_party(new) == set()
@@ -135,7 +135,7 @@ assert Graph(start=Start, end=Last).run(Start(), Echo()).result.text == "a"
 """
 
 
-def test_a_run_without_tools_loads_nothing_that_runs_tools():
+def test_a_run_without_tools_loads_no_code_for_tools():
     new = python(NEW_MODULES.format(program=FILL))
     assert "bae.lm.backend" in new
     for module in ("bae.toolbox", "bae.tool_plan", "bae.lm.tool_loop", "bae.sources.tools"):

@@ -257,7 +257,7 @@ async def test_a_graph_takes_the_item_as_its_start_node():
     assert [summary.text for summary in result.result.summaries] == ["about a", "about b"]
 
 
-async def test_a_node_class_takes_the_item_as_its_one_plain_field_and_nodes_are_nested_by_item():
+async def test_a_node_class_takes_the_item_as_its_only_plain_field_and_nodes_are_nested_by_item():
     class Holder(EndNode):
         urls: list[str]
         summaries: Annotated[list[Summary], Map(Page, over="urls")]

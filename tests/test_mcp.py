@@ -272,7 +272,7 @@ async def test_a_server_that_dies_in_a_call_is_opened_again_and_the_call_is_not_
         assert [name for name, _ in loopback.calls] == ["crash", "echo"]
 
 
-async def test_a_call_that_begins_after_the_server_was_seen_to_end_is_made_on_a_new_one():
+async def test_a_call_that_begins_after_the_end_of_the_server_uses_a_new_server():
     with MCPLoopback("die") as loopback:
         async with loopback.stdio().open() as tools:
             fns: dict[str, Any] = {tool.name: tool.fn for tool in tools}

@@ -60,7 +60,7 @@ def test_a_generic_node_is_a_node_for_each_of_its_arguments():
     assert Box[int].is_terminal()
 
 
-def test_a_subclass_may_take_the_source_of_a_field_away_and_give_one():
+def test_a_subclass_may_remove_or_add_the_source_of_a_field():
     class Base(EndNode):
         one: Annotated[str, Dep(get_place)]
         two: str = "plain"
@@ -313,7 +313,7 @@ def log():
     return Watched.log
 
 
-def test_each_validator_of_a_draft_runs_once_and_as_soon_as_its_value_is_there(log):
+def test_each_validator_of_a_draft_runs_once_as_soon_as_its_value_is_available(log):
     draft = Watched(whom="me")
     assert log == [("before", {"whom": "me"}), ("who", "me")]
     log.clear()

@@ -152,7 +152,7 @@ def test_what_exists_keeps_its_permissions(make):
 
 
 @pytest.mark.parametrize("name", ["made.db", "made.jsonl"])
-def test_no_moment_lets_others_read(name, monkeypatch):
+def test_at_no_moment_can_other_users_read_the_file(name, monkeypatch):
     """Whatever opens a file by its path finds it private, or makes it so."""
     import sqlite3
 

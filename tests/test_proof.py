@@ -230,7 +230,7 @@ C = leading_to(B, None, name="C")
 A = leading_to(B, C, name="A")
 
 
-def test_an_end_of_a_graph_that_never_ends_has_nothing_to_name_instead():
+def test_an_end_of_a_graph_that_never_ends_has_no_suggested_replacement():
     class Round(Node):
         async def __call__(self) -> Round: ...
 

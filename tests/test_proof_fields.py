@@ -83,7 +83,7 @@ class Lines(RootModel[list[str]]):
     ],
     ids=str,
 )
-def test_a_map_over_anything_list_like_is_fine(over: Any):
+def test_a_map_over_any_list_like_type_is_fine(over: Any):
     assert problems(mapping(over)) == []
 
 
@@ -142,12 +142,12 @@ def test_a_map_over_a_map_is_fine():
     ],
     ids=str,
 )
-def test_the_items_of_anything_list_like_are_looked_at(over: Any, items: str):
+def test_the_items_of_any_list_like_type_are_checked(over: Any, items: str):
     problem = the_error("bae-map-item", "Maps.mapped", mapping(over))
     assert problem.message == f"len_of(line) takes str, but the items are {items}"
 
 
-def test_a_mapped_function_must_take_the_item_and_nothing_else():
+def test_a_mapped_function_must_take_only_the_item():
     def two(a: str, b: int) -> int:
         return 1
 
@@ -175,7 +175,7 @@ def test_what_a_map_makes_must_fit_its_field():
     assert the_problem(mapping(list[str], len_of, int)).code == "bae-dep-type"
 
 
-def test_a_mapped_graph_takes_the_item_as_its_start_or_as_the_starts_one_field():
+def test_a_mapped_graph_takes_the_item_as_its_start_or_as_the_only_field_of_the_start():
     class Inner(EndNode):
         name: str
         size: int = 1

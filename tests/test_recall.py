@@ -134,7 +134,7 @@ def test_a_value_is_found_by_its_declared_type(held: Any, value: Any, wanted: An
 
 
 @pytest.mark.parametrize(("held", "value", "wanted"), MISSED, ids=str)
-def test_a_value_of_another_type_is_not_taken_for_it(held: Any, value: Any, wanted: Any):
+def test_a_value_of_another_type_is_not_recalled(held: Any, value: Any, wanted: Any):
     with pytest.raises(RecallError):
         recall_from_trace([holding(held, value)], wanted)
 
@@ -233,7 +233,7 @@ async def test_a_default_is_used_where_nothing_is_found():
     assert result.journal.of(Recalled) == []
 
 
-async def test_a_graph_inside_recalls_its_own_trace_before_the_one_around_it():
+async def test_an_inner_graph_recalls_its_own_trace_before_the_outer_trace():
     class Foreign(EndNode):
         word: Annotated[str, Recall()]
 

@@ -35,7 +35,7 @@ def script() -> ScriptedLM:
     return ScriptedLM([{"n": 1}, {"text": "done"}])
 
 
-async def test_the_trace_has_every_node_in_order_and_the_terminal_one_last():
+async def test_the_trace_has_every_node_in_order_and_the_terminal_node_last():
     start = Start()
     result = await Graph(start=Start, end=End).arun(start, script())
 

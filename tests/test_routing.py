@@ -469,7 +469,7 @@ async def test_run_inside_a_loop_raises_and_points_to_arun():
     assert "await graph.arun(" in (caught.value.fix or "")
 
 
-async def test_no_lm_where_one_is_needed_is_an_error_before_anything_is_called():
+async def test_a_missing_lm_is_an_error_before_anything_is_called():
     called: list[str] = []
     middle = leading_to(Done, name="Middle")
 
@@ -584,7 +584,7 @@ async def test_an_exception_in_a_body_is_a_node_error_with_the_cause():
     assert error.journal.of(RunEnded)[-1].error is error
 
 
-async def test_a_bae_error_raised_in_a_body_passes_as_itself():
+async def test_a_bae_error_raised_in_a_body_passes_unchanged():
     mine = BaeError("mine", code="my-own", fix="do this")
 
     class Start(Node):
@@ -621,7 +621,7 @@ Chooses = leading_to(Done, Other, name="Chooses")
     [([], "choosing after Chooses"), ([Done], "filling Done")],
     ids=["choosing", "filling"],
 )
-async def test_an_exception_of_the_lm_is_an_lm_error_with_the_cause_and_a_bae_error_itself(
+async def test_an_exception_of_the_lm_is_an_lm_error_and_a_bae_error_passes_unchanged(
     choices: Any, doing: str
 ):
     cause = ConnectionError("no route")

@@ -139,7 +139,7 @@ def test_classes_are_shown_if_neither_they_nor_classes_that_bodies_may_ask_for_h
     assert not may_show([before], following=True)
 
 
-def test_hidden_parts_of_a_value_are_taken_out() -> None:
+def test_hidden_parts_of_a_value_are_removed() -> None:
     value: Any = {"a": [Account(name="ann", token="t"), 1], "b": (Covered("k"),)}
     plain = {"a": [1, "x"], "b": Plain(text="t")}
     assert without_hidden_parts(plain, "-") is plain

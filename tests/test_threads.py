@@ -174,7 +174,7 @@ async def test_an_lm_that_chooses_or_fills_after_a_node_with_a_thread_reads_the_
     assert "history" not in choice.text + fill.text
 
 
-async def test_a_choice_that_comes_filled_reads_the_turns_and_stores_them():
+async def test_a_filled_choice_reads_the_turns_and_stores_them():
     class Open(Node):
         text: str
 

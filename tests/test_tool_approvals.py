@@ -441,7 +441,7 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_run_still_waits():
         assert DONE == {"refund A1 1": 1}
 
 
-async def test_a_run_that_is_cut_after_any_line_asks_and_does_nothing_twice():
+async def test_a_run_that_is_cut_after_any_line_repeats_no_question_and_no_call():
     async with MemoryJournal() as journal:
         lm = calling(*TWO)
         await graph.arun(START, lm, journal=journal, run_id="one")
@@ -466,7 +466,7 @@ async def test_a_run_that_is_cut_after_any_line_asks_and_does_nothing_twice():
             assert (await graph.replay("one", journal=left)).trace == result.trace
 
 
-async def test_other_arguments_need_another_yes():
+async def test_other_arguments_need_another_approval():
     """A graph inside that fails begins again, and makes another call with the same id."""
     tries: list[int] = []
 

@@ -369,7 +369,7 @@ def give_up_in_thread(text: str) -> str:
 
 
 @pytest.mark.parametrize("tool", [give_up, give_up_in_thread])
-async def test_cancelled_error_that_a_tool_raises_itself_is_a_failure_of_the_tool(tool: Any):
+async def test_cancelled_error_raised_by_a_tool_itself_is_a_failure_of_the_tool(tool: Any):
     journal, others = MemoryJournal(), asyncio.Event()
 
     async def wait() -> str:
@@ -392,7 +392,7 @@ async def test_cancelled_error_that_a_tool_raises_itself_is_a_failure_of_the_too
     assert [info.status for info in await journal.runs()] == ["failed"]
 
 
-async def test_cancelled_error_that_accept_or_approve_raises_itself_names_the_function():
+async def test_cancelled_error_raised_by_accept_or_approve_names_the_function():
     def refuse(reply: Any) -> None:
         raise asyncio.CancelledError
 

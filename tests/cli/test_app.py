@@ -118,7 +118,7 @@ def test_no_arguments_at_all_are_answered_with_help(capsys: pytest.CaptureFixtur
     assert "Usage: bae runs" in capsys.readouterr().err
 
 
-def test_help_imports_nothing_that_takes_time():
+def test_help_imports_no_slow_modules():
     program = """
 import sys
 before = set(sys.modules)
@@ -137,7 +137,7 @@ print("\\n", *sorted(set(sys.modules) - before))
     assert len(ours) < 10
 
 
-def test_the_help_of_a_team_command_imports_nothing_that_takes_time():
+def test_the_help_of_a_team_command_imports_no_slow_modules():
     commands = [path for path in COMMANDS if path[:1] == ("team",)]
     assert ("team", "tasks", "list") in commands
     program = f"""

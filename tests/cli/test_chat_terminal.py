@@ -273,7 +273,7 @@ def test_a_call_that_needs_approval_is_asked_about_and_a_skipped_call_is_asked_a
         chat.says("and now?", "1 turns before this. The second half")
 
 
-def test_a_yes_for_the_thread_is_asked_for_once_and_taken_back(tmp_path: Path):
+def test_approval_for_the_thread_is_asked_for_once_and_can_be_revoked(tmp_path: Path):
     with Chat(tmp_path, "-t", "ana", columns=140) as chat:
         chat.says("/revoke", "no tool has a yes")
         chat.says("please cancel it", "answer (yes | no: why | run | thread | {")
@@ -316,7 +316,7 @@ def test_a_turn_that_was_killed_is_offered_and_continues_or_is_dropped(tmp_path:
         chat.says("and then?", "1 turns before this. The second half")
 
 
-def test_a_turn_that_another_chat_has_left_is_offered_before_a_message_is_sent(tmp_path: Path):
+def test_a_turn_left_by_another_chat_is_offered_before_a_message_is_sent(tmp_path: Path):
     (tmp_path / "half").touch()
     with Chat(tmp_path, "-t", "ana") as other, Chat(tmp_path, "-t", "ana") as chat:
         chat.waits_for_prompt()
@@ -421,7 +421,7 @@ DOT = (
 )
 
 
-def test_an_image_goes_with_the_next_message_alone(tmp_path: Path):
+def test_an_image_is_sent_only_with_the_next_message(tmp_path: Path):
     dot = base64.b64decode(DOT)
     (tmp_path / "dot.png").write_bytes(dot)
     (tmp_path / "my dot.png").write_bytes(dot + b"another")

@@ -128,7 +128,7 @@ def test_a_graph_without_problems_is_reported_in_one_line(capsys: pytest.Capture
         )
 
 
-def test_problems_are_laid_out_as_the_proof_itself_lays_them_out(
+def test_problems_are_formatted_like_the_proof(
     capsys: pytest.CaptureFixture[str],
 ):
     write(WARNED)

@@ -200,7 +200,7 @@ def test_the_table_is_on_stdout_and_all_else_on_stderr(evaluate):
     assert row(quiet.out, "total")
 
 
-def test_without_a_name_it_is_written_beside_the_journal_and_a_second_one_beside_the_first(
+def test_without_a_name_a_report_is_written_beside_the_journal_and_a_second_beside_the_first(
     evaluate,
 ):
     evaluate()
@@ -238,7 +238,7 @@ def test_a_report_that_cannot_be_written_at_the_end_is_printed_anyway(evaluate, 
         assert row(done.out, "total")[0] == "1.00"
 
 
-def test_where_nothing_can_be_written_it_is_printed_with_a_note(evaluate):
+def test_where_nothing_can_be_written_the_report_is_printed_with_a_note(evaluate):
     Path(".bae").write_text("no directory")
     done = evaluate()
     assert done.code == 0, done.err

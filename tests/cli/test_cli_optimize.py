@@ -550,7 +550,7 @@ def test_a_spent_budget_keeps_the_calls_and_with_more_it_resumes(optimize, model
     assert files() == ["Reply.json", "Ticket.json"]
 
 
-def test_a_graph_whose_lms_are_all_pinned_is_learned_for_without_another(bae, model, monkeypatch):
+def test_a_graph_whose_lms_are_all_pinned_is_optimized_without_another_lm(bae, model, monkeypatch):
     monkeypatch.setenv("BAE_LM", "no-such-lm")
     pinned = APP.replace("Reply | Spam", "Reply").replace("Graph, Node", "Graph, Node, NodeConfig")
     config = f"    node_config = NodeConfig(lm={model.lm[1]!r})\n"

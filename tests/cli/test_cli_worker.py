@@ -118,7 +118,7 @@ def wait_for(run_id: str, folder: Path) -> Any:
     return asyncio.run(wait())
 
 
-def test_a_run_is_submitted_by_one_command_and_carried_out_by_another(
+def test_a_run_is_submitted_by_one_command_and_executed_by_another(
     app: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert submit(capsys, "--set", "text=hello", "--run-id", "a") == "a"

@@ -671,7 +671,7 @@ values = st.recursive(
 @pytest.mark.once
 @some
 @given(values, st.integers(1, 500))
-def test_no_value_is_longer_than_it_may_be_or_has_anything_a_terminal_would_obey(value, longest):
+def test_no_value_exceeds_its_limit_or_contains_terminal_commands(value, longest):
     text = text_of(value, longest)
     assert len(text) <= longest
     assert re.sub("[\u200c\u200d]", "", text).isprintable()
@@ -815,7 +815,7 @@ def test_notes_are_listed_below_each_other(runs, width):
 # On the screen.
 
 
-async def test_the_tree_is_drawn_over_itself_and_stays_when_the_run_is_over():
+async def test_the_tree_is_redrawn_in_place_and_stays_when_the_run_is_over():
     tree = LiveTree(console(color_system="standard"))
     with tree:
         await see(ugh, script(), tree=tree)
@@ -840,7 +840,7 @@ async def test_the_tree_is_off_the_screen_while_a_person_is_asked():
     assert plain(tree.all_lines()) in written()
 
 
-async def test_the_cursor_is_there_again_after_an_error():
+async def test_the_cursor_is_restored_after_an_error():
     tree = LiveTree(console())
     with pytest.raises(KeyboardInterrupt), tree:
         raise KeyboardInterrupt

@@ -183,7 +183,7 @@ def test_a_model_is_recognized_by_the_name_it_is_asked_for_by(
     assert has_answered(model, models) is same
 
 
-def test_a_model_that_cannot_be_had_is_refused_before_anything_is_asked_or_stored(
+def test_an_unavailable_model_is_refused_before_anything_is_asked_or_stored(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bae.cli.start.can_ask", lambda: pytest.fail("it looked for somebody"))
@@ -282,7 +282,7 @@ def test_without_a_module_the_option_is_named_that_gives_it(bae: Any, command: s
 # Answers without the name of the gate
 
 
-def test_a_word_alone_is_the_answer_to_the_one_gate_that_is_open(bae: Any) -> None:
+def test_a_single_word_is_the_answer_to_the_only_open_gate(bae: Any) -> None:
     bae("run", "app.py:Alone", "--run-id", "a1", "--no-ask")
     done = bae("runs", "answer", "a1", "Alone.nam", "-m", "app.py:Alone")
     assert done.code == 1, "nearly the name of the gate"

@@ -216,7 +216,7 @@ def test_an_error_as_json_has_its_cause_and_its_notes(bae: Any):
     assert any("bae runs resume" in each for each in error["notes"])
 
 
-def test_half_a_character_in_a_result_loses_nothing_else(bae: Any):
+def test_half_a_character_in_a_result_does_not_lose_the_rest(bae: Any):
     assert "\\ud800" in bae("run", "app.py", "--no-journal").out
     done = bae("run", "app.py", "--no-journal", "--json")
     text = json.loads(done.out)["result"]["fields"]["text"]
@@ -245,9 +245,7 @@ def test_fields_that_are_not_to_be_shown_are_withheld_wherever_they_are_in_a_res
     assert "pw: (withheld)" in said.out
 
 
-def test_a_question_that_is_asked_later_has_nothing_that_a_terminal_obeys(
-    bae: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_later_question_contains_no_terminal_commands(bae: Any, monkeypatch: pytest.MonkeyPatch):
     parked = bae("run", "app.py:BeginAsking", "--run-id", "r", "--no-ask")
     assert "\x1b" not in parked.err
     monkeypatch.setattr("bae.cli.resume.can_ask", lambda: True)
@@ -268,7 +266,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()) | st.sampled_from("\x1b\
 @pytest.mark.once
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(ANY_TEXT)
-def test_no_text_has_anything_that_a_terminal_would_obey(text: str):
+def test_no_text_contains_terminal_commands(text: str):
     for said in (in_one_line(text), *in_lines(text).split("\n")):
         assert all(each.isprintable() or each in "\u200c\u200d" for each in said)
         said.encode()

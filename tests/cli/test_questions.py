@@ -259,7 +259,7 @@ def test_fields_and_gates_are_asked_progress_is_shown_and_the_result_goes_to_std
         ("gate", "approved (y/n):", "Review (after Ask -> Facts -> Draft)"),
     ],
 )
-def test_ctrl_c_names_the_node_and_resume_does_nothing_twice(folder, where, seen, at):
+def test_ctrl_c_names_the_node_and_resume_repeats_no_work(folder, where, seen, at):
     (folder / "hold").write_text(where)
     with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
         terminal.shows(seen)
@@ -343,7 +343,7 @@ def test_a_secret_is_not_shown_while_it_is_typed_nor_afterwards(folder):
         assert terminal.is_as_it_was
 
 
-def test_ctrl_c_at_the_question_for_a_field_ends_it_with_nothing_begun(folder):
+def test_ctrl_c_at_the_question_for_a_field_ends_the_command_before_the_run_begins(folder):
     with Session(folder, "run", "app.py") as terminal:
         terminal.shows("topic (str):")
         terminal.types(CTRL_C)

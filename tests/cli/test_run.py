@@ -661,7 +661,7 @@ def test_a_result_is_laid_out_with_its_parts_indented_and_its_secrets_withheld()
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 160])
-def test_a_result_at_a_terminal_fits_it_and_holds_nothing_that_the_terminal_would_obey(
+def test_a_result_fits_the_terminal_and_contains_no_terminal_commands(
     width: int,
 ) -> None:
     lines = shown(width=width, terminal=True).splitlines()

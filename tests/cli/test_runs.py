@@ -668,9 +668,7 @@ def test_a_replay_with_the_same_outcome_is_reported_with_its_trace(journal, caps
     assert (found["outcome"], found["trace"][-1]) == ("ended", "Worn")
 
 
-def test_a_run_that_goes_another_way_shows_the_difference_and_ends_with_1(
-    journal, capsys, monkeypatch
-):
+def test_a_run_that_deviates_shows_the_difference_and_ends_with_1(journal, capsys, monkeypatch):
     import wardrobe  # pyright: ignore[reportMissingImports]
 
     async def other(self: Any) -> Any:

@@ -331,7 +331,7 @@ def test_no_resume_command_is_printed_for_a_run_that_the_journal_does_not_have(
 
 
 @pytest.mark.usefixtures("default_signals")
-def test_ctrl_c_while_the_journal_is_closed_is_heard_and_the_result_is_there(
+def test_ctrl_c_while_the_journal_is_closed_is_handled_and_the_result_is_there(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     class SlowToClose(SQLiteJournal):
@@ -351,7 +351,7 @@ def test_ctrl_c_while_the_journal_is_closed_is_heard_and_the_result_is_there(
 
 
 @pytest.mark.parametrize("command", ["answer", "resume"])
-def test_a_run_that_another_process_has_is_not_done(
+def test_a_run_owned_by_another_process_is_not_finished(
     command: str, capsys: pytest.CaptureFixture[str]
 ):
     claimed, over = threading.Event(), threading.Event()

@@ -151,7 +151,7 @@ class Prices(Node):
 
 
 @pytest.mark.parametrize("said", ['{"tea": 0.10}', '{"prices": {"tea": 0.10}}'])
-def test_the_one_field_may_be_an_object_itself(said: str) -> None:
+def test_the_only_field_may_be_an_object_itself(said: str) -> None:
     node = start_node(Prices, said, (), ask=False, command="")
     assert repr(node) == "Prices(prices={'tea': Decimal('0.1')})"
 

@@ -265,7 +265,7 @@ async def test_a_worker_has_no_more_runs_in_progress_than_it_may(journal: Journa
             await HELD.result(f"{number}", journal=journal)
 
 
-async def test_an_answer_in_another_process_has_a_worker_continue_the_run(journal: Journal):
+async def test_an_answer_in_another_process_makes_a_worker_continue_the_run(journal: Journal):
     run_id = await shop.refunds.submit(shop.Refund(amount=5), journal=journal)
     async with working(shop.refunds, journal=journal):
         await until_waiting(journal, run_id)

@@ -123,7 +123,7 @@ async def test_any_exception_of_a_cases_own_code_is_its_failure_with_the_cause()
 # What is no case's fault
 
 
-async def test_an_lm_or_a_judge_that_is_not_there_is_refused_before_anything_runs(
+async def test_a_missing_lm_or_judge_is_refused_before_anything_runs(
     tmp_path: Path,
 ) -> None:
     lm = counting()

@@ -83,7 +83,7 @@ async def park(journal: Journal) -> None:
     assert DONE == {"find B": 1}
 
 
-async def test_a_parked_run_that_is_cut_after_any_line_parks_again_and_repeats_nothing():
+async def test_a_parked_run_that_is_cut_after_any_line_parks_again_and_repeats_no_work():
     async with MemoryJournal() as journal:
         await park(journal)
         stored = await journal.read("one")

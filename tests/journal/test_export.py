@@ -268,7 +268,7 @@ async def test_a_path_that_cannot_be_used_is_an_error_of_the_journal(tmp_path):
 # --- what is there already -----------------------------------------------------------------------
 
 
-async def test_a_run_that_is_there_already_is_not_overwritten(tmp_path):
+async def test_an_existing_run_is_not_overwritten(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(await exported("a", "b")), encoding="utf-8")
     async with MemoryJournal() as journal:

@@ -113,7 +113,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-async def test_a_store_that_breaks_a_promise_reads_which_one(broken):
+async def test_a_store_that_breaks_a_promise_learns_which_promise(broken):
     with pytest.raises(AssertionError) as raised:
         await check_journal(broken)
     assert str(raised.value).startswith(f"{broken.__name__} breaks ")
@@ -260,7 +260,7 @@ async def test_every_run_is_listed_once_though_some_are_deleted_during_the_listi
     assert met == newest
 
 
-async def test_a_run_takes_the_place_of_another_or_that_one_stays(journal):
+async def test_a_run_either_replaces_another_or_the_other_stays(journal):
     await ended(journal, count=5, data='{"old": 1}')
     await journal.answer("run", "g", "1")
     await ended(journal, "mine", status="failed")

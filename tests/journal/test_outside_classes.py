@@ -124,7 +124,7 @@ async def test_look_ups_of_a_class_outside_the_graph_happen_once_wherever_a_run_
     await cut_anywhere(LETTERS, Ask(topic="rain"), check)
 
 
-async def test_a_body_of_an_inner_graph_may_make_a_class_of_the_outer_one():
+async def test_a_body_of_an_inner_graph_may_make_a_class_of_the_outer_graph():
     class First(Node):
         topic: str
 
@@ -190,7 +190,7 @@ def shout_after(fn: Any) -> Any:
     return shouted
 
 
-async def test_a_decorated_function_is_not_taken_for_the_one_whose_name_it_has():
+async def test_a_decorated_function_is_not_confused_with_the_function_whose_name_it_has():
     class Both(EndNode):
         plain: Annotated[str, Dep(make_key)]
         loud: Annotated[str, Dep(shout_after(make_key))]

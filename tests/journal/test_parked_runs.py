@@ -233,7 +233,7 @@ async def test_a_parked_run_that_cannot_be_resumed_stays_parked(journal: Journal
 
 
 @pytest.mark.postgres
-async def test_one_who_runs_and_one_who_recovers_do_not_get_in_each_others_way(journal: Journal):
+async def test_a_running_and_a_recovering_process_do_not_disturb_each_other(journal: Journal):
     reached, go = asyncio.Event(), asyncio.Event()
 
     async def slow() -> int:

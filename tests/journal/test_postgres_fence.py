@@ -142,7 +142,7 @@ async def test_a_batch_after_a_takeover_stores_nothing(journal: PostgresJournal)
     assert taken.token == 2
 
 
-async def test_of_six_that_claim_at_once_one_wins(journal: PostgresJournal):
+async def test_of_six_concurrent_claims_one_wins(journal: PostgresJournal):
     async with another(journal) as owner:
         await owner.create(new_run("r", lines(0, 1)))
         await outlive(journal)

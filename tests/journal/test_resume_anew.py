@@ -53,7 +53,7 @@ class Shift(Node):
 shift = Graph(start=Shift)
 
 
-async def test_a_graph_for_an_item_that_is_another_now_is_run_for_that_one(journal: Journal):
+async def test_a_graph_for_a_changed_item_runs_for_the_new_item(journal: Journal):
     WORLD.failing = {"check b"}
     with pytest.raises(DepError):
         await shift.arun(Shift(), journal=journal, run_id="one")

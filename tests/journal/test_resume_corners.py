@@ -204,7 +204,7 @@ async def test_an_answer_cancelled_at_any_await_is_given_or_not_and_the_run_can_
     assert 5 < turns < 1000
 
 
-async def test_a_run_that_takes_up_an_answer_by_itself_can_be_cancelled_at_any_await():
+async def test_a_run_that_resumes_at_an_answer_by_itself_can_be_cancelled_at_any_await():
     for turns in range(1000):
         WORLD.__init__()
         journal = SlowJournal()
@@ -317,7 +317,7 @@ async def test_a_run_whose_end_cannot_be_stored_fails_with_that_or_with_its_own_
     assert any("the disk is full" in said for said in failed.value.__notes__)
 
 
-async def test_an_own_store_that_raises_anything_ends_the_run_with_a_journal_error():
+async def test_a_custom_store_that_raises_any_error_ends_the_run_with_a_journal_error():
     class Odd(MemoryJournal):
         def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
             if lines[-1].n > 3:

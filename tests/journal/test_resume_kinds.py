@@ -249,7 +249,7 @@ async def test_a_value_that_the_caller_gives_for_a_sourced_field_wins():
     assert (await graph.replay("one", journal=journal)).trace == result.trace
 
 
-async def test_a_body_may_return_itself_or_a_node_of_before():
+async def test_a_body_may_return_its_own_node_or_an_earlier_node():
     class Turn(Node):
         number: int
         got: Annotated[int, Dep(get_number)]
@@ -414,7 +414,7 @@ async def test_a_source_that_failed_at_first_is_replayed_as_it_went():
 # What is shared by the whole run
 
 
-async def test_an_input_of_a_shared_dependency_is_not_made_again_for_another_who_asks_first():
+async def test_an_input_of_a_shared_dependency_is_not_computed_again_for_another_caller():
     begun, go_on, asks_now = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def get_input() -> int:

@@ -117,7 +117,7 @@ async def test_a_file_that_stays_locked_is_reported_as_locked(path):
         assert await numbers(journal) == [0, 1, 2, 3]
 
 
-async def test_a_run_that_could_not_be_released_is_given_up_with_the_next_line_of_another(path):
+async def test_a_run_that_could_not_be_released_is_released_with_the_next_line_of_another(path):
     async with (
         SQLiteJournal(path, lease=1000, busy_timeout=0.05) as journal,
         SQLiteJournal(path) as other,
@@ -162,7 +162,7 @@ async def test_a_file_that_is_locked_for_a_while_is_waited_for(path):
         assert await numbers(journal) == [0, 1, 2, 3]
 
 
-async def test_a_file_that_another_program_has_for_itself_can_be_used_afterwards(path):
+async def test_a_file_locked_by_another_program_can_be_used_afterwards(path):
     await filled(path, 1, 3)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("pragma locking_mode = exclusive")
@@ -363,7 +363,7 @@ async def test_a_missing_line_that_a_fork_shares_is_found(path):
 # Files that are taken away
 
 
-async def test_a_file_that_is_deleted_under_a_journal_is_missed_at_the_next_line(path):
+async def test_a_file_that_is_deleted_during_use_is_missed_at_the_next_line(path):
     async with SQLiteJournal(path) as journal:
         claim, other = await begun(journal), await begun(journal, "other")
         path.unlink()
@@ -393,7 +393,7 @@ async def test_a_journal_whose_file_was_deleted_begins_a_new_one(path):
         assert await numbers(journal, "new") == [0, 1]
 
 
-async def test_a_file_that_is_put_in_the_place_of_another_is_not_harmed(path):
+async def test_a_file_that_replaces_another_is_not_damaged(path):
     theirs = path.with_name("theirs.db")
     await filled(theirs, 2, 5)
     async with SQLiteJournal(path) as journal:

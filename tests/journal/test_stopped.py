@@ -154,7 +154,7 @@ def run_stopped(folder: Path, where: str = "", number: int = 0) -> subprocess.Po
 
 
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
-async def test_a_process_stopped_before_it_continues_begins_nothing_that_another_has_done(
+async def test_a_process_stopped_before_it_continues_repeats_no_work_of_another_process(
     every: int, tmp_path: Path
 ) -> None:
     with run_stopped(tmp_path) as whole:
@@ -211,7 +211,7 @@ async def lease_over(path: Path) -> None:
             await asyncio.sleep(max(0.0, info.lease_until - time()) + 0.001)
 
 
-async def test_a_call_is_not_tried_again_once_another_process_has_taken_over_the_run(
+async def test_a_call_is_not_retried_once_another_process_has_taken_over_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, calls = tmp_path / "runs.db", list[str]()

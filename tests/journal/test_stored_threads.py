@@ -104,7 +104,7 @@ async def test_a_busy_thread_refuses_a_run_that_will_not_wait(journal: Journal, 
     assert [info.run_id for info in await journal.runs()] == ["three", "one"]
 
 
-async def test_a_run_that_cancels_the_one_before_takes_its_place(journal: Journal, world: World):
+async def test_a_run_that_cancels_the_turn_before_replaces_it(journal: Journal, world: World):
     await say(journal, "zero")
     began = world.waits_at("one")
     task = asyncio.create_task(say(journal, "one"))

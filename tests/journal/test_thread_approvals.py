@@ -116,7 +116,9 @@ async def test_a_yes_that_is_given_at_once_holds_in_later_turns_too(journal: Jou
     assert sorted(DONE) == ["A", "B", "C"]
 
 
-async def test_it_survives_a_restart_and_is_listed_and_revoked_by_another_process(tmp_path: Path):
+async def test_an_approval_survives_a_restart_and_is_listed_and_revoked_by_another_process(
+    tmp_path: Path,
+):
     path = tmp_path / "runs.db"
     async with SQLiteJournal(path) as journal:
         await approved(journal, "A")
@@ -135,7 +137,9 @@ async def test_it_survives_a_restart_and_is_listed_and_revoked_by_another_proces
             assert caught.value.code == "bae-approval-unknown"
 
 
-async def test_it_is_revoked_through_any_run_of_the_thread_also_one_in_progress(journal: Journal):
+async def test_an_approval_is_revoked_through_any_run_of_the_thread_even_in_progress(
+    journal: Journal,
+):
     await approved(journal, "A")
     went_on: list[str] = []
 
@@ -171,7 +175,7 @@ async def test_it_does_not_hold_elsewhere(journal: Journal):
     assert DONE == ["A"]
 
 
-async def test_it_does_not_hold_for_the_same_names_in_another_graph_of_the_thread(
+async def test_an_approval_does_not_hold_for_the_same_names_in_another_graph_of_the_thread(
     journal: Journal,
 ):
     def wire(order: str) -> str:
@@ -232,7 +236,7 @@ async def test_a_run_without_a_thread_refuses_it_and_still_waits(journal: Journa
     assert ["no thread" in each for each in problems] == [False, True, False, True]
 
 
-async def test_in_another_journal_it_holds_for_its_run_unless_that_takes_the_place(
+async def test_an_approval_in_another_journal_holds_for_its_run_unless_that_replaces_the_turn(
     tmp_path: Path,
 ):
     async with MemoryJournal() as journal:

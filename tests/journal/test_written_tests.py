@@ -201,7 +201,7 @@ def test_a_run_that_cannot_become_a_test_is_refused_and_nothing_is_written(
     assert not Path("tests").exists()
 
 
-def test_a_run_that_goes_another_way_today_does_not_become_a_test(journal, capsys, monkeypatch):
+def test_a_run_that_deviates_today_does_not_become_a_test(journal, capsys, monkeypatch):
     import wardrobe  # pyright: ignore[reportMissingImports]
 
     async def other(self: Any) -> Any:

@@ -216,7 +216,7 @@ async def test_the_reported_usage_of_a_broken_stream_is_charged_and_the_rest_is_
     ],
     ids=repr,
 )
-async def test_a_socket_that_gives_up_is_not_taken_for_the_bound_on_the_call(
+async def test_a_socket_timeout_is_not_confused_with_the_timeout_of_the_call(
     below: Exception, code: str
 ) -> None:
     import httpx2

@@ -92,7 +92,7 @@ class Range(EndNode):
         return self
 
 
-async def test_a_fault_between_fields_after_one_in_a_field_asks_for_all_again():
+async def test_a_fault_between_fields_after_a_fault_in_a_field_asks_for_all_again():
     lm = ToyBackend({"low": 3, "high": "x"}, {"high": 1}, {"low": 1, "high": 3})
     node = await lm.fill(Range, {}, "Range")
 
@@ -302,7 +302,7 @@ async def test_any_answer_leads_to_a_valid_node_or_a_fill_error(
 
 
 @pytest.mark.parametrize("raised", [ValueError("no"), KeyError("no")], ids=["refuses", "breaks"])
-async def test_a_target_for_which_nothing_was_asked_and_that_is_not_valid_is_the_nodes_fault(
+async def test_an_invalid_target_without_questions_is_the_fault_of_the_node(
     raised: Exception,
 ):
     class Sourced(EndNode):
@@ -357,7 +357,7 @@ async def test_a_graph_that_asks_a_model_for_nothing_needs_no_model():
 # The four methods
 
 
-async def test_decide_chooses_and_builds_in_one_call_and_its_usage_is_the_bodys():
+async def test_decide_chooses_and_builds_in_one_call_whose_usage_belongs_to_the_body():
     class Begin(Node):
         async def __call__(self, lm: LM) -> Found | Left | None:
             return await lm.decide(self)
@@ -375,7 +375,7 @@ async def test_decide_chooses_and_builds_in_one_call_and_its_usage_is_the_bodys(
         assert result.journal.of(ChoiceStarted) == []
 
 
-async def test_decide_where_there_is_nothing_to_decide_needs_no_choice():
+async def test_decide_with_a_single_option_needs_no_choice():
     lm = ToyBackend(GOOD)
     assert await lm.decide(Ask()) == Found(**GOOD)
     assert lm.calls == 1
@@ -411,7 +411,7 @@ async def test_concurrent_fills_do_not_mix_up_their_turns():
     assert result.usage.attempts == 40
 
 
-def test_an_answer_that_cannot_be_one_is_refused_where_it_is_made():
+def test_an_impossible_answer_is_refused_where_it_is_made():
     with pytest.raises(TypeError, match="Answer\\(value="):
         Answer({"text": "x"})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match='"end", "cut-off" or "refused"'):

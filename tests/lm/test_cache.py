@@ -564,7 +564,7 @@ async def test_every_waiter_gets_the_whole_text_and_one_waiter_pays():
     assert [budget.usage.calls for budget in budgets] == [1, 0, 0]
 
 
-async def test_when_the_first_leaves_the_next_has_the_usage_and_nothing_more_reaches_the_first():
+async def test_when_the_first_leaves_the_next_has_the_usage_and_the_first_gets_no_more_text():
     held = Streaming(USED)
     lm = Cached(held)
     runs, budgets = (

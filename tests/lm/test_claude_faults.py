@@ -324,7 +324,7 @@ async def test_a_missing_or_failing_program_is_reported(tmp_path: Path) -> None:
 # --- many at once -----------------------------------------------------------------------------
 
 
-async def test_many_at_once_half_of_them_cancelled_leave_nothing(tmp_path: Path) -> None:
+async def test_many_concurrent_calls_half_of_them_cancelled_leave_nothing(tmp_path: Path) -> None:
     body = CALL + "call()\nwait()\nprint(text)"
     async with calls() as line:
         program = script(tmp_path, body, port=line.port, text=json.dumps(result()))

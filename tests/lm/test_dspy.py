@@ -59,7 +59,7 @@ async def test_a_choice_is_made_before_its_fill_with_the_questions_of_any_backen
     assert schema_of(fill) == PROMPT.schema
 
 
-async def test_settings_are_sent_and_a_plain_schema_as_strict_and_one_with_limits_not(
+async def test_settings_are_sent_and_only_a_plain_schema_is_sent_as_strict(
     provider: Provider,
 ) -> None:
     async with ask(provider, temperature=0.5, max_tokens=77, seed=3) as backend:
@@ -180,7 +180,7 @@ async def test_an_lm_that_is_given_or_configured_in_dspy_stays_open_and_keeps_it
     await provider.disconnected()
 
 
-async def test_an_lm_that_sends_again_by_itself_is_left_to_it(provider: Provider) -> None:
+async def test_an_lm_with_its_own_retries_is_not_retried_again(provider: Provider) -> None:
     lm = of_ones_own(provider, num_retries=1)
     backend = DSPyBackend(lm, max_retries=3)
     assert (backend.retries, backend.attempts) == (0, 3)
@@ -340,7 +340,7 @@ assert not seen, seen
 
 
 @pytest.mark.slow
-def test_importing_it_with_all_that_is_under_it_asks_nothing_of_the_network() -> None:
+def test_importing_the_package_makes_no_network_requests() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WATCHED], capture_output=True, text=True, timeout=120, check=False
     )

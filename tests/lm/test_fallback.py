@@ -84,7 +84,7 @@ def test_a_condition_that_no_error_can_meet_is_refused(on: Any):
         Fallback(First(), Second(), on=[on])
 
 
-def test_names_are_made_lms_at_once_and_a_wrong_one_is_seen_then():
+def test_names_become_lms_at_once_and_a_wrong_name_fails_immediately():
     lm = Fallback("python:policy_parts:Held", First())
     assert [each.model for each in lm.inners] == ["held", "first"]
     with pytest.raises(BaeLMError) as caught:
@@ -255,7 +255,7 @@ async def test_when_all_fail_all_are_asked_again_in_turn():
     assert run.usage.calls == 5
 
 
-async def test_the_wait_before_all_are_asked_again_is_the_shortest_that_one_asks_for():
+async def test_the_wait_before_all_are_asked_again_is_the_shortest_requested_wait():
     lm = Fallback(First(busy(retry_after=7)), Second(busy(retry_after=3)))
     for each in lm.inners:
         each.retries = 0
@@ -407,7 +407,7 @@ async def test_a_budget_around_both_counts_both_and_is_not_passed_by():
     assert budget.usage.calls == 2
 
 
-async def test_a_budget_around_one_lm_that_is_spent_asks_the_other():
+async def test_a_spent_budget_around_one_lm_asks_the_other():
     dear = Budget(cost=1.5)
     lm = Fallback(Budgeted(Paid(REPLY, REPLY), dear), Second(REPLY, REPLY))
     for _ in range(3):
@@ -601,7 +601,7 @@ async def test_an_lm_without_images_passes_a_prompt_with_an_image_on_where_the_c
 # Tools
 
 
-async def test_tools_are_called_by_structured_output_where_one_has_no_native_calls(
+async def test_tools_are_called_by_structured_output_where_an_lm_has_no_native_calls(
     provider: Provider,
 ):
     class Native(First):

@@ -91,7 +91,7 @@ async def test_images_are_sent_before_the_text_with_labels(wire):
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_single_image_has_no_label_and_a_prompt_without_one_is_a_text(wire):
+async def test_a_single_image_has_no_label_and_a_prompt_without_an_image_is_a_text(wire):
     async with Provider() as provider, WIRES[wire](provider) as lm:
         await GRAPH.arun(Claim(photos=[DOT]), lm=lm)
         await GRAPH.arun(Claim(photos=[]), lm=lm)

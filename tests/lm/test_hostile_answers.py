@@ -136,7 +136,7 @@ values = st.sampled_from(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(text=texts, key=texts, value=values)
-async def test_any_text_is_taken_or_asked_for_again(
+async def test_any_text_is_accepted_or_asked_for_again(
     provider: Provider, make: Make, text: str, key: str, value: str
 ) -> None:
     held = f'{{"text": "{text}", "held": {value}, "others": {{"{key}": {value}}}}}'

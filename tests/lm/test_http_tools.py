@@ -166,7 +166,7 @@ async def test_with_a_text_the_last_message_is_the_text(provider: Provider, lm: 
         assert [each.schema for each in provider.requests][1:] == [None]
 
 
-async def test_without_another_field_it_ends_when_the_model_calls_nothing(
+async def test_without_another_field_the_loop_ends_when_the_model_calls_nothing(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(*rounds(lm, Call("now"), "I have looked." if lm.calls_tools else {}))

@@ -140,7 +140,7 @@ async def test_a_question_of_a_body_in_its_own_words_is_asked_in_them():
     assert lm.get_stats() == {"optimized": 0, "naive": 2}
 
 
-async def test_a_lesson_for_a_class_that_is_not_in_the_graph_and_an_empty_one_change_nothing():
+async def test_a_learned_prompt_for_a_class_outside_the_graph_and_an_empty_prompt_change_nothing():
     class Elsewhere(EndNode):
         text: str
 

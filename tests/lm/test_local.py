@@ -298,7 +298,7 @@ async def test_a_schema_that_has_no_bounded_answer_is_refused_before_the_model_i
 # --- slots ------------------------------------------------------------------------------------
 
 
-async def test_a_cancelled_answer_gives_its_slot_back_and_one_in_the_queue_leaves_it(
+async def test_a_cancelled_answer_releases_its_slot_and_a_queued_answer_leaves_the_queue(
     lm: LocalBackend,
 ):
     writing = await novel_in_progress(lm)

@@ -234,7 +234,7 @@ async def test_the_key_of_a_server_is_named_by_its_variable(
     assert "key-of-my-server" not in str(registry.cached_lm(name).settings)  # type: ignore[attr-defined]
 
 
-async def test_ollama_has_a_default_address_and_one_from_its_variable(
+async def test_ollama_has_a_default_address_and_an_address_from_its_variable(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ):
     assert resolve("ollama:qwen3").settings["base_url"] == "http://127.0.0.1:11434/v1/"  # type: ignore[attr-defined]

@@ -287,7 +287,7 @@ async def test_a_model_that_fills_a_candidate_with_context_at_once_is_asked_agai
     assert result.trace[-1].model_dump() == {"word": "looked up", "text": "x"}
 
 
-async def test_a_candidate_that_is_pinned_to_another_lm_is_filled_by_that_one():
+async def test_a_candidate_that_is_pinned_to_another_lm_is_filled_by_that_lm():
     other = ToyBackend({"text": "other"})
 
     class Pinned(EndNode):

@@ -239,12 +239,12 @@ class Mine(FourMethods):
         return self.filled
 
 
-async def test_an_lm_that_reports_nothing_was_asked_all_the_same():
+async def test_an_lm_that_reports_no_usage_was_asked_nevertheless():
     result = await graph.arun(Ask(), Retry(Mine(filled=Reply(text="this"))))
     assert (result.usage.calls, result.usage.cost) == (1, None)
 
 
-async def test_a_node_that_an_lm_built_stays_the_one_it_built():
+async def test_a_node_that_an_lm_built_stays_unchanged():
     class Client:
         pass
 
@@ -337,7 +337,7 @@ async def test_an_answer_of_one_method_of_an_lm_is_cached_for_that_method():
     assert lm.statistics().unstored == 0
 
 
-async def test_a_node_of_another_type_that_was_made_is_refused():
+async def test_a_made_node_of_another_type_is_refused():
     class Wrong(Deciding):
         async def make(self, node: Node, target: Any) -> Any:
             return Refusal()

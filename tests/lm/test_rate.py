@@ -113,7 +113,7 @@ async def test_tokens_are_corrected_by_the_usage_of_the_answer():
     assert inner.sent == [0, 0, 60]
 
 
-async def test_a_request_larger_than_the_limit_goes_when_there_is_nothing_else():
+async def test_a_request_larger_than_the_limit_is_sent_when_there_are_no_others():
     clock = Clock()
     inner = Timed(clock, tokens=1)
     lm = limited(clock, inner, tokens=10, per=60)

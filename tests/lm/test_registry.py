@@ -391,7 +391,7 @@ async def test_a_key_without_its_package_is_warned_of_unless_dspy_is_configured(
     assert warnings() == []
 
 
-async def test_without_any_the_error_lists_every_way_to_have_one(bare: pytest.MonkeyPatch):
+async def test_without_any_lm_the_error_lists_every_way_to_set_an_lm(bare: pytest.MonkeyPatch):
     with pytest.raises(BaeLMError) as caught:
         await run(Ask())
 

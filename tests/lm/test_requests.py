@@ -87,7 +87,7 @@ async def test_a_late_connection_or_a_late_server_is_asked_again(known: dict[str
     ],
     ids=repr,
 )
-async def test_a_request_that_failed_cost_nothing_only_where_that_is_sure(
+async def test_a_failed_request_is_free_only_where_that_is_certain(
     error: Exception, cost: float | None
 ):
     with metered() as used, pytest.raises(type(error)):

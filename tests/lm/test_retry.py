@@ -21,7 +21,7 @@ from policy_parts import REPLY, Ask, Reply, at_once, busy, graph, prompt, run
 from toy_backend import ToyBackend
 
 
-async def test_no_more_requests_are_sent_than_retries_and_one():
+async def test_requests_are_limited_to_the_first_and_its_retries():
     toy = ToyBackend(lambda _: busy(), retries=7)
     with pytest.raises(BaeLMError, match="busy") as caught:
         await graph.arun(Ask(), Retry(toy, retries=3, sleep=at_once))

@@ -122,7 +122,7 @@ async def test_a_program_is_asked_to_end_before_it_is_killed(tmp_path: Path, lin
     assert (tmp_path / "tidied").exists()
 
 
-async def test_a_second_cancellation_ends_the_patience_and_still_leaves_nothing(
+async def test_a_second_cancellation_skips_the_grace_period_and_still_leaves_nothing(
     tmp_path: Path, line: Calls
 ) -> None:
     program = script(tmp_path, STUBBORN, port=line.port)

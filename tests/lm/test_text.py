@@ -221,7 +221,7 @@ class Request(Node):
     async def __call__(self) -> Poem | Refusal: ...
 
 
-async def test_a_choice_fills_the_others_in_the_same_call_and_the_text_in_a_second_one():
+async def test_a_choice_fills_the_others_in_the_same_call_and_the_text_in_a_second_call():
     lm = ToyBackend(route("Refusal", reason="no"))
     assert (await run(Request(word="x"), lm)).result == Refusal(reason="no")
 

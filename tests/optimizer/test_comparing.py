@@ -305,7 +305,7 @@ async def test_without_the_graph_a_fill_is_compared_by_itself():
     assert (found.calls_before, found.calls_after) == (6, 6)
 
 
-async def test_an_lm_that_asks_for_one_thing_at_a_time_is_compared_so():
+async def test_an_lm_that_asks_for_one_thing_at_a_time_is_compared_that_way():
     lm = Model(pays, one_call=False)
 
     (choice,) = await compare(Mail, shown_how("choice"), BILLS, lm=lm, graph=mails)
@@ -451,7 +451,7 @@ class Rated(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_a_class_with_an_lm_of_its_own_is_optimized_and_compared_with_that_one():
+async def test_a_class_with_its_own_lm_is_optimized_and_compared_with_that_lm():
     meals = [
         each
         for number in range(12)

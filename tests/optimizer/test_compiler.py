@@ -258,7 +258,7 @@ class Tailor(Node):
     async def __call__(self) -> Tailor | AskBack: ...
 
 
-def test_a_compiled_graph_has_a_signature_for_every_node_and_a_choice_where_one_is_made():
+def test_a_compiled_graph_has_a_signature_for_every_node_and_every_choice():
     compiled = compile_graph(GRAPH)
 
     assert compiled.graph is GRAPH

@@ -239,7 +239,7 @@ async def test_a_sync_metric_does_not_hold_up_the_loop() -> None:
 @pytest.mark.parametrize(
     "said", [True, 1, 1.0, Decimal(1), Fraction(1), Score(1.0), {"score": 1, "feedback": ""}]
 )
-async def test_every_form_of_a_score_is_taken(said: Any) -> None:
+async def test_every_form_of_a_score_is_accepted(said: Any) -> None:
     metric = metrics_for(Outfit, "fill", {Outfit: lambda expected, given: said})
     assert await metric(FILL, {"top": "shirt"}) == Score(1.0)
 

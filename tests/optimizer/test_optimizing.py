@@ -178,7 +178,7 @@ async def test_a_budget_that_runs_out_ends_an_optimizer_with_the_best_until_then
         assert sum(demo.source["Parcel"]["colour"] in COLOURS for demo in found.fill.demos) == 8
 
 
-async def test_a_budget_that_runs_out_between_two_candidates_leaves_the_better_one(provider):
+async def test_a_budget_that_runs_out_between_two_candidates_leaves_the_better_candidate(provider):
     def half_right(received: Any) -> Any:
         said = answer(received)
         right = CODES["amber"], CODES["blue"]

@@ -203,7 +203,7 @@ async def test_fields_with_names_that_dspy_reserves_are_renamed():
     }
 
 
-async def test_steps_of_written_bodies_are_examples_that_nothing_is_trained_with():
+async def test_steps_of_written_bodies_are_examples_that_are_not_used_for_training():
     examples = trace_to_examples(await ran())
     assert examples[2].next_node == {"context": {}, "fields": {"letter": "Dear you, wait"}}
     assert fill_examples(Sent, examples) == choice_examples(Reply, examples) == []

@@ -657,7 +657,9 @@ def life(at: float, *records: Record) -> list[Record]:
     return list(records)
 
 
-async def test_each_life_of_a_resumed_run_has_a_span_that_links_to_the_one_before(traced: Traced):
+async def test_each_process_of_a_resumed_run_has_a_span_that_links_to_the_previous_span(
+    traced: Traced,
+):
     ask = Ask(question="what?")
     records = life(
         100.0,

@@ -74,7 +74,7 @@ def overlap(a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...]) -> b
 @given(graphs(), st.booleans())
 @example(([Size(50, 40)], [(0, 0)]), False)
 @example(([Size(50, 40)] * 3, [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]), True)
-def test_no_line_goes_through_a_box_or_lies_on_another(graph: Graph, across: bool):
+def test_no_line_crosses_a_box_or_lies_on_another_line(graph: Graph, across: bool):
     check(graph, arrange(*graph, PIXELS, across=across), across)
 
 

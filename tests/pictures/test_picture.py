@@ -102,7 +102,7 @@ def test_a_recalled_field_names_the_fields_that_it_may_come_from():
     ]
 
 
-def test_a_recall_in_a_graph_inside_names_nothing_that_the_trace_around_could_belie():
+def test_a_recall_in_an_inner_graph_names_no_source_that_the_outer_trace_could_belie():
     class Topic(Node):
         text: str
 

@@ -226,7 +226,7 @@ def test_optional_fields_are_given_and_none_is_not_the_first_choice():
         ({"$ref": "#/definitions/a~1b", "definitions": {"a/b": {"const": 1}}}, 1),
     ],
 )
-def test_where_one_value_fits_the_sample_is_that(schema, value):
+def test_the_sample_is_the_only_value_that_fits(schema, value):
     assert sample(schema) == value
 
 

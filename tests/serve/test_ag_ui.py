@@ -66,7 +66,7 @@ async def test_thoughts_of_a_model_are_reasoning(browser: Browser):
     assert begin["messageId"] in [each["id"] for each in run.messages]
 
 
-async def test_text_of_a_wrong_answer_is_taken_back(browser: Browser):
+async def test_text_of_a_wrong_answer_is_removed(browser: Browser):
     long = Streamed({"text": "It is wet. " * 8}, size=20, pause=0.06)
     right = Streamed({"text": "A lamp, shipped."}, size=8, pause=0.06)
     async with pages(browser, answers(long, right)) as page:
@@ -81,7 +81,7 @@ async def test_text_of_a_wrong_answer_is_taken_back(browser: Browser):
         assert "MESSAGES_SNAPSHOT" not in again.kinds
 
 
-async def test_a_request_that_is_sent_again_keeps_the_text_that_is_the_same(browser: Browser):
+async def test_a_repeated_request_keeps_unchanged_text(browser: Browser):
     lm = answers(Streamed({"text": "It is wet and cold."}, size=4, pause=0.06, restarts=1))
     async with pages(browser, lm) as page:
         run = await page.run("Hi.", forget=True)

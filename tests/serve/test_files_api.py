@@ -109,7 +109,7 @@ async def test_a_file_is_sent_named_in_a_start_and_in_an_answer_and_got_back(jou
         assert len("".join(stored.answers.values())) < 500
 
 
-async def test_a_user_neither_gets_nor_names_the_file_of_another(journal):
+async def test_a_user_can_neither_read_nor_name_a_file_of_another_user(journal):
     async with files_served(journal=journal, visible="own") as served:
         mine = (await upload(served, DOT.data)).json()
         await start(served, mine)

@@ -359,7 +359,7 @@ async def dropped(served: Served) -> None:
 
 
 @pytest.mark.parametrize("kind", ["events", "socket"])
-async def test_a_client_that_takes_nothing_is_dropped_and_costs_the_others_nothing(
+async def test_a_client_that_reads_nothing_is_dropped_and_costs_the_others_nothing(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("bae.serve.records.SEND_SECONDS", 0.2)

@@ -129,7 +129,7 @@ class Walk(Node):
     async def __call__(self) -> None: ...
 
 
-def test_a_program_that_writes_clients_finds_every_schema_under_a_name_of_its_own():
+def test_every_schema_has_a_name_of_its_own_for_generated_clients():
     walk = Graph(start=Walk, end=Walk, name="walk")
     graphs = {"a b": walk, "a-b": walk, "東京": walk, "京都": orders}
     api = router(graphs, journal=MemoryJournal(), auth=public())

@@ -40,7 +40,7 @@ async def test_a_later_senseless_message_closes_the_connection_with_a_reason(
     assert not caplog.records
 
 
-async def test_a_feed_that_is_over_makes_room_for_another():
+async def test_a_finished_feed_makes_room_for_another():
     async with serving() as served, asyncio.timeout(20), connect(served.ws()) as socket:
         await served.start(run_id="one")
         await say(socket, {"token": TOKEN})

@@ -41,7 +41,7 @@ class Box(Node):
 boxes = Graph(start=Box, end=Box, name="boxes")
 
 
-async def test_a_login_that_ends_or_a_link_that_is_void_costs_nothing_that_is_typed(page: Any):
+async def test_an_expired_login_or_a_void_link_loses_no_typed_text(page: Any):
     journal, logins = MemoryJournal(), Logins(None)
     await wishes.arun(Wish(text="A lamp."), journal=journal, run_id="wish-1")
     async with open_studio(wishes, journal=journal, logins=logins) as opened:

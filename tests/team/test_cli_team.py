@@ -266,7 +266,9 @@ def test_a_goal_is_planned_and_drawn_and_waits_for_approval(ready: Bae):
     assert "not approved" not in ready("tasks").out
 
 
-def test_open_questions_are_written_into_a_file_and_answered_from_one(ready: Bae, tmp_path: Path):
+def test_open_questions_are_written_into_a_file_and_answered_from_a_file(
+    ready: Bae, tmp_path: Path
+):
     said = ready("plan", "A shop", *ASKS, code=3)
     file = tmp_path / ".shop.team" / "questions.md"
     assert f"bae team plan --answers {file}" in said.err
@@ -402,7 +404,7 @@ def test_the_status_counts_every_task_once(shop: Bae):
     assert "not approved 3" in shop("status").out
 
 
-def test_commands_that_show_the_team_load_nothing_that_works(shop: Bae):
+def test_commands_that_show_the_team_load_no_worker_modules(shop: Bae):
     program = """
 import sys
 from bae.cli import main

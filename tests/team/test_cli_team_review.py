@@ -348,13 +348,13 @@ def test_a_merge_needs_to_know_who_you_are(bae: Bae, monkeypatch: pytest.MonkeyP
     assert git(Path(), "log", "-1", "--format=%an") == "Bea"
 
 
-def test_without_a_branch_the_user_names_one(bae: Bae):
+def test_without_a_branch_the_user_must_name_a_branch(bae: Bae):
     git(Path(), "checkout", "--quiet", "--detach")
     assert "name a branch with --into" in bae("merge", code=1).err
     bae("merge", "--into", "main")
 
 
-def test_a_patch_has_the_message_in_its_header_and_is_taken_by_git_am(bae: Bae, tmp_path: Path):
+def test_a_patch_has_the_message_in_its_header_and_is_applied_by_git_am(bae: Bae, tmp_path: Path):
     before = head()
     said = bae("patch", str(tmp_path / "work.patch"))
     assert "has 2 tasks for main" in said.err

@@ -264,7 +264,7 @@ def test_a_miss_names_the_nearest_lines_that_there_are(tmp_path: Path):
     assert len(raised.value.reasons[0]) < 1000
 
 
-def test_lines_that_are_there_twice_are_not_guessed_at(tmp_path: Path):
+def test_ambiguous_lines_are_not_guessed(tmp_path: Path):
     (tmp_path / "a.py").write_text("a\nb\na\n")
 
     with pytest.raises(EditError, match=r"more than once \(from lines 1, 3\)"):
@@ -363,7 +363,7 @@ texts = st.builds(
 
 @settings(some, max_examples=100)
 @given(texts, texts, st.sampled_from(["{}", "```diff\n{}```\n", "So:\n\n{}\n- done\n"]))
-def test_a_diff_of_any_two_texts_makes_the_new_one(old: str, new: str, around: str):
+def test_a_diff_of_any_two_texts_produces_the_new_text(old: str, new: str, around: str):
     diff = diff_texts("a.txt", old, new)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "a.txt").write_bytes(old.encode())

@@ -255,7 +255,7 @@ async def test_a_feature_is_delivered_without_the_tests_that_a_person_removes(tm
         assert "tests/test_twice.py" not in names_of(root, TEAM)
 
 
-async def test_a_correction_that_was_taken_back_does_not_keep_a_feature_back(tmp_path: Path):
+async def test_a_reverted_correction_does_not_keep_a_feature_back(tmp_path: Path):
     rule = "import os\n\n\ndef test_docs():\n    assert os.path.exists('docs.md')\n"
     rule = rule.replace("assert", "assert not os.path.exists('twice.py') or")
     async with a_team(tmp_path) as (store, project, tasks):

@@ -126,7 +126,7 @@ async def test_a_cancelled_wait_loses_no_event(store: Store):
         assert [e.number for e in await take(events, 5)] == numbers
 
 
-async def test_a_subscriber_that_takes_nothing_misses_nothing(store: Store):
+async def test_a_subscriber_that_reads_nothing_misses_nothing(store: Store):
     async with subscribe(store.feed(1)) as stalled, subscribe(store.feed(1)) as quick:
         for _ in range(4):
             await add(store, 20)

@@ -275,7 +275,7 @@ async def test_a_command_that_takes_too_long_is_ended_and_leaves_no_lock(root: P
 
 
 @pytest.mark.parametrize("command", ["python3 tools/clean.py", "python3 -m tools.clean"])
-async def test_a_filter_runs_the_script_of_the_user_and_not_one_of_a_worktree(
+async def test_a_filter_runs_the_script_of_the_user_and_not_a_script_of_a_worktree(
     command: str, root: Path, tmp_path: Path
 ):
     copy = "import sys\nsys.stdout.write(sys.stdin.read())\n"

@@ -96,7 +96,7 @@ async def test_ten_tasks_at_once_are_ten_commits_each_tested_as_merged(root: Pat
     assert git(root, "status", "--porcelain") == ""
 
 
-async def test_a_failure_of_the_merged_code_leaves_the_branch_and_comes_back_as_text(root: Path):
+async def test_a_failure_of_the_merged_code_leaves_the_branch_and_is_reported_as_text(root: Path):
     commit_files(root, {"price.py": "def price():\n    return 1\n"})
     workspaces, integration = await open_team(root, run_tests=real_tests)
     use = {"test_use.py": "from price import price\ndef test_it():\n    assert price() == 1\n"}
@@ -146,7 +146,7 @@ async def test_tests_that_fail_on_the_teams_branch_may_fail_after_the_merge_of_a
     assert left_over(root) == []
 
 
-async def test_a_conflict_comes_back_as_text_and_is_resolved_in_the_worktree(root: Path):
+async def test_a_conflict_is_reported_as_text_and_is_resolved_in_the_worktree(root: Path):
     workspaces, integration = await open_team(root)
     one = await work(workspaces, "bae/task-1-x", {"a.txt": "one\nTWO\nthree\n"})
     two = await work(workspaces, "bae/task-2-y", {"a.txt": "one\nzwei\nthree\n"})

@@ -144,7 +144,7 @@ async def test_an_answer_lets_a_task_continue_by_itself(tmp_path: Path):
     assert status_of(summary) == {"ask": COMPLETED, "after": COMPLETED}
 
 
-async def test_without_waiting_a_run_ends_at_questions_and_the_next_one_continues(tmp_path: Path):
+async def test_without_waiting_a_run_ends_at_questions_and_the_next_run_continues(tmp_path: Path):
     lm = TeamLM(ask=lambda n: "QUESTION: Which number?" if n == 1 else right("ask"))
     lm.answers["other"] = right("other")
     async with a_bench(tmp_path, a_task("ask"), a_task("other")) as (bench, _):
@@ -203,7 +203,7 @@ async def test_a_task_without_progress_fails_and_is_tried_again(tmp_path: Path):
         assert any("no progress for 3 s" in str(event) for event in failed)
 
 
-async def test_the_budget_of_a_run_stops_it_and_a_larger_one_continues_it(tmp_path: Path):
+async def test_the_budget_of_a_run_stops_it_and_a_larger_budget_continues_it(tmp_path: Path):
     lm = TeamLM()
     tasks = [a_task("a"), a_task("b", "a"), a_task("c", "b")]
     async with a_bench(tmp_path, *tasks) as (bench, _):
@@ -431,7 +431,7 @@ async def read_until(process: asyncio.subprocess.Process, text: str) -> str:
     raise AssertionError(f"the process ended before {text}")
 
 
-async def test_a_killed_run_is_continued_and_ends_as_an_undisturbed_one(tmp_path: Path):
+async def test_a_killed_run_is_continued_and_ends_like_an_undisturbed_run(tmp_path: Path):
     tasks = [a_task("a"), a_task("b"), a_task("c", "a", "b")]
     async with a_bench(tmp_path, *tasks) as (bench, _):
         async with a_process(bench) as process:
@@ -478,7 +478,7 @@ async def test_a_task_that_was_to_stop_when_the_run_was_killed_is_not_resumed(tm
         assert await open_requests(bench.store, 1) == []
 
 
-async def test_a_request_to_stop_that_no_run_has_taken_does_not_stop_the_next_one(tmp_path: Path):
+async def test_an_unread_request_to_stop_does_not_stop_the_next_run(tmp_path: Path):
     async with a_bench(tmp_path, a_task("a"), a_task("b")) as (bench, [_, b]):
         await add_request(bench.store, 1, "stop")
         await add_request(bench.store, 1, "stop", b.id)
@@ -487,7 +487,7 @@ async def test_a_request_to_stop_that_no_run_has_taken_does_not_stop_the_next_on
         assert await open_requests(bench.store, 1) == []
 
 
-async def test_a_paused_task_waits_and_a_resumed_one_continues(tmp_path: Path):
+async def test_a_paused_task_waits_and_a_resumed_task_continues(tmp_path: Path):
     async with a_bench(tmp_path, a_task("a"), a_task("b", "a")) as (bench, [a, _]):
         await add_request(bench.store, 1, "pause", a.id)
         summary = await LeadAgent(bench, TeamLM()).run()

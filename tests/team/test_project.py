@@ -241,7 +241,7 @@ async def test_the_command_that_was_found_runs_the_tests(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "script", ["{} test/", "xo && c8 {}", "NODE_ENV=test node_modules/.bin/{}"]
 )
-def test_other_test_programs_are_named_and_not_taken_for_node(
+def test_other_test_programs_are_named_and_not_confused_with_node(
     program: str, script: str, tmp_path: Path
 ) -> None:
     package = json.dumps({"scripts": {"test": script.format(program)}})
@@ -264,7 +264,7 @@ def test_a_test_script_that_is_not_understood_is_not_replaced(tmp_path: Path) ->
     assert "`node test/index.js`" in found.questions[0]
 
 
-def test_a_folder_of_a_repository_is_looked_at_by_itself(tmp_path: Path) -> None:
+def test_a_folder_of_a_repository_is_examined_separately(tmp_path: Path) -> None:
     write(tmp_path, {"a.test.js": "", "packages/a/test_a.py": ""})
     found = detect(tmp_path, "packages/a")
     assert (found.languages, found.test_command) == (("python",), ("python", "-m", "pytest"))

@@ -127,7 +127,7 @@ def test_javascript_and_typescript_are_outlined():
     )
 
 
-def test_broken_hostile_and_unknown_code_is_outlined_as_far_as_it_goes():
+def test_broken_hostile_and_unknown_code_is_outlined_as_far_as_possible():
     pytest.importorskip("tree_sitter_python")
     assert "  def good()" in signatures("a.py", "def bad(:\n\ndef good():\n    pass\n")
     deep = "".join(f"{' ' * n}class A{n}:\n" for n in range(300))

@@ -76,7 +76,7 @@ def test_a_blocked_task_names_its_current_blockers():
     assert moves(find_changes(tasks)) == [(3, PENDING, ""), (3, BLOCKED, now)]
 
 
-def test_every_failed_task_is_retried_the_last_one_too():
+def test_every_failed_task_is_retried_including_the_last():
     tasks = [a_task(1, status=COMPLETED), a_task(2, status=FAILED, failures=1), a_task(3, 2)]
     assert moves(find_changes(tasks, retries=1)) == [(2, READY, "try 2 of 2")]
     assert after(tasks, retries=1, final={2}) == {1: COMPLETED, 2: FAILED, 3: BLOCKED}

@@ -411,7 +411,7 @@ async def test_each_change_of_an_agent_is_one_event(store: Store):
     ]
 
 
-async def test_a_file_of_the_format_before_is_read_and_brought_to_this_one(tmp_path: Path):
+async def test_a_file_of_the_previous_format_is_read_and_upgraded(tmp_path: Path):
     path = tmp_path / "team.db"
     async with await Store.open(path) as store:
         project = await a_project(store, a_task("a"))

@@ -130,7 +130,7 @@ async def test_a_context_is_never_longer_than_its_bound(tmp_path: Path):
         assert len(str(context)) > longest * 0.6
 
 
-async def test_a_context_that_cannot_be_read_fails_as_itself_does(tmp_path: Path):
+async def test_a_context_that_cannot_be_read_raises_its_own_error(tmp_path: Path):
     reader = await open_reader(tmp_path / "project", FILES)
 
     class Broken(Known):

@@ -144,7 +144,7 @@ async def test_a_move_that_was_killed_halfway_is_completed_unless_the_user_wrote
     assert left_over(root) == []
 
 
-async def test_an_index_that_was_written_before_the_kill_is_taken_back_and_moved_again(root: Path):
+async def test_an_index_that_was_written_before_the_kill_is_reverted_and_moved_again(root: Path):
     before, commit = git(root, "rev-parse", "HEAD"), newer(root, {"a.txt": "new\n", "b.txt": "b\n"})
     git(root, "read-tree", "-m", "-u", before, commit)
     note = root / ".git" / "bae-fast-forward.json"

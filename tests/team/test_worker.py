@@ -206,7 +206,9 @@ class Meanwhile(ScriptedLM):
 TWO = [as_planned(SUB_TASK, key=key, title=f"Write {key}") for key in ("one", "two")]
 
 
-async def test_a_note_that_comes_during_an_attempt_is_shown_to_the_next_one(tmp_path: Path) -> None:
+async def test_a_note_that_comes_during_an_attempt_is_shown_to_the_next_attempt(
+    tmp_path: Path,
+) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         add_note = partial(bench.store.add_note, task.id, "Look at the sign.")
         lm = Meanwhile(add_note, edits({"calc.sh": WRONG}), RIGHT)

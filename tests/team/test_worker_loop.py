@@ -150,7 +150,7 @@ async def test_the_printed_brief_of_a_task_shows_the_stubs_of_its_feature(tmp_pa
         assert "tax() {" in await preview_brief(bench.store, bench.repository, task)
 
 
-async def test_a_refused_submission_comes_back_into_the_same_conversation(tmp_path: Path) -> None:
+async def test_a_refused_submission_returns_into_the_same_conversation(tmp_path: Path) -> None:
     read: list[str] = []
 
     def answer(asked: Asked) -> Any:
@@ -441,7 +441,7 @@ async def test_a_conversation_that_was_interrupted_continues_without_repeating_a
     assert [call.name for call in calls_of(lm)] == ["look", "edit"]
 
 
-async def test_another_mode_begins_a_new_run_with_the_work_that_is_there(tmp_path: Path) -> None:
+async def test_another_mode_begins_a_new_run_with_the_existing_work(tmp_path: Path) -> None:
     lm = a_script(WRONG_EDIT, BaeLMError("the provider is down"))
     other = ScriptedLM({"WorkerAnswer": [edits({"calc.sh": SUB})]})
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):

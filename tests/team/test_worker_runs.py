@@ -95,7 +95,7 @@ async def test_a_worker_alone_stores_its_question_and_the_status_that_it_returns
         assert (worker.completed, worker.failed) == (1, 1)
 
 
-async def test_cancelled_work_of_a_worker_alone_can_be_taken_again_and_is_logged_at_info(
+async def test_cancelled_work_of_a_single_worker_can_be_taken_again_and_is_logged_at_info(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with a_project(tmp_path) as (store, project, [task]):
@@ -164,7 +164,7 @@ async def test_anthropic_is_asked_by_its_own_client(
         assert stored.headline == "no findings; It is right."
 
 
-async def test_a_worker_alone_carries_out_one_task_at_a_time(tmp_path: Path) -> None:
+async def test_a_single_worker_executes_one_task_at_a_time(tmp_path: Path) -> None:
     tasks = [as_planned(SUB_TASK, key=key, title=f"Write {key}") for key in ("one", "two")]
     async with a_project(tmp_path, *tasks) as (store, project, added):
 

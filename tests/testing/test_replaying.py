@@ -127,9 +127,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 @WRITERS
-def test_a_recorded_run_is_run_again_nothing_outside_is_called_and_nothing_is_written(
-    write, tmp_path
-):
+def test_a_replay_runs_a_recorded_run_again_without_outside_calls_or_writes(write, tmp_path):
     path = write(tmp_path, "one")
     path.chmod(0o444)
     tmp_path.chmod(0o555)
