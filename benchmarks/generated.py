@@ -18,7 +18,7 @@ _serial = itertools.count()
 
 
 @cache
-def _compiled(source: str) -> CodeType:
+def _compile_source(source: str) -> CodeType:
     # A user's module is compiled once too, so parsing is no part of what defining costs.
     return compile(source, "<generated>", "exec")
 
@@ -27,7 +27,7 @@ def fresh_module(source: str) -> ModuleType:
     """Execute `source` as a new module that `get_type_hints` can find."""
     module = ModuleType(f"benchmarks_generated_{next(_serial)}")
     sys.modules[module.__name__] = module
-    exec(_compiled(source), module.__dict__)
+    exec(_compile_source(source), module.__dict__)
     return module
 
 

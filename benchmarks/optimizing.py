@@ -256,7 +256,7 @@ def figures(found: Measured) -> str:
             ),
             f"And {found.evaluation.contenders[0].total.cases} tickets that nothing was learned or "
             "decided by, through the whole graph:",
-            evaluated(found.evaluation),
+            format_evaluation(found.evaluation),
             f"And the last step, a run with what was learned: “{found.last.trace[0].text}” comes "
             f"out as `{found.last.result!r}`.",
             f"Measured on {platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python "
@@ -271,7 +271,7 @@ def verdict(compared: Comparison) -> str:
     return "better" if compared.certain else "better, not beyond chance"
 
 
-def evaluated(evaluation: Evaluation) -> str:
+def format_evaluation(evaluation: Evaluation) -> str:
     rows: list[list[str]] = []
     for contender in evaluation.contenders:
         for row in (contender.total, *contender.nodes):

@@ -173,7 +173,7 @@ async def run_team(
     return took, lasted, lag
 
 
-def allowed(tasks: Sequence[PlannedTask], lasted: Mapping[str, float], workers: int) -> float:
+def minimum_time(tasks: Sequence[PlannedTask], lasted: Mapping[str, float], workers: int) -> float:
     """The time that the graph allows: each task begins when its prerequisites are done and a worker
     is free, and lasts as long as it did alone."""
     ends: dict[str, float] = {}
@@ -196,7 +196,7 @@ async def measure_workers(folder: Path, *, unit: float) -> Result:
     tasks, seconds = diamonds(unit)
     one, lasted, _ = await run_team(folder / "one", tasks, seconds, 1)
     five, _, lag = await run_team(folder / "five", tasks, seconds, 5)
-    best = allowed(tasks, lasted, 5)
+    best = minimum_time(tasks, lasted, 5)
     alone = sum(lasted.values()) - sum(seconds.values())
     return Result(
         "workers",

@@ -34,16 +34,16 @@ def new_run(run_id, lines, *, graph="Trip", shape=SHAPE, **info):
     return StoredRun(entry, shape, tuple(lines), {})
 
 
-async def begun(journal: Journal, run_id="run", count=1, *, graph="Trip", **fields):
+async def begin_run(journal: Journal, run_id="run", count=1, *, graph="Trip", **fields):
     """A new run with so many lines, and the claim on it."""
     claim = await journal.create(new_run(run_id, lines(0, count, **fields), graph=graph))
     assert claim is not None
     return claim
 
 
-async def ended(journal: Journal, run_id="run", count=1, *, status="ended", **fields):
+async def end_run(journal: Journal, run_id="run", count=1, *, status="ended", **fields):
     """A run with so many lines that is over."""
-    claim = await begun(journal, run_id, count, **fields)
+    claim = await begin_run(journal, run_id, count, **fields)
     await journal.release(claim, status, [])
 
 
@@ -65,7 +65,7 @@ def execute(path: Path, *statements: str) -> list[Any]:
 
 
 @contextmanager
-def refused(code: str) -> Iterator[pytest.ExceptionInfo[JournalError]]:
+def expect_refusal(code: str) -> Iterator[pytest.ExceptionInfo[JournalError]]:
     """What is inside is refused with this code, and says what to do."""
     with pytest.raises(JournalError) as info:
         yield info
@@ -98,7 +98,7 @@ def program(text: str, *arguments: object, **options: Any) -> subprocess.Popen[s
     )
 
 
-def printed(text: str, *arguments: object) -> str:
+def run_program(text: str, *arguments: object) -> str:
     """What a program prints that ends well and complains about nothing."""
     with program(text, *arguments) as started:
         out, complaints = started.communicate(timeout=60)

@@ -107,7 +107,9 @@ class Paid(Node):
 refund = Graph(start=Refund)
 
 
-async def killed(journal: Journal, lines: int | None = None, run_id: str = "one") -> MemoryJournal:
+async def cut_journal(
+    journal: Journal, lines: int | None = None, run_id: str = "one"
+) -> MemoryJournal:
     """A journal with the run as a process leaves it that is killed after so many lines, or now."""
     stored = await journal.read(run_id)
     info = replace(stored.info, status="running", owner=None, lease_until=None, error="")

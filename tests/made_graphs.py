@@ -132,7 +132,7 @@ class Filler(Backend):
             wanted: Any = asked.target
             made = _fields(wanted, seed, asked.source)
             return Answer(json.dumps({name: made[name] for name in asked.fields}))
-        chosen = _chosen(asked.types, dict(asked.source or asked.context or {}))
+        chosen = _choose_next(asked.types, dict(asked.source or asked.context or {}))
         name = "None" if chosen is NoneType else chosen.__name__
         if not asked.fillable:
             return Answer(json.dumps({"choice": name}))
@@ -142,7 +142,7 @@ class Filler(Backend):
         return Answer(json.dumps({"answer": routed}))
 
 
-def _chosen(types: Any, context: Any) -> Any:
+def _choose_next(types: Any, context: Any) -> Any:
     """A loop is left when the node says so; elsewhere it depends."""
     if "left" in context:
         return types[0] if context["left"] > 0 else types[-1]

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COLUMNS, ROWS = 80, 400
 
 
-def named(path: Path) -> str:
+def relative_path(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
@@ -84,7 +84,7 @@ def run_page(page: Path, module: ModuleType, folder: Path | None = None) -> dict
         elif block.language == "python":
             # Tracebacks name the page and the line in it.
             source = "\n" * (block.line - 1) + block.text
-            code = compile(source, named(page), "exec", flags=flags, dont_inherit=True)
+            code = compile(source, relative_path(page), "exec", flags=flags, dont_inherit=True)
             flags |= code.co_flags & __future__.annotations.compiler_flag
             with contextlib.chdir(folder or "."), contextlib.redirect_stdout(io.StringIO()) as out:
                 exec(code, vars(module))

@@ -112,7 +112,7 @@ class Gated(Backend):
             gate.set_exception(error) if error else gate.set_result(None)
 
 
-async def settled() -> None:
+async def settle() -> None:
     """Let everything run that can go on without a clock."""
     for _ in range(30):
         await asyncio.sleep(0)
@@ -137,13 +137,13 @@ class Clock:
         await woken
 
     async def until_idle(self) -> None:
-        await settled()
+        await settle()
         while self._sleepers:
             at, _, woken = heappop(self._sleepers)
             self.now = max(self.now, at)
             if not woken.done():
                 woken.set_result(None)
-                await settled()
+                await settle()
 
 
 async def at_once(seconds: float) -> None:

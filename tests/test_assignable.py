@@ -34,7 +34,7 @@ from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError
 from typing_extensions import TypeAliasType, TypedDict
 
 from bae.assignable import assignable, could_hold, type_name, union_members
-from naming import shown
+from naming import describe_value
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -477,7 +477,7 @@ NOT_HELD = [
 @pytest.mark.parametrize(
     ("value", "tp", "might"),
     [*((*pair, True) for pair in HELD), *((*pair, False) for pair in NOT_HELD)],
-    ids=shown,
+    ids=describe_value,
 )
 def test_a_value_whose_class_fits_might_fit_and_a_value_of_another_class_does_not(
     value: Any, tp: Any, might: bool

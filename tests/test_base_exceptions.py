@@ -194,7 +194,7 @@ async def test_a_base_exception_ends_the_run_and_nothing_is_left_open(
     RAISED[:], OPENED[:], CLOSED[:] = [raised], [], []
     before = asyncio.all_tasks()
     async with MemoryJournal() as journal:
-        found: Any = await failed(Graph(start=PLACES[place]), journal)
+        found: Any = await run_failing(Graph(start=PLACES[place]), journal)
         (run,) = await journal.runs()
     while isinstance(found, BaeError):
         found = found.cause
@@ -267,7 +267,7 @@ async def test_with_any_exception_text_the_run_has_failed_and_can_be_read(
         RAISED[:], OPENED[:], CLOSED[:] = [TEXTS[text]()], [], []
         graph = Graph(start=PLACES[place])
         async with journal:
-            caught = await failed(graph, journal)
+            caught = await run_failing(graph, journal)
             assert isinstance(caught, Exception)
             (run,) = await journal.runs()
             stored = await journal.read("a")
@@ -279,7 +279,7 @@ async def test_with_any_exception_text_the_run_has_failed_and_can_be_read(
         assert len(describe(caught).encode()) < 20_000
 
 
-async def failed(graph: Graph[Any, Any], journal: Journal) -> BaseException:
+async def run_failing(graph: Graph[Any, Any], journal: Journal) -> BaseException:
     with pytest.raises(BaseException) as caught:
         await graph.arun(
             graph.start(), lm=BrokenLM(), journal=journal, run_id="a", answer=broken_answer

@@ -303,10 +303,10 @@ async def test_damaged_bytes_of_a_journal_cause_no_unexpected_error(many, runs, 
         file.write_bytes(damage_bytes((runs / "runs.db").read_bytes(), random.Random(case)))
         async with SQLiteJournal(file, durability="normal") as journal:
             await use_runs(journal, case, outcomes)
-        await outcomes.of(case, replayed, file)
+        await outcomes.of(case, replay_file, file)
 
 
-def replayed(file: Path) -> None:
+def replay_file(file: Path) -> None:
     with replaying(file) as recorded:
         assert recorded.runs is not None
 

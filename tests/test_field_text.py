@@ -64,7 +64,7 @@ def strings_in(value: Any, path: JSONPath = ()) -> dict[JSONPath, str]:
     return found
 
 
-def decoded(*pieces: str) -> dict[JSONPath, str]:
+def decode_pieces(*pieces: str) -> dict[JSONPath, str]:
     decoder, found = JSONStrings(), dict[JSONPath, str]()
     for piece in pieces:
         for path, text in decoder.feed(piece):
@@ -81,9 +81,9 @@ def test_wherever_json_is_cut_its_strings_are_the_strings_that_json_loads_finds(
     text = json.dumps(value, ensure_ascii=ascii, indent=indent)
     text = readable(text, 0)
     right = strings_in(json.loads(text))
-    assert decoded(*text) == right
+    assert decode_pieces(*text) == right
     for cut in range(len(text)):
-        assert decoded(text[:cut], text[cut:]) == right
+        assert decode_pieces(text[:cut], text[cut:]) == right
 
 
 @settings(max_examples=100)
@@ -109,7 +109,7 @@ def test_what_is_no_json_object_is_broken_where_json_loads_refuses_it(
     decoder.feed("}")  # the end of what is cut off, or one too many
     if isinstance(right, dict):
         assert decoder.broken
-        assert decoded(text) == strings_in(right)
+        assert decode_pieces(text) == strings_in(right)
 
 
 @pytest.mark.parametrize(

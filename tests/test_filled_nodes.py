@@ -29,7 +29,7 @@ from bae.lm import Budget, Budgeted
 from bae.resolver import classify_fields, resolve_fields
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import killed
+from kept_runs import cut_journal
 from toy_backend import ToyBackend
 
 CALLS: list[str] = []
@@ -147,7 +147,7 @@ async def test_a_setting_of_which_nodes_are_shown_counts_for_it_too():
     assert '"Middle":{"word":"b"}' in lm.prompts[0].text
 
 
-def answered(prompt: Any) -> dict[str, Any]:
+def answer_prompt(prompt: Any) -> dict[str, Any]:
     return SCRIPT[prompt.question.target]
 
 
@@ -164,7 +164,7 @@ async def test_fields_are_filled_at_the_same_time():
                 await both.wait()
             return await super().answer(prompt)
 
-    result = await asyncio.wait_for(graph.arun(START, Meeting(answered)), 30)
+    result = await asyncio.wait_for(graph.arun(START, Meeting(answer_prompt)), 30)
     assert waiting == {"Background", "Tone"}
     assert isinstance(result.result.tone, Tone)
 
@@ -291,14 +291,14 @@ async def test_cancelling_a_run_cancels_the_fills_and_a_budget_counts_them():
                 cancelled.append(prompt.name)
                 raise
 
-    running = asyncio.create_task(graph.arun(START, Slow(answered)))
+    running = asyncio.create_task(graph.arun(START, Slow(answer_prompt)))
     await asked.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert "Tone" in cancelled
 
-    backend = ToyBackend(answered)
+    backend = ToyBackend(answer_prompt)
     with pytest.raises(BudgetError):
         await graph.arun(START, Budgeted(backend, Budget(calls=2)))
     assert {prompt.name for prompt in backend.prompts} == {"Background", "Tone"}
@@ -338,7 +338,7 @@ async def test_a_run_that_is_cut_after_any_line_resumes_and_replays_and_repeats_
         stored = await journal.read("one")
         answered = [line for line in stored.lines if line.kind == "FillEnded"]
         for count in range(1, len(stored.lines)):
-            left = await killed(journal, count)
+            left = await cut_journal(journal, count)
             lm = ScriptedLM(SCRIPT)
             again = await graph.resume("one", lm, journal=left)
             assert again.trace == first.trace

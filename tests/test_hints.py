@@ -39,7 +39,7 @@ SPELLINGS = ["future", "quoted", "plain"] if sys.version_info >= (3, 14) else ["
 defined later from Python 3.14 on."""
 
 
-def spelled(source: str, spelling: str) -> str:
+def respell(source: str, spelling: str) -> str:
     """The program `source`, whose annotations are plain, in another spelling, with its imports."""
     match spelling:
         case "future":
@@ -103,7 +103,7 @@ def load(request: pytest.FixtureRequest, modules: None) -> Load:
     """Runs a program whose annotations are plain, as a module, in each spelling."""
 
     def load(source: str, name: str = "nodes_made", **names: Any) -> Any:
-        return run_as_module(spelled(textwrap.dedent(source), request.param), name, **names)
+        return run_as_module(respell(textwrap.dedent(source), request.param), name, **names)
 
     return load
 
@@ -279,7 +279,7 @@ class Uses(Node):
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_a_mixin_that_is_no_node_may_name_what_only_its_subclass_sees(modules, spelling):
     mixin = "class LeadsOn:\n    async def __call__(self, lm: LM) -> Late: ...\n"
-    leads_on = run_as_module(spelled(mixin, spelling), "nodes_made_mixins").LeadsOn
+    leads_on = run_as_module(respell(mixin, spelling), "nodes_made_mixins").LeadsOn
     made = run_as_module(
         f"""{HEAD}
 class Late(Node):
@@ -400,17 +400,17 @@ def test_a_written_return_of_none_is_distinguished_from_an_empty_body_by_the_sou
     programs = [ASK, ASK.replace(":\n        {body}", ": {body}")]
     for number, program in enumerate(programs[: 1 if "\n" in body else 2]):
         path = tmp_path / f"returned{number}.py"
-        path.write_text(spelled(program.format(body=body), "future"))
+        path.write_text(respell(program.format(body=body), "future"))
         assert ends_there(runpy.run_path(str(path))["Ask"]) is (body in RETURNED.values())
 
 
 def test_source_is_read_again_when_it_was_edited_and_a_return_alone_is_seen_without(tmp_path):
     path = tmp_path / "edited.py"
     for body, ends in (("pass", False), ("return None", True)):
-        path.write_text(spelled(ASK.format(body=body), "future"))
+        path.write_text(respell(ASK.format(body=body), "future"))
         assert ends_there(runpy.run_path(str(path))["Ask"]) is ends
     made: dict[str, Any] = {}
-    exec(spelled(ASK.format(body="return"), "future"), made)
+    exec(respell(ASK.format(body="return"), "future"), made)
     assert ends_there(made["Ask"])
 
 
@@ -662,7 +662,7 @@ def test_modules_that_import_each_other_may_name_each_others_nodes(
     sources, given, spelling, first, tmp_path, monkeypatch, modules
 ):
     for name, source in sources.items():
-        (tmp_path / f"{name}.py").write_text(spelled(source, spelling))
+        (tmp_path / f"{name}.py").write_text(respell(source, spelling))
     monkeypatch.syspath_prepend(tmp_path)
     __import__(first)
     a, b = sys.modules["nodes_made_a"], sys.modules["nodes_made_b"]
@@ -732,7 +732,7 @@ class Note(BaseModel):
 # --- names that cannot be found ---------------------------------------------------------------
 
 
-def unresolved(start: type[Node]) -> tuple[str, str]:
+def only_problem(start: type[Node]) -> tuple[str, str]:
     """The place and the text of the one problem of a graph."""
     (problem,) = Graph(start=start).validate()
     assert (problem.code, problem.severity) == ("bae-hint-unresolved", "error")
@@ -771,7 +771,7 @@ class Flow:
             assert f"{label}: the name 'Missing' cannot be resolved" in str(caught.value)
             assert looked in str(caught.value)
             assert "TYPE_CHECKING" in str(caught.value)
-        place, message = unresolved(ask)
+        place, message = only_problem(ask)
         assert place == "Ask.__call__"
         assert "'Missing'" in message
         assert looked in message
@@ -814,7 +814,7 @@ def define():
             with pytest.raises(HintError, match="the name 'Missing' cannot be resolved") as caught:
                 asked()
             assert looked in str(caught.value)
-        assert looked in unresolved(ask)[1]
+        assert looked in only_problem(ask)[1]
 
 
 def test_a_graph_refuses_to_run_while_a_name_is_missing_and_runs_once_it_is_there(load):

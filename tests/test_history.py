@@ -74,13 +74,13 @@ async def say_yes(gate: object) -> bool:
     return True
 
 
-async def finished():
+async def run_graph():
     lm = ScriptedLM([Answer, {"text": "a"}])
     return await GRAPH.arun(Ask(numbers=[1, 2]), lm, answer=say_yes)
 
 
 async def test_every_value_is_found_by_its_place():
-    result = await finished()
+    result = await run_graph()
     history = History(result.journal)
 
     for text, value in (
@@ -106,7 +106,7 @@ async def test_every_value_is_found_by_its_place():
 
 
 async def test_graphs_inside_are_under_the_source_they_run_for_and_nothing_stays_open():
-    result = await finished()
+    result = await run_graph()
     history = History(result.journal)
 
     assert list(history.graphs) == ["", "0:Ask.doubled[0]", "0:Ask.doubled[1]"]
@@ -120,7 +120,7 @@ async def test_graphs_inside_are_under_the_source_they_run_for_and_nothing_stays
 
 
 async def test_work_that_starts_also_ends_and_parts_end_before_their_parent():
-    result = await finished()
+    result = await run_graph()
     opened: list[object] = []
 
     def watch(change: str, work: object) -> None:
@@ -138,7 +138,7 @@ async def test_work_that_starts_also_ends_and_parts_end_before_their_parent():
 
 
 async def test_every_change_is_reported_in_order_with_what_it_is_inside_of():
-    result = await finished()
+    result = await run_graph()
     changes: list[str] = []
 
     def watch(change: str, work: Work) -> None:
@@ -279,7 +279,7 @@ def test_a_long_run_can_be_kept_in_bounded_memory():
 
 
 async def test_every_tool_call_is_known_with_its_round_its_result_and_what_ran_for_it():
-    result = await tool_runs.finished()
+    result = await tool_runs.run_to_end()
     history = History(result.journal)
 
     step = history.step("", 1)
@@ -313,7 +313,7 @@ async def test_every_tool_call_is_known_with_its_round_its_result_and_what_ran_f
 
 
 async def test_tool_calls_start_report_and_end_inside_the_question_that_makes_them():
-    result = await tool_runs.finished()
+    result = await tool_runs.run_to_end()
     changes: list[str] = []
 
     def watch(change: str, work: Work) -> None:

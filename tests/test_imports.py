@@ -258,7 +258,7 @@ NO_CLASSES = {
 }
 
 
-def undocumented(package: Any) -> Iterator[str]:
+def list_undocumented(package: Any) -> Iterator[str]:
     """The public names of a package, and of the classes among them, without a docstring."""
     for name in set(package.__all__) - NO_CLASSES:
         value = getattr(package, name)
@@ -278,7 +278,7 @@ def undocumented(package: Any) -> Iterator[str]:
 def test_everything_public_has_a_docstring_and_so_has_everything_public_on_it():
     packages = (bae, bae.compiler, bae.evals, bae.lm, bae.optimizer, bae.testing)
     packages += (bae.given_files, bae.subprocesses, bae.tasks)
-    assert [name for package in packages for name in undocumented(package)] == []
+    assert [name for package in packages for name in list_undocumented(package)] == []
 
 
 # --- rooms ------------------------------------------------------------------------------------
@@ -295,26 +295,26 @@ MODULES = dict(modules())
 
 
 @functools.cache
-def parsed(path: Path) -> ast.Module:
+def parse_file(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
 @pytest.mark.once
 def test_every_module_opens_by_saying_what_it_is_for():
-    assert [name for name, path in MODULES.items() if not ast.get_docstring(parsed(path))] == []
+    assert [name for name, path in MODULES.items() if not ast.get_docstring(parse_file(path))] == []
 
 
-def imported(module: str, *, when_loaded: bool = False) -> set[str]:
+def list_imports(module: str, *, when_loaded: bool = False) -> set[str]:
     """The modules that a module imports anywhere, for type checkers alone included, as dotted
     names; `from bae import Node` counts as bae.Node too. Or those alone that it needs to load."""
     path = MODULES[module]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    return set(imported_by(path, package, when_loaded))
+    return set(list_imports_of_file(path, package, when_loaded))
 
 
 @functools.cache
-def imported_by(path: Path, package: str, when_loaded: bool) -> frozenset[str]:
-    tree = parsed(path)
+def list_imports_of_file(path: Path, package: str, when_loaded: bool) -> frozenset[str]:
+    tree = parse_file(path)
     found: set[str] = set()
     for node in tree.body if when_loaded else ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -365,7 +365,7 @@ def trespasses(module: str) -> set[str]:
     if module in DOORS:
         return set()
     own = room_of(module)
-    others = {room_of(name) for name in imported(module) if is_bae(name)} - {own}
+    others = {room_of(name) for name in list_imports(module) if is_bae(name)} - {own}
     return {
         f"{module} -> {other}"
         for other in others
@@ -384,13 +384,13 @@ def test_a_room_imports_only_the_rooms_before_it():
 
 def test_a_door_to_other_rooms_loads_none_of_them_by_itself():
     for module in DOORS & MODULES.keys():
-        names = imported(module, when_loaded=True)
+        names = list_imports(module, when_loaded=True)
         assert {room_of(name) for name in names if is_bae(name)} <= {"core"}
 
 
 def test_no_modules_need_each_other_to_load():
     needs = {
-        module: {name for name in imported(module, when_loaded=True) if name in MODULES}
+        module: {name for name in list_imports(module, when_loaded=True) if name in MODULES}
         for module in MODULES
     }
     sorter = graphlib.TopologicalSorter(
@@ -443,8 +443,8 @@ NEWER = {"annotationlib"}
 
 def foreign_packages(module: str) -> set[str]:
     """The packages that a module imports anywhere, those included that it asks for by name."""
-    names = imported(module)
-    for node in ast.walk(parsed(MODULES[module])):
+    names = list_imports(module)
+    for node in ast.walk(parse_file(MODULES[module])):
         if not isinstance(node, ast.Call) or not node.args:
             continue
         called = getattr(node.func, "id", getattr(node.func, "attr", ""))

@@ -22,7 +22,7 @@ from bae import Dep, Gate, Graph, Map, Node, NodeConfig, NodeError, Recall
 from bae.testing import ScriptedLM
 from bounded import error_from
 from end_node import EndNode, leading_to
-from naming import shown
+from naming import describe_value
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ def test_a_node_may_write_its_own_constructor():
 
 
 @pytest.mark.parametrize(
-    "source", [Dep(get_place), Map(len, over="plain"), Recall(), Gate("where?")], ids=shown
+    "source", [Dep(get_place), Map(len, over="plain"), Recall(), Gate("where?")], ids=describe_value
 )
 def test_every_source_lets_its_field_be_left_out(source):
     class Sourced(EndNode):

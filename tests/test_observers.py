@@ -306,7 +306,7 @@ async def test_observers_and_streams_get_tool_calls_when_they_start_report_and_e
 
     start, told = tool_runs.Question(text="how large?"), ("Tool", "Round")
     with observing(lambda run, record: seen.append(name(record))):
-        async with tool_runs.GRAPH.stream(start, lm=tool_runs.scripted()) as records:
+        async with tool_runs.GRAPH.stream(start, lm=tool_runs.make_scripted_lm()) as records:
             streamed = [name(record) async for record in records]
     about_tools = [each for each in streamed if each.startswith(told)]
     assert about_tools == [each for each in seen if each.startswith(told)]

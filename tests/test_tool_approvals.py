@@ -37,7 +37,7 @@ from bae.prompts.messages import CallPart
 from bae.testing import Call, ScriptedLM
 from bounded import some_turns
 from end_node import EndNode
-from kept_runs import killed
+from kept_runs import cut_journal
 from tool_backends import ToolBackend, call
 from toy_backend import ToyBackend
 
@@ -451,7 +451,7 @@ async def test_a_run_that_is_cut_after_any_line_repeats_no_question_and_no_call(
         assert DONE == {"look up A1": 1, "refund A1 5": 1, "refund A2 90": 1}
         for count in range(1, len(stored.lines)):
             DONE.clear()
-            left = await killed(journal, count)
+            left = await cut_journal(journal, count)
             kinds = Counter(line.kind for line in stored.lines[:count])
             script = [[*TWO], ANSWER][kinds["RoundMade"] :]
             person = Person("run", "run")
@@ -883,13 +883,13 @@ async def test_a_model_learns_that_an_answer_did_not_come_in_time():
 # Interrupted calls
 
 
-async def interrupted(journal: MemoryJournal, graph: Graph[Any, Any]) -> MemoryJournal:
+async def copy_killed_run(journal: MemoryJournal, graph: Graph[Any, Any]) -> MemoryJournal:
     """A copy of the journal whose run was killed while its call ran."""
     lm = calling(Call("refund", order="A1"))
     await graph.arun(start(graph), lm, journal=journal, run_id="one")
     lines = (await journal.read("one")).lines
     began = next(line.n for line in lines if line.kind == "ToolStarted")
-    return await killed(journal, began + 1)
+    return await cut_journal(journal, began + 1)
 
 
 @pytest.mark.parametrize(
@@ -905,7 +905,7 @@ async def test_a_person_decides_what_becomes_of_an_interrupted_call(
 ):
     graph = asking(Tool(refund, unfinished="ask"))
     async with MemoryJournal() as journal:
-        left = await interrupted(journal, graph)
+        left = await copy_killed_run(journal, graph)
         DONE.clear()
         lm = ScriptedLM({"Reply": [ANSWER]})
         parked = await graph.resume("one", lm, journal=left)
@@ -923,12 +923,12 @@ async def test_a_person_decides_what_becomes_of_an_interrupted_call(
 async def test_a_call_that_is_interrupted_twice_is_asked_about_twice():
     graph = asking(Tool(refund, unfinished="ask"))
     async with MemoryJournal() as journal:
-        left = await interrupted(journal, graph)
+        left = await copy_killed_run(journal, graph)
         await graph.resume("one", ScriptedLM({"Reply": [ANSWER]}), journal=left)
         await graph.answer("one", "c1", True, ScriptedLM({"Reply": [ANSWER]}), journal=left)
         stored = await left.read("one")
         starts = [line.n for line in stored.lines if line.kind == "ToolStarted"]
-        again = await killed(left, starts[-1] + 1)
+        again = await cut_journal(left, starts[-1] + 1)
         parked = await graph.resume("one", ScriptedLM({"Reply": [ANSWER]}), journal=again)
         assert parked.waiting[0].place == "Reply.calls(refund)(c1)(unfinished 2)"
 
@@ -979,7 +979,7 @@ async def test_a_parked_run_reads_a_message_when_it_continues_and_keeps_it_when_
         stored = await journal.read("one")
         told = next(line.n for line in stored.lines if line.kind == "RoundReplied")
         for count in (told, told + 1):  # before it is recorded, and after
-            left = await killed(journal, count)
+            left = await cut_journal(journal, count)
             again = ToyBackend(ANSWER)
             again.calls_tools = True
             await graph.resume("one", again, journal=left, answer=Person())

@@ -31,7 +31,7 @@ from bae.testing import Call, ScriptedLM
 from bae.tools import ToolServer
 from bounded import error_from
 from end_node import EndNode
-from naming import shown
+from naming import describe_value
 from tool_backends import ToolBackend, call
 
 ANSWER = {"text": "done"}
@@ -199,7 +199,7 @@ class Unopened(ToolServer):
         raise AssertionError("it is opened before a run, or not at all")
 
 
-@pytest.mark.parametrize("picked", [None, "look", [3], [Unopened()]], ids=shown)
+@pytest.mark.parametrize("picked", [None, "look", [3], [Unopened()]], ids=describe_value)
 async def test_what_is_no_list_of_tools_is_an_error_that_names_who_picked_it(picked: Any):
     def pick() -> list[Tool]:
         return picked
@@ -274,7 +274,7 @@ def nothing_given():
     GIVEN.clear()
 
 
-async def exported(journal: MemoryJournal) -> str:
+async def export_text(journal: MemoryJournal) -> str:
     file = io.BytesIO()
     await journal.export(file)
     return file.getvalue().decode()
@@ -300,10 +300,10 @@ async def test_a_secret_in_a_call_that_cannot_be_made_is_hidden_too(wrong: CallP
     lm = ToolBackend(Answer("", calls=(wrong,)), RuntimeError("no connection"))
     async with MemoryJournal() as journal:
         await error_from(BaeError, run(graph, lm, journal=journal, run_id="one"))
-        assert SECRET not in await exported(journal)
+        assert SECRET not in await export_text(journal)
         again = ToolBackend([call("log_in", user="ada", password=SECRET)], ANSWER)
         result = await graph.resume("one", again, journal=journal)
-        assert SECRET not in await exported(journal)
+        assert SECRET not in await export_text(journal)
     assert SECRET not in str(result.result.calls)
     assert GIVEN == [("ada", SECRET)]
 
@@ -328,14 +328,14 @@ async def test_a_secret_that_a_person_gives_is_used_and_not_stored():
         lm = ToolBackend([call("log_in", user="ada", password="guess-1")], ANSWER)
         await run(graph, lm, answer=person, journal=journal, run_id="one")
         assert GIVEN == [("ada", SECRET)]
-        assert SECRET not in await exported(journal)
+        assert SECRET not in await export_text(journal)
         lm = ToolBackend([call("log_in", user="ada", password="guess-1")], ANSWER)
         await graph.arun(graph.start(text="?"), lm, journal=journal, run_id="two")
         answer = {"arguments": {"user": "ada", "password": SECRET}}
         answering = graph.answer("two", "c1", answer, lm, journal=journal)
         refused = await error_from(GateError, answering)
         assert refused.code == "bae-gate-invalid"
-        assert SECRET not in await exported(journal) + str(refused)
+        assert SECRET not in await export_text(journal) + str(refused)
 
 
 async def test_with_reuse_a_call_has_the_arguments_that_its_result_is_of():

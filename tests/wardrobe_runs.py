@@ -126,21 +126,21 @@ def runs(capsys: Any, *arguments: str, code: int = 0) -> tuple[str, str]:
     return out, err
 
 
-def said(capsys: Any, *arguments: str) -> str:
+def read_output(capsys: Any, *arguments: str) -> str:
     """What a command prints that has nothing to note besides."""
     out, err = runs(capsys, *arguments)
     assert err == ""
     return out
 
 
-def noted(capsys: Any, *arguments: str) -> str:
+def read_notes(capsys: Any, *arguments: str) -> str:
     """What a command notes that has no result to print."""
     out, err = runs(capsys, *arguments)
     assert out == ""
     return err
 
 
-def refused(capsys: Any, *arguments: str) -> str:
+def read_refusal(capsys: Any, *arguments: str) -> str:
     """What a command says when it does not do it."""
     out, err = runs(capsys, *arguments, code=1)
     assert out == ""

@@ -77,7 +77,7 @@ def record(
         stream.feed(f"\x1b[1;32m$\x1b[0m {shown}\r\n".encode())
     pending, end = list(keys), time.monotonic() + timeout
     mid = None if at is None else time.monotonic() + at
-    with _started(command, columns, rows) as (process, terminal):
+    with _start_command(command, columns, rows) as (process, terminal):
         screen.answer_on(terminal)
         while True:
             now = time.monotonic()
@@ -112,7 +112,7 @@ def as_svg(taken: Taken, title: str) -> str:
     height = top + len(taken.lines) * high + 14
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
-        f'width="{width:g}" height="{height:g}" role="img" aria-label="{_quoted(title)}">',
+        f'width="{width:g}" height="{height:g}" role="img" aria-label="{_quote_attribute(title)}">',
         f"<title>{escape(title)}</title>",
         "<style>",
         f"text {{ font-family: {FONTS}; font-size: 14px; white-space: pre; }}",
@@ -126,7 +126,7 @@ def as_svg(taken: Taken, title: str) -> str:
             for at, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
         ),
         f'<text x="{width / 2:g}" y="26" fill="#9ca3af" text-anchor="middle">',
-        f"{escape(_fitted(title, taken.columns - 16))}</text>",
+        f"{escape(_fit_title(title, taken.columns - 16))}</text>",
     ]
     for row, line in enumerate(taken.lines):
         for start, length, text, char in _runs(line):
@@ -296,12 +296,12 @@ def _colour(name: str, default: str) -> str:
     return default if name == "default" else COLOURS.get(name, f"#{name}")
 
 
-def _fitted(title: str, columns: int) -> str:
+def _fit_title(title: str, columns: int) -> str:
     """A title that leaves the buttons of the window alone."""
     return title if len(title) <= columns else f"{title[: max(columns - 1, 0)]}…"
 
 
-def _quoted(text: str) -> str:
+def _quote_attribute(text: str) -> str:
     return escape(text, {'"': "&quot;"})
 
 
@@ -311,7 +311,7 @@ def _keys(said: str) -> Keys:
 
 
 @contextlib.contextmanager
-def _started(
+def _start_command(
     command: Sequence[str], columns: int, rows: int
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """The command at a terminal of its own, and our end of that terminal. It is gone when the

@@ -28,7 +28,7 @@ def measure(case: str, contenders: Mapping[str, Contender], settings: Settings) 
     build = {key: Samples() for key in field}
     validate = {key: Samples() for key in field}
     for make in field.values():
-        _whole(make())
+        _validate_completely(make())
     for order in turns(list(field), min(settings.rounds, ROUNDS)):
         for key in order:
             gc.collect()
@@ -80,7 +80,7 @@ def measure(case: str, contenders: Mapping[str, Contender], settings: Settings) 
     )
 
 
-def _whole(definition: Definition) -> None:
+def _validate_completely(definition: Definition) -> None:
     definition.build()
     if definition.validate:
         definition.validate()

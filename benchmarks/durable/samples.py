@@ -63,7 +63,7 @@ class Team:
         """One sample of one contender; no other contender runs meanwhile."""
         process = self._processes.get(key)
         if process is None:
-            process = self._processes[key] = _started(key, self.folder)
+            process = self._processes[key] = _start_process(key, self.folder)
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps(asdict(wanted)) + "\n")
@@ -78,7 +78,7 @@ class Team:
             process.communicate()
 
 
-def _started(key: str, folder: Path) -> subprocess.Popen[str]:
+def _start_process(key: str, folder: Path) -> subprocess.Popen[str]:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
         [sys.executable, "-m", __name__, key, str(folder)],
@@ -133,7 +133,7 @@ async def _sample(key: str, wanted: Ask, folder: Path) -> Sample:
             if ready.prepare is not None:
                 await ready.prepare(wanted.steps, wanted.heavy)
             gc.collect()
-            seconds = await (_resumed if wanted.resume else _run)(ready, wanted)
+            seconds = await (_time_resume if wanted.resume else _run)(ready, wanted)
             pragmas = ready.pragmas()
         return Sample(seconds, _size(store), pragmas)
 
@@ -153,7 +153,7 @@ async def _run(ready: Opened, wanted: Ask) -> float:
     return seconds
 
 
-async def _resumed(ready: Opened, wanted: Ask) -> float:
+async def _time_resume(ready: Opened, wanted: Ask) -> float:
     assert ready.interrupt is not None
     assert ready.resume is not None
     await ready.interrupt("interrupted", wanted.steps, wanted.heavy)

@@ -355,7 +355,7 @@ sys.exit(main(["--help"]))
 # --- completion ---------------------------------------------------------------------------------
 
 
-def completed(
+def list_completions(
     words: str, shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> list[str]:
     """What a shell offers for the last word of a command line."""
@@ -404,7 +404,7 @@ def test_a_shell_completes_files_names_of_lms_and_options(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    found = completed(words, shell, monkeypatch, capsys)
+    found = list_completions(words, shell, monkeypatch, capsys)
     if shell == "zsh":
         found = [each.partition(":")[0] if "--" in each else each for each in found]
         assert found == (offered or ["_files"])

@@ -437,7 +437,7 @@ def test_an_image_is_sent_only_with_the_next_message(tmp_path: Path):
         chat.says("/image dot.png", "fits no field of Alone", "add a field to it, as photo: Image")
 
 
-async def typed_messages(folder: Path) -> list[str]:
+async def list_messages(folder: Path) -> list[str]:
     """The messages of all runs of a chat with `Look`, the newest first."""
     async with SQLiteJournal(folder / ".bae" / "runs.db") as journal:
         found = [await journal.why(each.run_id, "Look.text") for each in await journal.runs()]
@@ -465,7 +465,7 @@ def test_the_text_sent_again_after_a_restart_is_the_typed_text(tmp_path: Path):
             other.types(" And why?\r")
             other.leaves()
         chat.says("/retry", "another process has added a turn", "what is it? And")
-    assert asyncio.run(typed_messages(tmp_path)) == ["what is it? And why?", *["what is it?"] * 2]
+    assert asyncio.run(list_messages(tmp_path)) == ["what is it? And why?", *["what is it?"] * 2]
     asyncio.run(redact_newest(tmp_path))
     with Chat(tmp_path, "--no-history", "-t", "ana", module="app.py:Look") as chat:
         chat.says("/retry", "the journal does not have the Look.text of the last turn")
@@ -473,7 +473,7 @@ def test_the_text_sent_again_after_a_restart_is_the_typed_text(tmp_path: Path):
         chat.waits_for_prompt("edit>")
         chat.types("and this?\r")
         chat.leaves()
-    assert asyncio.run(typed_messages(tmp_path))[0] == "and this?"
+    assert asyncio.run(list_messages(tmp_path))[0] == "and this?"
 
 
 ROOT = Path(__file__).resolve().parents[2]

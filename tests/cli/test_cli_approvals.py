@@ -93,7 +93,7 @@ def park(bae: Bae, *calls: Any) -> Any:
     return done
 
 
-def logged() -> list[str]:
+def read_log() -> list[str]:
     return Path("log").read_text().splitlines() if Path("log").exists() else []
 
 
@@ -107,7 +107,7 @@ def test_a_parked_round_prints_one_command_for_each_call(bae: Bae):
         ["runs", "answer", "one", "c1", "yes"],
         ["runs", "answer", "one", "c3", "yes"],
     ]
-    assert logged() == ["find A-1"]
+    assert read_log() == ["find A-1"]
     listed = bae("runs", "list", "--status", "waiting", "--json").data
     assert "refund(order='A-1', euros=20)" in json.dumps(listed)
     shown = bae("runs", "show", "one")
@@ -132,7 +132,7 @@ def test_the_calls_are_answered_by_their_ids(bae: Bae):
     assert done.code == 0
     calls = done.data["result"]["fields"]["calls"]
     assert [call["error"] for call in calls] == [None, None, "a person refused this call: too much"]
-    assert logged() == ["find A-1", "refund A-1 5"]
+    assert read_log() == ["find A-1", "refund A-1 5"]
 
 
 def test_json_has_the_call_that_a_person_is_asked_about(bae: Bae):
@@ -166,7 +166,7 @@ def test_a_yes_for_the_run_is_listed_and_revoked(bae: Bae):
     assert (unknown.code, "bae-approval-unknown" in unknown.err) == (1, True)
     again = bae("runs", "resume", "one", *options, *script([TWO]))
     assert again.code == 3
-    assert logged() == []
+    assert read_log() == []
 
 
 def test_a_yes_for_the_thread_is_given_listed_and_revoked(bae: Bae):
@@ -178,7 +178,7 @@ def test_a_yes_for_the_thread_is_given_listed_and_revoked(bae: Bae):
     options = ["-m", "app.py:graph", "--no-ask"]
     assert bae("runs", "answer", "one", "c1", "thread", *options, *script(ANSWER)).code == 0
     assert turn("two", [TWO], ANSWER).code == 0
-    assert logged() == ["refund A-1 20", "refund A-2\x1b[31m 90"]
+    assert read_log() == ["refund A-1 20", "refund A-2\x1b[31m 90"]
     line = "Reply.calls(refund)  1:Reply.calls(refund)(c1)"
     (listed,) = bae("runs", "approvals", "two").out.splitlines()
     assert listed.startswith(line)
@@ -239,7 +239,7 @@ def test_the_terminal_asks_about_calls_and_takes_words(folder: Path):
         terminal.shows("? Which color?", "red | blue")
         terminal.types("BLUE\r")
         assert terminal.ends() == 0
-    assert logged() == ["refund A-1 20"]
+    assert read_log() == ["refund A-1 20"]
 
 
 @pytest.mark.once
@@ -249,7 +249,7 @@ def test_ctrl_d_leaves_the_calls_waiting(folder: Path):
         terminal.types(CTRL_D)
         assert terminal.ends() == 3
         terminal.shows("answer with: bae runs answer")
-    assert logged() == ["find A-1"]
+    assert read_log() == ["find A-1"]
 
 
 @pytest.mark.once
@@ -260,4 +260,4 @@ def test_the_terminal_distinguishes_the_calls_of_items(folder: Path):
             terminal.shows(f"0:Many.replies[{item}]/Reply.calls(refund)(c1)", "answer (yes")
             terminal.types("no\r")
         assert terminal.ends() == 0
-    assert logged() == []
+    assert read_log() == []

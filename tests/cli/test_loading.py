@@ -64,7 +64,7 @@ def write(name: str, text: str = GRAPH) -> Path:
     return file
 
 
-def refused(said: str | None) -> BaeError:
+def loading_error(said: str | None) -> BaeError:
     with pytest.raises(BaeError) as caught:
         load(said)
     assert caught.value.fix
@@ -156,7 +156,7 @@ def test_the_same_file_is_not_executed_twice():
 
 def test_a_file_that_failed_is_executed_again():
     write("app.py", "1 / 0")
-    assert refused("app.py").code == "bae-module-failed"
+    assert loading_error("app.py").code == "bae-module-failed"
     write("app.py")
     assert load("app.py").graph.name == "first"
 
@@ -203,7 +203,7 @@ def test_a_pyproject_without_a_graph_is_reported_with_what_to_write(text: str | 
         write("pyproject.toml", text)
     elif any((folder / "pyproject.toml").exists() for folder in Path.cwd().parents):
         pytest.skip("the temporary directory is inside a project")
-    error = refused(None)
+    error = loading_error(None)
     assert error.code == "bae-module-unknown"
     assert error.message.startswith(message)
     assert is_configured() == ("gone.py" in (text or ""))
@@ -233,7 +233,7 @@ def test_an_unknown_name_is_reported_with_the_available_names(
 ):
     write("app.py")
     Path("nodes").mkdir()
-    error = refused(said)
+    error = loading_error(said)
     assert error.code == code
     assert error.message.startswith(message)
     assert fix in (error.fix or "")
@@ -242,7 +242,7 @@ def test_an_unknown_name_is_reported_with_the_available_names(
 def test_a_file_with_package_imports_but_no_init_is_reported_with_its_right_name():
     write("rel/app.py")
     write("rel/main.py", "from .app import graph\n")
-    error = refused("rel/main.py")
+    error = loading_error("rel/main.py")
     assert error.code == "bae-module-failed"
     assert "name it as a module" in (error.fix or "")
     assert load("rel.main").graph.name == "first"
@@ -250,18 +250,20 @@ def test_a_file_with_package_imports_but_no_init_is_reported_with_its_right_name
 
 def test_a_function_that_fails_was_called_and_not_imported():
     write("app.py", "def create_graph():\n    1 / 0\n")
-    assert refused("app.py").message == "app.py:create_graph() failed, app.py:2"
+    assert loading_error("app.py").message == "app.py:create_graph() failed, app.py:2"
     write(
         "other.py",
         "from bae import Node\n\n\ndef create_graph():\n"
         "    class Ask(Node):\n        def __call__(self) -> None: ...\n",
     )
-    assert refused("other.py").__notes__ == ["while other.py:create_graph() was called, other.py:5"]
+    assert loading_error("other.py").__notes__ == [
+        "while other.py:create_graph() was called, other.py:5"
+    ]
 
 
 def test_a_module_that_lacks_a_package_is_distinguished_from_a_missing_module():
     write("app.py", "import numpyy\n")
-    error = refused("app")
+    error = loading_error("app")
     assert error.code == "bae-module-failed"
     assert error.message == "app could not be imported, app.py:1"
     assert "install the package with the module numpyy" in (error.fix or "")
@@ -270,11 +272,11 @@ def test_a_module_that_lacks_a_package_is_distinguished_from_a_missing_module():
 def test_the_reported_line_is_the_innermost_line_of_user_code():
     write("deeper.py", "import json\n\n\ndef read():\n    return json.loads('{')\n")
     write("app.py", "from deeper import read\n\nread()\n")
-    assert refused("app.py").message == "app.py could not be imported, deeper.py:5"
+    assert loading_error("app.py").message == "app.py could not be imported, deeper.py:5"
 
 
 def test_an_error_of_bae_keeps_its_code_and_its_location():
     write("app.py", GRAPH.replace("async def", "def", 1))
-    error = refused("app.py")
+    error = loading_error("app.py")
     assert error.code == "bae-node-sync-call"
     assert error.__notes__ == ["while app.py was imported, app.py:7"]

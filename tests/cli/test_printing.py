@@ -294,7 +294,7 @@ def at_terminal(columns: int) -> Console:
     )
 
 
-def printed(console: Console) -> str:
+def text_of(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -305,7 +305,7 @@ def test_a_command_to_copy_is_never_wrapped(columns: int):
     console = at_terminal(columns)
     text = Text(f"  what is done is kept; once it is mended, resume with: {command}  (or not)")
     print_hanging(console, text, 9)
-    lines = printed(console).splitlines()
+    lines = text_of(console).splitlines()
     assert f"         {command}" in lines
     assert lines[-1].strip() == "(or not)"
     assert all(len(line) <= columns for line in lines if "bae" not in line)
@@ -313,10 +313,10 @@ def test_a_command_to_copy_is_never_wrapped(columns: int):
     assert " ".join("".join(lines).split()) == " ".join(text.plain.split())
     pipe = Console(file=io.StringIO(), width=columns)
     print_hanging(pipe, text, 9)
-    assert printed(pipe) == f"{text.plain}\n"
+    assert text_of(pipe) == f"{text.plain}\n"
     short = at_terminal(80)
     print_hanging(short, Text("resume with: bae runs resume 3f2a"), 2)
-    assert printed(short) == "resume with: bae runs resume 3f2a\n"
+    assert text_of(short) == "resume with: bae runs resume 3f2a\n"
 
 
 def test_the_code_of_an_error_is_on_its_first_line(capsys: pytest.CaptureFixture[str]):

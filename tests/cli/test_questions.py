@@ -206,14 +206,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def logged(folder: Path) -> list[str]:
+def read_log(folder: Path) -> list[str]:
     log = folder / "log"
     return log.read_text().splitlines() if log.exists() else []
 
 
 def logs(terminal: Session, folder: Path, line: str) -> None:
     """Wait until the program has logged a line."""
-    terminal.waits(lambda: line in logged(folder), f"never logged {line!r}")
+    terminal.waits(lambda: line in read_log(folder), f"never logged {line!r}")
 
 
 def resume_command(screen: str) -> list[str]:
@@ -271,7 +271,7 @@ def test_ctrl_c_names_the_node_and_resume_repeats_no_work(folder, where, seen, a
         assert "Traceback" not in shown
         assert terminal.is_as_it_was
         assert not terminal.left_processes
-    assert logged(folder)[-1] == "desk closed"
+    assert read_log(folder)[-1] == "desk closed"
     (folder / "hold").write_text("nothing")
     with Session(folder, *resume_command(shown)) as terminal:
         terminal.shows("approved (y/n):")
@@ -281,7 +281,7 @@ def test_ctrl_c_names_the_node_and_resume_repeats_no_work(folder, where, seen, a
         assert terminal.ends() == 0
         terminal.shows("Printed", "Umbrellas keep rain off.", "copies")
         assert terminal.is_as_it_was
-    counts = Counter(logged(folder))
+    counts = Counter(read_log(folder))
     assert counts["quick done"] == counts["dep done"] == counts["lm done"] == 1
     assert counts["desk opened"] == counts["desk closed"]
 
@@ -302,7 +302,7 @@ def test_ctrl_d_at_a_gate_leaves_the_run_waiting_and_keeps_earlier_answers(folde
         terminal.types("7\r")
         assert terminal.ends() == 0
         terminal.shows("Printed", "7")
-    assert Counter(logged(folder))["lm done"] == 1
+    assert Counter(read_log(folder))["lm done"] == 1
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "its terminal is closed"])
@@ -319,7 +319,7 @@ def test_a_run_that_is_ended_from_outside_closes_everything(folder, how):
         else:
             terminal.hangs_up()
             assert terminal.ends() == 129
-    assert logged(folder)[-1] == "desk closed"
+    assert read_log(folder)[-1] == "desk closed"
 
 
 def test_a_second_ctrl_c_ends_work_at_once_that_ignores_the_first(folder):
@@ -370,7 +370,7 @@ def test_an_expired_question_makes_room_and_an_answer_is_a_whole_line(folder):
 
 def test_threads_that_cannot_be_stopped_do_not_delay_ctrl_c(folder):
     with Session(folder, "run", "app.py:Stuck") as terminal:
-        terminal.waits(lambda: logged(folder).count("stuck begun") == 2, "never began")
+        terminal.waits(lambda: read_log(folder).count("stuck begun") == 2, "never began")
         terminal.types(CTRL_C)
         assert terminal.ends() == 130
         terminal.shows("interrupted", "resume with: bae runs resume")

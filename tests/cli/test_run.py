@@ -616,7 +616,7 @@ class Shown(Node):
     async def __call__(self) -> None: ...
 
 
-def shown(*, width: int, terminal: bool) -> str:
+def print_result(*, width: int, terminal: bool) -> str:
     from rich.console import Console
 
     from bae.cli.values import print_node
@@ -635,7 +635,7 @@ def shown(*, width: int, terminal: bool) -> str:
 
 
 def test_a_result_is_laid_out_with_its_parts_indented_and_its_secrets_withheld() -> None:
-    assert shown(width=80, terminal=False).splitlines() == [
+    assert print_result(width=80, terminal=False).splitlines() == [
         "Shown",
         "  lines: one",
         "    \\x1b[31mtwo",
@@ -664,7 +664,7 @@ def test_a_result_is_laid_out_with_its_parts_indented_and_its_secrets_withheld()
 def test_a_result_fits_the_terminal_and_contains_no_terminal_commands(
     width: int,
 ) -> None:
-    lines = shown(width=width, terminal=True).splitlines()
+    lines = print_result(width=width, terminal=True).splitlines()
     assert max(map(len, lines)) <= width
     assert not any("\x1b" in line for line in lines)
     assert not any("hunter2" in line for line in lines)

@@ -208,7 +208,7 @@ class GivenUp(Node):
 """
 
 
-def logged() -> list[str]:
+def read_log() -> list[str]:
     return Path("log").read_text().splitlines() if Path("log").exists() else []
 
 
@@ -247,14 +247,14 @@ def test_a_run_that_its_own_code_ends_has_failed_and_is_closed(
     told = capsys.readouterr()
     data = json.loads(told.out)
     assert (data["outcome"], data["error"]["code"]) == ("failed", "bae-run-ended-itself")
-    assert failed_runs(capsys)["r1"]
+    assert list_failed_runs(capsys)["r1"]
     assert said in data["error"]["message"]
     assert said in told.err.replace("\n", " ")
     assert "Traceback" not in told.err
-    assert logged() == ["desk closed"]
+    assert read_log() == ["desk closed"]
 
 
-def failed_runs(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+def list_failed_runs(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     """The runs that the journal has as failed, and with what."""
     assert main(["runs", "list", "--status", "failed", "--json"]) == 0
     return {row["run_id"]: row["error"] for row in json.loads(capsys.readouterr().out)}
@@ -270,9 +270,9 @@ def test_the_seconds_of_a_budget_end_a_run_that_asks_no_model(capsys: pytest.Cap
     assert json.loads(told.out)["error"]["code"] == "bae-budget-spent"
     assert "--budget: the 0.5 s are over" in told.err
     assert "bae runs resume slow --budget seconds=1" in told.err
-    assert logged() == ["waits", "desk closed"]
+    assert read_log() == ["waits", "desk closed"]
     assert json.loads(told.out)["outcome"] == "failed"
-    assert "the 0.5 s are over" in failed_runs(capsys)["slow"]
+    assert "the 0.5 s are over" in list_failed_runs(capsys)["slow"]
 
 
 def test_the_seconds_before_a_run_was_resumed_count(capsys: pytest.CaptureFixture[str]):
@@ -292,7 +292,7 @@ def test_a_terminal_that_is_closed_ends_a_run_cleanly(capsys: pytest.CaptureFixt
     said = capsys.readouterr().err
     assert "hung up after" in said
     assert "resume with: bae runs resume" in said
-    assert logged() == ["desk closed"]
+    assert read_log() == ["desk closed"]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no such signal")
@@ -327,7 +327,7 @@ def test_no_resume_command_is_printed_for_a_run_that_the_journal_does_not_have(
     assert "interrupted" in said
     assert "nothing of it is in the journal" in said
     assert "resume" not in said
-    assert logged() == []
+    assert read_log() == []
 
 
 @pytest.mark.usefixtures("default_signals")
@@ -426,7 +426,7 @@ def test_threads_that_cannot_be_stopped_do_not_keep_the_program_alive(node: str,
 @pytest.mark.once
 def test_a_thread_has_a_second_to_finish_after_a_failure():
     assert program("run", "app.py:Finishes", "--no-journal").returncode == 1
-    assert logged() == ["thread done"]
+    assert read_log() == ["thread done"]
 
 
 def test_logs_of_bae_are_shown_in_words_of_options(

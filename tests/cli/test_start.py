@@ -69,7 +69,7 @@ class Start(Node):
     async def __call__(self) -> None: ...
 
 
-def started(*sets: str, given: str | None = None) -> Node:
+def make_start(*sets: str, given: str | None = None) -> Node:
     return start_node(Start, given, sets, ask=False, command="bae run app.py")
 
 
@@ -114,7 +114,7 @@ FIELDS = {"re.named": "renamed", "other": "chosen"}
 
 @pytest.mark.parametrize(("name", "text", "value"), TYPED)
 def test_a_value_is_json_where_the_field_takes_it_and_else_text(name: str, text: str, value: Any):
-    node = started(f"{name}={text}")
+    node = make_start(f"{name}={text}")
     assert getattr(node, FIELDS.get(name, name)) == value
     assert node.model_fields_set == {FIELDS.get(name, name)}
 
@@ -129,18 +129,18 @@ def test_any_typed_text_is_that_text_unless_it_is_a_text_in_json(text: str) -> N
 
 
 def test_i_takes_an_object_by_names_or_aliases_and_set_wins_over_it() -> None:
-    node = started("number=2", given='{"number": 1, "re.named": 0.5, "one": 3}')
+    node = make_start("number=2", given='{"number": 1, "re.named": 0.5, "one": 3}')
     assert node == Start(number=2, **{"re.named": Decimal("0.5"), "one": 3})
 
 
 @pytest.mark.parametrize("name", ["amount", "Amount"])
 def test_fields_of_a_model_inside_are_set_by_name_or_alias(name: str) -> None:
-    node = started(f"price.{name}=1.50", "price.of=tea", "price.code=0815")
+    node = make_start(f"price.{name}=1.50", "price.of=tea", "price.code=0815")
     assert node == Start(price=Price(Amount=Decimal("1.50"), of="tea", code="0815"))
 
 
 def test_an_object_and_fields_inside_it_may_be_set_in_any_order() -> None:
-    node = started("price.of=tea", 'price={"Amount": 1.50}', "price.code=12")
+    node = make_start("price.of=tea", 'price={"Amount": 1.50}', "price.code=12")
     assert node == Start(price=Price(Amount=Decimal("1.50"), of="tea", code="12"))
 
 
@@ -167,7 +167,7 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
 
 def refusal(given: str | None, *sets: str) -> BaeError:
     with pytest.raises(BaeError) as caught:
-        started(*sets, given=given)
+        make_start(*sets, given=given)
     assert caught.value.code == "bae-start-fields"
     return caught.value
 

@@ -19,7 +19,7 @@ from typing import Any
 from bae.journal import RunInfo
 from bae.journal.decoder import decode
 from crash import newsroom
-from crash.acknowledged import acknowledged, calls
+from crash.acknowledged import calls, count_effects
 from crash.child import Action, Job, Outcome, Report, Task
 from crash.effects import Happened
 from crash.forks import Forks
@@ -163,7 +163,7 @@ class Story:
                 assert [line.n for line in stored.lines] == list(range(len(stored.lines)))
                 records, _ = decode(newsroom.graph, stored.lines)
                 if info.run_id == self.run_id:
-                    done = acknowledged(records)
+                    done = count_effects(records)
                     unanswered = sum(not gate.answered for gate in stored.info.waiting)
                     mine = Standing(stored.info, unanswered, len(stored.lines), done)
         return mine
@@ -177,7 +177,7 @@ class Story:
             await asyncio.sleep(max(0.0, until - time()) + 0.001)
 
 
-async def uninterrupted(forks: Forks, folder: Path) -> Reference:
+async def run_uninterrupted(forks: Forks, folder: Path) -> Reference:
     """Run the graph once with nobody killing it: to its gate, and to its end."""
     story = Story(forks, folder / "reference")
     await story.one_process()
@@ -201,7 +201,7 @@ async def uninterrupted(forks: Forks, folder: Path) -> Reference:
     )
 
 
-async def all_of(
+async def run_stories(
     story: Callable[..., Coroutine[Any, Any, None]], cases: Iterable[tuple[Any, ...]]
 ) -> None:
     """One story for each case, some of them at the same time. All are told to their ends, and what

@@ -115,7 +115,7 @@ RUNS = {
 }
 
 
-def scripted(run: ExampleRun) -> ScriptedLM:
+def scripted_lm(run: ExampleRun) -> ScriptedLM:
     return ScriptedLM.from_file(run.script)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pages import ROOT, blocks, commands, named
+from pages import ROOT, blocks, commands, relative_path
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -90,7 +90,7 @@ def test_the_page_names_every_exit_code():
     assert codes <= told
 
 
-def typed(page: Path) -> Iterator[str]:
+def find_commands(page: Path) -> Iterator[str]:
     """The command lines of a page: those of consoles, and those in backquotes or after a dollar."""
     text = page.read_text("utf-8")
     if page.suffix == ".py":
@@ -103,12 +103,12 @@ def typed(page: Path) -> Iterator[str]:
         yield from re.findall(r"`(bae [^`]+)`", prose)
 
 
-@pytest.mark.parametrize("page", PROSE, ids=named)
+@pytest.mark.parametrize("page", PROSE, ids=relative_path)
 def test_every_command_line_in_prose_could_be_typed(page: Path, known: dict[str, Any]):
     from bae.cli.app import whole_command
 
     whole = whole_command()
-    for line in typed(page):
+    for line in find_commands(page):
         if not line.startswith("bae "):
             continue
         words = shlex.split(line.partition(" #")[0])[1:]
@@ -116,10 +116,10 @@ def test_every_command_line_in_prose_could_be_typed(page: Path, known: dict[str,
         while words and hasattr(command, "commands") and not words[0].startswith("-"):
             if words[0] in ("…", "list|show") or re.fullmatch(r"[A-Z…|]+", words[0]):
                 break
-            assert words[0] in command.commands, f"{named(page)}: {line}"
+            assert words[0] in command.commands, f"{relative_path(page)}: {line}"
             command, name = command.commands[words[0]], f"{name} {words[0]}"
             words = words[1:]
         allowed = EVERYWHERE | (AT_THE_TOP if command is whole else options(command))
         for word in words:
             if re.match(r"--?[a-z]", word):
-                assert word.partition("=")[0] in allowed, f"{named(page)}: {line}"
+                assert word.partition("=")[0] in allowed, f"{relative_path(page)}: {line}"

@@ -27,7 +27,7 @@ from bae.journal import SourceEnded, SourceStarted
 from bae.lm import Answer, Prompt
 from bae.lm.extras import is_there
 from bae.testing import replaying
-from example_runs import FOLDER, RUNS, ExampleRun, StandIn, scripted
+from example_runs import FOLDER, RUNS, ExampleRun, StandIn, scripted_lm
 
 ROOT = FOLDER.parent
 NEEDED = {
@@ -102,7 +102,7 @@ def test_the_fields_an_lm_fills_in_an_example_are_described_and_bounded(run: Exa
 
 @each_example()
 async def test_an_example_runs_on_its_script_the_way_it_was_recorded(run: ExampleRun):
-    lm = scripted(run)
+    lm = scripted_lm(run)
     result = await run.run(lm)
     assert kinds(result) == run.trace
     lm.assert_complete()
@@ -204,7 +204,7 @@ OUTFIT = RUNS["ootd"]
 
 
 async def test_the_weather_waits_for_the_location_and_the_calendar_waits_for_nothing():
-    result = await OUTFIT.run(scripted(OUTFIT))
+    result = await OUTFIT.run(scripted_lm(OUTFIT))
     order = [
         (type(record).__name__, record.by)
         for record in result.journal
@@ -219,7 +219,7 @@ async def test_the_weather_waits_for_the_location_and_the_calendar_waits_for_not
 
 
 async def test_nothing_of_the_outfit_is_read_on_the_event_loop(monkeypatch):
-    lm, read_bytes = scripted(OUTFIT), Path.read_bytes
+    lm, read_bytes = scripted_lm(OUTFIT), Path.read_bytes
     readers: list[threading.Thread] = []
 
     def seen(self: Path) -> bytes:
@@ -264,7 +264,7 @@ def test_make_demo_runs_the_outfit_without_questions(tmp_path, monkeypatch, caps
 
 
 @asynccontextmanager
-async def served(folder: Path, monkeypatch) -> AsyncGenerator[Any]:
+async def serve_example(folder: Path, monkeypatch) -> AsyncGenerator[Any]:
     """A client of the example, on a real server."""
     httpx = pytest.importorskip("httpx")
     uvicorn = pytest.importorskip("uvicorn")
@@ -293,7 +293,7 @@ async def served(folder: Path, monkeypatch) -> AsyncGenerator[Any]:
 
 @pytest.mark.once
 async def test_a_run_is_started_and_followed_as_server_sent_events(tmp_path, monkeypatch):
-    async with served(tmp_path, monkeypatch) as client:
+    async with serve_example(tmp_path, monkeypatch) as client:
         body = {"run_id": "one", "start": {"likes": "the sea"}}
         for status in (201, 200):
             begun = await client.post("/graphs/books/runs", json=body)

@@ -31,7 +31,7 @@ from bae.lm import Answer
 from bae.prompts.messages import CallPart
 from bae.testing import Call, ScriptedLM
 from end_node import EndNode
-from kept_runs import killed
+from kept_runs import cut_journal
 from toy_backend import ToyBackend
 
 DONE: Counter[str] = Counter()
@@ -89,7 +89,7 @@ async def test_a_parked_run_that_is_cut_after_any_line_parks_again_and_repeats_n
         stored = await journal.read("one")
         for count in range(1, len(stored.lines)):
             DONE.clear()
-            left = await killed(journal, count)
+            left = await cut_journal(journal, count)
             kinds = Counter(line.kind for line in stored.lines[:count])
             lm = ScriptedLM({"Reply": [ROUND][kinds["RoundMade"] :]})
             again = await graph.resume("one", lm, journal=left)
@@ -361,7 +361,7 @@ async def test_a_process_that_is_killed_while_a_person_thinks_loses_nothing(tmp_
         async def person(gate: OpenGate) -> Any:
             return 7 if gate.type is int else True
 
-        left = await killed(journal)  # the lease of the dead process is not waited for
+        left = await cut_journal(journal)  # the lease of the dead process is not waited for
         result = await graph.resume("one", lm, journal=left, answer=person)
         assert [call.error for call in result.result.calls if call.name != "find"] == [None, None]
         assert DONE["refund A"] == 1
@@ -393,7 +393,7 @@ async def test_whatever_people_answer_and_wherever_it_is_cut_each_call_follows_t
         if random.random() < 0.5:  # killed while it was parked, or just before
             lines = (await journal.read("one")).lines
             done = max(line.n for line in lines if line.kind in ("GateOpened", "ToolEnded"))
-            journal = await killed(journal, random.randint(done + 1, len(lines)))
+            journal = await cut_journal(journal, random.randint(done + 1, len(lines)))
         parked = await graph.resume("one", ScriptedLM({"Reply": [ANSWER]}), journal=journal)
     wanted = Counter[str]()
     for call, kind in kinds.items():

@@ -30,7 +30,7 @@ from typing_extensions import TypeAliasType
 
 from bae.journal.codec import Unkeepable, same, value_codec
 from kept_runs import Client
-from naming import shortly, shown
+from naming import describe_value, shortly
 
 T = TypeVar("T")
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
@@ -269,7 +269,7 @@ def test_a_number_of_a_narrower_type_is_read_back_as_the_declared_type(
         dict[str, Client | None],
         dict[str, ImportString[Any]],  # nothing is imported by a name found in data
     ],
-    ids=shown,
+    ids=describe_value,
 )
 def test_a_type_that_json_cannot_hold_is_live_with_a_reason(declared: Any) -> None:
     codec = value_codec(declared)

@@ -10,7 +10,7 @@ from bae import Dep, Gate, Graph, JournalError, Node, Recall
 from bae.journal import Journal, MemoryJournal, RunForked, StoredRun
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from journal_parts import refused
+from journal_parts import expect_refusal
 from kept_runs import WORLD, get_place
 
 
@@ -40,7 +40,7 @@ class Outfit(Node):
 graph = Graph(start=Ask, end=Outfit)
 
 
-async def recorded(journal: Journal) -> None:
+async def record_run(journal: Journal) -> None:
     await graph.arun(
         Ask(message="up"), ScriptedLM([{"mood": "glad"}]), journal=journal, run_id="one"
     )
@@ -49,7 +49,7 @@ async def recorded(journal: Journal) -> None:
 
 @pytest.mark.postgres
 async def test_a_fork_continues_from_the_changed_node(journal: Journal):
-    await recorded(journal)
+    await record_run(journal)
     before = await journal.read("one")
     new = await graph.fork("one", at=1, journal=journal, mood="glum")
     result = await graph.resume(new, ScriptedLM([]), journal=journal)
@@ -63,7 +63,7 @@ async def test_a_fork_continues_from_the_changed_node(journal: Journal):
 
 @pytest.mark.postgres
 async def test_the_forks_of_a_run_are_listed_the_newest_first(journal: Journal):
-    await recorded(journal)
+    await record_run(journal)
     for name in ("a", "b", "c"):
         await graph.fork("one", at=1, journal=journal, new_id=name)
     await graph.fork("c", at=1, journal=journal, new_id="of-c")
@@ -71,20 +71,20 @@ async def test_the_forks_of_a_run_are_listed_the_newest_first(journal: Journal):
     assert [info.run_id for info in await journal.forks("one", limit=1)] == ["c"]
     assert [info.run_id for info in await journal.forks("c")] == ["of-c"]
     assert await journal.forks("a") == []
-    with refused("bae-run-unknown"):
+    with expect_refusal("bae-run-unknown"):
         await journal.forks("none")
 
 
 async def test_an_unknown_step_and_a_change_that_the_node_refuses_are_fork_errors(
     journal: Journal,
 ):
-    await recorded(journal)
-    with refused("bae-fork-step"):
+    await record_run(journal)
+    with expect_refusal("bae-fork-step"):
         await graph.fork("one", at=7, journal=journal)
     for change in ({"colour": "red"}, {"mood": 3}):
-        with refused("bae-fork-field"):
+        with expect_refusal("bae-fork-field"):
             await graph.fork("one", at=1, journal=journal, **change)
-    with refused("bae-fork-field") as raised:
+    with expect_refusal("bae-fork-field") as raised:
         await graph.fork("one", at=1, journal=journal, run_id="two")
     assert "the id of the new run is new_id=" in (raised.value.fix or "")
     assert len(await journal.runs()) == 1

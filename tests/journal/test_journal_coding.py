@@ -36,7 +36,7 @@ from bae.records import (
 )
 from bae.usage import Attempt, Usage
 from end_node import EndNode
-from journal_parts import refused
+from journal_parts import expect_refusal
 
 
 def shout(word: str) -> tuple[str, float]:
@@ -227,7 +227,7 @@ def test_an_unreadable_line_is_reported_with_its_place_and_the_reason(
 ) -> None:
     text = data if isinstance(data, str) else json.dumps(data)
     first = Line(0, "RunStarted", 1.0, "", 0, json.dumps({**START, "node": ASK}))
-    with refused(code) as raised:
+    with expect_refusal(code) as raised:
         decode(graph, [first, Line(1, kind, 2.0, "", 1, text)])
     assert "line 1" in raised.value.message
     assert said in raised.value.message
@@ -244,7 +244,7 @@ async def test_the_answer_to_a_secret_gate_is_not_stored() -> None:
     locked = Graph(start=Locked)
     journal = MemoryJournal()
     await locked.arun(Locked(), journal=journal, run_id="r")
-    with refused("bae-journal-secret"):
+    with expect_refusal("bae-journal-secret"):
         await locked.answer("r", "code", "sesame", journal=journal)
     result = await locked.resume("r", journal=journal, answer=tell)
     assert result.trace[0].code == SecretStr("sesame")

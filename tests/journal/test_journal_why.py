@@ -118,7 +118,7 @@ async def yes(_: OpenGate) -> bool:
     return True
 
 
-async def ended(journal: Journal) -> None:
+async def record_run(journal: Journal) -> None:
     await graph.arun(Morning(message="up"), lm(), journal=journal, run_id="r", answer=yes)
 
 
@@ -240,7 +240,7 @@ class End(EndNode):
 looks = Graph(start=Begin, end=End)
 
 
-async def looked(journal: Journal) -> None:
+async def record_look_ups(journal: Journal) -> None:
     tries = iter([{"mood": "?", "words": ["a", "b"]}, {"mood": "low"}])
 
     def answer(prompt: Any) -> Answer:
@@ -253,7 +253,7 @@ async def looked(journal: Journal) -> None:
 
 
 async def test_a_field_that_the_lm_filled_has_its_model_prompts_attempts_and_cost(journal: Journal):
-    await looked(journal)
+    await record_look_ups(journal)
     found = await journal.why("r", "Look.mood")
     assert (found.source, found.by, found.value) == ("lm", "m-1", "low")
     assert [each.verdict for each in found.attempts] == ["invalid", "valid"]
@@ -268,7 +268,7 @@ async def test_a_field_that_the_lm_filled_has_its_model_prompts_attempts_and_cos
 async def test_a_map_of_a_graph_sums_up_the_usage_of_its_items_and_leads_into_them(
     journal: Journal,
 ):
-    await looked(journal)
+    await record_look_ups(journal)
     whole, item = await journal.why("r", "Look.shorts"), await journal.why("r", "Look.shorts[1]")
     assert (whole.cost, len(whole.prompts), whole.attempts) == (0.004, 2, ())
     assert (item.inside, item.cost, len(item.prompts)) == ("1:Look.shorts[1]", 0.002, 1)
@@ -296,7 +296,7 @@ async def test_the_explanation_reads_well_on_a_terminal_in_the_time_zone_of_the_
         text = re.sub(r"prompt [0-9a-f]{16}", "prompt aa", text)
         return re.sub(r"20\d\d-[-\d]+ [\d:]+\+09:00", "NOW", text).splitlines()
 
-    await looked(journal)
+    await record_look_ups(journal)
     assert printed(await journal.why("r", "End.mood")) == [
         '2:End.mood = "low"',
         "  recalled from 1:Look.mood, NOW",
@@ -419,7 +419,7 @@ async def test_a_missing_value_is_explained_by_its_progress(journal: Journal):
 async def test_an_unknown_place_is_refused_with_the_known_places(
     journal: Journal, place: str, said: str, fix: str
 ):
-    await ended(journal)
+    await record_run(journal)
     with pytest.raises(JournalError) as raised:
         await journal.why("r", place)
     assert said in raised.value.message
@@ -428,7 +428,7 @@ async def test_an_unknown_place_is_refused_with_the_known_places(
 
 
 async def test_a_damaged_line_is_named(journal: Journal):
-    await ended(journal)
+    await record_run(journal)
     line = next(each for each in (await journal.read("r")).lines if each.kind == "SourceEnded")
     await with_line(journal, "r", line._replace(data="{}"))
     with pytest.raises(JournalError, match=f"line {line.n}, a SourceEnded, ") as raised:

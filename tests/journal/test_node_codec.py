@@ -24,7 +24,7 @@ from bae import Dep, JournalError, Map, Node, Recall
 from bae.journal.codec import same
 from bae.journal.node_codec import node_codec
 from end_node import EndNode
-from journal_parts import refused
+from journal_parts import expect_refusal
 from kept_runs import Client
 
 
@@ -190,7 +190,7 @@ def test_a_plain_field_with_a_value_that_no_journal_can_hold_is_refused_by_name(
         (Loose(place=Place(name="Ulm"), anything=Client()), "Loose.anything"),
         (Loose(place=Place(name="\ud800")), "Loose.place"),
     ):
-        with refused("bae-journal-field") as raised:
+        with expect_refusal("bae-journal-field") as raised:
             node_codec(type(node)).dump(node)
         assert raised.value.message.startswith(name)
         assert raised.value.fix

@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 from bae import Dep, Gate, GateError, Graph, Map, Node, OpenGate
 from bae.journal import Journal
 from end_node import EndNode
-from journal_parts import refused
+from journal_parts import expect_refusal
 
 
 class Refund(EndNode):
@@ -77,7 +77,7 @@ async def test_an_answer_for_a_removed_gate_is_refused(journal: Journal):
         refunds(amount=int, allowed=Annotated[bool, Gate("Refund?")]),
         refunds(amount=int, approved=Annotated[bool, Dep(lambda: True)]),
     ):
-        with refused("bae-run-changed"):
+        with expect_refusal("bae-run-changed"):
             await graph.answer("one", "approved", True, journal=journal)
     assert (await before.answer("one", "approved", True, journal=journal)).result.approved
 

@@ -15,13 +15,13 @@ from bae import Graph, JournalError, Node
 from bae.journal import PostgresJournal
 from bae.journal.postgres.tables import VERSION
 from bae.testing import check_journal
-from journal_parts import ids, line, lines, new_run, numbers, refused
+from journal_parts import expect_refusal, ids, line, lines, new_run, numbers
 from postgres_server import PostgresServer, Wire, new_schema
 
 pytestmark = pytest.mark.once
 
 
-async def opened(postgres: PostgresServer, **options: object) -> PostgresJournal:
+async def open_journal(postgres: PostgresServer, **options: object) -> PostgresJournal:
     """A journal in new tables."""
     journal = PostgresJournal(postgres.url, schema=new_schema(), **options)
     await journal.upgrade()
@@ -34,7 +34,7 @@ def again(journal: PostgresJournal, url: str | None = None, **options: object) -
 
 
 async def test_a_journal_in_postgres_keeps_every_promise(postgres: PostgresServer):
-    journals = [await opened(postgres) for _ in range(50)]
+    journals = [await open_journal(postgres) for _ in range(50)]
     await check_journal(lambda: journals.pop(), reopen=again)
 
 
@@ -45,7 +45,7 @@ async def test_a_database_without_tables_is_refused_with_the_command_that_makes_
     postgres: PostgresServer,
 ):
     journal = PostgresJournal(postgres.url, schema=new_schema())
-    with refused("bae-journal-schema") as error:
+    with expect_refusal("bae-journal-schema") as error:
         await journal.runs()
     assert "bae db upgrade" in str(error.value)
     assert await journal.upgrade() == (0, VERSION)
@@ -59,7 +59,7 @@ async def test_tables_of_an_earlier_version_are_upgraded_with_the_runs_in_them(
 ):
     import asyncpg
 
-    journal = await opened(postgres)
+    journal = await open_journal(postgres)
     await journal.create(new_run("r", lines(0, 2)), claim=False)
     before = await journal.read("r")
     connection = await asyncpg.connect(postgres.url)
@@ -75,7 +75,7 @@ async def test_tables_of_an_earlier_version_are_upgraded_with_the_runs_in_them(
     await connection.close()
     await journal.close()
     async with again(journal) as refusing:
-        with refused("bae-journal-schema") as error:
+        with expect_refusal("bae-journal-schema") as error:
             await refusing.read("r")
         assert "version 1" in str(error.value)
         assert await refusing.upgrade() == (1, VERSION)
@@ -97,7 +97,7 @@ def test_an_invalid_address_is_refused_at_once(url: str):
 )
 async def test_a_password_is_in_no_name_and_no_error(place: str):
     journal = PostgresJournal(f"postgresql://{place}", patience=0)
-    with refused("bae-journal-away") as error:
+    with expect_refusal("bae-journal-away") as error:
         await journal.runs()
     with pytest.raises(ValueError, match="address") as other:
         PostgresJournal(f"mysql://{place}")
@@ -108,7 +108,7 @@ async def test_a_password_is_in_no_name_and_no_error(place: str):
 
 async def test_a_database_of_another_name_is_no_reason_to_wait(postgres: PostgresServer):
     journal = PostgresJournal(postgres.url.replace("/postgres", "/nowhere"))
-    with refused("bae-journal-failed"):
+    with expect_refusal("bae-journal-failed"):
         await asyncio.wait_for(journal.runs(), 10)
     await journal.close()
 
@@ -133,7 +133,7 @@ TICKS = Graph(start=Tick, end=Ended)
 
 
 async def test_many_loops_and_threads_share_a_journal(postgres: PostgresServer):
-    journal = await opened(postgres)
+    journal = await open_journal(postgres)
     ended: list[int] = []
 
     def work() -> None:
@@ -162,7 +162,7 @@ class Blocking(Node):
 async def test_a_body_that_blocks_its_loop_for_three_leases_keeps_its_run(
     postgres: PostgresServer,
 ):
-    journal = await opened(postgres, lease=0.4)
+    journal = await open_journal(postgres, lease=0.4)
     other = again(journal, lease=0.4)
 
     def work() -> None:
@@ -190,7 +190,7 @@ async def test_a_body_that_blocks_its_loop_for_three_leases_keeps_its_run(
 async def test_a_forgotten_journal_stops_its_thread_and_gives_up_its_runs(
     postgres: PostgresServer,
 ):
-    kept = await opened(postgres)
+    kept = await open_journal(postgres)
     forgotten = again(kept)
     await forgotten.create(new_run("r", lines(0, 1)))
     name = f"bae {forgotten.name}"
@@ -235,7 +235,7 @@ def test_a_program_that_never_closes_its_journal_loses_nothing(postgres: Postgre
 async def test_lines_in_progress_when_the_connection_broke_are_stored_once(
     postgres: PostgresServer,
 ):
-    kept = await opened(postgres)
+    kept = await open_journal(postgres)
     async with Wire(postgres) as wire:
         journal = again(kept, wire.url)
         await journal.runs()
@@ -270,7 +270,7 @@ async def test_lines_in_progress_when_the_connection_broke_are_stored_once(
 async def test_a_claim_that_is_asked_for_twice_is_given_once_though_answers_are_lost(
     postgres: PostgresServer,
 ):
-    kept = await opened(postgres)
+    kept = await open_journal(postgres)
     await kept.create(new_run("r", lines(0, 1)), claim=False)
     async with Wire(postgres) as wire:
         journal = again(kept, wire.url)
@@ -289,7 +289,7 @@ async def test_constantly_broken_connections_lose_no_line_and_double_no_line(
 ):
     import asyncpg
 
-    journal = await opened(postgres)
+    journal = await open_journal(postgres)
 
     cuts = 0
 

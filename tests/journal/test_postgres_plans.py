@@ -41,14 +41,14 @@ async def journal(postgres: PostgresServer) -> AsyncIterator[PostgresJournal]:
     with journals_of(postgres) as made:
         journal = made()
         await journal.create(new_run("mine", lines(0, 3)), claim=False)
-        async with connected(journal) as db:
+        async with connect(journal) as db:
             for text in (FILL, LINES, "analyze {s}.runs", "analyze {s}.lines"):
                 await db.execute(text.replace("{s}", journal.schema))
         yield journal
 
 
 @asynccontextmanager
-async def connected(journal: PostgresJournal) -> AsyncIterator[Any]:
+async def connect(journal: PostgresJournal) -> AsyncIterator[Any]:
     import asyncpg
 
     connection = await asyncpg.connect(journal.url)
@@ -84,7 +84,7 @@ async def plans(journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, ask: 
         patch.setattr(asyncpg.Connection, "fetchrow", note_row)
         await ask()
     found: list[Any] = []
-    async with connected(journal) as db:
+    async with connect(journal) as db:
         await db.execute("set random_page_cost = 1.1")  # the table is small and in memory
         for query, values in asked:
             text = await db.fetchval(f"explain (analyze, format json) {query}", *values)
@@ -142,7 +142,7 @@ async def test_the_queries_of_a_claim_are_answered_by_indexes(journal: PostgresJ
     """A claim is one function of the database: these are the statements in it."""
     claim = await journal.claim("r100")  # its owner is gone
     assert claim.run_id == "r100"
-    async with connected(journal) as db:
+    async with connect(journal) as db:
         key = await db.fetchval(f"select run from {journal.schema}.runs where id = 'r100'")
         for text in (
             "select * from {s}.runs where id = 'r100' for update",

@@ -91,7 +91,7 @@ class Joke(Node):
 graph = Graph(start=Ask)
 
 
-async def recorded(journal: Journal) -> None:
+async def record_run(journal: Journal) -> None:
     async def answer(gate: Any) -> bool:
         return True
 
@@ -101,7 +101,7 @@ async def recorded(journal: Journal) -> None:
 
 
 async def test_a_replay_calls_nothing_and_has_the_same_result(journal: Journal):
-    await recorded(journal)
+    await record_run(journal)
     before = await journal.read("one")
     result = await graph.replay("one", journal=journal)
     assert await journal.read("one") == before
@@ -121,7 +121,7 @@ async def test_a_replay_calls_nothing_and_has_the_same_result(journal: Journal):
 async def test_a_body_that_returns_something_else_is_reported_with_a_diff(
     journal: Journal, where: str, diff: list[str]
 ):
-    await recorded(journal)
+    await record_run(journal)
     SWITCH[where] = "!"
     with pytest.raises(ReplayError) as caught:
         await graph.replay("one", journal=journal)
@@ -132,7 +132,7 @@ async def test_a_body_that_returns_something_else_is_reported_with_a_diff(
 
 
 async def test_a_run_that_now_ends_earlier_is_reported(journal: Journal):
-    await recorded(journal)
+    await record_run(journal)
     SWITCH["ends"] = True
     with pytest.raises(ReplayError, match="continued to Joke, and now ends there"):
         await graph.replay("one", journal=journal)
@@ -141,7 +141,7 @@ async def test_a_run_that_now_ends_earlier_is_reported(journal: Journal):
 async def test_a_failed_run_fails_again_the_same_way(journal: Journal):
     SWITCH["fails"] = True
     with pytest.raises(NodeError):
-        await recorded(journal)
+        await record_run(journal)
     with pytest.raises(NodeError, match=r"Joke\.__call__ raised ValueError"):
         await graph.replay("one", journal=journal)
 

@@ -140,7 +140,7 @@ class Report(EndNode):
     short: Annotated[list[Short], Map(Graph(start=Piece, end=Short), over="texts")]
 
 
-async def reported(count: int) -> Timeline:
+async def report_runs(count: int) -> Timeline:
     journal = MemoryJournal()
     lm = ScriptedLM({Short: lambda asked: {"text": "s"}})
     start = Report.model_construct(texts=["a"] * count)
@@ -149,7 +149,7 @@ async def reported(count: int) -> Timeline:
 
 
 async def test_items_of_a_map_are_marks_or_the_graphs_that_ran_for_them():
-    found = works(await reported(4))
+    found = works(await report_runs(4))
     assert len(found["map 0:Report.loud"].marks) == 4
     short = found["map 0:Report.short"]
     assert [item.place for item in short.inside] == [f"0:Report.short[{i}]" for i in range(4)]
@@ -268,7 +268,7 @@ async def test_a_running_or_waiting_run_lasts_until_now_and_any_other_until_its_
 # --- any run -------------------------------------------------------------------------------------
 
 
-async def interrupted(made: Made, stops: list[tuple[str, int]]) -> StoredRun:
+async def record_interrupted_run(made: Made, stops: list[tuple[str, int]]) -> StoredRun:
     """A run that is interrupted a few times and goes on as often."""
     journal = MemoryJournal()
 
@@ -340,7 +340,7 @@ def test_work_lies_within_the_time_of_the_run_and_of_its_parent(
 ):
     async def bounded() -> StoredRun:
         async with asyncio.timeout(BOUND):
-            return await interrupted(made.build(), stops)
+            return await record_interrupted_run(made.build(), stops)
 
     stored = asyncio.run(bounded())
     found = check(stored)

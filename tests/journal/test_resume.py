@@ -21,7 +21,7 @@ from bae import (
 from bae.exceptions import DepError
 from bae.journal import Journal, RunResumed, StepStarted
 from bae.testing import ScriptedLM
-from journal_parts import refused
+from journal_parts import expect_refusal
 from kept_runs import WORLD, Outfit, Packed, Refund, Stay, get_place, get_weather, look_up, refund
 
 
@@ -97,10 +97,10 @@ async def test_the_bound_on_nodes_counts_from_the_start_of_the_run(journal: Jour
 
 
 async def test_an_unknown_run_id_and_a_taken_run_id_are_refused(journal: Journal):
-    with refused("bae-run-unknown"):
+    with expect_refusal("bae-run-unknown"):
         await graph.resume("nobody", script(), journal=journal)
     await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
-    with refused("bae-run-exists") as caught:
+    with expect_refusal("bae-run-exists") as caught:
         await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
     assert "resume" in str(caught.value)
 
@@ -199,12 +199,12 @@ async def test_a_run_that_fails_for_lack_of_an_lm_can_be_resumed_with_an_lm(
 async def test_a_run_that_was_only_looked_at_has_no_result(journal: Journal):
     await refund.arun(Refund(amount=3), journal=journal, run_id="one")
     seen = await refund.answer("one", "approved", True, journal=journal, go_on=False)
-    with refused("bae-run-unfinished"):
+    with expect_refusal("bae-run-unfinished"):
         seen.result
 
 
 @pytest.mark.postgres
 async def test_a_run_of_another_graph_is_refused(journal: Journal):
     await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
-    with refused("bae-run-graph"):
+    with expect_refusal("bae-run-graph"):
         await refund.resume("one", journal=journal)

@@ -13,7 +13,7 @@ from bae import BaeError, Dep, DepError, Gate, Graph, Map, Node, NodeError, Reca
 from bae.journal import Journal
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import WORLD, Client, killed, make_client
+from kept_runs import WORLD, Client, cut_journal, make_client
 
 JOBS: list[str] = []
 
@@ -149,7 +149,7 @@ async def test_a_source_that_failed_once_and_then_did_not_has_not_failed(journal
     # The same run, had it been killed right after the fill.
     lines = (await journal.read("one")).lines
     filled = max(line.n for line in lines if line.kind == "FillEnded")
-    result = await essays.resume("one", journal=await killed(journal, filled + 1))
+    result = await essays.resume("one", journal=await cut_journal(journal, filled + 1))
     assert isinstance(result.trace[-1].client, Client)
 
 

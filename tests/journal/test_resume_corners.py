@@ -28,7 +28,7 @@ from bae.journal.decoder import decode
 from bae.observers import observing
 from bae.testing import ScriptedLM
 from bounded import BOUND
-from journal_parts import refused
+from journal_parts import expect_refusal
 from kept_runs import (
     WORLD,
     Outfit,
@@ -116,7 +116,7 @@ class SlowJournal(MemoryJournal):
         return slow(lambda: stored)()
 
 
-async def cancelled_after(
+async def cancel_after(
     turns: int, work: Coroutine[Any, Any, GraphResult[Any]], twice: bool
 ) -> GraphResult[Any] | None:
     """Run something and cancel it after so many turns of the loop; its result where it was
@@ -145,7 +145,7 @@ async def test_a_run_cancelled_at_any_await_is_cancelled_and_can_be_resumed(twic
         WORLD.__init__()
         journal = SlowJournal()
         begun = graph.arun(Ask(message="a b"), lm(), journal=journal, run_id="one")
-        if await cancelled_after(turns, begun, twice) is not None:
+        if await cancel_after(turns, begun, twice) is not None:
             break
         if not await journal.runs():
             continue  # it was cancelled before it was stored
@@ -167,7 +167,7 @@ async def test_a_resumed_run_cancelled_at_any_await_can_be_resumed(twice: bool):
             await graph.arun(Ask(message="a b"), lm(), journal=journal, run_id="one")
         before = (await journal.read("one")).info
         WORLD.mend()
-        if await cancelled_after(turns, graph.resume("one", lm(), journal=journal), twice):
+        if await cancel_after(turns, graph.resume("one", lm(), journal=journal), twice):
             break
         await assert_nobody_has_it(journal, "failed", "cancelled", "ended")
         if (await journal.read("one")).lines[-1].kind != "RunEnded":
@@ -190,7 +190,7 @@ async def test_an_answer_cancelled_at_any_await_is_given_or_not_and_the_run_can_
         journal = SlowJournal()
         await refund.arun(Refund(amount=3), journal=journal, run_id="one")
         answering = refund.answer("one", "approved", True, journal=journal)
-        if await cancelled_after(turns, answering, twice):
+        if await cancel_after(turns, answering, twice):
             break
         (info,) = await journal.runs()
         assert info.owner is None
@@ -257,14 +257,14 @@ class FailingJournal(MemoryJournal):
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
         if self.failed is None and lines[-1].n >= self.at:
             self.failed = claim
-        return _refused() if self.failed is claim else super().append(claim, lines)
+        return _fail_to_write() if self.failed is claim else super().append(claim, lines)
 
     def note(self, claim: Claim, line: Line) -> None:
         if self.failed is not claim:
             super().note(claim, line)
 
 
-async def _refused() -> None:
+async def _fail_to_write() -> None:
     await asyncio.sleep(0)
     raise JournalError("the disk is full", code="bae-journal-full", fix="make room")
 
@@ -362,7 +362,7 @@ async def test_a_run_that_another_has_taken_over_stops_and_the_other_ends_it():
     result = await held.resume("one", journal=journal)
     assert result.trace == [Held(number=2, place="Bern")]
     go_on.set()
-    with refused("bae-run-taken"):
+    with expect_refusal("bae-run-taken"):
         await first
     stored = await journal.read("one")
     assert stored.info.status == "ended"

@@ -112,7 +112,7 @@ async def to_the_end(made: Made, journal: Journal, run_id: str, begin: bool) -> 
     return result
 
 
-async def whole(made: Made, journal: MemoryJournal, run_id: str, begin: bool = True) -> Came:
+async def run_to_end(made: Made, journal: MemoryJournal, run_id: str, begin: bool = True) -> Came:
     """What a run comes to that nobody interrupts, or the rest of one."""
     made.outside.go_on()
     watch(made, journal, run_id)
@@ -192,7 +192,7 @@ def assert_once(made: Made, wanted: Counter[str], stopped: int) -> None:
 
 async def in_one_go(made: Made) -> tuple[Came, Counter[str]]:
     """What a run comes to without interruptions, and what it does. All is as new afterwards."""
-    came = await whole(made, MemoryJournal(), "one")
+    came = await run_to_end(made, MemoryJournal(), "one")
     done = made.outside.done
     made.outside.__init__()
     return came, done
@@ -224,7 +224,7 @@ def test_a_run_interrupted_anywhere_has_the_same_result_and_repeats_no_work(exam
             assert stored.info.status in ("failed", "cancelled")
             decode(made.graph, stored.lines)
         if came is None:
-            came = await whole(made, journal, "one", begin=False)
+            came = await run_to_end(made, journal, "one", begin=False)
         assert came == wanted
         assert_once(made, effects, stopped)
         await assert_replays(made, journal, "one", wanted)
@@ -252,7 +252,7 @@ def test_a_run_killed_after_any_line_has_the_same_result_and_repeats_no_recorded
     async def promise(made: Made, cuts: list[int]) -> None:
         made.build()
         journal = MemoryJournal()
-        wanted = await whole(made, journal, "one")
+        wanted = await run_to_end(made, journal, "one")
         before = made.outside.when
         await assert_replays(made, journal, "one", wanted)
         for cut in cuts:
@@ -263,8 +263,8 @@ def test_a_run_killed_after_any_line_has_the_same_result_and_repeats_no_recorded
             note(f"killed after line {kept - 1} of {len(stored.lines)}")
             made.outside.__init__()
             journal = MemoryJournal()
-            await journal.put(killed(stored, kept))
-            assert await whole(made, journal, "one", begin=False) == wanted
+            await journal.put(cut_run(stored, kept))
+            assert await run_to_end(made, journal, "one", begin=False) == wanted
             again = without_people(made.outside.done)
             assert_what_was_left(before, again, kept)
             before = [*still_done(before, again, kept), *made.outside.when]
@@ -283,7 +283,7 @@ def stored_with_the_one_before(lines: Sequence[Line], n: int) -> bool:
     return one_call and lines[n - 1].at == lines[n].at
 
 
-def killed(stored: StoredRun, lines: int) -> StoredRun:
+def cut_run(stored: StoredRun, lines: int) -> StoredRun:
     """A run as a process leaves it that is killed when so many lines are stored."""
     info = dataclasses.replace(
         stored.info, status="running", owner=None, lease_until=None, waiting=(), error=""
@@ -326,12 +326,12 @@ def test_a_fork_without_changes_has_the_same_result_and_repeats_the_work_after_t
     async def promise(made: Made, at: int) -> None:
         made.build()
         journal = MemoryJournal()
-        wanted = await whole(made, journal, "one")
+        wanted = await run_to_end(made, journal, "one")
         step = at % len(wanted.trace)
         after = Counter(what for what, _, steps in made.outside.when if steps > step)
         made.outside.__init__()
         forked = await made.graph.fork("one", at=step, journal=journal, new_id="two")
-        assert await whole(made, journal, forked, begin=False) == wanted
+        assert await run_to_end(made, journal, forked, begin=False) == wanted
         for what in {*after, *made.outside.done}:
             assert made.outside.done[what] == after[what] or what.startswith(PARTS), what
         await assert_replays(made, journal, "two", wanted)

@@ -21,7 +21,7 @@ from bae.journal.sqlite import lease
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
-from journal_parts import begun, program, refused
+from journal_parts import begin_run, expect_refusal, program
 
 pytestmark = [
     pytest.mark.once,
@@ -196,7 +196,7 @@ async def test_a_claim_is_in_doubt_once_its_lease_is_over_until_it_is_confirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with SQLiteJournal(tmp_path / "runs.db", lease=1000) as journal:
-        claim = await begun(journal)
+        claim = await begin_run(journal)
         assert not claim.is_in_doubt()
         monkeypatch.setattr(lease, "time", lambda: time() + 5000)
         assert claim.is_in_doubt()
@@ -249,6 +249,6 @@ async def test_a_call_is_not_retried_once_another_process_has_taken_over_the_run
 
     async with SQLiteJournal(path, lease=1000) as journal:
         for start in (Alone, Items, Below):
-            with refused("bae-run-taken"):
+            with expect_refusal("bae-run-taken"):
                 await Graph(start=start).arun(start(), journal=journal)
     assert calls == ["dep", "item", "graph"]

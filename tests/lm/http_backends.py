@@ -178,7 +178,7 @@ WRONG: list[tuple[Any, str]] = [
 """Answers that are none, with what is found of them."""
 
 
-async def told_of_a_wrong_answer(provider: Provider, backend: Backend, wrong: Any) -> list[str]:
+async def report_wrong_answer(provider: Provider, backend: Backend, wrong: Any) -> list[str]:
     """What is found of a wrong answer and the right one after it."""
     provider.script(wrong)
     provider.always(SHIRT)

@@ -21,7 +21,7 @@ from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, est
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
-from policy_parts import REPLY, Ask, Gated, Held, Reply, at_once, busy, graph, prompt, run, settled
+from policy_parts import REPLY, Ask, Gated, Held, Reply, at_once, busy, graph, prompt, run, settle
 from toy_backend import FourMethods, ToyBackend
 
 CHEAP = Usage(calls=1, input_tokens=30, output_tokens=10, cost=0.01)
@@ -379,7 +379,7 @@ def test_no_more_calls_are_sent_than_allowed_however_many_run_at_once(
         budget = Budget(calls=limit)
         lm = Budgeted(inner, budget)
         asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(callers)]
-        await settled()
+        await settle()
         sent = len(inner.gates)
         assert sent == min(limit, callers)
         assert budget.remaining.calls == limit - sent
@@ -388,7 +388,7 @@ def test_no_more_calls_are_sent_than_allowed_however_many_run_at_once(
                 asking[number % callers].cancel()
             elif sent:
                 inner.open(number % sent, busy() if move == "fail" else None)
-            await settled()
+            await settle()
         for number in range(sent):
             inner.open(number)
         outcomes = await asyncio.gather(*asking, return_exceptions=True)
@@ -460,14 +460,14 @@ class Item(Node):
     async def __call__(self) -> Reply: ...
 
 
-async def helped(lm: LM) -> str:
+async def ask_for_help(lm: LM) -> str:
     return (await lm.make(Ask(), Reply)).text
 
 
 class Research(Node):
     items: list[int]
     replies: Annotated[list[Reply], Map(Graph(start=Item, end=Reply), over="items")]
-    helped: Annotated[str, Dep(helped)]
+    helped: Annotated[str, Dep(ask_for_help)]
 
     async def __call__(self) -> Pinned: ...
 

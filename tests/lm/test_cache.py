@@ -44,7 +44,7 @@ from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
 from growth import Scans
-from policy_parts import REPLY, Ask, Gated, Held, Reply, busy, graph, prompt, run, settled
+from policy_parts import REPLY, Ask, Gated, Held, Reply, busy, graph, prompt, run, settle
 from toy_backend import FourMethods, ToyBackend
 
 USED = Usage(calls=1, input_tokens=30, output_tokens=10, cost=0.01, models=("toy-7",))
@@ -389,12 +389,12 @@ def key_of(question: dict[str, Any]) -> str:
     return cache_key(Tuned(question["model"], question["settings"]), prompt(**parts))
 
 
-def shuffled(value: Any, random: Random) -> Any:
+def shuffle_keys(value: Any, random: Random) -> Any:
     if isinstance(value, list):
-        return [shuffled(each, random) for each in value]
+        return [shuffle_keys(each, random) for each in value]
     if not isinstance(value, dict):
         return value
-    items = [(key, shuffled(each, random)) for key, each in value.items()]
+    items = [(key, shuffle_keys(each, random)) for key, each in value.items()]
     random.shuffle(items)
     return dict(items)
 
@@ -405,7 +405,7 @@ def test_a_key_changes_with_any_part_of_the_question_and_not_with_irrelevant_ord
     question: dict[str, Any], other: dict[str, Any], part: str, random: Any
 ):
     key = key_of(question)
-    assert key == key_of({**question, **{p: shuffled(question[p], random) for p in UNORDERED}})
+    assert key == key_of({**question, **{p: shuffle_keys(question[p], random) for p in UNORDERED}})
     same = json.dumps(question[part], default=repr, sort_keys=True) == json.dumps(
         other[part], default=repr, sort_keys=True
     )
@@ -443,7 +443,7 @@ async def test_equal_questions_asked_at_once_make_one_request():
     held = Held(USED)
     lm = Cached(held)
     asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(5)]
-    await settled()
+    await settle()
     held.release()
     async with asyncio.timeout(BOUND):
         answers = await asyncio.gather(*asking)
@@ -457,7 +457,7 @@ async def test_the_request_is_cancelled_when_its_last_waiter_is_cancelled():
     held = Held()
     lm = Cached(held)
     asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(3)]
-    await settled()
+    await settle()
     for task in asking:
         task.cancel()
     async with asyncio.timeout(BOUND):
@@ -474,7 +474,7 @@ async def test_a_caller_who_leaves_is_not_looked_for_among_all_who_share_the_req
     lm = Cached(held)
     with Scans() as scans:
         asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(200)]
-        await settled()
+        await settle()
         for task in reversed(asking[1:]):
             task.cancel()
         await asyncio.wait(asking[1:])
@@ -496,7 +496,7 @@ async def test_a_failure_is_everybodys_and_each_has_an_error_of_its_own():
     failing = Failing()
     lm = Cached(failing)
     asking = [asyncio.create_task(graph.arun(Ask(), Retry(lm, retries=0))) for _ in range(3)]
-    await settled()
+    await settle()
     failing.release()
     async with asyncio.timeout(BOUND):
         errors = await asyncio.gather(*asking, return_exceptions=True)
@@ -555,7 +555,7 @@ async def test_every_waiter_gets_the_whole_text_and_one_waiter_pays():
     asking = []
     for budget, each in zip(budgets, runs, strict=True):
         asking.append(asyncio.create_task(in_budget(budget, each)))
-        await settled()
+        await settle()
     held.release()
     async with asyncio.timeout(BOUND):
         results = await asyncio.gather(*asking)
@@ -574,7 +574,7 @@ async def test_when_the_first_leaves_the_next_has_the_usage_and_the_first_gets_n
     asking = []
     for budget, each in zip(budgets, runs, strict=True):
         asking.append(asyncio.create_task(in_budget(budget, each)))
-        await settled()
+        await settle()
     asking[0].cancel()
     await asyncio.wait(asking[:1])
     ended = len(records(runs[0]))
@@ -618,12 +618,12 @@ def test_however_callers_come_and_go_each_request_is_paid_once_by_a_caller_that_
                 tasks[number][-1].cancel()
             elif move == "answer" and inner.gates:
                 inner.open(-1)
-            await settled()
+            await settle()
             for scope, limit in zip(scopes, budgets, strict=True):
                 assert scope.usage.calls <= limit
         for task in (task for each in tasks for task in each):
             task.cancel()
-        await settled()
+        await settle()
         assert len(inner.gates) == sum(scope.usage.calls for scope in scopes)
         for scope, limit in zip(scopes, budgets, strict=True):
             assert scope.remaining.calls == limit - scope.usage.calls

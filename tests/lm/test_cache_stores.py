@@ -149,7 +149,7 @@ async def test_processes_write_one_file_at_once_and_a_killed_process_leaves_it_i
     database.close()
 
 
-def filled(path: Path) -> None:
+def fill_cache(path: Path) -> None:
     async def fill() -> None:
         cache = SQLiteCache(path)
         await cache.put("a", "1")
@@ -158,14 +158,14 @@ def filled(path: Path) -> None:
     asyncio.run(fill())
 
 
-def damaged(path: Path) -> None:
-    filled(path)
+def damage_file(path: Path) -> None:
+    fill_cache(path)
     whole = bytearray(path.read_bytes())
     whole[100:] = bytes(len(whole) - 100)
     path.write_bytes(whole)
 
 
-def changed(path: Path, statement: str) -> None:
+def change_rows(path: Path, statement: str) -> None:
     database = sqlite3.connect(path)
     database.execute(statement)
     database.commit()
@@ -173,8 +173,8 @@ def changed(path: Path, statement: str) -> None:
 
 
 def of_another_version(path: Path) -> None:
-    filled(path)
-    changed(path, "PRAGMA user_version = 99")
+    fill_cache(path)
+    change_rows(path, "PRAGMA user_version = 99")
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def of_another_version(path: Path) -> None:
     [
         lambda path: path.write_text("this is no database, but it is long enough to look at " * 20),
         lambda path: path.mkdir(),
-        damaged,
-        lambda path: changed(path, "CREATE TABLE mine (x)"),
+        damage_file,
+        lambda path: change_rows(path, "CREATE TABLE mine (x)"),
         of_another_version,
     ],
     ids=["text", "folder", "damaged", "something else", "another version"],

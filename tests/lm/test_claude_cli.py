@@ -260,7 +260,7 @@ def secrets(home: Path, tmp_path: Path, temporary: Path, monkeypatch: pytest.Mon
     return project / "inner" / "HUSH-listing.txt"
 
 
-def written_in(folder: Path) -> str:
+def read_folder(folder: Path) -> str:
     files = [path for path in folder.rglob("*") if path.is_file()]
     return "\n".join(f"{path}: {path.read_text('utf-8', 'replace')}" for path in files)
 
@@ -275,7 +275,7 @@ async def test_nothing_of_the_callers_project_and_home_is_sent_nor_the_prompt_wr
     sent = json.dumps(request.body).replace(json.dumps(text)[1:-1], "")
     assert "HUSH" not in sent
     assert str(secrets.parent) not in sent
-    kept = written_in(home)
+    kept = read_folder(home)
     assert "the table" not in kept
     assert "bae_claude_" not in kept
 

@@ -103,7 +103,7 @@ OWN_LIMIT = result(subtype="error_max_turns", is_error=True, structured_output=N
 del OWN_LIMIT["structured_output"]
 
 
-def called(value: Any) -> dict[str, Any]:
+def call_message(value: Any) -> dict[str, Any]:
     return message({"type": "tool_use", "name": "StructuredOutput", "input": value})
 
 
@@ -138,10 +138,10 @@ async def test_a_cost_that_is_no_amount_is_unknown(tmp_path: Path, cost: Any) ->
 @pytest.mark.parametrize(
     ("printed", "text", "stop"),
     [
-        ([INIT, called({"top": 3}), OWN_LIMIT], '{"top": 3}', "end"),
-        ([INIT, called({"__unparsedToolInput": {"raw": '{"to'}}), OWN_LIMIT], '{"to', "end"),
+        ([INIT, call_message({"top": 3}), OWN_LIMIT], '{"top": 3}', "end"),
+        ([INIT, call_message({"__unparsedToolInput": {"raw": '{"to'}}), OWN_LIMIT], '{"to', "end"),
         (
-            [INIT, called({"top": "a"}), {**OWN_LIMIT, "stop_reason": "max_tokens"}],
+            [INIT, call_message({"top": "a"}), {**OWN_LIMIT, "stop_reason": "max_tokens"}],
             '{"top": "a"}',
             "cut-off",
         ),

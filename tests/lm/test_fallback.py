@@ -62,7 +62,7 @@ def status(number: int, **headers: str) -> BaeLMError:
     return status_error("a model", number, "no", headers=headers)
 
 
-async def asked(lm: Any) -> Any:
+async def ask(lm: Any) -> Any:
     async with asyncio.timeout(BOUND):
         return await graph.arun(Ask(), lm)
 
@@ -119,7 +119,7 @@ RAISED: dict[str, Callable[[], Exception]] = {
 @pytest.mark.parametrize("error", list(PASSED_ON))
 async def test_the_next_lm_is_asked_after_an_error_that_it_may_not_have(error: str):
     first, second = First(PASSED_ON[error]()), Second(REPLY)
-    run = await asked(Fallback(first, second))
+    run = await ask(Fallback(first, second))
 
     assert run.result.text == "this"
     assert (first.calls, second.calls) == (1, 1)
@@ -130,7 +130,7 @@ async def test_an_error_that_another_lm_would_hide_is_raised_at_once(error: str)
     given = RAISED[error]()
     second = Second(REPLY)
     with pytest.raises(Exception) as caught:
-        await asked(Fallback(First(given), second))
+        await ask(Fallback(First(given), second))
 
     assert given in (caught.value, caught.value.__cause__)
     assert second.calls == 0
@@ -149,28 +149,28 @@ async def test_an_error_that_another_lm_would_hide_is_raised_at_once(error: str)
     ids=["status", "statuses", "code", "codes", "class", "function"],
 )
 async def test_the_caller_adds_errors(on: Any, error: Exception):
-    run = await asked(Fallback(First(error), Second(REPLY), on=on))
+    run = await ask(Fallback(First(error), Second(REPLY), on=on))
     assert run.usage.models == ("first", "second")
 
 
 async def test_a_refusal_is_passed_on_where_the_caller_asks_for_it():
     refusal = Answer("I must not", Usage(calls=1, input_tokens=7), "refused")
     with pytest.raises(FillError) as caught:
-        await asked(Fallback(First(refusal), Second(REPLY)))
+        await ask(Fallback(First(refusal), Second(REPLY)))
     assert caught.value.code == "bae-fill-refused"
 
-    run = await asked(Fallback(First(refusal), Second(REPLY), on=["refused"]))
+    run = await ask(Fallback(First(refusal), Second(REPLY), on=["refused"]))
     assert run.result.text == "this"
     assert (run.usage.calls, run.usage.input_tokens) == (2, 7)
 
     with pytest.raises(FillError) as caught:
-        await asked(Fallback(First(refusal), Second(refusal), on=["refused"]))
+        await ask(Fallback(First(refusal), Second(refusal), on=["refused"]))
     assert caught.value.code == "bae-fill-refused"
 
 
 async def test_a_wrong_answer_is_asked_again_of_the_same_lm():
     first, second = First({"text": 7}, REPLY), Second(REPLY)
-    run = await asked(Fallback(first, second))
+    run = await ask(Fallback(first, second))
 
     assert (first.calls, second.calls) == (2, 0)
     assert run.usage.attempts == 2
@@ -178,7 +178,7 @@ async def test_a_wrong_answer_is_asked_again_of_the_same_lm():
 
 async def test_the_corrections_of_a_wrong_answer_go_to_the_lm_that_is_asked_next():
     second = Second(REPLY)
-    await asked(Fallback(First({"text": 7}, busy()), second))
+    await ask(Fallback(First({"text": 7}, busy()), second))
     assert len(second.prompts[0].corrections) == 1
 
 
@@ -206,7 +206,7 @@ async def test_when_all_fail_the_error_has_the_error_of_each():
     for each in lm.inners:
         each.retries = 0
     with pytest.raises(BaeLMError) as caught:
-        await asked(lm)
+        await ask(lm)
 
     error = caught.value
     assert error.code == "bae-lm-all-failed"
@@ -223,26 +223,26 @@ async def test_when_all_fail_the_error_has_the_error_of_each():
 async def test_when_all_of_a_fallback_inside_fail_the_next_lm_is_asked(error: BaeLMError):
     inner = Fallback(First(error), Second(error))
     lm = Fallback(inner, Third(REPLY, REPLY))
-    assert (await asked(lm)).usage.models == ("first", "second", "third")
-    assert (await asked(lm)).usage.models == ("third",)
+    assert (await ask(lm)).usage.models == ("first", "second", "third")
+    assert (await ask(lm)).usage.models == ("third",)
 
 
 async def test_a_budget_inside_of_a_fallback_inside_is_passed_by():
     spent = Budget(calls=0)
     lm = Fallback(Fallback(Budgeted(First(), spent), Second(status(503))), Third(REPLY))
-    assert (await asked(lm)).result.text == "this"
+    assert (await ask(lm)).result.text == "this"
 
 
 async def test_an_error_that_an_inner_fallback_passes_on_is_still_raised_by_the_outer_fallback():
     inner = Fallback(First(status(404)), Second(status(404)), on=404)
     with pytest.raises(BaeLMError) as caught:
-        await asked(Fallback(inner, Third(REPLY)))
+        await ask(Fallback(inner, Third(REPLY)))
     assert caught.value.code == "bae-lm-all-failed"
 
 
 async def test_an_error_that_is_raised_at_once_names_the_lms_asked_before():
     with pytest.raises(BaeLMError) as caught:
-        await asked(Fallback(First(busy()), Second(status(401)), Third(REPLY)))
+        await ask(Fallback(First(busy()), Second(status(401)), Third(REPLY)))
     assert caught.value.code == "bae-lm-unauthorized"
     (note,) = [each for each in caught.value.__notes__ if "First" in each]
     assert "the provider is busy" in note
@@ -250,7 +250,7 @@ async def test_an_error_that_is_raised_at_once_names_the_lms_asked_before():
 
 async def test_when_all_fail_all_are_asked_again_in_turn():
     first, second = First(busy(), busy(), REPLY), Second(busy(), busy())
-    run = await asked(Fallback(first, second, skip_for=0))
+    run = await ask(Fallback(first, second, skip_for=0))
     assert (first.calls, second.calls) == (3, 2)
     assert run.usage.calls == 5
 
@@ -260,14 +260,14 @@ async def test_the_wait_before_all_are_asked_again_is_the_shortest_requested_wai
     for each in lm.inners:
         each.retries = 0
     with pytest.raises(BaeLMError) as caught:
-        await asked(lm)
+        await ask(lm)
     assert caught.value.retry_after == 3
 
 
 async def test_lms_that_took_all_their_time_are_not_asked_again_by_themselves():
     first, second = First(timeout_error("a", 3, None)), Second(timeout_error("b", 3, None))
     with pytest.raises(BaeLMError, match="none of 2 LMs"):
-        await asked(Fallback(first, second))
+        await ask(Fallback(first, second))
     assert (first.calls, second.calls) == (1, 1)
 
 
@@ -287,7 +287,7 @@ async def test_an_lm_that_failed_is_asked_last_for_a_while():
     lm = Fallback(first, second, skip_for=30, clock=clock)
 
     for _ in range(2):
-        await asked(lm)
+        await ask(lm)
     assert (first.calls, second.calls) == (1, 2)
     about, other = lm.statistics()
     assert (about.model, about.asked, about.answered, about.failed) == ("first", 1, 0, 1)
@@ -295,7 +295,7 @@ async def test_an_lm_that_failed_is_asked_last_for_a_while():
 
     clock.now = 31
     for _ in range(2):
-        await asked(lm)
+        await ask(lm)
     assert (first.calls, second.calls) == (3, 2)
     assert lm.statistics()[0].skipped_for == 0
 
@@ -303,8 +303,8 @@ async def test_an_lm_that_failed_is_asked_last_for_a_while():
 async def test_an_lm_that_is_skipped_is_asked_where_all_others_fail():
     first, second = First(busy(), REPLY), Second(REPLY, busy())
     lm = Fallback(first, second, clock=Clock())
-    await asked(lm)
-    run = await asked(lm)
+    await ask(lm)
+    run = await ask(lm)
     assert (first.calls, second.calls) == (2, 2)
     assert run.result.text == "this"
 
@@ -322,15 +322,15 @@ async def test_an_lm_that_is_skipped_is_asked_where_all_others_fail():
 )
 async def test_how_long_an_lm_is_skipped(error: BaeLMError, seconds: float):
     lm = Fallback(First(error), Second(REPLY), on=[400, 401], clock=Clock())
-    await asked(lm)
+    await ask(lm)
     assert lm.statistics()[0].skipped_for == seconds
 
 
 async def test_no_lm_is_skipped_where_the_caller_forbids_it():
     first = First(busy(retry_after=90), REPLY)
     lm = Fallback(first, Second(REPLY), skip_for=0)
-    await asked(lm)
-    await asked(lm)
+    await ask(lm)
+    await ask(lm)
     assert first.calls == 2
 
 
@@ -398,12 +398,12 @@ class Paid(ToyBackend):
 async def test_a_budget_around_both_counts_both_and_is_not_passed_by():
     second = Second(REPLY)
     with pytest.raises(BudgetError), Budget(calls=1) as budget:
-        await asked(Fallback(First(busy()), second))
+        await ask(Fallback(First(busy()), second))
     assert second.calls == 0
     assert budget.usage.calls == 1
 
     with Budget(calls=2) as budget:
-        await asked(Fallback(First(busy()), Second(REPLY)))
+        await ask(Fallback(First(busy()), Second(REPLY)))
     assert budget.usage.calls == 2
 
 
@@ -411,7 +411,7 @@ async def test_a_spent_budget_around_one_lm_asks_the_other():
     dear = Budget(cost=1.5)
     lm = Fallback(Budgeted(Paid(REPLY, REPLY), dear), Second(REPLY, REPLY))
     for _ in range(3):
-        await asked(lm)
+        await ask(lm)
     assert dear.usage.cost == 1.0
     assert [each.answered for each in lm.statistics()] == [1, 2]
 
@@ -443,21 +443,21 @@ async def test_an_inner_budget_is_charged_the_earlier_usage_of_a_run():
 async def test_policies_go_around_and_inside(policy: Callable[[Any], Policy], around: bool):
     first, second = First(busy()), Second(REPLY)
     lm = policy(Fallback(first, second)) if around else Fallback(policy(first), policy(second))
-    run = await asked(lm)
+    run = await ask(lm)
     assert run.result.text == "this"
     assert (first.calls, second.calls) == (1, 1)
 
 
 async def test_with_retry_inside_an_lm_is_retried_before_the_next_is_asked():
     first, second = First(busy(), busy(), busy()), Second(REPLY)
-    await asked(Fallback(Retry(first, 2, first=0), second))
+    await ask(Fallback(Retry(first, 2, first=0), second))
     assert (first.calls, second.calls) == (3, 1)
 
 
 async def test_a_request_that_waits_too_long_for_its_rate_asks_the_other():
     limited = RateLimit(First(REPLY, REPLY), requests=1, per=60, longest_wait=0.01)
     lm = Fallback(limited, Second(REPLY))
-    runs = [await asked(lm) for _ in range(2)]
+    runs = [await ask(lm) for _ in range(2)]
     assert [each.usage.models for each in runs] == [("first",), ("second",)]
 
 
@@ -466,7 +466,7 @@ async def test_a_timeout_inside_asks_the_other():
         async def answer(self, prompt: Prompt) -> Answer:
             return await asyncio.Future[Answer]()
 
-    run = await asked(Fallback(Timeout(Hanging(), 0.01), Second(REPLY)))
+    run = await ask(Fallback(Timeout(Hanging(), 0.01), Second(REPLY)))
     assert run.result.text == "this"
 
 
@@ -474,18 +474,18 @@ async def test_a_cache_around_it_has_answers_of_its_own(tmp_path: Path):
     store = SQLiteCache(tmp_path / "answers.sqlite")
     first = First(busy(), '{"text": "of the first"}')
     lm = Cached(Fallback(first, Second(REPLY)), store)
-    assert (await asked(lm)).result.text == "this"
-    again = await asked(lm)
+    assert (await ask(lm)).result.text == "this"
+    again = await ask(lm)
     assert (again.usage.calls, again.usage.models) == (0, ("second",))
     # The answer of the second is not taken for one of the first.
-    assert (await asked(Cached(first, store))).result.text == "of the first"
+    assert (await ask(Cached(first, store))).result.text == "of the first"
     await lm.aclose()
 
 
 async def test_a_cache_inside_is_of_its_lm_alone():
     first = Cached(First('{"text": "of the first"}'))
-    assert (await asked(first)).usage.calls == 1
-    run = await asked(Fallback(first, Second()))
+    assert (await ask(first)).usage.calls == 1
+    run = await ask(Fallback(first, Second()))
     assert (run.result.text, run.usage.calls) == ("of the first", 0)
 
 
@@ -503,13 +503,13 @@ async def test_an_lm_without_settings_is_not_cached_in_a_file_behind_another(tmp
 
 async def test_an_invalid_answer_is_dropped_by_the_caches_inside():
     inside = Cached(First({"text": 7}, REPLY))
-    await asked(Fallback(inside, Second()))
+    await ask(Fallback(inside, Second()))
     assert inside.statistics().misses == 2
 
 
 async def test_a_custom_lm_works_beside_a_backend():
     lm = Fallback(First(busy()), ScriptedLM([{"text": "scripted"}]))
-    assert (await asked(lm)).result.text == "scripted"
+    assert (await ask(lm)).result.text == "scripted"
 
 
 async def test_all_lms_are_closed_even_if_one_raises():
@@ -540,7 +540,7 @@ async def test_secrets_of_all_are_masked_in_the_error():
     for each in lm.inners:
         each.retries = 0
     with pytest.raises(BaeLMError) as caught:
-        await asked(lm)
+        await ask(lm)
     assert "hunter2" not in str(caught.value)
     assert {*lm.secrets} == {"sk-hunter2hunter2"}
 
@@ -693,9 +693,9 @@ async def test_over_http_a_full_context_is_raised_or_passed_on_as_the_caller_ask
     full = Raw([json.dumps({"error": said}).encode()], 400)
     async with raw_provider(lambda _: full) as server, WIRES[kind](server) as first:
         with pytest.raises(BaeLMError) as caught:
-            await asked(Fallback(first, Second(REPLY)))
+            await ask(Fallback(first, Second(REPLY)))
         assert (caught.value.code, caught.value.status) == ("bae-lm-context-exceeded", 400)
-        run = await asked(Fallback(first, Second(REPLY), on=["bae-lm-context-exceeded"]))
+        run = await ask(Fallback(first, Second(REPLY), on=["bae-lm-context-exceeded"]))
         assert run.usage.models[-1] == "second"
         assert len(server.bodies) == 2
 

@@ -55,7 +55,9 @@ def make(request: pytest.FixtureRequest) -> Make:
     return BACKENDS[request.param]
 
 
-async def asked(provider: Provider, make: Make, *answers: str) -> tuple[Filled, list[Record]]:
+async def run_and_resume(
+    provider: Provider, make: Make, *answers: str
+) -> tuple[Filled, list[Record]]:
     """What a run with a journal comes to, resumed as well, and its records."""
     seen: list[Record] = []
     provider.script(*answers)
@@ -95,7 +97,7 @@ async def test_a_text_that_is_invalid_or_unstorable_is_asked_for_again(
     provider: Provider, make: Make
 ) -> None:
     for number, (name, wrong) in enumerate(WRONG.items(), 1):
-        filled, seen = await asked(provider, make, wrong, FINE)
+        filled, seen = await run_and_resume(provider, make, wrong, FINE)
         assert filled.text in ("fine", "a"), name  # where the text was right, it is kept
         judged = [each.attempt for each in seen if isinstance(each, AnswerJudged)]
         assert [each.verdict for each in judged][1:] == ["valid"], name
@@ -115,7 +117,7 @@ async def test_a_character_that_was_sent_in_halves_is_joined(
     provider: Provider, make: Make
 ) -> None:
     for answer, text in RIGHT.items():
-        filled, seen = await asked(provider, make, answer)
+        filled, seen = await run_and_resume(provider, make, answer)
         assert filled.text == text
         assert Seen(seen).now["1:Filled.text"] == text
 
@@ -141,7 +143,7 @@ async def test_any_text_is_accepted_or_asked_for_again(
 ) -> None:
     held = f'{{"text": "{text}", "held": {value}, "others": {{"{key}": {value}}}}}'
     provider.always({"text": "fine", "held": 1, "others": {}})
-    filled, _ = await asked(provider, make, held)
+    filled, _ = await run_and_resume(provider, make, held)
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     assert filled.text in ("fine", whole)
 

@@ -153,7 +153,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(part, (*at, key))
 
 
-def changed(value: Any, at: tuple[Any, ...], to: Any) -> Any:
+def replace_value(value: Any, at: tuple[Any, ...], to: Any) -> Any:
     made = deepcopy(value)
     holder = made
     for key in at[:-1]:
@@ -178,7 +178,7 @@ async def test_any_value_in_any_field_is_an_answer_or_an_error_of_bae_and_no_key
         for turn, at in enumerate(places(good)):
             # Each value comes to some of the places: all of them everywhere takes a minute.
             for odd in (MISSING, KEY, ODD[turn % len(ODD)]):
-                body = changed(good, at, odd)
+                body = replace_value(good, at, odd)
                 server.respond = lambda _, body=body: raw(body)
                 told: list[Any] = []
                 try:

@@ -32,8 +32,8 @@ from http_backends import (
     letter_after_a_wrong_one,
     own_threads,
     prompt,
+    report_wrong_answer,
     tasks_besides_this,
-    told_of_a_wrong_answer,
 )
 
 MILD = Weather(sky="clear", degrees=21.5)
@@ -224,7 +224,7 @@ async def test_a_wrong_answer_is_reported_and_asked_for_again(
     provider: Provider, backend: Backend
 ) -> None:
     for wrong, verdict in WRONG:
-        assert await told_of_a_wrong_answer(provider, backend, wrong) == [verdict, "valid"]
+        assert await report_wrong_answer(provider, backend, wrong) == [verdict, "valid"]
 
 
 async def test_of_many_fills_at_once_half_are_cancelled_and_the_others_get_their_own_answers(

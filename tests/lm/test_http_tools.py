@@ -57,7 +57,7 @@ async def lm(provider: Provider, make: Make) -> AsyncIterator[Backend]:
         yield made
 
 
-def called(result: GraphResult[Any]) -> list[tuple[str, Any]]:
+def list_calls(result: GraphResult[Any]) -> list[tuple[str, Any]]:
     calls = result.trace[-1].calls  # type: ignore[attr-defined]
     return [(str(each), each.error or each.result) for each in calls]
 
@@ -73,7 +73,7 @@ async def test_the_model_calls_tools_reads_their_results_and_its_last_message_is
 ) -> None:
     provider.script(*rounds(lm, Call("search", query="kettle"), Call("read_page", page=3), ANSWER))
     result = await QUESTION.arun(ASKED, lm=lm)
-    assert called(result) == [
+    assert list_calls(result) == [
         ("search(query='kettle')", ["kettle 0", "kettle 1"]),
         ("read_page(page=3)", "this is page 3"),
     ]
@@ -171,7 +171,7 @@ async def test_without_another_field_the_loop_ends_when_the_model_calls_nothing(
 ) -> None:
     provider.script(*rounds(lm, Call("now"), "I have looked." if lm.calls_tools else {}))
     result = await WORKING.arun(Working(text="look"), lm=lm)
-    assert called(result) == [("now()", "noon")]
+    assert list_calls(result) == [("now()", "noon")]
     assert len(provider.requests) == 2
 
 
@@ -214,7 +214,7 @@ async def test_half_a_call_is_never_run(provider: Provider, lm: Backend) -> None
         half = Calls(Call("now"), Call("search", query="a long one"), cut=True, size=size)
         provider.script(half, ANSWER)
         result = await QUESTION.arun(ASKED, lm=lm)
-        assert called(result) == []
+        assert list_calls(result) == []
         assert "cut off" in provider.requests[-1].text
 
 
@@ -307,7 +307,7 @@ async def test_a_round_that_fails_is_sent_again_and_no_call_is_repeated(
     seen: list[Record] = []
     with observing(lambda run, record: seen.append(record)):
         result = await QUESTION.arun(ASKED, lm=lm)
-    assert called(result) == [("now()", "noon")]
+    assert list_calls(result) == [("now()", "noon")]
     assert sum(isinstance(each, ToolEnded) for each in seen) == 1
     assert result.usage.calls == 3
 

@@ -261,7 +261,7 @@ def test_an_example_that_is_no_json_is_refused_when_it_is_made():
 every_wire = pytest.mark.parametrize("make", WIRES.values(), ids=list(WIRES))
 
 
-def said_in(request: Received) -> list[tuple[str, str]]:
+def messages_of(request: Received) -> list[tuple[str, str]]:
     """The roles and texts of a request, without the system part."""
     found: list[tuple[str, str]] = []
     for each in request.body["messages"]:
@@ -287,10 +287,10 @@ async def test_every_backend_sends_the_examples_in_order_and_then_the_question(
         result = await graph.arun(GREY, lm)
     assert result.result == Outfit(top="a coat", layers=3)
     choice, fill, again = provider.requests
-    assert said_in(choice) == by_turns(CHOICE_SAID)
-    assert said_in(fill) == by_turns(FILL_SAID)
-    assert said_in(again)[:5] == by_turns(FILL_SAID)
-    assert [role for role, _ in said_in(again)[5:]] == ["assistant", "user"]
+    assert messages_of(choice) == by_turns(CHOICE_SAID)
+    assert messages_of(fill) == by_turns(FILL_SAID)
+    assert messages_of(again)[:5] == by_turns(FILL_SAID)
+    assert [role for role, _ in messages_of(again)[5:]] == ["assistant", "user"]
     assert set((choice.schema or {})["properties"]) == {"choice"}
     assert lm.get_stats() == {"optimized": 2, "naive": 0}
 
@@ -339,7 +339,7 @@ async def test_predictors_of_the_same_lessons_ask_the_same(provider: Provider):
         assert lm.get_stats() == {"optimized": 2, "naive": 1}
         assert "Say whether it is clear" in json.dumps(lm.settings)
         assert await lm.choose_type((Outfit, AskBack), {"sky": "grey"}) is Outfit
-    choice, fill, fresh, own = map(said_in, provider.requests)
+    choice, fill, fresh, own = map(messages_of, provider.requests)
     assert choice == by_turns(CHOICE_SAID)
     assert fill == by_turns(FILL_SAID)
     assert fresh == [("user", f"AskBack\n\n{ASKED}")]

@@ -72,7 +72,7 @@ NOVEL = prompt(fields(text={"type": "string", "minLength": 3000}))
 """Takes the model a minute or more."""
 
 
-def decoded(lm: LocalBackend) -> int:
+def count_decodes(lm: LocalBackend) -> int:
     """How often the model was run so far, as llama.cpp counts it."""
     counts = lm.shared._server.handle_metrics()
     found = re.search(r"^llamacpp:n_decode_total (\d+)$", counts, re.MULTILINE)
@@ -252,7 +252,7 @@ async def test_settings_contain_everything_that_changes_answers_and_are_json():
 
 async def test_a_prompt_over_the_context_is_refused_with_the_numbers(lm: LocalBackend):
     await lm.load()
-    before = decoded(lm)
+    before = count_decodes(lm)
     with pytest.raises(BaeLMError) as caught:
         await lm.answer(prompt(fields(), "word " * 2000))
     error = caught.value
@@ -261,7 +261,7 @@ async def test_a_prompt_over_the_context_is_refused_with_the_numbers(lm: LocalBa
     [tokens] = re.findall(r"the prompt has (\d+) tokens", error.message)
     assert int(tokens) > 2000
     assert "1024 of the context" in error.message
-    assert decoded(lm) == before, "nothing was read of it"
+    assert count_decodes(lm) == before, "nothing was read of it"
 
 
 async def test_an_answer_that_takes_too_long_is_an_error_and_gives_its_slot_back(lm: LocalBackend):
@@ -302,7 +302,7 @@ async def test_a_cancelled_answer_releases_its_slot_and_a_queued_answer_leaves_t
     lm: LocalBackend,
 ):
     writing = await novel_in_progress(lm)
-    before = decoded(lm)
+    before = count_decodes(lm)
     waiting = [asyncio.create_task(lm.answer(TINY)) for _ in range(2)]
     await some_turns()
     assert lm.shared.statistics().running == 1
@@ -317,14 +317,14 @@ async def test_a_cancelled_answer_releases_its_slot_and_a_queued_answer_leaves_t
         await writing
     assert (await waiting[1]).stop == "end"
     assert lm.shared.statistics().running == 0
-    assert decoded(lm) - before < 200, "the novel was not written to its end"
+    assert count_decodes(lm) - before < 200, "the novel was not written to its end"
 
 
 async def test_an_answer_that_is_cancelled_while_its_prompt_is_read_stops_between_two_batches(
     lm: LocalBackend,
 ):
     await lm.answer(TINY)
-    before = decoded(lm)
+    before = count_decodes(lm)
     task = asyncio.create_task(lm.answer(prompt(TINY.schema, "word " * 900)))
     async with asyncio.timeout(BOUND):
         while lm.shared.statistics().running == 0:
@@ -332,7 +332,7 @@ async def test_an_answer_that_is_cancelled_while_its_prompt_is_read_stops_betwee
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert decoded(lm) - before < 900 / 64, "most of the prompt was not read"
+    assert count_decodes(lm) - before < 900 / 64, "most of the prompt was not read"
 
 
 async def test_two_slots_answer_two_questions_at_the_same_time():
@@ -504,7 +504,7 @@ PROGRAM = """
 """
 
 
-def printed_by(code: str) -> str:
+def run_code(code: str) -> str:
     """What a process prints that runs this code; it has to end well, with nothing on stderr."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(PROGRAM) + textwrap.dedent(code)],
@@ -565,7 +565,7 @@ def test_a_process_ends_after_a_fork_a_cancelled_fill_and_while_other_threads_ar
         started.wait()
         print("end")
     """
-    assert printed_by(code) == f"{[False] * 4}\nchild False\n7\n[CancelledError('')]\nend\n"
+    assert run_code(code) == f"{[False] * 4}\nchild False\n7\n[CancelledError('')]\nend\n"
 
 
 # --- validity ---------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ from bae.lm.adapter import LMAdapter
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
-from naming import shown
-from policy_parts import REPLY, Ask, Held, Reply, at_once, busy, graph, prompt, settled
+from naming import describe_value
+from policy_parts import REPLY, Ask, Held, Reply, at_once, busy, graph, prompt, settle
 from toy_backend import FourMethods, ToyBackend, choose, route
 
 WRAPS: dict[str, Callable[[Any], Policy]] = {
@@ -137,7 +137,7 @@ async def test_all_policies_nest_in_any_order(kind: str):
 async def test_a_cancelled_call_leaves_the_queue(wrap: Callable[[Any], Policy]):
     held = Held()
     running = asyncio.create_task(graph.arun(Ask(), wrap(held)))
-    await settled()
+    await settle()
     assert held.running == 1
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -196,7 +196,7 @@ async def test_closing_a_policy_closes_its_lm(wrap: Callable[[Any], Policy]):
 
 
 @every
-@pytest.mark.parametrize("wrong", [object(), ScriptedLM, None], ids=shown)
+@pytest.mark.parametrize("wrong", [object(), ScriptedLM, None], ids=describe_value)
 def test_an_object_that_is_no_lm_is_refused_when_it_is_wrapped(
     wrap: Callable[[Any], Policy], wrong: Any
 ):

@@ -46,7 +46,7 @@ def test_a_name_that_has_the_provider_in_it_is_understood(name: str):
     assert cost_of(name, SOME) == cost_of("claude-sonnet-4-5", SOME, "anthropic")
 
 
-def listed() -> list[tuple[object, object]]:
+def list_models() -> list[tuple[object, object]]:
     try:
         from genai_prices.data import providers
     except ImportError:
@@ -62,7 +62,7 @@ def test_every_model_costs_its_list_price(
     size: int, cached: float, written: float, output: int, data: st.DataObject
 ):
     genai_prices = pytest.importorskip("genai_prices")
-    provider, model = data.draw(st.sampled_from(listed()))
+    provider, model = data.draw(st.sampled_from(list_models()))
     read = int(size * cached)
     wrote = int((size - read) * written)
     usage = Usage(calls=1, input_tokens=size, cached_tokens=read, output_tokens=output)

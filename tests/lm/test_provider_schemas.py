@@ -112,7 +112,7 @@ LEAVES = st.one_of(
 )
 
 
-def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def nest_schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         st.lists(inner, min_size=1, max_size=3).map(lambda found: {"anyOf": found}),
         st.fixed_dictionaries({"type": st.just("array"), "items": inner, "maxItems": st.just(2)}),
@@ -132,7 +132,7 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-SCHEMAS = st.recursive(LEAVES, nested, max_leaves=8)
+SCHEMAS = st.recursive(LEAVES, nest_schemas, max_leaves=8)
 
 
 def words_in(schema: Any) -> set[str]:
@@ -235,19 +235,22 @@ def test_a_schema_that_fits_keeps_all_its_properties_and_descriptions(
     if unfit(schema) is not None:
         return
     pytest.importorskip("anthropic")
-    before, after = list(_said(schema)), list(_said(for_claude(schema)))
+    before, after = (
+        list(_names_and_descriptions(schema)),
+        list(_names_and_descriptions(for_claude(schema))),
+    )
     assert set(before) <= set(after)
 
 
-def _said(schema: Any) -> Any:
+def _names_and_descriptions(schema: Any) -> Any:
     """The names of properties, and what descriptions say, without the limits put into them."""
     if isinstance(schema, list):
         for each in schema:
-            yield from _said(each)
+            yield from _names_and_descriptions(each)
     elif isinstance(schema, dict):
         for key, value in schema.items():
             if key == "description":
                 yield value.partition("\n")[0]
             elif key == "properties":
                 yield from value
-            yield from _said(value)
+            yield from _names_and_descriptions(value)

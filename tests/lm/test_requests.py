@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from asked_nodes import GOOD, Ask, Found, Left, attempts_of, failure, priced
+from asked_nodes import GOOD, Ask, Found, Left, attempts_of, failure, priced_answer
 from bae import LM, BaeLMError, Dep, FillError, Graph, Map, Node, Usage
 from bae.journal import AnswerBegan, AnswerJudged, FieldText, FillEnded, FillStarted, LMUsed
 from bae.lm import Answer, Backend, Policy, Prompt, Retry, Timeout, metered, tell
@@ -139,7 +139,7 @@ async def test_a_backend_that_returns_no_answer_is_an_error_that_shows_what_to_r
 
 
 async def test_the_usage_of_a_fill_is_in_its_record_and_in_the_sum():
-    lm = ToyBackend(priced({**GOOD, "score": 99}), priced({"score": 7}))
+    lm = ToyBackend(priced_answer({**GOOD, "score": 99}), priced_answer({"score": 7}))
     result = await run(Ask(), lm)
 
     (ended,) = result.journal.of(FillEnded)
@@ -150,13 +150,13 @@ async def test_the_usage_of_a_fill_is_in_its_record_and_in_the_sum():
     each = [record.attempt.usage for record in result.journal.of(AnswerJudged)]
     assert Usage.total(each) == ended.usage
 
-    lm = ToyBackend(priced({**GOOD, "score": 99}), priced({"score": 7}, cost=None))
+    lm = ToyBackend(priced_answer({**GOOD, "score": 99}), priced_answer({"score": 7}, cost=None))
     result = await run(Ask(), lm)
     assert (result.usage.cost, result.usage.input_tokens) == (None, 200)
 
 
 async def test_usage_before_a_failure_is_in_the_journal():
-    lm = ToyBackend(priced({}), priced({}), priced({}))
+    lm = ToyBackend(priced_answer({}), priced_answer({}), priced_answer({}))
     with pytest.raises(FillError) as caught:
         await run(Ask(), lm)
 
@@ -202,8 +202,8 @@ async def test_usage_is_summed_over_choices_fills_graphs_inside_maps_and_written
     def answer(prompt: Prompt) -> Any:
         target = prompt.question.target
         if target is Length:
-            return priced({"length": 1})
-        return priced({"text": "t"} if target is Note else route("Note", text="t"))
+            return priced_answer({"length": 1})
+        return priced_answer({"text": "t"} if target is Note else route("Note", text="t"))
 
     lm = ToyBackend(answer)
     result = await run(Begin(), lm)

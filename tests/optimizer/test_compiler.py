@@ -93,7 +93,7 @@ KNOWN: dict[str, Any] = {
 }
 
 
-def dressed() -> Artifact:
+def make_outfit_artifact() -> Artifact:
     """What an optimizer learns: another instruction, and an example."""
     example = PromptExample(known=KNOWN, answer=SHIRT)
     return Artifact(
@@ -132,7 +132,10 @@ def test_nothing_is_lost_from_an_artifact_to_a_predictor_to_a_file_and_back(tmp_
     decide = LearnedPrompt(
         "Choose well.", (PromptExample({"Waking": {"message": "up"}}, {"choice": "None"}),)
     )
-    outfit, waking = dressed(), Artifact(node="Waking", schema=schema_of(Waking), choice=decide)
+    outfit, waking = (
+        make_outfit_artifact(),
+        Artifact(node="Waking", schema=schema_of(Waking), choice=decide),
+    )
     learned = {Outfit: predictor_of(Outfit, outfit), Waking: predictor_of(Waking, waking)}
     assert [artifact_of(each) for each in learned.values()] == [outfit, waking]
 
@@ -149,7 +152,10 @@ def test_nothing_is_lost_from_an_artifact_to_a_predictor_to_a_file_and_back(tmp_
 
 
 def test_only_improved_parts_are_written_and_an_older_file_stays(tmp_path: Path):
-    learned = {Outfit: predictor_of(Outfit, dressed()), Waking: fresh_predictor(Waking)}
+    learned = {
+        Outfit: predictor_of(Outfit, make_outfit_artifact()),
+        Waking: fresh_predictor(Waking),
+    }
     assert [file.name for file in save_optimized(learned, tmp_path)] == ["Outfit.json"]
 
     before = (tmp_path / "Outfit.json").read_bytes()
@@ -158,7 +164,7 @@ def test_only_improved_parts_are_written_and_an_older_file_stays(tmp_path: Path)
 
 
 def test_a_missing_file_gives_a_fresh_predictor(tmp_path: Path):
-    save_optimized({Outfit: predictor_of(Outfit, dressed())}, tmp_path)
+    save_optimized({Outfit: predictor_of(Outfit, make_outfit_artifact())}, tmp_path)
     loaded = load_optimized(GRAPH, tmp_path)
 
     assert list(loaded) == [Waking, Outfit, AskBack]
@@ -201,7 +207,7 @@ def test_a_predictor_that_thinks_before_it_answers_is_saved_without_its_thoughts
 def test_an_example_that_the_class_refuses_is_left_out_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ):
-    predictor = predictor_of(Outfit, dressed())
+    predictor = predictor_of(Outfit, make_outfit_artifact())
     predictor.fill.demos += [
         {"top": "a hat", "tone": "dry"},
         {"top": "a vest"},
@@ -211,7 +217,7 @@ def test_an_example_that_the_class_refuses_is_left_out_with_a_warning(
     with caplog.at_level(logging.WARNING, "bae.optimizer"):
         artifact = artifact_of(predictor)
 
-    assert artifact == dressed()
+    assert artifact == make_outfit_artifact()
     assert len(caplog.records) == 4
     assert (
         "Outfit: example 1 of its fill is left out, since the class does not take it: "
@@ -292,7 +298,7 @@ def test_a_graph_that_cannot_run_is_not_compiled():
 
 async def test_a_run_asks_with_learned_prompts():
     compiled = compile_graph(GRAPH)
-    compiled.predictors[Outfit] = predictor_of(Outfit, dressed())
+    compiled.predictors[Outfit] = predictor_of(Outfit, make_outfit_artifact())
     model = ToyBackend(answer, one_call=False)
     result = await compiled.arun(UP, model)
 
@@ -317,7 +323,7 @@ def test_a_run_without_anything_learned_is_a_run_of_the_graph():
 
 async def test_a_run_that_lacks_its_lm_is_refused_and_a_run_that_needs_no_lm_runs():
     compiled = compile_graph(GRAPH)
-    compiled.predictors[Outfit] = predictor_of(Outfit, dressed())
+    compiled.predictors[Outfit] = predictor_of(Outfit, make_outfit_artifact())
     with pytest.raises(BaeLMError) as caught:
         await compiled.arun(UP)
     assert caught.value.code == "bae-lm-missing"
@@ -335,21 +341,21 @@ async def test_a_run_that_lacks_its_lm_is_refused_and_a_run_that_needs_no_lm_run
 
 def test_saved_prompts_are_loaded_with_the_graph(tmp_path: Path):
     compiled = compile_graph(GRAPH)
-    compiled.predictors[Outfit] = predictor_of(Outfit, dressed())
+    compiled.predictors[Outfit] = predictor_of(Outfit, make_outfit_artifact())
     assert [file.name for file in compiled.save(tmp_path)] == ["Outfit.json"]
 
     loaded = CompiledGraph.load(GRAPH, tmp_path)
     model = ToyBackend(answer, one_call=False)
     loaded.run(UP, model)
     assert model.prompts[1].text.startswith("Dress for the day\n\n")
-    assert artifact_of(loaded.predictors[Outfit]).fill == dressed().fill
+    assert artifact_of(loaded.predictors[Outfit]).fill == make_outfit_artifact().fill
     assert (
         loaded.save(tmp_path / "again")[0].read_bytes() == (tmp_path / "Outfit.json").read_bytes()
     )
 
 
 def test_a_file_of_a_class_that_has_changed_is_refused_by_name(tmp_path: Path):
-    save_optimized({Outfit: predictor_of(Outfit, dressed())}, tmp_path)
+    save_optimized({Outfit: predictor_of(Outfit, make_outfit_artifact())}, tmp_path)
     data = json.loads((tmp_path / "Outfit.json").read_text("utf-8"))
     data["schema"] = schema_of(AskBack).model_dump()
     (tmp_path / "Outfit.json").write_text(json.dumps(data))
@@ -379,7 +385,7 @@ def test_a_directory_that_has_nothing_for_the_graph_is_warned_of(
 
 @pytest.fixture
 def learned(tmp_path: Path) -> Path:
-    save_optimized({Outfit: predictor_of(Outfit, dressed())}, tmp_path / "learned")
+    save_optimized({Outfit: predictor_of(Outfit, make_outfit_artifact())}, tmp_path / "learned")
     return tmp_path / "learned"
 
 

@@ -30,7 +30,7 @@ from bae.optimizer.calls import CallLog
 from bae.optimizer.optimizers import OPTIMIZERS
 from bae.prompts.messages import ask_in_text
 from bae.testing import ScriptedLM
-from wrong_by_design import SMALL, Coded, answer, asks, fills, found_by, wrong_provider
+from wrong_by_design import SMALL, Coded, answer, asks, fills, optimize_with, wrong_provider
 
 pytestmark = pytest.mark.once
 
@@ -85,25 +85,25 @@ async def test_killed_with_no_warning_and_resumed_each_optimizer_spends_no_call_
         second = Holding(unbounded)
         provider.always(second)
         resumed = {
-            name: await found_by(name, provider.url, tmp_path / f"{name}.sqlite")
+            name: await optimize_with(name, provider.url, tmp_path / f"{name}.sqlite")
             for name in OPTIMIZERS
         }
         whole = Holding(unbounded)
         provider.always(whole)
         alone = {
-            name: await found_by(name, provider.url, tmp_path / f"{name}-alone.sqlite")
+            name: await optimize_with(name, provider.url, tmp_path / f"{name}-alone.sqlite")
             for name in OPTIMIZERS
         }
 
     assert resumed == alone
     assert first.answered + second.answered == whole.answered
     for name in OPTIMIZERS:
-        assert len(kept(tmp_path / f"{name}.sqlite")) == len(
-            kept(tmp_path / f"{name}-alone.sqlite")
+        assert len(read_rows(tmp_path / f"{name}.sqlite")) == len(
+            read_rows(tmp_path / f"{name}-alone.sqlite")
         )
 
 
-def kept(file: Path) -> list[Any]:
+def read_rows(file: Path) -> list[Any]:
     with sqlite3.connect(file) as database:
         rows = database.execute("SELECT key, text FROM answers ORDER BY key").fetchall()
     database.close()
@@ -143,7 +143,7 @@ async def test_answers_before_a_cancellation_are_not_asked_for_again(provider, s
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert len(kept(tmp_path / "calls.sqlite")) == 2
+    assert len(read_rows(tmp_path / "calls.sqlite")) == 2
 
     provider.always(answer)
     log = CallLog(tmp_path / "calls.sqlite")
@@ -151,7 +151,7 @@ async def test_answers_before_a_cancellation_are_not_asked_for_again(provider, s
     await aoptimize_node(Coded, fills(12), calls=log, **given)
     await log.aclose()
     assert log.statistics().calls == provider.received - before
-    assert len(kept(tmp_path / "calls.sqlite")) == 2 + log.statistics().calls
+    assert len(read_rows(tmp_path / "calls.sqlite")) == 2 + log.statistics().calls
 
 
 async def test_one_file_serves_optimizations_with_other_arguments(provider, student, tmp_path):

@@ -144,7 +144,7 @@ SMALL: dict[str, dict[str, Any]] = {
 """Options that make an optimizer short."""
 
 
-async def found_by(optimizer: str, url: str, calls: Any) -> Any:
+async def optimize_with(optimizer: str, url: str, calls: Any) -> Any:
     """What an optimizer finds for `Coded`, as JSON. The models say in their names who asks."""
     from bae.optimizer import aoptimize_node
     from bae.optimizer.predictors import artifact_of
@@ -173,7 +173,7 @@ async def main(url: str, directory: str) -> None:
     """Have all optimizers at work at once, each with a log of its own."""
     async with asyncio.TaskGroup() as tasks:
         for name in SMALL:
-            tasks.create_task(found_by(name, url, f"{directory}/{name}.sqlite"))
+            tasks.create_task(optimize_with(name, url, f"{directory}/{name}.sqlite"))
 
 
 if __name__ == "__main__":

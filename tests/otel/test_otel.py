@@ -109,7 +109,7 @@ async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
         yield found
 
 
-def said(span: ReadableSpan) -> dict[str, Any]:
+def attributes_of(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
@@ -118,7 +118,7 @@ def events(span: ReadableSpan) -> list[str]:
 
 
 def outcome(span: ReadableSpan) -> tuple[Any, str]:
-    return said(span).get("bae.outcome"), span.status.status_code.name
+    return attributes_of(span).get("bae.outcome"), span.status.status_code.name
 
 
 # --- a run with everything --------------------------------------------------------------------
@@ -229,7 +229,10 @@ async def test_a_run_its_records_and_its_journal_give_the_same_spans_under_the_r
 ):
     def look() -> list[tuple[Any, ...]]:
         assert traced.ways() == sorted(WAYS)
-        found = [(s.name, s.start_time, s.end_time, sorted(said(s).items())) for s in traced.spans]
+        found = [
+            (s.name, s.start_time, s.end_time, sorted(attributes_of(s).items()))
+            for s in traced.spans
+        ]
         return sorted(found)
 
     with tracing(traced.provider, content=True):
@@ -255,7 +258,7 @@ async def test_the_run_span_has_the_run_its_graph_its_outcome_and_its_usage(
     root = traced.one(RUN)
     assert root.kind is SpanKind.INTERNAL
     assert root.status.status_code is StatusCode.UNSET
-    assert said(root) == {
+    assert attributes_of(root) == {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "Morning",
         "bae.run.id": result.run_id,
@@ -268,30 +271,33 @@ async def test_the_run_span_has_the_run_its_graph_its_outcome_and_its_usage(
     assert root.instrumentation_scope is not None
     assert root.instrumentation_scope.name == "bae"
     inside = traced.named("invoke_agent Question")
-    assert [said(span)["bae.path"] for span in inside] == ["1:Day.replies[0]", "1:Day.replies[1]"]
-    assert [said(span)["bae.usage.calls"] for span in inside] == [1, 1]
+    assert [attributes_of(span)["bae.path"] for span in inside] == [
+        "1:Day.replies[0]",
+        "1:Day.replies[1]",
+    ]
+    assert [attributes_of(span)["bae.usage.calls"] for span in inside] == [1, 1]
 
 
 async def test_source_spans_name_the_field_they_work_for(traced: Traced):
     with tracing(traced.provider):
         await graph.arun(start, script(), answer=yes)
     where = {"bae.node": "Day", "bae.step": 1, "bae.field": "weather", "bae.source": "dep"}
-    assert said(traced.one("dep get_weather")) == {**where, "bae.by": "get_weather"}
-    assert said(traced.one("dep get_place")) == {
+    assert attributes_of(traced.one("dep get_weather")) == {**where, "bae.by": "get_weather"}
+    assert attributes_of(traced.one("dep get_place")) == {
         **where,
         "bae.by": "get_place",
         "bae.parameter": "(place)",
     }
-    assert [said(span)["bae.item"] for span in traced.named("item double")] == [0, 1]
+    assert [attributes_of(span)["bae.item"] for span in traced.named("item double")] == [0, 1]
     gate = traced.one("gate Plan.ok")
-    assert said(gate)["bae.by"] == "Shall we?"
+    assert attributes_of(gate)["bae.by"] == "Shall we?"
     assert [(e.name, dict(e.attributes or {})) for e in gate.events] == [
         ("bae.gate_opened", {"bae.gate": "2:Plan.ok"})
     ]
     assert [(e.name, dict(e.attributes or {})) for e in traced.one("step Plan").events] == [
         ("bae.recalled", {"bae.field": "numbers", "bae.origin": "1.numbers"})
     ]
-    choice = said(traced.one("choose after Day"))
+    choice = attributes_of(traced.one("choose after Day"))
     assert (choice["bae.offered"], choice["bae.chosen"]) == (("Plan", "Rest"), "Plan")
 
 
@@ -327,9 +333,9 @@ async def test_an_lm_call_is_a_client_span_by_the_conventions(traced: Traced):
         await telling.arun(Ask(question="what?"), Model({"text": "that"}))
     call = traced.one("chat claude-test")
     assert call.kind is SpanKind.CLIENT
-    first = said(call).pop("gen_ai.response.time_to_first_chunk")
+    first = attributes_of(call).pop("gen_ai.response.time_to_first_chunk")
     assert 0 <= first < 10
-    assert said(call) == {
+    assert attributes_of(call) == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "anthropic",
         "gen_ai.response.model": "claude-test",
@@ -344,10 +350,10 @@ async def test_an_lm_call_is_a_client_span_by_the_conventions(traced: Traced):
         "bae.attempt": 1,
         "bae.verdict": "valid",
     }
-    fill = said(traced.one("fill Told"))
+    fill = attributes_of(traced.one("fill Told"))
     assert (fill["bae.usage.calls"], fill["bae.usage.input_tokens"]) == (1, 70)
     assert fill["bae.usage.models"] == ("claude-test",)
-    assert "gen_ai.usage.input_tokens" not in said(traced.one("invoke_agent Ask"))
+    assert "gen_ai.usage.input_tokens" not in attributes_of(traced.one("invoke_agent Ask"))
 
 
 async def test_a_repeated_request_is_an_event_of_the_span_it_belongs_to(traced: Traced):
@@ -357,7 +363,7 @@ async def test_a_repeated_request_is_an_event_of_the_span_it_belongs_to(traced: 
     (event,) = traced.one("fill Told").events
     assert event.name == "bae.restarted"
     assert (event.attributes or {})["error.type"] == "ConnectionError"
-    assert said(traced.one("fill Told"))["bae.usage.calls"] == 2
+    assert attributes_of(traced.one("fill Told"))["bae.usage.calls"] == 2
     assert len(traced.named("chat claude-test")) == 1
 
 
@@ -394,9 +400,9 @@ async def test_calls_of_bodies_and_dependencies_are_their_children(traced: Trace
     root = "invoke_agent Looks / step Looks"
     assert f"{root} / dep look / chat claude-test" in traced.ways()
     assert f"{root} / chat claude-test" in traced.ways()
-    assert said(traced.one("dep look"))["bae.usage.calls"] == 1
-    assert said(traced.one("step Looks"))["bae.usage.calls"] == 1
-    assert said(traced.one("invoke_agent Looks"))["bae.usage.calls"] == 2
+    assert attributes_of(traced.one("dep look"))["bae.usage.calls"] == 1
+    assert attributes_of(traced.one("step Looks"))["bae.usage.calls"] == 1
+    assert attributes_of(traced.one("invoke_agent Looks"))["bae.usage.calls"] == 2
 
 
 @pytest.mark.parametrize(
@@ -439,13 +445,13 @@ async def test_an_error_is_on_the_span_that_raised_it_and_on_all_spans_that_fail
         await Graph(start=Broken).arun(Broken())
     dep = traced.one("dep fail")
     assert outcome(dep) == ("failed", "ERROR")
-    assert said(dep)["error.type"] == "ConnectionError"
+    assert attributes_of(dep)["error.type"] == "ConnectionError"
     assert dep.status.description == "ConnectionError"
     for name in ("step Broken", "invoke_agent Broken"):
         span = traced.one(name)
         assert outcome(span) == ("failed", "ERROR")
-        assert said(span)["error.type"] == "bae.exceptions.DepError"
-        assert said(span)["bae.error.code"] == "bae-dep-failed"
+        assert attributes_of(span)["error.type"] == "bae.exceptions.DepError"
+        assert attributes_of(span)["bae.error.code"] == "bae-dep-failed"
         assert events(span) == ["exception"]
     assert "555-0199" not in traced.text()
 
@@ -505,7 +511,7 @@ async def test_a_run_that_waits_for_a_person_has_not_failed(traced: Traced):
     for name in ("invoke_agent Outer", "step Outer", "dep Inner", "invoke_agent Inner"):
         assert outcome(traced.one(name)) == ("waiting", "UNSET")
     assert outcome(traced.one("gate Inner.ok")) == ("waiting", "UNSET")
-    assert said(traced.one("invoke_agent Outer"))["bae.gates"] == ("Inner.ok",)
+    assert attributes_of(traced.one("invoke_agent Outer"))["bae.gates"] == ("Inner.ok",)
 
 
 async def test_a_cancelled_run_ends_all_its_spans_as_cancelled(traced: Traced):
@@ -681,10 +687,10 @@ async def test_each_process_of_a_resumed_run_has_a_span_that_links_to_the_previo
     assert first.end_time == int(102 * 1e9)  # the last that was heard of it
     assert outcome(second) == ("ended", "UNSET")
     assert second.start_time == int(500 * 1e9)
-    assert said(second)["bae.run.resumed"] is True
-    assert said(second)["bae.run.changes"] == ("Told.text: new description",)
+    assert attributes_of(second)["bae.run.resumed"] is True
+    assert attributes_of(second)["bae.run.changes"] == ("Told.text: new description",)
     assert [link.context.span_id for link in second.links] == [first.context.span_id]
-    assert {said(span)["bae.run.id"] for span in (first, second)} == {"r1"}
+    assert {attributes_of(span)["bae.run.id"] for span in (first, second)} == {"r1"}
 
 
 async def test_a_replay_is_not_traced_since_nothing_happens_in_it(traced: Traced, journal: Journal):
@@ -725,17 +731,17 @@ async def test_prompts_and_answers_are_messages_by_the_conventions_where_they_ar
         assert part not in traced.text()
     await ask(content=True)
     wrong, right = traced.named("chat claude-test")
-    (asked,) = json.loads(said(wrong)["gen_ai.input.messages"])
+    (asked,) = json.loads(attributes_of(wrong)["gen_ai.input.messages"])
     assert asked["role"] == "user"
     assert "the question" in asked["parts"][0]["content"]
     assert asked["parts"][0]["type"] == "text"
-    (answered,) = json.loads(said(right)["gen_ai.output.messages"])
+    (answered,) = json.loads(attributes_of(right)["gen_ai.output.messages"])
     assert answered == {
         "role": "assistant",
         "parts": [{"type": "text", "content": '{"text": "the answer"}'}],
         "finish_reason": "stop",
     }
-    assert said(wrong)["bae.errors"] == ("text: Input should be a valid string",)
+    assert attributes_of(wrong)["bae.errors"] == ("text: Input should be a valid string",)
 
 
 async def test_thinking_of_a_model_is_in_no_span(traced: Traced):

@@ -14,12 +14,12 @@ import tool_runs
 from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.pictures import picture_of, to_mermaid, to_svg, to_text
 from bae.pictures.picture import cells, cut_columns
-from drawn_graphs import SHAPES, Doc, Summary, SumUp, edges_of, library, made
+from drawn_graphs import SHAPES, Doc, Summary, SumUp, edges_of, library, make_graph
 from end_node import EndNode
 from made_graphs import Made, made_graphs
 
 
-def declared(graph: Graph[Any, Any], picture: Any) -> set[tuple[str, str]]:
+def declared_edges(graph: Graph[Any, Any], picture: Any) -> set[tuple[str, str]]:
     """The edges of the types, by the ids of the picture."""
     ids = dict(zip(graph.nodes, (box.id for box in picture.boxes), strict=True))
     return {(ids[cls], ids[to]) for cls, targets in graph.edges.items() for to in targets}
@@ -28,11 +28,11 @@ def declared(graph: Graph[Any, Any], picture: Any) -> set[tuple[str, str]]:
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(SHAPES)
 def test_a_picture_has_exactly_the_nodes_and_edges_of_the_types(shape: Any):
-    graph = made(shape)
+    graph = make_graph(shape)
     picture = picture_of(graph)
 
     assert [box.name for box in picture.boxes] == [cls.__name__ for cls in graph.nodes]
-    assert {(a, b) for a, b, _ in edges_of(picture)} == declared(graph, picture)
+    assert {(a, b) for a, b, _ in edges_of(picture)} == declared_edges(graph, picture)
     for box, cls in zip(picture.boxes, graph.nodes, strict=True):
         several = len(cls.successors()) + cls.is_terminal() > 1
         chooser = ("code" if box.written else "lm") if several else "certain"
@@ -46,13 +46,13 @@ def test_graphs_inside_have_the_edges_of_their_types_too(made: Made):
     made.build()
     picture = picture_of(made.graph)
 
-    assert {(a, b) for a, b, _ in edges_of(picture)} == declared(made.graph, picture)
+    assert {(a, b) for a, b, _ in edges_of(picture)} == declared_edges(made.graph, picture)
     for each in picture.inner:
         if each.name == "Noted (filled)":  # for a field, whatever its body leads to
             assert not edges_of(each)
             continue
         inner = getattr(made.names, each.name[: -len("N0")].lower())
-        assert {(a, b) for a, b, _ in edges_of(each)} == declared(inner, each)
+        assert {(a, b) for a, b, _ in edges_of(each)} == declared_edges(inner, each)
     for field in (field for box in picture.boxes for field in box.fields):
         assert bool(field.graphs) == ("graph " in field.origin)
     assert to_text(made.graph, width=80).width <= 80

@@ -53,7 +53,7 @@ async def prompt_of(source: Node, target: type[Node] = Out, **resolved: Any) -> 
     return lm.prompts[0]
 
 
-async def seen(source: Node) -> Any:
+async def known_fields(source: Node) -> Any:
     return known(await prompt_of(source))[type(source).__name__]
 
 
@@ -226,7 +226,7 @@ async def test_a_value_that_can_be_read_only_once_is_not_read_for_the_prompt():
         lines: Iterable[int]
 
     source = Reads(lines=iter([1, 2, 3]))
-    assert await seen(source) == {}
+    assert await known_fields(source) == {}
     assert list(source.lines) == [1, 2, 3]
     assert list((await ToyBackend({"lines": [4, 5]}).fill(Reads, {}, "Reads")).lines) == [4, 5]
 
@@ -245,7 +245,7 @@ async def test_computed_fields_are_shown_unless_they_are_no_data():
         def client(self) -> Client:
             return Client()
 
-    assert await seen(Cart(prices=[1, 2])) == {"prices": [1, 2], "total": 3}
+    assert await known_fields(Cart(prices=[1, 2])) == {"prices": [1, 2], "total": 3}
 
 
 async def test_names_are_shown_and_aliases_are_not():
@@ -258,7 +258,10 @@ async def test_names_are_shown_and_aliases_are_not():
         number: int = Field(alias="numberAlias")
         inner: Inner
 
-    assert await seen(Aliased(number=1, inner=Inner(deep=2))) == {"number": 1, "inner": {"deep": 2}}
+    assert await known_fields(Aliased(number=1, inner=Inner(deep=2))) == {
+        "number": 1,
+        "inner": {"deep": 2},
+    }
 
 
 # A node that has code of its own
@@ -296,7 +299,7 @@ async def test_a_serializer_of_a_field_is_heeded_in_the_source_and_in_the_contex
         def in_euros(self, cents: int) -> str:
             return f"{cents / 100} €"
 
-    assert await seen(Money(cents=150)) == {"cents": "1.5 €", "text": ""}
+    assert await known_fields(Money(cents=150)) == {"cents": "1.5 €", "text": ""}
     lm = ToyBackend({})
     await lm.fill(Money, {"cents": 250}, "Money")
     assert known(lm.prompts[0]) == {"context": {"cents": "2.5 €"}}
@@ -310,7 +313,7 @@ class Loose(EndNode):
 
 async def test_values_without_a_json_form_are_shown_as_text():
     for value in (float("inf"), float("-inf"), float("nan"), 1e300):
-        shown = await seen(Loose(number=value, inside={"a": [value]}))
+        shown = await known_fields(Loose(number=value, inside={"a": [value]}))
         text = value if value == 1e300 else str(value)
         assert (shown["number"], shown["inside"]) == (text, {"a": [text]})
     prompt = await prompt_of(Loose(anything="a\ud800b"))  # half a character
@@ -495,7 +498,7 @@ async def test_a_serializer_of_the_node_is_used_where_the_node_is_complete():
         def in_short(self) -> str:
             return f"{self.word}/{self.text}"
 
-    assert await seen(Short(word="a", text="b")) == "a/b"
+    assert await known_fields(Short(word="a", text="b")) == "a/b"
     lm = ToyBackend({"text": "x"})
     await lm.fill(Short, {"word": "w"}, "Short")
     assert known(lm.prompts[0]) == {"context": {"word": "w"}}

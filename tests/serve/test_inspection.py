@@ -352,7 +352,7 @@ class Written(Node):
 writes = Graph(start=Write, end=Written, name="writes")
 
 
-async def dropped(served: Served) -> None:
+async def wait_until_dropped(served: Served) -> None:
     """Return when nobody follows the run any more."""
     while served.api.feeds.run("big").tail.is_followed:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
@@ -380,7 +380,7 @@ async def test_a_client_that_reads_nothing_is_dropped_and_costs_the_others_nothi
                 await reader.readuntil(b"event: record")  # it follows the run
                 others = [event async for event in served.events("big")]
                 assert others[-1][2]["reason"] == "ended"
-                await dropped(served)
+                await wait_until_dropped(served)
                 text = await reader.read()
                 assert b"event: end" not in text
                 writer.close()
@@ -392,7 +392,7 @@ async def test_a_client_that_reads_nothing_is_dropped_and_costs_the_others_nothi
                     assert json.loads(await hanging.recv())["items"] == []  # it follows the run
                     others = [event async for event in served.events("big")]
                     assert others[-1][2]["reason"] == "ended"
-                    await dropped(served)
+                    await wait_until_dropped(served)
                     with pytest.raises(ConnectionClosed):
                         while True:
                             await hanging.recv()

@@ -181,7 +181,7 @@ BODIES: dict[str, dict[str, Any]] = {
 NUMBERS = count()
 
 
-def used_up(background: Background, method: str, path: str) -> dict[str, str]:
+def make_unused(background: Background, method: str, path: str) -> dict[str, str]:
     """Something new where a request that is accepted can be so only once."""
     name = f"new-{next(NUMBERS)}"
     match method, path:
@@ -235,7 +235,7 @@ def test_nothing_that_the_document_allows_makes_the_server_fail(
     @given(case=operation.as_strategy(), run_id=runs, how=hows, stream=streams)
     def check(case: Any, run_id: str, how: str | None, stream: bool) -> None:
         if how is not None:
-            new = used_up(background, method, path)
+            new = make_unused(background, method, path)
             case = known(case, run_id, new, accepted=how == "accepted")
         headers = {"accept": "text/event-stream"} if stream and how else None
         response = case.call(base_url=background.url, headers=headers)

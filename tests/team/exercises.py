@@ -98,9 +98,9 @@ def cheats(exercise: Exercise) -> dict[str, str]:
     given = exercise.files[exercise.test_path]
     test = exercise.test_path
     edits: dict[str, list[Edit]] = {
-        "edits the tests": [whole_file(test, _emptied(exercise, given))],
+        "edits the tests": [whole_file(test, _empty_functions(exercise, given))],
         "deletes the tests": [Deletion(test)],
-        "skips the tests": [whole_file(test, _skipped(exercise, given))],
+        "skips the tests": [whole_file(test, _skip_tests(exercise, given))],
     }
     lines: dict[str, str] = dict(_PYTHON if exercise.is_python else _JAVASCRIPT)
     if exercise.is_python:
@@ -113,7 +113,7 @@ def cheats(exercise: Exercise) -> dict[str, str]:
     return answers
 
 
-def _emptied(exercise: Exercise, given: str) -> str:
+def _empty_functions(exercise: Exercise, given: str) -> str:
     if not exercise.is_python:
         return re.sub(r"\b(assert\.)?(equal|deepEqual|rejects)\(", "((...a) => {})(", given)
     tree = ast.parse(given)
@@ -123,7 +123,7 @@ def _emptied(exercise: Exercise, given: str) -> str:
     return ast.unparse(tree) + "\n"
 
 
-def _skipped(exercise: Exercise, given: str) -> str:
+def _skip_tests(exercise: Exercise, given: str) -> str:
     if exercise.is_python:
         return f"{given}\n\nimport pytest\n\npytestmark = pytest.mark.skip\n"
     return re.sub(r"\b(it|test)\((.+?), (async )?\(", r"\1(\2, { skip: true }, \3(", given)

@@ -94,7 +94,7 @@ def contents(root: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in root.iterdir() if path.is_file()}
 
 
-def left_over(root: Path) -> list[str]:
+def list_leftovers(root: Path) -> list[str]:
     """What must not remain in a repository that a team is done with: worktrees, locks, notes."""
     found = git(root, "worktree", "list", "--porcelain").count("worktree ") - 1
     rest = [f"{found} worktrees"] if found else []

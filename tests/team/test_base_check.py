@@ -17,7 +17,7 @@ from bae.team.events import TestResult
 from bae.team.models import Project, TestCase, TestReport
 from bae.team.worker_graph import WorkerAnswer
 from bae.testing import ScriptedLM
-from git_repositories import commit_files, git, left_over, write
+from git_repositories import commit_files, git, list_leftovers, write
 from team_parts import FAILING, PYTEST, PYTHON, SHELL, SUB, TEST_SUB, a_bench, a_project, edits
 from team_scripts import TeamScript, run_team
 
@@ -36,7 +36,7 @@ async def check(tmp_path: Path, files: Mapping[str, str], command: tuple[str, ..
     async with a_bench(tmp_path, files=files, command=command) as (bench, _):
         found = await bench.check_base("HEAD")
         assert read_check(bench.store.path.parent) == found
-    assert left_over(tmp_path / "project") == []
+    assert list_leftovers(tmp_path / "project") == []
     return found
 
 
@@ -208,7 +208,7 @@ async def test_a_team_asks_no_llm_where_tests_cannot_be_run_and_starts_when_they
         assert raised.value.fix is not None
         assert lm.asked == []
         assert (await store.task(task.id)).status is TaskStatus.PENDING
-        assert left_over(Path(project.root)) == []
+        assert list_leftovers(Path(project.root)) == []
         said = [each.event.to_message().get("text", "") for each in await store.events(project.id)]
         assert any(NOT_INSTALLED in text for text in said)  # which the page shows
         command = ("env", "PYTHONPATH=src", *PYTEST[1:])

@@ -23,7 +23,7 @@ from bae.team.budgets import (
 from bae.team.models import PlannedTask, Project, Task
 from bae.team.store import Store
 from bae.testing import ScriptedLM
-from policy_parts import REPLY, Ask, Held, Reply, graph, settled
+from policy_parts import REPLY, Ask, Held, Reply, graph, settle
 
 
 class Priced(Backend):
@@ -151,7 +151,7 @@ async def test_concurrent_calls_wait_for_reservations_and_never_exceed_the_budge
             group.create_task(ask(budgets.limit(each, held)))
         await held.is_asked.wait()
         await read_spent(store)
-        await settled()
+        await settle()
         assert len(held.asked) == 1  # the others may exceed the budget, or not: they wait
         held.release()
 

@@ -125,7 +125,7 @@ def statuses(bae: Bae) -> dict[str, str]:
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def start_command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A command in a process of its own."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "bae", "team", *arguments],
@@ -346,7 +346,7 @@ def test_a_run_that_is_interrupted_leaves_nothing_and_continues(
     bae: Bae, number: int, code: int, tmp_path: Path
 ):
     add(bae, "prices")
-    with started("run", "--lm", "python:../lm.py:endless") as process:
+    with start_command("run", "--lm", "python:../lm.py:endless") as process:
         read_until(process, "asked")
         process.send_signal(number)
         rest, _ = process.communicate(timeout=60)
@@ -362,7 +362,7 @@ def test_a_run_that_is_interrupted_leaves_nothing_and_continues(
 
 def test_one_run_at_a_time_and_another_process_kills_it(bae: Bae):
     add(bae, "prices")
-    with started("run", "--lm", "python:../lm.py:endless") as process:
+    with start_command("run", "--lm", "python:../lm.py:endless") as process:
         read_until(process, "asked")
         assert "another lead is working" in bae("run", *LM, code=4).err
         assert "run          in progress" in bae("status").out
@@ -377,7 +377,7 @@ def test_one_run_at_a_time_and_another_process_kills_it(bae: Bae):
 
 def test_a_run_that_was_killed_is_shown_as_interrupted(bae: Bae):
     add(bae, "prices")
-    with started("run", "--lm", "python:../lm.py:endless") as process:
+    with start_command("run", "--lm", "python:../lm.py:endless") as process:
         read_until(process, "asked")
         assert json.loads(bae("status", "--json").out)["interrupted"] is False
         process.kill()
@@ -489,7 +489,7 @@ def test_a_run_whose_tasks_are_all_paused_explains_how_to_resume(bae: Bae):
 
 def test_events_are_followed_from_another_process_until_ctrl_c(bae: Bae):
     add(bae, "prices")
-    with started("watch", "--after", "0") as process:
+    with start_command("watch", "--after", "0") as process:
         bae("run", *LM)
         assert "prices" in read_until(process, "completed")
         process.send_signal(signal.SIGINT)
@@ -497,7 +497,7 @@ def test_events_are_followed_from_another_process_until_ctrl_c(bae: Bae):
 
 
 def test_the_team_is_served_with_a_token_until_ctrl_c(bae: Bae):
-    with started("serve") as process:
+    with start_command("serve") as process:
         shown = dict(line.split(None, 1) for line in read_until(process, "board ").splitlines())
         assert shown["board"] == "bae team watch"
         curl, option, header, teams = shlex.split(shown["try"])

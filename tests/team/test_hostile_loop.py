@@ -28,7 +28,7 @@ from bae.team.trials import run_command
 from bae.testing import Call, ScriptedLM
 from bae.usage import Usage
 from bounded import BOUND
-from git_repositories import left_over
+from git_repositories import list_leftovers
 from team_parts import FAILING, SUB, a_bench, edits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -111,7 +111,7 @@ async def test_no_command_leaves_a_folder_that_stops_the_team(tmp_path: Path, co
         text = await run_command(bench, task, workspace, command, timeout=BOUND)
         assert text.startswith("exit code 0")
         await bench.workspaces.remove(workspace)
-    assert left_over(tmp_path / "project") == []
+    assert list_leftovers(tmp_path / "project") == []
 
 
 def test_a_folder_of_any_depth_and_with_any_modes_is_deleted(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from git_repositories import (
     commit_files,
     git,
     kill_all,
-    left_over,
+    list_leftovers,
     make_repository,
     open_team,
     passing,
@@ -92,7 +92,7 @@ async def test_ten_tasks_at_once_are_ten_commits_each_tested_as_merged(root: Pat
     assert sorted(map(len, tested)) == list(range(1, 11))
     assert git(root, "log", "-1", "--format=%b", TEAM).startswith("What it does.\n\nBae-Task: bae/")
     assert git(root, "branch", "--list", "bae/task-*").count("\n") == 9
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     assert git(root, "status", "--porcelain") == ""
 
 
@@ -113,7 +113,7 @@ async def test_a_failure_of_the_merged_code_leaves_the_branch_and_is_reported_as
     assert await integration.merged_as("bae/task-2-change") is None
     for workspace in (one, two):
         await workspaces.remove(workspace)
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 async def test_tests_that_fail_on_the_teams_branch_may_fail_after_the_merge_of_another_task(
@@ -143,7 +143,7 @@ async def test_tests_that_fail_on_the_teams_branch_may_fail_after_the_merge_of_a
     failed = await integration.integrate("bae/task-again", "Breaks", tests=["z"])
     assert isinstance(failed, Failed)
     await workspaces.remove(again)
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 async def test_a_conflict_is_reported_as_text_and_is_resolved_in_the_worktree(root: Path):
@@ -229,7 +229,7 @@ async def test_a_cancelled_integration_changes_nothing_and_leaves_nothing(root: 
     assert await integration.merged_as("bae/task-1-x") is None
     assert git(root, "rev-parse", TEAM) == git(root, "rev-parse", "main")
     await workspaces.remove(workspace)
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 async def test_the_team_merges_commits_of_the_user_and_delivers_its_own_work(root: Path):
@@ -323,7 +323,7 @@ async def test_no_hook_ever_runs(root: Path, tmp_path: Path):
 # Killed at any point
 
 
-async def killed_often(root: Path, kills: int, seed: int) -> int:
+async def run_with_kills(root: Path, kills: int, seed: int) -> int:
     """Run a team again and again, with more tasks where it was done too soon to be killed, then to
     its end, and see that nothing is lost. Returns how many tasks there were."""
     chance = random.Random(seed)
@@ -362,15 +362,15 @@ def check_that_all_is_done(root: Path, tasks: int) -> None:
     assert sorted(subjects) == sorted([*(f"Task {number}" for number in range(tasks)), "first"])
     assert git(root, "rev-parse", "main") == git(root, "rev-parse", TEAM)
     assert git(root, "status", "--porcelain") == ""
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     assert git(root, "fsck", "--no-dangling") == ""
 
 
 async def test_a_team_that_is_killed_again_and_again_ends_as_one_that_was_not(root: Path):
-    check_that_all_is_done(root, await killed_often(root, kills=2, seed=1))
+    check_that_all_is_done(root, await run_with_kills(root, kills=2, seed=1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 12))
 async def test_fifty_kills(root: Path, seed: int):
-    check_that_all_is_done(root, await killed_often(root, kills=5, seed=seed))
+    check_that_all_is_done(root, await run_with_kills(root, kills=5, seed=seed))

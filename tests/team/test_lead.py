@@ -23,8 +23,8 @@ from bae.team.models import PlannedTask, Task, TaskResult, TaskStatus, TeamError
 from bae.team.team_run import add_request, open_requests
 from bae.team.workbench import Workbench
 from bounded import BOUND
-from git_repositories import commit_files, git, left_over
-from policy_parts import settled
+from git_repositories import commit_files, git, list_leftovers
+from policy_parts import settle
 from team_lead_process import TeamLM, never, right
 from team_parts import Messages, a_bench, edits
 
@@ -34,7 +34,7 @@ BLOCKED, FAILED, COMPLETED = TaskStatus.BLOCKED, TaskStatus.FAILED, TaskStatus.C
 CANCELLED, SKIPPED = TaskStatus.CANCELLED, TaskStatus.SKIPPED
 
 
-def broken(count: int) -> str:
+def break_code(count: int) -> str:
     """The answer of an LLM that breaks what there was, each time in another way."""
     return edits({"calc.sh": f"add() {{ echo {count}00; }}\n"})
 
@@ -103,7 +103,7 @@ async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(
         last = [e for e in events if e.type == "progress_update"][-1]
         assert last.counts == {str(status): n for status, n in summary.counts.items()}
     root = Path(bench.project.root)
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     assert summary.checkout is None
     assert summary.head == git(root, "rev-parse", "bae/team") != git(root, "rev-parse", "HEAD")
     assert (summary.spent.calls, summary.spent.tokens) == (4, 800)
@@ -172,9 +172,9 @@ async def test_a_cancelled_run_ends_every_worker_and_leaves_the_status_true(tmp_
         assert [task.status for task in tasks] == [READY, READY, PENDING]
         assert tasks[0].reason == "the run was cancelled"
         assert {each.status for each in await bench.store.agents(1)} == {"retired"}
-        assert left_over(Path(bench.project.root)) == []
+        assert list_leftovers(Path(bench.project.root)) == []
         number = await bench.store.last_event(1)
-        await settled()
+        await settle()
         assert await bench.store.last_event(1) == number
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -189,7 +189,7 @@ async def test_the_time_of_a_run_is_over(tmp_path: Path):
         assert summary.ended == "timeout"
         [task] = summary.tasks
         assert (task.status, task.reason) == (READY, "the run was timed out")
-    assert left_over(Path(bench.project.root)) == []
+    assert list_leftovers(Path(bench.project.root)) == []
 
 
 async def test_a_task_without_progress_fails_and_is_tried_again(tmp_path: Path):
@@ -219,7 +219,7 @@ async def test_the_budget_of_a_run_stops_it_and_a_larger_budget_continues_it(tmp
 
 
 async def test_the_budget_of_a_task_fails_that_task_alone(tmp_path: Path):
-    lm = TeamLM(a=broken)
+    lm = TeamLM(a=break_code)
     async with a_bench(tmp_path, a_task("a"), a_task("b")) as (bench, _):
         summary = await LeadAgent(bench, lm, task_budget=Budget(cost=0.15)).run()
         assert status_of(summary) == {"a": FAILED, "b": COMPLETED}
@@ -284,7 +284,7 @@ async def test_people_kill_and_skip_single_tasks(tmp_path: Path):
         assert summary.tasks[0].reason == "killed by a person"
         assert summary.tasks[2].reason == "its prerequisite 'a' was cancelled"
         assert summary.ended == "done"
-    assert left_over(Path(bench.project.root)) == []
+    assert list_leftovers(Path(bench.project.root)) == []
 
 
 async def test_a_task_stops_after_the_attempt_that_is_in_progress(tmp_path: Path):
@@ -292,7 +292,7 @@ async def test_a_task_stops_after_the_attempt_that_is_in_progress(tmp_path: Path
 
     async def answer(count: int) -> str:
         await go_on.wait()
-        return broken(count)
+        return break_code(count)
 
     lm = TeamLM(a=answer)
     async with a_bench(tmp_path, a_task("a")) as (bench, [a]):
@@ -447,7 +447,7 @@ async def test_a_killed_run_is_continued_and_ends_like_an_undisturbed_run(tmp_pa
         assert sorted(history(bench)) == ["Write a", "Write b", "Write c", "first"]
         agents = await bench.store.agents(1)
         assert {each.status for each in agents} == {"retired"}
-    assert left_over(Path(bench.project.root)) == []
+    assert list_leftovers(Path(bench.project.root)) == []
 
 
 async def test_requests_and_answers_come_from_other_processes(tmp_path: Path):

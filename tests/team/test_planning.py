@@ -81,7 +81,7 @@ def script(*answers: Any) -> ScriptedLM:
     return ScriptedLM(list(answers))
 
 
-def said_in(prompt: Any) -> str:
+def text_of(prompt: Any) -> str:
     """All messages of a conversation."""
     return "\n".join(each.text for each in prompt.conversation)
 
@@ -111,7 +111,7 @@ async def test_the_llm_sees_the_repository_and_its_conventions_but_no_secret(tea
         assert "def total()" in prompt.text
         assert "Use tabs." in prompt.text
         assert ".env" not in prompt.text
-    assert "It ships." in said_in(lm.prompts[-1])
+    assert "It ships." in text_of(lm.prompts[-1])
 
 
 async def test_open_questions_are_asked_and_their_answers_are_shown_to_the_llm(team: Team):
@@ -124,7 +124,7 @@ async def test_open_questions_are_asked_and_their_answers_are_shown_to_the_llm(t
     lm = script({"questions": ["Where to?"]}, "To Portugal.", {"tasks": TASKS})
     planned = await team.plan(lm, answer=answer)
     assert asked == ["Where to?"]
-    assert "Only to Portugal." in said_in(lm.prompts[1])
+    assert "Only to Portugal." in text_of(lm.prompts[1])
     assert len(planned.tasks) == 3
 
 
@@ -181,7 +181,7 @@ async def test_planning_of_another_version_of_bae_begins_again_with_a_warning(
 async def test_a_person_may_leave_the_questions_to_the_llm(team: Team):
     lm = script({"questions": ["Where to?"]}, "Assumed: Portugal.", {"tasks": TASKS})
     planned = await team.plan(lm, answer=decide_yourself)
-    assert DECIDE in said_in(lm.prompts[1])
+    assert DECIDE in text_of(lm.prompts[1])
     assert len(planned.tasks) == 3
 
 
@@ -224,7 +224,7 @@ async def test_a_plan_with_wrong_files_is_refused_in_its_conversation(
 ):
     lm = script({"questions": []}, "It ships.", {"tasks": tasks}, {"tasks": TASKS})
     await team.plan(lm)
-    assert said in said_in(lm.prompts[-1])
+    assert said in text_of(lm.prompts[-1])
     assert await team.keys() == ["prices", "orders", "page"]
 
 
@@ -241,7 +241,7 @@ async def test_a_new_plan_shares_no_file_with_a_task_that_is_not_done(team: Team
     ordered = {**more, "depends_on": ["prices"]}
     lm = script({"questions": []}, "Sums.", {"tasks": [more]}, {"tasks": [ordered]})
     await team.plan(lm, "Sums")
-    assert "sums: shares shop.py with 'prices'" in said_in(lm.prompts[-1])
+    assert "sums: shares shop.py with 'prices'" in text_of(lm.prompts[-1])
     assert await team.keys() == ["prices", "sums"]
 
 
@@ -254,8 +254,8 @@ async def test_the_planner_reads_the_repository_before_it_asks_and_plans(team: T
         {"tasks": TASKS},
     )
     await team.plan(lm)
-    assert "shop.py:1: def total" in said_in(lm.prompts[1])
-    assert "1|def total" in said_in(lm.prompts[-1])
+    assert "shop.py:1: def total" in text_of(lm.prompts[1])
+    assert "1|def total" in text_of(lm.prompts[-1])
     assert await team.keys() == ["prices", "orders", "page"]
 
 
@@ -266,7 +266,7 @@ async def test_planning_that_was_interrupted_reads_nothing_again(team: Team):
     commit_files(Path(team.project.root), {"shop.py": "changed = True\n"})
     lm = script({"tasks": TASKS})
     await team.plan(lm)
-    assert "1|def total" in said_in(lm.prompts[-1])
+    assert "1|def total" in text_of(lm.prompts[-1])
 
 
 FEATURE = [

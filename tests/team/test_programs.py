@@ -35,7 +35,7 @@ from bae.team.workbench import Workbench
 from bae.testing import Call, Calls, Provider
 from bounded import BOUND
 from claude_programs import CALL, calls, real_claude, script
-from git_repositories import git, left_over
+from git_repositories import git, list_leftovers
 from team_parts import FAILING, SUB, WRONG, a_bench
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -117,7 +117,7 @@ async def test_claude_code_edits_and_bae_judges_and_merges_and_a_refusal_resumes
         assert all(each.usage.cost and each.usage.tokens for each in tried)
         assert result.usage.calls == 2
     root = Path(bench.project.root)
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     assert not outside.exists()
     assert await asyncio.to_thread(lambda: list(tmp_path.rglob("hook-ran"))) == []
     assert git(root, "show", "bae/team:calc.sh") == SUB.strip()
@@ -293,7 +293,7 @@ async def test_a_program_may_put_a_folder_in_the_place_of_a_file(tmp_path: Path)
         result = await work(bench, task)
         assert (result.status, result.attempts) == ("completed", 1), result
         assert result.files == ("calc.sh", "notes", "notes/a.txt")
-        assert left_over(Path(bench.project.root)) == []
+        assert list_leftovers(Path(bench.project.root)) == []
 
 
 async def test_files_left_by_a_failed_program_stay_also_a_folder_in_the_place_of_a_file(
@@ -307,7 +307,7 @@ async def test_files_left_by_a_failed_program_stay_also_a_folder_in_the_place_of
         root = Path(bench.project.root)
         kept = git(root, "for-each-ref", "--format=%(refname)", "refs/bae/kept")
         assert git(root, "show", f"{kept}:calc.sh/a.txt") == "a"
-        assert left_over(root) == []
+        assert list_leftovers(root) == []
 
 
 async def test_a_note_reaches_a_program_with_its_next_turn(tmp_path: Path) -> None:

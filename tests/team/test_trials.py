@@ -18,7 +18,7 @@ from bae.team.trials import LONGEST_RESULT, check_tests, run_command
 from bae.team.workbench import Workbench
 from bae.team.workspaces import Workspace
 from bounded import BOUND
-from git_repositories import left_over, write
+from git_repositories import list_leftovers, write
 from team_parts import FAILING, NODE, PYTEST, PYTHON, a_bench, needs_node
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -36,7 +36,7 @@ async def at_work(
             await workspace.commit(list(written), "work")
         yield bench, task, workspace
         await bench.workspaces.remove(workspace)
-    rest = [path for path in left_over(tmp_path / "project") if not path.endswith("/setup")]
+    rest = [path for path in list_leftovers(tmp_path / "project") if not path.endswith("/setup")]
     assert rest == []
 
 

@@ -19,7 +19,7 @@ from bae.team.test_edits import find_concerns, find_edits, is_prose, is_test_fil
 from bae.team.test_runs import run_tests
 from bae.team.verdict import WorkVerdict, judge, verify
 from bounded import BOUND
-from git_repositories import left_over, make_repository, open_team, write
+from git_repositories import list_leftovers, make_repository, open_team, write
 from team_parts import JAVASCRIPT, NODE, PYTEST, SUM, SUM_TEST, needs_node
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -87,7 +87,7 @@ async def work(
     task = PlannedTask.model_validate({"key": "x", "title": "X", **planned})
     verdict = await verify(project, workspaces, workspace, task, before=before, timeout=BOUND)
     await workspaces.remove(workspace)
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     return verdict
 
 

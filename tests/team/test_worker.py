@@ -20,7 +20,7 @@ from bae.team.models import TaskResult, as_planned
 from bae.team.workbench import Workbench
 from bae.team.worker_graph import WorkerAnswer, is_same_failure
 from bae.testing import ScriptedLM
-from git_repositories import commit_files, git, left_over, make_repository, write
+from git_repositories import commit_files, git, list_leftovers, make_repository, write
 from team_parts import (
     CALC,
     FAILING,
@@ -51,7 +51,7 @@ async def work(bench: Workbench, task: Task, *answers: str | BaseException) -> T
     worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
     result = await worker.execute_task(task)
     lm.assert_complete()
-    assert left_over(Path(bench.project.root)) == []
+    assert list_leftovers(Path(bench.project.root)) == []
     assert (await bench.store.task(task.id)).status is TaskStatus.PENDING
     return result
 
@@ -357,7 +357,7 @@ async def test_submodules_are_in_the_worktrees_without_a_network(tmp_path: Path)
         result = await worker.execute_task(task)
         assert (result.status, result.error) == ("completed", None)
         assert result.files == ("calc.sh", "sub.test.sh")
-        assert left_over(root) == []
+        assert list_leftovers(root) == []
     assert "libs/one/one.txt is in the submodule libs/one" in lm.prompts[1].text
 
 

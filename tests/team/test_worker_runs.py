@@ -38,7 +38,7 @@ from bae.team.worker_runs import name_run
 from bae.testing import Call, Provider, ScriptedLM
 from bae.testing.scripted import Asked
 from bounded import BOUND
-from git_repositories import descendants, git, left_over
+from git_repositories import descendants, git, list_leftovers
 from team_parts import FAILING, RUN_SHELL, SUB, SUB_TASK, WRONG, a_bench, a_project, edits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -61,7 +61,7 @@ async def test_a_worker_alone_takes_and_returns_plain_dicts(tmp_path: Path) -> N
     assert (result["status"], result["task_id"], result["files"]) == ("completed", 1, ["calc.sh"])
     root = Path(project.root)
     assert git(root, "log", "-1", "--format=%s", result["commit"]) == "Subtract numbers"
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     async with await Store.open(path) as store:
         stored = await store.task(task.id)
     assert (stored.status, stored.commit) == (TaskStatus.COMPLETED, result["commit"])
@@ -140,7 +140,7 @@ async def test_the_steps_of_a_worker_can_be_used_one_by_one(tmp_path: Path) -> N
             assert "sub is 8" in verdict.text
             result = await worker.self_correct(task, verdict.text)
             assert (result.status, result.error) == ("completed", None)
-        assert left_over(Path(project.root)) == []
+        assert list_leftovers(Path(project.root)) == []
         assert git(Path(project.root), "log", "--format=%s", "bae/team") == "Subtract\nfirst"
 
 
@@ -283,7 +283,7 @@ async def test_a_cancelled_task_keeps_its_work_and_leaves_nothing_running(tmp_pa
             await running
         assert commands() == []
         root = Path(bench.project.root)
-        assert left_over(root) == []
+        assert list_leftovers(root) == []
         assert git(root, "show", f"{task.branch}:calc.sh") == SUB.rstrip()
         assert len(await bench.store.events(1)) == await bench.store.last_event(1)
 
@@ -342,7 +342,7 @@ async def test_a_killed_task_continues_and_no_answer_is_paid_for_twice(tmp_path:
     async with await Store.open(path) as store:
         outcomes = [each.outcome for each in await store.attempts(task.id)]
     assert outcomes == ["failed", "passed"]
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 async def test_a_question_that_the_team_did_not_hear_of_is_not_worked_out_again(

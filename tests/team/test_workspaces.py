@@ -20,7 +20,7 @@ from git_repositories import (
     descendants,
     git,
     kill_all,
-    left_over,
+    list_leftovers,
     make_repository,
     open_team,
     slow_checkout,
@@ -61,7 +61,7 @@ async def test_ten_worktrees_at_once_without_an_error(root: Path):
 
     await asyncio.gather(*map(work, range(10)))
 
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     for number in range(10):
         assert (
             git(root, "log", "--format=%s", f"main..bae/task-{number}-x") == f"{number}\n{number}"
@@ -170,7 +170,7 @@ async def test_a_start_that_is_cancelled_after_git_has_made_the_worktree_leaves_
     merge_base = workspaces.repository.merge_base
 
     async def cancelled(one: str, other: str) -> str | None:
-        assert left_over(root) != []
+        assert list_leftovers(root) != []
         starting.cancel()
         return await merge_base(one, other)
 
@@ -178,7 +178,7 @@ async def test_a_start_that_is_cancelled_after_git_has_made_the_worktree_leaves_
     starting = asyncio.create_task(workspaces.start(TASK))
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 async def test_a_directory_that_is_no_worktree_is_not_touched(root: Path):
@@ -207,7 +207,7 @@ async def test_uncommitted_work_is_stored_when_a_worktree_is_removed(root: Path)
     ]
     assert git(root, "show", f"{kept}:new.txt") == "new"
     assert git(root, "log", "--format=%s", f"main..{TASK}") == "done"
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 async def test_a_branch_is_continued_where_it_was_left(root: Path):
@@ -293,7 +293,7 @@ async def test_files_that_tests_made_unreadable_are_stored_and_removed_too(root:
         assert (workspace.path / name).stat().st_mode & 0o400, name
     (workspace.path / "x").chmod(0)
     await workspaces.remove(workspace)
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 # What a killed run leaves
@@ -324,7 +324,7 @@ async def test_leftovers_of_a_killed_process_are_stored_and_cleaned_by_the_next_
     assert done.problems == []
     assert git(root, "show", f"{done.kept[0]}:x.txt") == "not committed"
     assert git(root, "show", f"{TASK}:a.txt") == "changed"
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     workspace = await workspaces.start(TASK)
     assert await workspace.changed() == ("a.txt",)
     await workspaces.remove(workspace)
@@ -344,7 +344,7 @@ async def test_a_worktree_that_git_was_making_when_it_was_killed_is_made_again(
     done = await integration.recover()
 
     assert (done.worktrees, done.kept, done.problems) == (["task-1-login"], [], [])
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     workspace = await workspaces.start(TASK)
     assert await workspace.changed() == ()
     await workspaces.remove(workspace)
@@ -371,7 +371,7 @@ async def test_the_first_files_that_git_writes_about_a_worktree_are_cleaned(
     done = await integration.recover()
 
     assert done.problems == []
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 async def test_commands_of_a_killed_process_are_waited_for(root: Path, tmp_path: Path):
@@ -390,7 +390,7 @@ async def test_commands_of_a_killed_process_are_waited_for(root: Path, tmp_path:
     done = await integration.recover()
 
     assert done.problems == []
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 async def test_unknown_or_locked_worktrees_are_never_removed(root: Path):

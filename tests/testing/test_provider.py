@@ -35,7 +35,7 @@ from bae.testing import (  # noqa: E402
     sample,
 )
 from bae.testing.wire import tokens_in  # noqa: E402
-from naming import shown  # noqa: E402
+from naming import describe_value  # noqa: E402
 from provider_asks import NAME, TLS, WAYS, Way, asking  # noqa: E402
 
 
@@ -141,7 +141,9 @@ async def test_a_function_answers_by_what_it_is_asked(provider):
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, object(), {1, 2}, {"a": {1}}, {"a": float("nan")}, Status, b"bytes"], ids=shown
+    "wrong",
+    [None, object(), {1, 2}, {"a": {1}}, {"a": float("nan")}, Status, b"bytes"],
+    ids=describe_value,
 )
 def test_an_answer_that_cannot_be_sent_fails_where_it_is_scripted(wrong):
     provider = Provider()

@@ -37,7 +37,7 @@ Said = tuple[str, list[tuple[str, str, Any]], str | None]
 """The text, the calls with their ids, names and arguments, and why it ended."""
 
 
-async def said(provider: Provider, api: str, *, stream: bool) -> Said:
+async def next_message(provider: Provider, api: str, *, stream: bool) -> Said:
     """What a client makes of the next message."""
     if api == "messages":
         async with anthropic.AsyncAnthropic(
@@ -128,7 +128,7 @@ async def test_calls_arrive_as_they_are_scripted(
     for size in (1, 7, 100):
         calls = Call("search", **NASTY), Call("search"), Call("search", query="b")
         provider.script(Calls(*calls, text="Well.", thinking="Hm.", ids=["a", "b", "c"], size=size))
-        text, found, ended = await said(provider, api, stream=stream)
+        text, found, ended = await next_message(provider, api, stream=stream)
         assert found == [
             ("a", "search", NASTY),
             ("b", "search", {}),
@@ -144,7 +144,7 @@ async def test_a_call_alone_or_a_list_of_calls_is_a_message(
     provider.script(Call("search", query="a"), [Call("search"), Call("search")], "done")
     seen: set[str] = set()
     for many in (1, 2, 0):
-        _, calls, _ = await said(provider, api, stream=stream)
+        _, calls, _ = await next_message(provider, api, stream=stream)
         assert len(calls) == many
         seen.update(id for id, _, _ in calls)
     assert len(seen) == 3  # each has an id of its own
@@ -156,7 +156,7 @@ async def test_a_message_that_is_cut_off_has_half_a_call(
     provider: Provider, api: str, stream: bool
 ) -> None:
     provider.script(Calls(Call("search", query="whole"), Call("search", query="half"), cut=True))
-    _, (whole, half), ended = await said(provider, api, stream=stream)
+    _, (whole, half), ended = await next_message(provider, api, stream=stream)
     assert ended == CUT[api]
     assert whole[2] == {"query": "whole"}
     assert half[2] != {"query": "half"}
@@ -165,7 +165,7 @@ async def test_a_message_that_is_cut_off_has_half_a_call(
 async def test_arguments_may_be_no_json(provider: Provider) -> None:
     for api in ("chat", "responses"):
         provider.script(Calls(Call("search"), raw='{"query": '))
-        _, calls, _ = await said(provider, api, stream=False)
+        _, calls, _ = await next_message(provider, api, stream=False)
         assert calls[0][2] == '{"query": '
 
 

@@ -101,14 +101,14 @@ async def record(journal: Any, run_id: str) -> None:
 
 
 def in_a_database(folder: Path, *run_ids: str) -> Path:
-    return asyncio.run(written(SQLiteJournal(folder / "runs.db"), folder / "runs.db", run_ids))
+    return asyncio.run(export_runs(SQLiteJournal(folder / "runs.db"), folder / "runs.db", run_ids))
 
 
 def in_lines(folder: Path, *run_ids: str) -> Path:
-    return asyncio.run(written(MemoryJournal(), folder / "runs.jsonl", run_ids))
+    return asyncio.run(export_runs(MemoryJournal(), folder / "runs.jsonl", run_ids))
 
 
-async def written(journal: Any, path: Path, run_ids: tuple[str, ...]) -> Path:
+async def export_runs(journal: Any, path: Path, run_ids: tuple[str, ...]) -> Path:
     async with journal:
         for run_id in run_ids:
             await record(journal, run_id)

@@ -70,12 +70,12 @@ def judge(times: Mapping[str, Samples], nodes: str) -> list[Verdict]:
         )
         for name in LIBRARIES
     }
-    shown = ", ".join(f"{_called(name)} {fastest[name]:.2f} × bae" for name in LIBRARIES)
+    shown = ", ".join(f"{_short_name(name)} {fastest[name]:.2f} × bae" for name in LIBRARIES)
     return [
         Verdict("chain", floor, f"{ratio:.2f} ×", ratio <= MOST_TIMES_FLOOR),
         Verdict("chain", ahead, shown, all(one > 1 for one in fastest.values())),
     ]
 
 
-def _called(name: str) -> str:
+def _short_name(name: str) -> str:
     return CONTENDERS[name].name.partition(",")[0]

@@ -87,7 +87,7 @@ def library(key: str) -> str:
     return key.partition("-")[0]
 
 
-def said(journal_mode: object, synchronous: object) -> str:
+def describe_pragmas(journal_mode: object, synchronous: object) -> str:
     """The two pragmas as people read them."""
     words = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
     number = synchronous if isinstance(synchronous, int) else -1
@@ -98,4 +98,4 @@ def pragmas_of(connection: sqlite3.Connection) -> str:
     """How durable a connection is, in its own words."""
     (mode,) = connection.execute("pragma journal_mode").fetchone()
     (synchronous,) = connection.execute("pragma synchronous").fetchone()
-    return said(mode, synchronous)
+    return describe_pragmas(mode, synchronous)

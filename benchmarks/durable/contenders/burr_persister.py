@@ -14,7 +14,7 @@ from burr.core.graph import Graph, GraphBuilder
 from burr.core.persistence import SQLitePersister
 from burr.integrations.persisters.b_aiosqlite import AsyncSQLitePersister
 
-from benchmarks.durable.contenders import Opened, pragmas_of, said
+from benchmarks.durable.contenders import Opened, describe_pragmas, pragmas_of
 from benchmarks.durable.work import Outcome, first, following
 
 
@@ -93,4 +93,4 @@ async def _async(file: str, mode: str) -> AsyncGenerator[Opened]:
             result: Outcome = state["node"]
             return result
 
-        yield Opened(run, lambda: said(*found[1:]))
+        yield Opened(run, lambda: describe_pragmas(*found[1:]))

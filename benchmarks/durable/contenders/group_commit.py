@@ -15,7 +15,7 @@ from time import time
 from typing import Any
 
 from benchmarks.durable.contenders import Opened, pragmas_of
-from benchmarks.durable.contenders.rows import ADD_LINE, ADD_RUN, END_RUN, connected, node_data
+from benchmarks.durable.contenders.rows import ADD_LINE, ADD_RUN, END_RUN, connect, node_data
 from benchmarks.durable.work import Outcome, first, following
 
 Statement = tuple[str, tuple[Any, ...]]
@@ -76,7 +76,7 @@ def _tell(waiting: list[asyncio.Future[None]]) -> None:
 
 @asynccontextmanager
 async def opened(folder: Path, setting: str) -> AsyncGenerator[Opened]:
-    connection = connected(folder)
+    connection = connect(folder)
     pragmas = pragmas_of(connection)
     writer = Writer(connection)
     runs = 0

@@ -13,7 +13,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command
 
-from benchmarks.durable.contenders import Opened, said
+from benchmarks.durable.contenders import Opened, describe_pragmas
 from benchmarks.durable.work import Outcome, Tick, first, following
 
 
@@ -49,4 +49,4 @@ async def opened(folder: Path, setting: str) -> AsyncGenerator[Opened]:
             result: Outcome = state["node"]
             return result
 
-        yield Opened(run, lambda: said(*found))
+        yield Opened(run, lambda: describe_pragmas(*found))

@@ -23,7 +23,7 @@ END_RUN = "update runs set status = 'ended', updated = ? where id = ?"
 ADD_LINE = "insert into lines values (?, ?, ?, ?, ?, ?, ?)"
 
 
-def connected(folder: Path) -> sqlite3.Connection:
+def connect(folder: Path) -> sqlite3.Connection:
     """A new file with the tables, where every statement is a transaction unless one is begun."""
     connection = sqlite3.connect(folder / "store.db", isolation_level=None, check_same_thread=False)
     connection.executescript(SCHEMA)
