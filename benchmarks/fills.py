@@ -1,5 +1,5 @@
-"""What a fill through bae costs over calling the same SDK by hand. A provider on loopback answers,
-in a process of its own, so that only the caller's processor time is counted:
+"""The cost of a fill through bae above a direct call of the same SDK. A provider on loopback
+answers, in a process of its own, so that only the caller's processor time is counted:
 
     python -m benchmarks.fills
 

@@ -1,5 +1,5 @@
-"""How quick a team is and what it takes, in one run: five workers against one, the event loop while
-they run tests, idle agents, and events to many WebSocket clients:
+"""The speed and the cost of a team, in one run: five workers against one, the event loop while they
+run tests, idle agents, and events to many WebSocket clients:
 
     python -m benchmarks.team
 
@@ -81,7 +81,8 @@ def percentiles(samples: Sequence[float]) -> tuple[float, float, float, float]:
 
 
 async def be_idle() -> None:
-    """What a process does that shows how late others are on this machine: nothing, until told."""
+    """A process that measures the delay of other processes on this machine: it only waits for a
+    message."""
     lag = Lag()
     async with lag.measured():
         await asyncio.to_thread(sys.stdin.readline)

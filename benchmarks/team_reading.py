@@ -68,7 +68,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a worker has seen of a case."""
+    """The files and lines of a case that a worker has seen."""
 
     case: Case
     shown: dict[str, int]

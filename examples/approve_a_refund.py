@@ -60,7 +60,7 @@ graph = Graph(start=Complaint, end=(Refunded, Declined))
 
 
 async def clerk(gate: OpenGate) -> bool:
-    """Stands in for a person: a real one would be asked on a screen and take their time."""
+    """Replaces a person, who would see the question on a screen and answer later."""
     print(f"{gate.question} {gate.context['euros']} EUR, {gate.context['reply']!r}")
     return gate.context["euros"] <= 50
 

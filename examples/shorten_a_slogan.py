@@ -1,6 +1,6 @@
 """A loop: the LM writes, a written body checks, and a bound says when to give up.
 
-A body that is written decides where the run goes; one that is empty leaves it to the LM.
+A written body decides where the run goes. An empty body leaves the choice to the LLM.
 
     bae run examples/shorten_a_slogan.py --set product="an umbrella" --max-iters 6
     python examples/shorten_a_slogan.py                       # scripted: no model is asked

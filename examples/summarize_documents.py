@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def scripted_lm() -> ScriptedLM:
-    """Stands in for a model, which would be named instead: `lm="claude-cli:sonnet"`."""
+    """Replaces a model, which is given by its name: `lm="claude-cli:sonnet"`."""
     return ScriptedLM(
         {
             Summary: [

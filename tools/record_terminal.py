@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A picture of a terminal: runs a command in a pseudo-terminal, and writes what is on the screen,
-with what has scrolled out of it, as an SVG that needs nothing else (or as text, for a file named
-.txt). The screen can be taken while the command still runs, and keys can be typed.
+"""A picture of a terminal: runs a command in a pseudo-terminal, and writes the screen and the lines
+that scrolled out of it as a self-contained SVG (or as text, for a file named .txt). It can record
+the screen while the command still runs, and type keys.
 
     python tools/record_terminal.py --columns 90 -o run.svg -- bae run examples/ootd.py
     python tools/record_terminal.py --wait 'get_weather' -o half.svg -- bae run examples/ootd.py
@@ -221,8 +221,8 @@ COLOURS = {
 
 
 class _Screen(pyte.HistoryScreen):
-    """A screen that knows dim letters, which pyte does not, and answers what a program asks of
-    its terminal. Nothing blinks in a picture: that attribute carries dim."""
+    """A screen that adds dim letters to pyte and answers the queries of a program to its terminal.
+    A picture does not blink, so the attribute for blinking stores dim."""
 
     _terminal: int | None = None
 
@@ -266,8 +266,8 @@ def _plain(line: list[Any]) -> str:
 
 
 def _runs(line: list[Any]) -> Iterator[tuple[int, int, str, Any]]:
-    """The stretches of a line that look the same: where, how many cells, what, and how. A wide
-    letter takes two cells, the second of them empty, and stands alone."""
+    """The stretches of a line with the same style: column, number of cells, text and style. A wide
+    letter takes two cells, of which the second is empty, and is a stretch of its own."""
 
     def look(item: tuple[int, Any]) -> Any:
         at, char = item
@@ -314,8 +314,8 @@ def _keys(said: str) -> Keys:
 def _start_command(
     command: Sequence[str], columns: int, rows: int
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The command at a terminal of its own, and our end of that terminal. It is gone when the
-    block is left."""
+    """Run the command at its own terminal, and yield the process and our end of the terminal. The
+    process is killed when the block ends."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     surroundings = {

@@ -1,7 +1,7 @@
 """Case e: building a graph of two hundred node types, apart from defining the types.
 
-Every sample gets new types, because a framework may remember what it worked out about a class.
-What defining costs is shown beside it, so that work moved into the class statement is seen too.
+Every sample gets new types, because a framework may cache its analysis of a class. The cost of
+defining the types is shown beside it, so that work moved into the class statement is visible too.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report(results: list[Result], where: str, options: argparse.Namespace) -> int:
-    """Print what was found, write it where that was asked for, and answer the exit status."""
+    """Print the results, write them to the requested file, and return the exit status."""
     verdicts = [verdict for result in results for verdict in result.verdicts]
     if options.json:
         print(json.dumps(as_json(results, where), indent=1))

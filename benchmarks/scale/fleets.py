@@ -67,7 +67,7 @@ def workers(number: int, url: str, way: str, address: str) -> Generator[None]:
 
 
 async def measure_fleets(url: str, address: str, runs: int, latencies: int) -> list[Result]:
-    """The table of throughput, and that of latency."""
+    """The tables of throughput and of latency."""
     speeds: dict[str, list[float]] = {}
     waits: dict[str, list[float]] = {}
     async with PostgresJournal(url) as journal:

@@ -1,4 +1,4 @@
-"""One run after another: what a step costs when it is stored before the next one begins."""
+"""One run after another: the cost of a step that is stored before the next step begins."""
 
 from __future__ import annotations
 

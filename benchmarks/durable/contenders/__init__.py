@@ -1,8 +1,8 @@
 """The contenders: ways of keeping each step of a run in a SQLite file, with the settings they are
 measured at.
 
-A module has `opened(folder, setting)`, an async context manager that sets a store up in a folder
-and gives an `Opened`; what is timed is its `run`.
+A module has `open_store(folder, setting)`, an async context manager that sets a store up in a
+folder and yields an `Opened`, whose `run` is timed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Contender:
 
     def load(self) -> Open:
         """Import what opens the store; ImportError when the library is not installed."""
-        found: Open = importlib.import_module(f"{__name__}.{self.module}").opened
+        found: Open = importlib.import_module(f"{__name__}.{self.module}").open_store
         return found
 
 

@@ -1,5 +1,5 @@
-"""Burr with its SQLite persisters: the async one, and the one that blocks, which is faster as long
-as nothing else is to run. As they come they use SQLite's rollback journal; WAL is set from outside.
+"""Burr with its SQLite persisters: the async persister, and the blocking persister, which is faster
+as long as nothing else runs. By default they use SQLite's rollback journal; the benchmark sets WAL.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def application(graph: Graph, persister: Any, run_id: str, steps: int, heavy: bo
 
 
 @asynccontextmanager
-async def opened(folder: Path, setting: str) -> AsyncGenerator[Opened]:
+async def open_store(folder: Path, setting: str) -> AsyncGenerator[Opened]:
     way, mode = setting.split()
     file = str(folder / "store.db")
     keep = _blocking(file, mode) if way == "blocking" else _async(file, mode)

@@ -34,7 +34,7 @@ class Writer:
         self._thread.start()
 
     def put(self, statements: list[Statement]) -> asyncio.Future[None]:
-        """Queue statements; they are stored when what is returned is awaited."""
+        """Queue statements, which are stored when the returned awaitable is awaited."""
         stored: asyncio.Future[None] = self._loop.create_future()
         self._queue.append((statements, stored))
         self._wake.release()
@@ -75,7 +75,7 @@ def _tell(waiting: list[asyncio.Future[None]]) -> None:
 
 
 @asynccontextmanager
-async def opened(folder: Path, setting: str) -> AsyncGenerator[Opened]:
+async def open_store(folder: Path, setting: str) -> AsyncGenerator[Opened]:
     connection = connect(folder)
     pragmas = pragmas_of(connection)
     writer = Writer(connection)

@@ -27,7 +27,7 @@ async def tick(state: State) -> Command[Any]:
 
 
 @asynccontextmanager
-async def opened(folder: Path, setting: str) -> AsyncGenerator[Opened]:
+async def open_store(folder: Path, setting: str) -> AsyncGenerator[Opened]:
     builder = StateGraph(State)
     builder.add_node("tick", tick, destinations=("tick", END))
     builder.add_edge(START, "tick")
