@@ -1,5 +1,5 @@
-"""For tests of journals: lines, runs of them, what a store says about them, and programs that write
-one from a process of their own."""
+"""For tests of journals: lines, runs, expected refusals, and programs that write a journal from
+another process."""
 
 import os
 import sqlite3
@@ -66,7 +66,7 @@ def execute(path: Path, *statements: str) -> list[Any]:
 
 @contextmanager
 def expect_refusal(code: str) -> Iterator[pytest.ExceptionInfo[JournalError]]:
-    """What is inside is refused with this code, and says what to do."""
+    """Expect that the block is refused with this code and a fix."""
     with pytest.raises(JournalError) as info:
         yield info
     assert info.value.code == code, info.value
@@ -99,7 +99,7 @@ def program(text: str, *arguments: object, **options: Any) -> subprocess.Popen[s
 
 
 def run_program(text: str, *arguments: object) -> str:
-    """What a program prints that ends well and complains about nothing."""
+    """Run a program that must succeed with an empty stderr, and return its stdout."""
     with program(text, *arguments) as started:
         out, complaints = started.communicate(timeout=60)
     assert (started.returncode, complaints) == (0, "")

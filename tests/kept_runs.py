@@ -12,11 +12,11 @@ from bae.journal import Journal, MemoryJournal
 
 
 class Trouble(Exception):
-    """What a test makes a dependency or a body fail with."""
+    """The exception with which a test makes a dependency or a body fail."""
 
 
 class World:
-    """What happens outside of a run: effects are counted, and fail when they are told to."""
+    """The world outside of a run: counts effects, and fails them on request."""
 
     def __init__(self) -> None:
         self.done: Counter[str] = Counter()

@@ -164,7 +164,7 @@ def carried_out(console: str, folder: Path) -> str:
 
 
 def carry_out(line: str, folder: Path) -> tuple[int, str]:
-    """The exit code of a command, and what somebody at a terminal sees."""
+    """The exit code of a command and its output at a terminal."""
     words = shlex.split(line)
     if words[0] == "bae":
         return at_terminal(words[1:], folder)

@@ -1,5 +1,5 @@
-"""The command `bae` as a whole: its help, what it imports before it does anything, how errors are
-told, its exit codes, shell completion, and what it says where its packages are missing."""
+"""The command `bae`: its help, its imports before any work, its error messages, exit codes, shell
+completion, and the message where a package is missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SOURCE = Path(bae.__file__).parent.parent
 def every_command(
     command: Any, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The whole tree of commands, each with the words that call it."""
+    """Every command in the tree, with the words that call it."""
     yield path, command
     for name, below in getattr(command, "commands", {}).items():
         yield from every_command(below, (*path, name))
@@ -358,7 +358,7 @@ sys.exit(main(["--help"]))
 def list_completions(
     words: str, shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> list[str]:
-    """What a shell offers for the last word of a command line."""
+    """The completions of a shell for the last word of a command line."""
     monkeypatch.setenv("_BAE_COMPLETE", f"complete_{shell}")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))

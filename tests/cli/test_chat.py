@@ -1,5 +1,5 @@
-"""`bae chat` over pipes: a turn for each line, what goes to stdout, and exit codes; what it refuses
-before anything is sent; and what the history of messages keeps."""
+"""`bae chat` over pipes: a turn for each line, stdout and exit codes; refusals before anything is
+sent; and the history of messages."""
 
 from __future__ import annotations
 

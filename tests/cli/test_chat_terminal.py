@@ -167,7 +167,7 @@ class Chat(Session):
         super().__init__(folder, *given, env=env, columns=columns, lines=lines)
 
     def says(self, text: str, *shown: str) -> None:
-        """Type a line once there is a prompt, and wait for what it leads to, and the next one."""
+        """Type a line once there is a prompt, and wait for the given text and the next prompt."""
         self.waits_for_prompt()
         before = self.screen.count("\n> ")
         self.types(f"{text}\r")

@@ -1,6 +1,5 @@
-"""`bae check`: every mistake that the proof knows, in a file of its own, leads to its fix by what
-is printed; what is printed is laid out to be read; and runs that a deployment would break are
-named."""
+"""`bae check`: for every mistake that the proof knows, in a file of its own, the output leads to
+its fix; the output is readable; and runs that a deployment would break are named."""
 
 from __future__ import annotations
 

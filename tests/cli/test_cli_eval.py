@@ -1,5 +1,5 @@
-"""`bae eval`: cases run with one LM or several, what is printed and written of it, and when it
-fails; `--optimized` on every command that runs something."""
+"""`bae eval`: cases run with one LLM or several, the printed and written reports, and failures;
+`--optimized` on every command that runs a graph."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def first_contender(file: str) -> Any:
     return json.loads(Path(file).read_text())["contenders"][0]
 
 
-# What is printed and written
+# Printed and written reports
 
 
 def test_the_table_is_on_stdout_and_all_else_on_stderr(evaluate):
@@ -498,7 +498,7 @@ def test_evaluators_of_a_dataset_are_named_or_left_out_for_a_metric(bae, evaluat
         assert "--evaluator has no use" in refused.err
 
 
-# What was learned
+# Learned prompts
 
 
 def learn(directory: str = "learned", answer: str = "dry it", known: Any = None) -> None:

@@ -1,5 +1,5 @@
-"""`bae lm`: what can be used on this machine and what is missing, and one call that shows whether
-an LM can do what bae needs."""
+"""`bae lm`: the available LLMs of this machine, the missing requirements, and a call that tests
+whether an LLM meets the needs of bae."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`bae optimize`: what is learned from the runs of a journal, what is written and what is not, and
-that whatever ends it early, no call is paid for twice."""
+"""`bae optimize`: the prompts learned from the runs of a journal, the written files, and early
+ends: no call is paid for twice."""
 
 from __future__ import annotations
 
@@ -110,13 +110,13 @@ REPLY = ("--node", "Reply")
 
 
 def right(number: int) -> tuple[str, str]:
-    """What is right for a ticket: where it goes, and its queue."""
+    """The right answer for a ticket: its next node and its queue."""
     return ("Spam" if number % 4 == 0 else "Reply"), ("south" if number % 2 else "north")
 
 
 class Model:
-    """Answers wrongly by design, but for the parts that it knows, and for what it is shown examples
-    of. Requests beyond `limit` are answered with what `beyond` returns."""
+    """Answers wrongly by design, except for parts that it knows and parts with examples in the
+    prompt. Requests beyond `limit` get the result of `beyond`."""
 
     def __init__(self, url: str) -> None:
         # A name of its own: an LM of a name is made once, for the place that it was at then.

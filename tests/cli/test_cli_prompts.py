@@ -1,4 +1,4 @@
-"""`bae prompts`: what a graph would send, to be read, and for scripts."""
+"""`bae prompts`: the prompts that a graph would send, for people and for scripts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which journal a command means where none is named: that of the project, from anywhere in it, and
-without a project that of the directory at hand."""
+"""The journal of a command without `--journal`: the journal of the project, from any directory in
+it; without a project the journal of the current directory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A run in progress, as a tree and as lines: what is shown of it, and that nothing a run holds
-can break the display, nor the display the run."""
+"""A run in progress, as a tree and as lines: its display, and the promise that no value of a run
+breaks the display and no display breaks the run."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def summing_up() -> ScriptedLM:
 
 
 class Speaking:
-    """An LM that answers from a script and tells of what it does meanwhile."""
+    """An LLM that answers from a script and reports its progress."""
 
     def __init__(self, answers: dict[str, dict[str, Any]], telling: Sequence[Any] = ()) -> None:
         self._answers = answers

@@ -1,5 +1,5 @@
-"""Which graph a command is about: files, modules, packages, names in them, and what pyproject.toml
-says; and what is told where there is none."""
+"""The graph of a command: files, modules, packages, names in them, and pyproject.toml; and the
+error where there is no graph."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`bae new`: what it writes works at once, says how to get the bae that wrote it, and writes over
-nothing."""
+"""`bae new`: the new project works at once, requires the bae that wrote it, and overwrites no
+file."""
 
 from __future__ import annotations
 

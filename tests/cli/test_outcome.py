@@ -1,6 +1,5 @@
-"""What `bae` says to do next: the commands that it suggests work as they stand, a run that goes on
-says when another model answers, nothing is asked for that would be of no use, and an error names
-the line of the user's own code."""
+"""The next steps that `bae` prints: suggested commands work unchanged, a resumed run reports
+another model, useless values are not asked for, and an error names the line of the user's code."""
 
 from __future__ import annotations
 
@@ -353,7 +352,7 @@ def line_of(mark: str) -> int:
 
 
 def run_failing(bae: Any, *arguments: str) -> str:
-    """What a command says on stderr that comes to nothing."""
+    """Run a command that fails, and return its stderr."""
     done = bae(*arguments)
     assert done.code == 1
     return done.err

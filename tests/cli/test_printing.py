@@ -1,5 +1,5 @@
-"""What stands on stdout and on stderr: JSON alone where it is asked for, nothing that a terminal
-would obey, secrets withheld, and commands that can be copied."""
+"""The content of stdout and stderr: only JSON on request, no terminal commands, no secrets, and
+shell commands that can be copied."""
 
 from __future__ import annotations
 

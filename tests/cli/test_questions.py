@@ -1,5 +1,5 @@
-"""`bae run` at a real terminal: what is shown and asked, Ctrl-C wherever it comes, and that a run
-is resumed afterwards without doing anything twice."""
+"""`bae run` at a real terminal: its output and questions, Ctrl-C at any moment, and a later resume
+that repeats no work."""
 
 from __future__ import annotations
 

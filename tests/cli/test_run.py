@@ -1,5 +1,5 @@
-"""`bae run`, and `bae runs resume`, `fork` and `answer`: what is given on a command line, what is
-printed where, and that every command which is printed to be copied works."""
+"""`bae run`, and `bae runs resume`, `fork` and `answer`: arguments, output, and printed commands,
+which all work."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`bae runs`: what it prints of the runs of a journal, what it moves, deletes and takes out, and
-what it refuses."""
+"""`bae runs`: lists and shows runs of a journal, moves, deletes and redacts them, and refuses wrong
+requests."""
 
 from __future__ import annotations
 
@@ -403,8 +403,8 @@ def test_the_origin_of_a_value_is_shown(journal, capsys):
 
 
 def dump_journal(file: str = "runs.db") -> list[str]:
-    """What a journal holds. Not its bytes: when SQLite moves its log into the file is its own
-    affair."""
+    """The content of a journal as SQL. Its bytes may differ, since SQLite decides when it merges
+    its log into the file."""
 
     async def exported() -> bytes:
         written = io.BytesIO()
@@ -540,8 +540,7 @@ def test_old_runs_are_pruned_and_waiting_runs_stay(journal, capsys):
 
 @pytest.fixture
 def forked(journal):
-    """Two forks that nobody has gone on with, which counts as interrupted, and one that somebody
-    has."""
+    """Two forks that were never resumed, which count as interrupted, and a resumed fork."""
     import wardrobe  # pyright: ignore[reportMissingImports]
 
     with asyncio.Runner() as runner:
@@ -575,7 +574,7 @@ def test_interrupted_runs_are_pruned_and_running_runs_stay(forked, capsys):
     found = json.loads(read_output(capsys, *prune, "--status", "interrupted"))
     assert (sorted(found["runs"]), found["deleted"]) == (["gone1", "gone2"], 2)
     assert "here" in read_output(capsys, "list", *DB)
-    # What another run shares the lines of stays, and is not said to be gone.
+    # Lines that another run shares stay, and are not reported as deleted.
     assert json.loads(read_output(capsys, *prune, "--status", "ended"))["runs"] == []
 
 
@@ -591,7 +590,7 @@ def test_values_are_redacted(journal, capsys):
 
 @pytest.fixture
 def at_a_terminal(monkeypatch):
-    """Have stdin and stderr be a terminal, at which what is given has been typed already."""
+    """Make stdin and stderr a terminal, at which the given text has been typed already."""
     opened: list[Any] = []
 
     def typed(text: str) -> int:
@@ -611,7 +610,7 @@ def at_a_terminal(monkeypatch):
 
 
 def read_terminal(terminal: int, until: str) -> str:
-    """What stands at a terminal, once a text does: it comes in pieces."""
+    """Read a terminal until a text has arrived, which may come in pieces."""
     found = ""
     while until not in found:
         assert select.select([terminal], [], [], BOUND)[0], found

@@ -1,5 +1,5 @@
-"""How a run at the command line ends before its time: by signals, by its own code, by the clock,
-with threads that nobody can stop, and with nobody left to read what it says."""
+"""Early ends of a run at the command line: by signals, by its own code, by the clock, with threads
+that cannot be stopped, and with a closed stdout or stderr."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Mistake:
-    """A file, the code of what is wrong with it, and what must be said so that it can be fixed
-    without reading any source."""
+    """A file, the code of its mistake, and the texts that the output must contain so that a user
+    can fix it without reading the source of bae."""
 
     name: str
     code: str

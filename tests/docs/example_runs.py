@@ -120,8 +120,8 @@ def scripted_lm(run: ExampleRun) -> ScriptedLM:
 
 
 class StandIn(Backend):
-    """A backend that says what a script says: it is asked as a model is, in prompts, and so these
-    are in what is recorded."""
+    """A backend that answers from a script. It gets prompts like a model, so a recording has the
+    prompts."""
 
     model = "stand-in"
     free = True

@@ -51,7 +51,7 @@ SHOWING_TESTS = [
 
 
 def run(*command: str, cwd: Path) -> str:
-    """What a Python command prints, when it ends well."""
+    """The output of a Python command that ends with exit code 0."""
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, *command],
@@ -98,8 +98,8 @@ def made_graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph[Any, Any]]:
 
 
 def as_told(page: Path):
-    """A page as a parameter: one that needs more than bae, or is tried at a terminal, tells little
-    about Python."""
+    """A page as a parameter. Pages that need more than bae or a terminal show little about a
+    version of Python."""
     once = page.stem in NEEDS or consoles(page)
     return pytest.param(page, id=relative_path(page), marks=[pytest.mark.once] if once else [])
 
@@ -177,7 +177,7 @@ def read_picture(picture: Path) -> str:
 
 @pytest.mark.once
 def test_the_picture_in_the_readme_is_of_a_run_as_it_looks_today(tmp_path: Path):
-    """What the model says in it may be anything; nodes, fields and sources are those of a run."""
+    """The texts of the model may be anything; nodes, fields and sources must match a run."""
     pytest.importorskip("pyte")
     assert f"({relative_path(PICTURE)})" in README.read_text("utf-8")
     typed, _, told = read_picture(PICTURE).partition("\n")

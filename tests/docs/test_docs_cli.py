@@ -58,7 +58,8 @@ def sections(page: Path) -> dict[str, str]:
 
 
 def test_the_page_has_a_row_for_each_command_and_for_no_other(known: dict[str, Any]):
-    """The page on the team has those of a team, and a part is about one command or a group."""
+    """The page on the team has the commands of a team, and each part covers one command or a
+    group."""
     named = set(re.findall(r"`(bae [a-z]+(?: [a-z]+)?)`", PAGE.read_text("utf-8")))
     team = {name for name in known if name.startswith("bae team ")}
     assert named - team == set(known) - team
@@ -91,7 +92,7 @@ def test_the_page_names_every_exit_code():
 
 
 def find_commands(page: Path) -> Iterator[str]:
-    """The command lines of a page: those of consoles, and those in backquotes or after a dollar."""
+    """The command lines of a page, from consoles, in backquotes and after a dollar sign."""
     text = page.read_text("utf-8")
     if page.suffix == ".py":
         yield from re.findall(r"^ +(bae [^\n]+)$", text, re.MULTILINE)

@@ -91,7 +91,7 @@ async def test_the_last_question_of_an_example_has_the_words_of_the_caller(run: 
 
 @each_example()
 def test_the_fields_an_lm_fills_in_an_example_are_described_and_bounded(run: ExampleRun):
-    """A reader copies it: a model that is told nothing guesses, and a text has an end."""
+    """Readers copy examples: without a description a model guesses, and a text needs a limit."""
     for node, fills in json.loads(run.script.read_text("utf-8"))["fills"].items():
         schemas = getattr(run.module(), node).model_json_schema()["properties"]
         for name in {name for fill in fills if isinstance(fill, dict) for name in fill}:

@@ -1,5 +1,5 @@
 """The page of examples/stream_to_a_page.py in a real browser: the text of an answer grows while the
-model writes it, and what is void goes away."""
+model writes it, and void text disappears."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TITLE = "The last umbrella"
 
 
 class Writing(Backend):
-    """A model that writes half of an answer, and the rest when it is let go on."""
+    """A model that writes half of an answer, and the rest after a signal."""
 
     def __init__(self) -> None:
         super().__init__(retries=0)
