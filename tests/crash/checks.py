@@ -28,7 +28,7 @@ DEATH_IS_SEEN = sys.platform == "linux"
 """Whether others see at once that the owner of a run has died; elsewhere its lease must be over."""
 LEASE = 30.0 if DEATH_IS_SEEN else 0.2
 AT_ONCE = 12
-"""How many stories go on at the same time."""
+"""The number of concurrent stories."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Reference:
     writes: tuple[list[str], list[str]]
     seconds: tuple[float, float]
     parked: Path
-    """A folder with the run as it is parked, to go on from."""
+    """A folder with the parked run, from which processes continue."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A run as its journal has it at one time."""
+    """A run as its journal has it at a moment."""
 
     info: RunInfo | None
     unanswered: int

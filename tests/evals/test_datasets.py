@@ -1,5 +1,5 @@
 """Datasets of pydantic-evals as cases of bae: from code and from files, with their evaluators run
-on what a real run came to."""
+on the results of real runs."""
 
 from __future__ import annotations
 

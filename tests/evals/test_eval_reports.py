@@ -1,4 +1,4 @@
-"""What an evaluation is written as, for people and for programs, and what it holds of a case."""
+"""The reports of an evaluation, for people and for programs, and their content for a case."""
 
 from __future__ import annotations
 

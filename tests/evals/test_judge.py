@@ -1,5 +1,5 @@
-"""What a judge promises: a score with a reason from an LM, asked as any other, that sees what it is
-to judge and nothing else."""
+"""What a judge promises: a score with a reason from an ordinary LLM call, which sees the value to
+judge and nothing else."""
 
 from __future__ import annotations
 

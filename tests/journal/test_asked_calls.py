@@ -1,5 +1,5 @@
 """Journals of runs in which people are asked about tool calls: killed, exported, forked, redacted,
-replayed, and told something by another process."""
+replayed, and sent a message by another process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a journal keeps of a value: all of it, through its declared type, or it says that it cannot.
-Types that no JSON holds are live, secrets are told from the rest, and nothing is kept in part."""
+"""Values in a journal: a value is stored completely through its declared type, or refused. Types
+without a JSON form are live, secrets are recognized, and no value is stored in part."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Covered:
 
 
 class Own:
-    """A class of somebody's own that tells pydantic how to read and write it."""
+    """A custom class that defines how pydantic reads and writes it."""
 
     def __init__(self, text: str) -> None:
         self.text = text

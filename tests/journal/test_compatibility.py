@@ -1,5 +1,5 @@
-"""Changed classes and the runs that began before: which runs go on, which are refused and why, and
-what `bae.journal.check` says of a whole journal before the classes are deployed."""
+"""Changed classes and runs that began before the change: runs that resume, runs that are refused
+and why, and the report of `bae.journal.check` on a journal before the classes are deployed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def breaking(stored: StoredRun, new: Graph[Any, Any]) -> list[Change]:
 
 
 async def goes_on(new: Graph[Any, Any], journal: Journal) -> list[str]:
-    """Resume a parked run under other classes, to its end; answers the changes that it was told."""
+    """Resume a parked run under other classes, to its end; returns the reported changes."""
     assert await check(new, journal) == []
     result = await new.answer("r1", "Outfit.fine", True, lm=lm(), journal=journal)
     assert type(result.result).__name__ == "Outfit"
@@ -77,7 +77,7 @@ async def goes_on(new: Graph[Any, Any], journal: Journal) -> list[str]:
 
 
 async def refused_changes(new: Graph[Any, Any], journal: Journal) -> dict[str, Change]:
-    """What keeps a parked run from going on under other classes."""
+    """The changes that keep a parked run from resuming under other classes."""
     (broken,) = await check(new, journal)
     with pytest.raises(JournalError) as raised:
         await new.resume("r1", lm(), journal=journal)

@@ -1,5 +1,5 @@
-"""A process that runs a graph may be killed at any instant: the run goes on in another one and ends
-as it would have, what was finished is not done again, and the journal is readable throughout."""
+"""A process that runs a graph may be killed at any instant: the run resumes in another process and
+has the same outcome, finished work is not repeated, and the journal is always readable."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ async def test_a_stopped_process_learns_that_its_run_was_taken_over(
 
 
 async def at_the_pipe(pipe: Path) -> TextIO:
-    """The end of a pipe to write to, as soon as somebody waits at the other."""
+    """The end of a pipe to write to, as soon as a reader waits at the other end."""
     opening = asyncio.ensure_future(asyncio.to_thread(pipe.open, "w"))
     try:
         async with asyncio.timeout(BOUND):
@@ -233,7 +233,7 @@ async def at_the_pipe(pipe: Path) -> TextIO:
 
 
 async def wait_for_expired_lease(path: Path) -> None:
-    """Wait until the owner of the run counts as gone."""
+    """Wait until the owner of the run counts as dead."""
     async with SQLiteJournal(path) as journal, asyncio.timeout(BOUND):
         while True:
             (info,) = await journal.runs()

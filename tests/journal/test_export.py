@@ -1,5 +1,5 @@
-"""Runs as JSON lines: what is exported is loaded as it was, between all stores; what is damaged is
-refused with the file and the line, and nothing is stored."""
+"""Runs as JSON lines: an exported run is loaded unchanged, between all stores; a damaged file is
+refused with the line, and nothing of it is stored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def open_journal(kind: str, folder: Path, name: str = "runs.db") -> AsyncI
 
 
 def lines_of(run_id: str, status: Any = "ended", graph: str = "G") -> list[Line]:
-    """Four lines: the run comes to a gate, and ends, waits, or is in the middle of something."""
+    """Four lines: the run reaches a gate, and ends, waits, or is in progress."""
     node = {"type": "A", "fields": {"text": "é \u2028"}}
     gate = {"gate": "1:A.x", "node": "A", "field": "x", "question": "why?"}
     waits_for = ["1:A.x"] if status == "waiting" else []

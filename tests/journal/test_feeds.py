@@ -1,5 +1,5 @@
-"""Following a run and the list of runs: everything once, in order, from any number on, and a slow
-subscriber costs nobody else anything."""
+"""Following a run and the list of runs: every line once, in order, from any number on, and a slow
+subscriber does not slow others."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

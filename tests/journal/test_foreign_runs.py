@@ -1,5 +1,5 @@
-"""Runs that come from files and journals of others: their names are checked wherever they enter, as
-those of new runs are, and the shape that they bring has the hash that it claims."""
+"""Runs from files and journals of others: their names are checked at every entry like the names of
+new runs, and their shape must have its claimed hash."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BAD = ["", " ", "last", "a\nb", "a\x1b[31m", "\u202ea", "a\x00", '"""\n', "half 
 
 
 async def make_changed_run(**changed: Any) -> StoredRun:
-    """A run that somebody has changed."""
+    """A run with changed data."""
     run = await honest("good")
     shape = changed.pop("text", run.shape)
     return replace(run, info=replace(run.info, **changed), shape=shape)

@@ -1,4 +1,5 @@
-"""A forked run shares what was before a step with another, and goes its own way from there."""
+"""A forked run shares the lines before a step with its parent, and continues separately from
+there."""
 
 from __future__ import annotations
 

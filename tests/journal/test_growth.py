@@ -1,4 +1,4 @@
-"""Reading a run back takes work in proportion to what it did, whatever it was."""
+"""Reading a run back takes work in proportion to its length."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def node_with(declared: Any) -> type[Node]:
 
 
 def write_or_refuse(write: Callable[[], str]) -> str | None:
-    """What is stored, or None where it is refused as it must be."""
+    """The stored text, or None where the value is rightly refused."""
     try:
         return write()
     except JournalError as error:

@@ -1,5 +1,5 @@
 """What the in-memory journal promises: an append-only list of records that can be read, sliced,
-picked from by type, and summed up; and `Usage`, what it sums up."""
+filtered by type, and summed into a `Usage`."""
 
 from __future__ import annotations
 

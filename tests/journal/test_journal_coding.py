@@ -1,5 +1,5 @@
-"""Records into lines and back: what is read through the classes of a graph is what the run wrote,
-node by node and value by value; and what cannot be read says which line, what, and why."""
+"""Records to lines and back: reading through the classes of a graph gives the written nodes and
+values; an unreadable line is reported with its number, its content and the reason."""
 
 from __future__ import annotations
 

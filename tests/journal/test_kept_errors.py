@@ -1,4 +1,4 @@
-"""What a journal has of failures, where the graph has secrets and where it has none."""
+"""Failures in a journal, for graphs with and without secrets."""
 
 from __future__ import annotations
 

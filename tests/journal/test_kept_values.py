@@ -1,4 +1,4 @@
-"""What a run with a journal keeps, withholds, and makes anew."""
+"""Values that a run with a journal stores, withholds, and computes again."""
 
 from __future__ import annotations
 

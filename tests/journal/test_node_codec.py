@@ -1,5 +1,5 @@
-"""Nodes as a journal keeps them: whole ones and drafts read back as they were, whatever validators,
-aliases and constructors their class has; and a changed class reads what it still can."""
+"""Nodes in a journal: complete nodes and drafts are read back unchanged with any validators,
+aliases and constructors; and a changed class reads the values that still fit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Processes that run a graph on a journal in Postgres are killed at any instant: the run ends as it
-would have, and what was recorded is not done again."""
+"""Processes that run a graph on a journal in Postgres are killed at any instant: the run has the
+same outcome, and recorded work is not repeated."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who may write a run in Postgres: what is stored by a process that has lost its lease, that stood
-still, whose clock is wrong, or whose database went away or came back as an older copy."""
+"""The right to write a run in Postgres: processes that have lost their lease, that froze, whose
+clock is wrong, or whose database went away or came back as an older copy."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def until_in_doubt(claim: Claim) -> None:
 
 
 async def until_free(journal: PostgresJournal) -> None:
-    """Wait until nobody owns the run "r"."""
+    """Wait until the run "r" has no owner."""
     async with asyncio.timeout(30):
         while (await journal.info("r")).owner is not None:
             pass
@@ -211,7 +211,7 @@ asyncio.run(main())
 
 
 class Worker:
-    """Another process, which does to a journal what it is told, and says what came of it."""
+    """Another process, which runs commands on a journal and reports the results."""
 
     def __init__(self, journal: PostgresJournal, *, ahead: float = 0.0, lease: float = 30) -> None:
         program = dedent(WORKER)

@@ -1,4 +1,4 @@
-"""`PostgresJournal` on a real server: every promise of a journal, and what it does beyond that."""
+"""`PostgresJournal` on a real server: every promise of a journal, and its own promises."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from {s}.runs cross join generate_series(0, 4) n where id <> 'mine'
 
 @pytest.fixture
 async def journal(postgres: PostgresServer) -> AsyncIterator[PostgresJournal]:
-    """A journal with many runs, whose other processes are gone."""
+    """A journal with many runs, whose other processes have ended."""
     with journals_of(postgres) as made:
         journal = made()
         await journal.create(new_run("mine", lines(0, 3)), claim=False)
@@ -65,7 +65,7 @@ def nodes_of(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def plans(journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, ask: Any) -> list[Any]:
-    """How Postgres does what a journal is asked: the nodes of the plan of each statement."""
+    """The query plans of a journal in Postgres: the nodes of the plan of each statement."""
     import asyncpg
 
     asked: list[tuple[str, tuple[Any, ...]]] = []
@@ -94,7 +94,7 @@ async def plans(journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, ask: 
 
 
 def assert_indexed(nodes: list[Any], most: int = 120) -> None:
-    """No more rows are read than a page has; what is read as a whole is small."""
+    """No more rows are read than a page has; tables that are read completely are small."""
     for each in nodes:
         removed = sum(count for name, count in each.items() if name.startswith("Rows Removed"))
         assert (each["Actual Rows"] + removed) * each["Actual Loops"] <= most, each

@@ -92,7 +92,7 @@ that goes on, and a young run with the file of an old one."""
 
 
 async def fill(journal: PostgresJournal) -> None:
-    """Runs of an old day, most of which nobody needs, and some of today."""
+    """Runs of an old day, most of them not needed, and some runs of today."""
     for name in OLD:
         run = new_run(name, lines(0, 3, at=await today(journal)), status="ended")
         await journal.create(

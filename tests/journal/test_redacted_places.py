@@ -61,7 +61,7 @@ def shout(word: str) -> str:
 
 
 class Hint(EndNode):
-    """No class of the graph: what a function and a body ask for."""
+    """A class outside the graph, which a function and a body ask for."""
 
     mood: Annotated[str, Dep(find_mood)]
     tint: Annotated[str, Dep(find_tint)]

@@ -1,5 +1,5 @@
-"""`journal.redact`: what is taken out of a run is nowhere any more, in its lines, in those of runs
-that share them, and in the bytes of the file; the rest is as it was, and the run can go on."""
+"""`journal.redact`: a redacted value is removed from the lines of the run, from runs that share
+them, and from the bytes of the file; the rest is unchanged, and the run can resume."""
 
 from __future__ import annotations
 

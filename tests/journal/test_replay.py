@@ -1,5 +1,5 @@
-"""A replayed run does again what was recorded, with nothing called outside; where it would not, it
-says what differs."""
+"""A replay repeats the recorded run without calls to the outside; where the run deviates, the error
+shows the difference."""
 
 from __future__ import annotations
 

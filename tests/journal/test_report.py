@@ -269,7 +269,7 @@ async def test_a_running_or_waiting_run_lasts_until_now_and_any_other_until_its_
 
 
 async def record_interrupted_run(made: Made, stops: list[tuple[str, int]]) -> StoredRun:
-    """A run that is interrupted a few times and goes on as often."""
+    """Record a run that is interrupted a few times and resumed each time."""
     journal = MemoryJournal()
 
     async def answer(gate: Any) -> bool:

@@ -1,5 +1,5 @@
-"""A run with a journal goes on where it was, whatever stopped it: what is recorded is not done
-again, and what was under way is."""
+"""A run with a journal resumes where it stopped, for any reason: recorded work is not repeated, and
+work in progress is."""
 
 from __future__ import annotations
 

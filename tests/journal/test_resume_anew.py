@@ -1,5 +1,5 @@
-"""What a run that goes on does about values that it cannot have back, or has never had: items made
-anew, defaults from a factory, graphs that somebody else asked for first, fields that are new."""
+"""A resumed run and values that it cannot read back or never had: items computed again, defaults
+from a factory, graphs that another node asked for first, new fields."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ async def test_a_run_that_resumes_at_an_answer_by_itself_can_be_cancelled_at_any
 
 
 class FailingJournal(MemoryJournal):
-    """Takes no line from a number on, until the run is taken up again."""
+    """Refuses every line from a number on, until the run is resumed."""
 
     def __init__(self, at: int) -> None:
         super().__init__()

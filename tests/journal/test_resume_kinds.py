@@ -1,5 +1,5 @@
-"""All kinds of nodes, fields, gates and budgets in runs that are stopped and go on: each comes back
-as it was, nothing is validated, asked or charged twice."""
+"""All kinds of nodes, fields, gates and budgets in runs that are stopped and resumed: each is
+restored unchanged, and nothing is validated, asked or charged twice."""
 
 from __future__ import annotations
 
@@ -283,8 +283,8 @@ async def test_a_body_may_return_its_own_node_or_an_earlier_node():
 
 
 async def test_a_node_is_stored_as_it_was_when_its_body_was_called():
-    """A body that changes its own node changes what the run has in memory, and not what was kept:
-    after an interruption the change is gone. So bodies should return nodes, and change none."""
+    """A body that changes its own node changes it in memory, and not in the journal: after an
+    interruption the change is lost. So bodies should return nodes, and not change them."""
 
     class Counted(Node):
         number: int

@@ -1,7 +1,6 @@
-"""Random graphs with a journal, interrupted anywhere and any number of times: what they come to is
-what the same graph comes to in one go, and what was recorded is not done again. Replays come to the
-same with nothing called, forks do again what was after the step, and what is read of a run is what
-it wrote."""
+"""Random graphs with a journal, interrupted anywhere and any number of times: they have the result
+of an uninterrupted run, and recorded work is not repeated. Replays have the same result without
+calls, forks repeat the work after the step, and a run is read back as it was written."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def check(
 ) -> None:
     """Check a promise with so many examples."""
 
-    # A rare graph is for whoever looks for one, not for whoever tests a change.
+    # Rare graphs are for long searches, not for the test of a change.
     @settings(max_examples=examples, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(st.tuples(*of))
     def in_time(drawn: tuple[Any, ...]) -> None:
@@ -57,7 +56,7 @@ stops = st.lists(
 
 
 class Came:
-    """What a run came to: its trace, and how it ended."""
+    """The outcome of a run: its trace, and how it ended."""
 
     def __init__(self, trace: Sequence[Node], error: BaseException | None) -> None:
         self.trace = list(trace)
@@ -82,7 +81,7 @@ async def cancellable(made: Made, work: Coroutine[Any, Any, GraphResult[Any]]) -
 
 
 async def to_the_end(made: Made, journal: Journal, run_id: str, begin: bool) -> GraphResult[Any]:
-    """Begin a run, or go on with one, and answer its gates until it ends."""
+    """Begin or resume a run, and answer its gates until it ends."""
 
     async def answer(gate: OpenGate) -> bool:
         await made.outside.act(f"gate {gate.place}", 1)
@@ -113,7 +112,7 @@ async def to_the_end(made: Made, journal: Journal, run_id: str, begin: bool) -> 
 
 
 async def run_to_end(made: Made, journal: MemoryJournal, run_id: str, begin: bool = True) -> Came:
-    """What a run comes to that nobody interrupts, or the rest of one."""
+    """The outcome of an uninterrupted run, or of the rest of a run."""
     made.outside.go_on()
     watch(made, journal, run_id)
     failure: BaeError | None = None
@@ -142,7 +141,7 @@ def watch(made: Made, journal: MemoryJournal, run_id: str) -> None:
 
 
 def assert_alike(made: Made, live: Sequence[Record], stored: StoredRun) -> None:
-    """That what is stored reads as what the run wrote, errors as far as they can be."""
+    """Check that the stored run reads as it was written, errors as far as possible."""
     live = [record for record in live if record.stored]
     read, _ = decode(made.graph, stored.lines)
     assert [type(one).__name__ for one in live] == [type(one).__name__ for one in read]
@@ -171,7 +170,7 @@ def is_alike(now: object, was: object) -> bool:
 
 
 def without_people(done: Counter[str]) -> Counter[str]:
-    """Effects, but for those of whoever answers gates."""
+    """Effects, except for the effects of answering gates."""
     return Counter({what: times for what, times in done.items() if not what.startswith("gate")})
 
 
@@ -191,7 +190,7 @@ def assert_once(made: Made, wanted: Counter[str], stopped: int) -> None:
 
 
 async def in_one_go(made: Made) -> tuple[Came, Counter[str]]:
-    """What a run comes to without interruptions, and what it does. All is as new afterwards."""
+    """The outcome and the effects of a run without interruptions. Resets the graph afterwards."""
     came = await run_to_end(made, MemoryJournal(), "one")
     done = made.outside.done
     made.outside.__init__()
@@ -294,7 +293,7 @@ def cut_run(stored: StoredRun, lines: int) -> StoredRun:
 def assert_what_was_left(
     before: Sequence[tuple[str, int, int]], again: Counter[str], kept: int
 ) -> None:
-    """That what is done after a number of lines is what had no record in them."""
+    """Check that the work after a number of lines is the work without a record in them."""
     # A record follows its effect at once, or after the one that says what an LM used.
     must = Counter(what for what, lines, _ in before if lines >= kept)
     may = Counter(what for what, lines, _ in before if lines + 2 > kept)
@@ -306,7 +305,7 @@ def assert_what_was_left(
 def still_done(
     before: Sequence[tuple[str, int, int]], again: Counter[str], kept: int
 ) -> list[tuple[str, int, int]]:
-    """What was done before a run was killed and had a record by then."""
+    """The work that had a record when the run was killed."""
     left = again.copy()
     for what, lines, _ in before:
         left[what] -= lines >= kept

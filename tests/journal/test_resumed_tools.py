@@ -104,8 +104,8 @@ ROUNDS = [
 
 
 class Model(Backend):
-    """Answers by the round that it is asked for, and remembers what it was asked. `rounds` has the
-    calls by target, and `answers` the last answers."""
+    """Answers by the requested round, and remembers its questions. `rounds` has the calls by
+    target, and `answers` the last answers."""
 
     model = "toy"
     first_wait = 0.0

@@ -38,7 +38,7 @@ class Size:
 
 
 def changes(old: Shape, new: Graph[Any, Any]) -> list[Change]:
-    """What is different for a run that has stored nothing yet."""
+    """The changes for a run that has stored nothing yet."""
     info = RunInfo("r1", "Start", "running", 0.0, 0.0, old.hash)
     return changes_for(StoredRun(info, old.json, (), {}), new)
 

@@ -1,6 +1,6 @@
-"""A journal in an SQLite file when things go wrong: disks that are full, files that are locked,
-torn, not theirs, or taken away, and processes that are killed. Nothing that was acknowledged is
-lost, and the same journal goes on when the cause is gone."""
+"""Faults of a journal in an SQLite file: full disks, files that are locked, torn, foreign, or
+removed, and killed processes. No acknowledged line is lost, and the same journal works again when
+the cause is removed."""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
-"""What a journal in an SQLite file does beyond what every journal does: its file, its threads, its
-commits, its owners."""
+"""The promises of a journal in an SQLite file beyond the promises of every journal: its file, its
+threads, its commits, its owners."""
 
 import asyncio
 import gc

@@ -1,5 +1,5 @@
-"""Threads of a journal: one run at a time, whatever happens to the runs and their processes; turns
-that fail are not seen; threads are read, forked, exported, pruned and deleted as a whole."""
+"""Threads of a journal: one run at a time, whatever happens to the runs and their processes; failed
+turns are not shown; threads are read, forked, exported, pruned and deleted in one piece."""
 
 from __future__ import annotations
 

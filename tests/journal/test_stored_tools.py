@@ -1,5 +1,5 @@
-"""What a journal holds of tool calls, and what becomes of it: interrupted calls, secrets, redacted
-conversations, changed tools, forks, replays, and where values came from."""
+"""Tool calls in a journal: interrupted calls, secrets, redacted conversations, changed tools,
+forks, replays, and the provenance of values."""
 
 from __future__ import annotations
 

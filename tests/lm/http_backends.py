@@ -179,7 +179,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 async def report_wrong_answer(provider: Provider, backend: Backend, wrong: Any) -> list[str]:
-    """What is found of a wrong answer and the right one after it."""
+    """The verdicts on a wrong answer and on the right answer after it."""
     provider.script(wrong)
     provider.always(SHIRT)
     told: list[Any] = []

@@ -1,5 +1,5 @@
-"""What is special to Claude over Anthropic's SDK; what it shares with others is in
-test_http_backends.py."""
+"""The behavior of Claude over Anthropic's SDK; test_http_backends.py has the behavior that all
+backends share."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tools of Claude over Anthropic's SDK: what is cached, what goes back to which model, tools that
-Anthropic runs itself, and messages that it pauses."""
+"""Tools of Claude over Anthropic's SDK: caching, messages that are sent back, tools that Anthropic
+runs itself, and messages that it pauses."""
 
 from __future__ import annotations
 

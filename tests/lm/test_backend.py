@@ -1,4 +1,4 @@
-"""Filling on top of one method: wrong answers are asked for again, only for what was wrong, a
+"""Filling on top of one method: only the faulty fields of a wrong answer are asked for again, a
 bounded number of times, and every answer is recorded."""
 
 from __future__ import annotations

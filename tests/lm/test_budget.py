@@ -69,7 +69,7 @@ REPORTED = st.builds(
 
 
 class Reporting(FourMethods):
-    """An LM that is no backend, and reports what it is told to."""
+    """An LLM that is no backend, and reports the given usage."""
 
     def __init__(self, usages: list[Usage]) -> None:
         self.usages = usages
@@ -82,7 +82,7 @@ class Reporting(FourMethods):
 
 
 class Answering(Paid):
-    """A backend that reports what it is told to, with answers or with errors."""
+    """A backend that reports the given usage, with answers or with errors."""
 
     def __init__(self, usages: list[Usage], *, fails: bool = False) -> None:
         super().__init__(retries=0)

@@ -233,7 +233,7 @@ async def test_an_answer_that_cannot_be_stored_is_returned_and_the_failure_is_re
 
 
 class Faulty(MemoryCache):
-    """A store whose methods do what they are told to, in the place of what they should do."""
+    """A store whose methods are replaced."""
 
     def __init__(self, **faults: Any) -> None:
         super().__init__()
@@ -413,7 +413,7 @@ def test_a_key_changes_with_any_part_of_the_question_and_not_with_irrelevant_ord
 
 
 class Politely(Policy):
-    """A policy of a user's own may change what is asked."""
+    """A custom policy that changes the question."""
 
     async def answer(self, prompt: Prompt) -> Answer:
         return await self.ask(prompt.with_question(f"Please: {prompt.text}"))
@@ -521,7 +521,7 @@ async def test_the_budget_of_the_first_waiter_does_not_concern_the_others():
 
 
 class Streaming(Held):
-    """Says half of its answer when it is asked, and the rest when it is let go on."""
+    """Streams half of its answer when it is asked, and the rest after `release`."""
 
     async def answer(self, prompt: Prompt) -> Answer:
         tell('{"text": ')

@@ -1,4 +1,4 @@
-"""Models that DSPy asks through LiteLLM: what a failure says there, and what it leaves open."""
+"""Models that DSPy asks through LiteLLM: the errors of failures, and leftover connections."""
 
 from __future__ import annotations
 

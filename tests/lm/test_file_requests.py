@@ -1,5 +1,5 @@
-"""Images and documents over the real SDKs: what a provider on loopback is sent, and the limits that
-are checked before that."""
+"""Images and documents over the real SDKs: the requests that a provider on loopback gets, and the
+limits that are checked first."""
 
 from __future__ import annotations
 

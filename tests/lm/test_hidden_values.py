@@ -1,5 +1,5 @@
-"""What a model never sees: the values of secrets and of fields with `repr=False`, however deep and
-wherever bae copied them, unless a node class shows them on purpose."""
+"""Values that a model never sees: secrets and fields with `repr=False`, at any depth and in every
+copy that bae made, unless a node class shows them on purpose."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a provider sends as the answer of a model is Unicode and JSON that can be stored, or it is
-asked for again: on every backend, streamed or not, with a journal or without."""
+"""The answer of a provider is Unicode and JSON that can be stored, or it is asked for again: on
+every backend, streamed or not, with a journal or without."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 async def run_and_resume(
     provider: Provider, make: Make, *answers: str
 ) -> tuple[Filled, list[Record]]:
-    """What a run with a journal comes to, resumed as well, and its records."""
+    """The result of a run with a journal, which a resume must repeat, and its records."""
     seen: list[Record] = []
     provider.script(*answers)
     async with make(provider) as lm, MemoryJournal() as journal, asyncio.timeout(BOUND):
@@ -149,7 +149,7 @@ async def test_any_text_is_accepted_or_asked_for_again(
 
 
 class Streaming(Backend):
-    """One that says pieces, and answers them all."""
+    """A backend that streams pieces, and answers with all of them."""
 
     model = "streaming"
     free = True

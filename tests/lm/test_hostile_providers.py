@@ -1,6 +1,6 @@
-"""What a provider sends is not trusted: every field of its API, every header and every body comes
-to an answer, one that is asked for again, or an error of bae, in bounded time and memory; prompts
-stay where they were sent, and keys that are sent back are masked."""
+"""A provider is not trusted: every field of its API, every header and every body leads to an
+answer, a retry, or an error of bae, in bounded time and memory; prompts go to no other server, and
+returned keys are masked."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ async def test_a_prompt_is_not_sent_where_a_redirect_points(kind: str) -> None:
 
 
 def every_text(error: BaseException | None) -> Iterator[str]:
-    """What is shown of an error and what caused it, with the texts it holds."""
+    """The printed error with its causes and its texts."""
     while error is not None:
         yield from (str(error), repr(error), *map(repr, error.args))
         yield from (str(value) for value in vars(error).values())

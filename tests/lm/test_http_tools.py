@@ -63,7 +63,7 @@ def list_calls(result: GraphResult[Any]) -> list[tuple[str, Any]]:
 
 
 def messages(request: Received) -> list[Any]:
-    """The messages of a request, without the marks of what is cached."""
+    """The messages of a request, without the marks for caching."""
     text = json.dumps(request.body["messages"])
     return json.loads(text.replace(', "cache_control": {"type": "ephemeral"}', ""))
 

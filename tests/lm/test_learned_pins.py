@@ -1,4 +1,4 @@
-"""NodePrompts and nodes that have an LM of their own: what was learned for them reaches that LM."""
+"""NodePrompts and nodes with a pinned LLM: their learned prompts reach that LLM."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ async def test_one_who_gives_up_is_not_looked_for_among_all_who_wait():
 def test_the_limit_holds_and_no_slot_is_lost_however_callers_come_and_go(
     limit: int, moves: list[int], seed: int
 ):
-    """Moves: ask, ask, cancel somebody, let one answer come."""
+    """Moves: ask, ask, cancel a caller, release one answer."""
 
     async def play() -> None:
         random = Random(seed)

@@ -1,7 +1,6 @@
-"""The local backend, on the real model: what it answers and what it refuses, its slots, how it is
-loaded once for all, and processes that used it, which end and print nothing besides.
-
-All tests but those on loading ask one loaded model, for as few tokens as they can."""
+"""The local backend, on the real model: answers and refusals, its slots, its shared loading, and
+processes that used it, which end and print nothing else. All tests except the tests on loading
+share one loaded model and ask for few tokens."""
 
 from __future__ import annotations
 
@@ -505,7 +504,8 @@ PROGRAM = """
 
 
 def run_code(code: str) -> str:
-    """What a process prints that runs this code; it has to end well, with nothing on stderr."""
+    """Run this code in a process, which must succeed with an empty stderr, and return its
+    stdout."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(PROGRAM) + textwrap.dedent(code)],
         capture_output=True,

@@ -1,5 +1,5 @@
-"""Names of LMs with an address and options: what is asked, with which settings, and what a wrong
-name or option is told, before anything is sent."""
+"""Names of LLMs with an address and options: the request with its settings, and the error for a
+wrong name or option, before anything is sent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Seen(EndNode):
 
 
 async def request_by_name(provider: Provider, name: str) -> Any:
-    """What a provider gets from a run with the LM of a name."""
+    """The request that a provider gets from a run with a named LLM."""
     provider.always(SHIRT)
     outfit = (await run(Ask(), name)).trace[-1]
     assert outfit == Outfit(**SHIRT)

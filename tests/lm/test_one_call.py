@@ -1,5 +1,5 @@
-"""Routing in one call: where a choice and the fields of what is chosen can be asked for together,
-they are, and the journal reads as if they had been asked for one after the other."""
+"""Routing in one call: a choice and the fields of the chosen class are asked for together where
+that is possible, and the journal reads as if they had been two questions."""
 
 from __future__ import annotations
 

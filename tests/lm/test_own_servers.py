@@ -1,5 +1,5 @@
-"""Servers with OpenAI's API that are not OpenAI's: what they leave out, add or refuse. A run gets
-the same from them whether somebody follows its text or not."""
+"""Servers of others with OpenAI's API, which leave out, add or refuse parts of it. A run has the
+same result with and without a follower of its text."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ SERVERS: dict[str, Respond] = {
 async def run_with_follower(
     graph: Graph[Any, Any], start: Node, url: str, options: str = ""
 ) -> Any:
-    """What a run has without and with somebody who follows its text, and the text."""
+    """The result of a run, equal with and without a follower of its text, and the text."""
     async with asyncio.timeout(BOUND):
         name = f"openai:q@{url}/v1?attempts=0&retries=0{options}"
         plain = await graph.arun(start, name)

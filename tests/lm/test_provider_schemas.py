@@ -1,5 +1,5 @@
-"""Schemas for providers: each provider takes its form, which allows what the given schema allows,
-and what it cannot express is in the descriptions."""
+"""Schemas for providers: each provider gets a form that it accepts and that allows the values of
+the given schema. Descriptions have the limits that the form cannot express."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is special to models of PydanticAI; what they share with others is in
-test_http_backends.py."""
+"""The behavior of models of PydanticAI; test_http_backends.py has the behavior that all backends
+share."""
 
 from __future__ import annotations
 

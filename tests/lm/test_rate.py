@@ -1,5 +1,5 @@
-"""What `RateLimit` promises: no span of time holds more requests or tokens than allowed, those who
-wait go in the order they came, and nobody waits longer than they are willing to."""
+"""What `RateLimit` promises: no span of time holds more requests or tokens than allowed, waiting
+calls go in the order of arrival, and no call waits longer than its limit."""
 
 from __future__ import annotations
 

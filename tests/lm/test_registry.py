@@ -1,5 +1,5 @@
-"""LMs by name: what each name makes, what a wrong one is told, and which LM a run uses that was
-given none."""
+"""LLMs by name: the backend of each name, the error for a wrong name, and the default LLM of a
+run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The requests behind an answer: what fails and is sent again, what is counted, what is told while
-it lasts, and what a cancellation leaves."""
+"""The requests behind an answer: failures and retries, usage, streamed events, and cancellation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What `Retry` promises: a request that failed is sent again where that can help, with waits that
-grow, and the error that is raised in the end says what was tried."""
+"""What `Retry` promises: a failed request is sent again where that can help, with growing waits,
+and the final error lists the attempts."""
 
 from __future__ import annotations
 

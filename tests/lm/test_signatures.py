@@ -1,4 +1,4 @@
-"""Node classes as DSPy signatures: which fields are inputs and which outputs, and what is kept."""
+"""Node classes as DSPy signatures: inputs, outputs, and their descriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bae promises about programs it runs: the whole of their output, and nothing of them left."""
+"""What bae promises about programs it runs: their complete output, and no leftover processes."""
 
 from __future__ import annotations
 

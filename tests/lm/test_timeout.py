@@ -1,5 +1,5 @@
-"""What `Timeout` promises: a request that takes too long is gone, and the error says so and is
-worth a retry; anybody else's timeout or cancellation stays what it is."""
+"""What `Timeout` promises: a request that takes too long is cancelled with a clear, retryable
+error; timeouts and cancellations of others pass unchanged."""
 
 from __future__ import annotations
 

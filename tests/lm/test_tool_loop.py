@@ -58,7 +58,7 @@ ASK = Ask(question="How much is it?")
 
 
 def parts_of_message(prompt: Prompt, number: int = -1) -> list[str]:
-    """What a message of a prompt has: results and texts, as the model reads them."""
+    """The parts of a message of a prompt: results and texts, as the model reads them."""
     return [
         part.result if isinstance(part, ResultPart) else part.text.partition(":\n")[2] or part.text
         for part in prompt.conversation[number].parts
@@ -467,7 +467,7 @@ async def test_one_message_may_have_so_many_calls_and_more_are_to_be_called_agai
 
 
 async def text_of_result(result: Any, **options: Any) -> str:
-    """What a model reads of a result."""
+    """The text of a result as a model reads it."""
 
     async def look() -> Any:
         """Look."""
