@@ -18,7 +18,7 @@ from end_node import EndNode
 
 
 class Pool:
-    """What is opened, and on which loop."""
+    """A resource, and the loop that opened it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -73,7 +73,7 @@ CLOSED = ["pool closed", "settings closed"]
 
 
 def asking(open_pool: Any) -> Graph[Any, Any]:
-    """A graph of one node that has what is opened for the app."""
+    """A graph of one node with the resource of the app."""
 
     class Ask(EndNode):
         pool: Annotated[Any, Dep(open_pool, scope="app")]
@@ -295,7 +295,7 @@ async def test_an_opening_that_no_run_waits_for_any_more_is_cancelled():
 
 
 class Held(Pools):
-    """The same, with runs that wait to be let go."""
+    """The same, with runs that wait for a signal."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""What is raised and is no `Exception` (by a test framework, a library in Rust, a generator) ends a
-run as any failure does: it is raised, or is the cause of what is, nothing is left open, and the
-journal says so. So does an exception whose text cannot be had, or cannot be written."""
+"""A `BaseException` that is no `Exception` (of a test framework, a library in Rust, a generator)
+ends a run like any failure: it is raised, or is the cause of the raised error, nothing is left
+open, and the journal records it. So does an exception whose text cannot be computed or written."""
 
 from __future__ import annotations
 
@@ -228,13 +228,13 @@ class Numbered(Exception):
 
 @dataclass(frozen=True)
 class Frozen(Exception):
-    """One that no attribute can be set on, its notes neither."""
+    """An exception without settable attributes, not even notes."""
 
     number: int = 7
 
 
 class Bare(BaeError):
-    """One that does not call the constructor of its base."""
+    """An exception that does not call the constructor of its base."""
 
     def __init__(self) -> None:
         pass

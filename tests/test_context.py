@@ -18,7 +18,7 @@ from toy_backend import FourMethods, ToyBackend, route
 
 
 def known(prompt: Any) -> dict[str, Any]:
-    """What a prompt tells a model, as JSON."""
+    """The JSON of a prompt."""
     return json.loads(prompt.text.partition("\n\n")[2])
 
 

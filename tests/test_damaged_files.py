@@ -141,7 +141,7 @@ def places_in(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def damage_json(text: str, rng: random.Random) -> str:
-    """One value is another, gone, or under another name."""
+    """Change, remove or rename one value."""
     value = {"": json.loads(text)}
     *around, last = ("", *rng.choice(list(places_in(value[""]))))
     parent: Any = value
@@ -159,7 +159,7 @@ def damage_json(text: str, rng: random.Random) -> str:
 
 
 def damage_bytes(data: bytes, rng: random.Random) -> bytes:
-    """Some bytes are others, gone, or there twice; or the end is missing."""
+    """Change, remove or repeat some bytes, or cut off the end."""
     found = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         at, many = rng.randrange(len(found) + 1), rng.randint(1, 40)
@@ -178,7 +178,7 @@ def damage_bytes(data: bytes, rng: random.Random) -> bytes:
 
 
 def damage_lines(data: bytes, rng: random.Random) -> bytes:
-    """One line of JSON has another value, or is gone, or there twice."""
+    """Change a value in one line of JSON, or remove or repeat the line."""
     lines = data.decode().splitlines()
     at = rng.randrange(len(lines))
     match rng.randrange(10):
@@ -212,7 +212,7 @@ def damage_rows(file: Path, rng: random.Random) -> str:
 
 
 class Outcomes:
-    """Notes what is raised that is no `BaeError`, for all cases together."""
+    """Notes exceptions other than `BaeError`, for all cases together."""
 
     def __init__(self) -> None:
         self.wrong: list[str] = []

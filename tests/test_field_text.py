@@ -1,5 +1,5 @@
-"""What somebody sees who follows the text of fields: each string as it grows, decoded, at its own
-place, and what of it is void. A run that nobody follows has none of it."""
+"""The text of fields as a follower sees it: each string as it grows, decoded, at its own place, and
+its void parts. A run without a follower has no such text."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_place_inside_a_value_is_read_as_it_is_written(within: list[str | int]
 
 
 class Pieces(Backend):
-    """Says its answers in pieces, and waits between them until `go` says so."""
+    """Streams its answers in pieces, and waits for `go` between them."""
 
     def __init__(self, *answers: Any, size: int = 3, **options: Any) -> None:
         super().__init__(retries=0, **options)

@@ -1,5 +1,4 @@
-"""Images and documents: what they are made from, what JSON may say of them, and what a model sees
-of them."""
+"""Images and documents: their sources, their JSON, and their form in a prompt."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What dependencies that open something promise: closed once, after the run, newest first, however
-the run ends, and never opened without somebody to close them."""
+"""What dependencies that open a resource promise: it is closed once, after the run, newest first,
+for every outcome of the run, and never opened without a later close."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from end_node import EndNode
 
 
 class Log(list[str]):
-    """What was opened and closed, in order, and the dependencies that tell it."""
+    """The opened and closed resources, in order, and the dependencies that log them."""
 
     def generator(self, name: str) -> Any:
         def open_sync() -> Iterator[str]:

@@ -1,5 +1,5 @@
-"""The LM that a written body or a dependency function is given: it resolves the fields of what it
-makes first, as a run does, and nothing is done or recorded twice."""
+"""The LLM that a written body or a dependency function gets: it first resolves the fields of the
+node to make, as a run does, and no work is repeated or recorded twice."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ async def test_a_function_with_the_lm_is_not_started_early_since_it_may_recall()
 async def record_failed_run(
     graph: Graph[Any, Any], start: Node, lm: Any, what: str
 ) -> MemoryJournal:
-    """The journal of a run that has failed at something which works by now."""
+    """The journal of a run that has failed at a function which works now."""
     journal = MemoryJournal()
     WORLD.failing.add(what)
     with pytest.raises(Exception, match=what):

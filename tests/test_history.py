@@ -1,4 +1,4 @@
-"""What a history tells of a run, folded from its records alone."""
+"""The history of a run, computed from its records alone."""
 
 from asyncio import Event
 from typing import Annotated
@@ -213,7 +213,7 @@ def test_each_question_of_a_body_has_its_own_answers_and_usage():
 
 def test_an_error_of_the_users_own_called_waiting_is_a_failure():
     class Waiting(Exception):
-        """Named like what a run raises where a person is to answer."""
+        """Named like the exception of a run that waits for a person."""
 
     history = History([RunStarted(1.0, "", 0, "r", "Ask", Ask(numbers=[]))])
     ended = SourceEnded(2.0, "", 0, Ask, "length", "dep", "get_length", 0.5, None, Waiting())

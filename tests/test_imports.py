@@ -35,7 +35,7 @@ PYDANTIC = {
 
 
 def python(program: str) -> list[str]:
-    """What a fresh interpreter prints, word for word."""
+    """The words that a fresh interpreter prints."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
         capture_output=True,

@@ -1,5 +1,6 @@
 """What look-ups by value promise: a dependency takes arguments from the trace and from fields of
-its node, is called once for equal ones, whoever asks, and starts as soon as they are there."""
+its node, is called once for equal arguments of any caller, and starts as soon as they are
+available."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from growth import Scans
 
 
 async def map_over(fn: Any, items: list[Any], **options: Any) -> list[Any]:
-    """What a field of `Holder` holds after a run that maps over its items."""
+    """The value of a field of `Holder` after a run that maps over its items."""
 
     class Holder(EndNode):
         items: list[Any]

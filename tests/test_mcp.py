@@ -57,7 +57,7 @@ async def run_calls(server: Any, *rounds: Any, **options: Any) -> list[ToolCall]
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs. One that ended and that nobody has asked about does not."""
+    """Whether a process runs. A zombie does not run."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -70,7 +70,7 @@ def owners() -> list[asyncio.Task[Any]]:
 
 
 async def until(holds: Any) -> None:
-    """Wait for another process, which tells nobody."""
+    """Wait for another process by polling."""
     async with asyncio.timeout(20):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -479,7 +479,7 @@ GO = {"result": {"tools": [{"name": "go", "inputSchema": {"type": "object"}}]}}
 
 
 class OddAnswers(BaseHTTPRequestHandler):
-    """A server over HTTP without the SDK. `answer` is what it sends to a call."""
+    """A server over HTTP without the SDK. It sends `answer` to a call."""
 
     protocol_version = "HTTP/1.1"
     answer: tuple[str, str] = "", ""

@@ -1,5 +1,5 @@
-"""What is nested, shared or chained is proved in proportion to its size, and what is too deep is
-refused with its name: neither is left to run for ever, nor to run out of stack."""
+"""Nested, shared or chained types are proved in time proportional to their size, and too deep types
+are refused by name: no proof runs forever or exhausts the stack."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What `Recall` promises: the newest value of its type that somebody gave, filled or answered, in
-this run or around it; and that a graph which cannot serve one is refused before it runs."""
+"""What `Recall` promises: the newest value of its type that was given, filled or answered, in this
+run or around it; and a graph that cannot serve a recall is refused before it runs."""
 
 from __future__ import annotations
 
@@ -556,7 +556,8 @@ NOTHING = object()
 
 
 def newest(shape: Shape, classes: list[type[Node]], trace: list[Node], kind: int) -> Any:
-    """What a recall must find: the newest value of its type, the first where there are several."""
+    """The value that a recall must find: the newest value of its type, and the first of several in
+    a node."""
     for node in reversed(trace):
         for held in shape.holds[classes.index(type(node))]:
             value = getattr(node, f"h{held}")

@@ -1,5 +1,5 @@
-"""What a `GraphResult` promises: the nodes in order, the one the run ended at, what it cost, what
-it waits for, and the journal all of that is read from."""
+"""What a `GraphResult` promises: the nodes in order, the last node, the cost, the open gates, and
+the journal behind them."""
 
 from __future__ import annotations
 

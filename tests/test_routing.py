@@ -1,6 +1,6 @@
-"""What routing promises: where a run goes on is what the return type says, chosen and filled by the
-LM where the body is empty, by the body where it is written; anything else is an error that names
-both what was declared and what came."""
+"""What routing promises: the return type declares the next nodes. The LLM chooses and fills the
+next node where the body is empty, a written body returns it. Any other node is an error that names
+the declared and the returned class."""
 
 from __future__ import annotations
 

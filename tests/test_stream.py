@@ -1,5 +1,5 @@
-"""What a stream promises: the records of a run as they are written, none missed; a result when they
-are exhausted; and that nothing is left of a run nobody reads any more."""
+"""What a stream promises: the records of a run as they are written, without gaps; a result at their
+end; and nothing is left of a run without a reader."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Sign(asyncio.Event):
 
 
 class Hold:
-    """A place in a run where it stays until it is cancelled or let go."""
+    """A place in a run where it waits until it is cancelled or released."""
 
     def __init__(self) -> None:
         self.reached = Sign()
@@ -82,7 +82,7 @@ def hold() -> Hold:
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """What is dropped is gone at once, or it is not gone in this test."""
+    """Disable the garbage collector, so that dropped objects are freed at once or not at all."""
     gc.collect()
     gc.disable()
     yield
@@ -90,7 +90,7 @@ def no_collector() -> Iterator[None]:
 
 
 async def nothing_left() -> bool:
-    """Whether this task is the only one, once those that can end have ended."""
+    """Whether this task is the only task, after all others could end."""
     for _ in range(20):
         await asyncio.sleep(0)
     return asyncio.all_tasks() == {asyncio.current_task()}

@@ -1,5 +1,5 @@
-"""What a graph as a dependency promises: a run inside the run, with the same LM, limits, answers
-and dependencies, its nodes nested in the trace and its errors naming the way to them."""
+"""What a graph as a dependency promises: a run inside the run, with the same LLM, limits, answers
+and dependencies. Its nodes are nested in the trace, and its errors name their path."""
 
 import asyncio
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""What is promised of work that must end although its task is cancelled."""
+"""Promises for work that must end although its task is cancelled."""
 
 import asyncio
 

@@ -1,5 +1,5 @@
-"""Tools and models that do what nobody had in mind: what is wrong about a call stays in the call,
-secrets stay hidden, and the LM reads nothing that is not so."""
+"""Faulty tools and models: the fault of a call stays in the call, secrets stay hidden, and the LLM
+reads no wrong statements."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Artifacts: what was learned for a node class, in files that read well, are refused where they do
-not fit, and teach any backend without dspy."""
+"""Artifacts: learned prompts of a node class, in readable files that are refused where they do not
+fit, and that improve any backend without dspy."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def waking(*choices: str) -> Artifact:
 
 
 def write_changed_artifact(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """A saved artifact of Outfit that somebody has changed."""
+    """A saved artifact of Outfit with a change."""
     (file,) = save_artifacts({Outfit: outfit()}, tmp_path)
     data = json.loads(file.read_text("utf-8"))
     change(data)
@@ -481,7 +481,7 @@ def test_a_choice_that_is_now_made_by_code_is_refused(tmp_path: Path):
 
 
 def a_graph(**fields: Any) -> tuple[Graph[Any, Any], type[Node], type[Node]]:
-    """A graph of First, which has these fields, and Second, both made anew."""
+    """A new graph of First, which has these fields, and Second."""
 
     class Second(Node):
         text: str
@@ -579,7 +579,7 @@ def test_a_node_with_a_serializer_of_its_own_may_be_in_examples(tmp_path: Path):
 
 
 def hash_of(top: Any, field: Any = ..., *, leads_to: Any = None, **more: Any) -> str:
-    """The hash of a class with the field `top`, made anew."""
+    """The hash of a new class with the field `top`."""
 
     class Made(Node):
         async def __call__(self) -> None: ...

@@ -25,7 +25,7 @@ class Note(Node):
 
 
 class Says(Backend):
-    """A backend that answers by a function, and knows what it was asked."""
+    """A backend that answers by a function, and remembers its questions."""
 
     model = "says"
 

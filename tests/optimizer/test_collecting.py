@@ -1,5 +1,5 @@
-"""What journals have to teach: the steps that an LM took in runs that have ended, and the answers
-that people put right by forking a run, each once."""
+"""Training data from journals: the steps that an LLM took in finished runs, and the answers that
+people corrected by forking a run, each once."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def run_ticket(
 
 
 def ways(found: Sequence[Transition]) -> list[str]:
-    """The transitions in short, with the first field that the LM filled and what was put right."""
+    """The transitions in short, with the first field that the LLM filled and its corrections."""
     return [
         f"{type(each.node).__name__}->{_describe_node(each.next_node)}"
         + (f" ({', '.join(each.corrected)})" if each.corrected else "")

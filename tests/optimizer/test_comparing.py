@@ -1,5 +1,4 @@
-"""Before and after, on examples that were held out: what is asked, what counts, and how far it can
-be trusted."""
+"""Before and after, on held-out examples: the questions, the scores, and their confidence."""
 
 from __future__ import annotations
 
@@ -260,8 +259,8 @@ BILLS = [
 
 
 def pays(prompt: Prompt) -> Any:
-    """Right about what it is asked to choose and make at once; about the rest where it is shown
-    how."""
+    """Right about combined choices and fills; right about other questions only with examples in the
+    prompt."""
     question = prompt.question
     knows = bool(question.fillable or prompt.examples)
     amount = int(json.loads(prompt.text.split("\n\n", 1)[1])["Mail"]["text"].split()[1])

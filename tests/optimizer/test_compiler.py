@@ -1,5 +1,5 @@
 """Graphs compiled for DSPy: a signature and a predictor for every node, which can be optimized,
-saved, loaded and run, and LMs that ask with what was learned."""
+saved, loaded and run, and LLMs that ask with learned prompts."""
 
 from __future__ import annotations
 

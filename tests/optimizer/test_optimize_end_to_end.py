@@ -1,6 +1,6 @@
-"""From the first run to the last, offline: a scripted teacher's runs and a person's corrections are
-collected, the model that comes with bae learns from them, is compared and evaluated, and runs with
-what it has learned."""
+"""From the first run to the last, offline: runs of a scripted teacher and corrections of a person
+are collected; the local model learns prompts from them, is compared and evaluated, and runs with
+these prompts."""
 
 from __future__ import annotations
 

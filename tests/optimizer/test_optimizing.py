@@ -1,5 +1,5 @@
-"""Optimizing a node by an optimizer's name, against a model that is wrong by design: what is found,
-from which examples, under which bounds, and what is said meanwhile."""
+"""Optimizing a node by an optimizer's name, against a model that is wrong by design: the learned
+prompt, its examples, its limits, and the progress reports."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What a node is optimized with: each question once and as a run asks it, with the answers that
-people have put right; and what is done about questions that no LM takes, and teachers whose answers
-are of no use."""
+"""The questions for optimizing a node: each question once and as a run asks it, with the
+corrections of people; questions that no LLM accepts, and teachers with useless answers."""
 
 from __future__ import annotations
 
@@ -48,14 +47,14 @@ class Told(Node):
 
 
 def make_example(asked: str, text: str, run: str, corrected: bool = False) -> Any:
-    """What a run has to teach that was asked something and answered this."""
+    """The training example of a run with this question and this answer."""
     (example,) = trace_to_examples([Asked(text=asked), Told(text=text)])
     said = {"run_id": run, "root": run, "corrected": ["text"] if corrected else []}
     return example.copy(**said)
 
 
 def list_demos(predictor: Any) -> list[tuple[str, str]]:
-    """The questions and answers that an optimized Told shows."""
+    """The questions and answers in the prompt of an optimized Told."""
     learned = artifact_of(predictor).fill
     assert learned is not None
     return [(each.known["Asked"]["text"], each.answer["text"]) for each in learned.examples]

@@ -36,8 +36,8 @@ pytestmark = pytest.mark.once
 
 
 class Holding:
-    """Answers as the model does, but for each optimizer only so many requests: later ones wait for
-    good. Notes what was answered."""
+    """Answers like the model, but only a limited number of requests for each optimizer: later
+    requests wait forever. Notes its answers."""
 
     def __init__(self, most: dict[str, int]) -> None:
         self.left = dict(most)

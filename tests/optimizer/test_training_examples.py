@@ -1,5 +1,5 @@
-"""Examples for DSPy, out of traces and of journals: what is in them, what never is, and how they
-are split into those to train with and those that are held out."""
+"""Examples for DSPy, from traces and from journals: their content, their exclusions, and the split
+into training and held-out examples."""
 
 from __future__ import annotations
 
@@ -517,7 +517,7 @@ async def test_the_examples_of_a_part_are_split_by_their_runs_too():
 
 
 def steps(run: str, *nodes: Node) -> list[Any]:
-    """What a run has to teach that went this way."""
+    """The training example of a run with this path."""
     return [each.copy(run_id=run, root=run) for each in trace_to_examples(nodes)]
 
 

@@ -1,6 +1,6 @@
 """What traces promise: one span for everything that takes time, under the right parent, with the
-times of the records; ended however the run came out; by the names of the conventions; and with
-nothing of what was said in it unless that is asked for, and never with secrets."""
+times of the records; ended for every outcome of the run; with the names of the conventions; with
+content only on request, and never with secrets."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ async def test_source_spans_name_the_field_they_work_for(traced: Traced):
 
 
 class Model(ToyBackend):
-    """A model that answers from a list, with what it used."""
+    """A model that answers from a list, with its usage."""
 
     model = "claude-test"
 

@@ -1,4 +1,4 @@
-"""Graphs that the tests of pictures draw: made from a shape, or one that has everything."""
+"""Graphs that the tests of pictures draw: made from a shape, and a graph with every feature."""
 
 from __future__ import annotations
 

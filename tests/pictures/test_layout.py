@@ -1,5 +1,5 @@
-"""What a layout promises: boxes apart from each other, and for every edge a line from one box to
-the other that goes through no box and lies on no other line."""
+"""What a layout promises: boxes do not touch, and every edge is a line between its boxes that
+crosses no box and lies on no other line."""
 
 from __future__ import annotations
 

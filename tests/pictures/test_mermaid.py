@@ -1,5 +1,5 @@
-"""What the picture of a graph promises: exactly the nodes and edges of the types, under names that
-Mermaid accepts and that are told apart."""
+"""What the Mermaid picture of a graph promises: exactly the nodes and edges of the types, under
+distinct names that Mermaid accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a picture of a graph shows, as data: exactly the nodes and edges of the types, and fields by
+"""The picture of a graph as data: exactly the nodes and edges of the types, and fields by
 source."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a drawing for a terminal promises: it fits into its columns, and read back from its
-characters it has the edges of the types."""
+"""What a drawing for a terminal promises: it fits into its columns, and its characters can be read
+back as the edges of the types."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a graph would ask can be seen without asking: `graph.prompts()`, the prompts of a run on a
-`ScriptedLM`, and `assert_prompt`."""
+"""Prompts without a model: `graph.prompts()`, the prompts of a run on a `ScriptedLM`, and
+`assert_prompt`."""
 
 from __future__ import annotations
 

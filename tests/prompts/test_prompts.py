@@ -1,5 +1,5 @@
-"""What a model is shown: the instruction, what is known as JSON, and nothing that is not for it.
-Equal input gives an equal prompt, to the letter, in this process and in any other."""
+"""The prompt of a model: the instruction, the known values as JSON, and no hidden values. Equal
+input gives an equal prompt, to the letter, in every process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Out(EndNode):
 
 
 def known(prompt: Prompt) -> dict[str, Any]:
-    """What is under the instruction, which has to be JSON."""
+    """The text under the instruction, which must be JSON."""
     _, _, said = prompt.text.partition("\n\n")
     return json.loads(said) if said else {}
 

@@ -1,5 +1,5 @@
-"""Who may do what: every endpoint and every feed, for a user who may, one who may not, one who may
-not see the run, and nobody."""
+"""Access rights: every endpoint and every feed, for a user with the right, a user without it, a
+user who may not see the run, and without a user."""
 
 import asyncio
 import json
@@ -69,7 +69,7 @@ async def ask(
 
 
 class Asked(MemoryJournal):
-    """Notes what it is asked for."""
+    """Notes the requested rights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ WAYS = {"GET": [("GET", "*/*"), ("GET", "text/event-stream"), ("HEAD", "*/*")]}
 
 
 async def answers(served: Served, endpoint: Endpoint, run: str) -> list[Any]:
-    """What ben is told, in every way, and what that takes."""
+    """The responses to ben, over every interface, and their times."""
     journal: Any = served.journal
     found: list[Any] = []
     for method, accept in WAYS.get(endpoint.method, [(endpoint.method, "*/*")]):

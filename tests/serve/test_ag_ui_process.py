@@ -1,5 +1,5 @@
 """A chat front end and `bae serve` as a process: the server is stopped in the middle of a turn, and
-the page goes on with the next server."""
+the page continues with the next server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The OpenAPI document is true: what it describes is accepted, and nothing that a client sends
-makes the server fail."""
+"""The OpenAPI document is true: requests that it describes are accepted, and no request makes the
+server fail."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ EXAMPLES = 15
 
 
 class Background:
-    """An API on loopback in a thread of its own, with a run that has ended, one that waits, one
-    that has asked an LLM, and a file."""
+    """An API on loopback in a thread of its own, with a finished run, a waiting run, a run that has
+    asked an LLM, and a file."""
 
     def __init__(self) -> None:
         self.url = ""

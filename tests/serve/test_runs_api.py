@@ -529,7 +529,7 @@ async def test_a_form_for_the_start_has_the_names_of_the_classes_of_a_union():
 
 
 class HouseModel(Backend):
-    """A model whose prices nobody knows. Its first answer is wrong."""
+    """A model without a known price. Its first answer is wrong."""
 
     model = "house-1"
 

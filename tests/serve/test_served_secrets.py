@@ -1,4 +1,4 @@
-"""What is a secret in a graph is in no response and no feed."""
+"""Secrets of a graph are in no response and no feed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The WebSocket: what a client may send, and how a connection ends."""
+"""The WebSocket: messages of a client, and the end of a connection."""
 
 import asyncio
 import json

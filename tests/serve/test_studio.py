@@ -1,4 +1,4 @@
-"""The studio: its page, who gets in, and what it tells the page."""
+"""The studio: its page, its logins, and its data for the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Conversations over HTTP: what a turn did, which turn it replaces, and what people said in it."""
+"""Conversations over HTTP: the work of a turn, the turn it replaces, and the answers of people in
+it."""
 
 from __future__ import annotations
 

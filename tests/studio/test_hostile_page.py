@@ -1,5 +1,5 @@
-"""What a hostile model, page, user or network does to the page: nothing is run, nothing typed is
-lost, and what cannot be shown leaves the rest of the page as it is."""
+"""The page with a hostile model, page, user or network: it runs no foreign code, loses no typed
+text, and shows the rest of the page where a part cannot be shown."""
 
 from __future__ import annotations
 

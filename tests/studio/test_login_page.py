@@ -1,5 +1,5 @@
-"""Who may open the page, what a page of another site can do with it, and that it goes on when the
-server was away."""
+"""Logins of the page, its protection from pages of other sites, and its reconnect after the server
+was away."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class OpenedTeam:
     tasks: list[Task]
 
     async def run(self, lm: LM) -> None:
-        """Have the team carry out what is approved."""
+        """Let the team run the approved tasks."""
         options: dict[str, Any] = {"review": "off", "limits": {"timeout": BOUND}}
         async with Workbench.open(self.project, self.store, **options) as bench:
             await LeadAgent(bench, lm, max_agents=2, wait=False, timeout=None).run()

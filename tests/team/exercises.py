@@ -1,6 +1,6 @@
 """Twenty small exercises that a team solves in tests, in Python and JavaScript: each a file in
-`exercises` with what is asked, stubs, tests, a reference answer and a wrong one. And ways to
-cheat that fit all of them."""
+`exercises` with a task, stubs, tests, a reference answer and a wrong answer. And ways to cheat that
+fit all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMAND = (*PYTEST, "&&", *NODE)
 
 @dataclass(frozen=True)
 class Exercise:
-    """What is asked, what there is, and answers."""
+    """A task, its given files, and answers."""
 
     name: str
     asked: str
@@ -93,8 +93,8 @@ def all_files(*, answers: bool = False, wrong: bool = False) -> dict[str, str]:
 
 
 def cheats(exercise: Exercise) -> dict[str, str]:
-    """Answers that would pass without solving it, by their names: the wrong answer with something
-    that keeps its tests from failing. Those that are documented as not detected are not here."""
+    """Answers that would pass without solving the task, by name: the wrong answer with a trick that
+    keeps its tests from failing. Tricks that are documented as not detected are left out."""
     given = exercise.files[exercise.test_path]
     test = exercise.test_path
     edits: dict[str, list[Edit]] = {

@@ -1,5 +1,5 @@
-"""What a team finds out about the commit that work starts from, before it asks an LLM, with real
-test programs, sandboxes and repositories."""
+"""The check of the commit that work starts from, before an LLM is asked, with real test programs,
+sandboxes and repositories."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GENERATED = {
 
 
 async def check(tmp_path: Path, files: Mapping[str, str], command: tuple[str, ...]) -> BaseCheck:
-    """What is found about a repository with these files."""
+    """The result of the check for a repository with these files."""
     async with a_bench(tmp_path, files=files, command=command) as (bench, _):
         found = await bench.check_base("HEAD")
         assert read_check(bench.store.path.parent) == found

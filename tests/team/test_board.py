@@ -1,4 +1,4 @@
-"""The board of a team: what it shows at two widths, and what hostile texts cannot do."""
+"""The board of a team: its display at two widths, and its protection from hostile texts."""
 
 from __future__ import annotations
 

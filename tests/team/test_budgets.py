@@ -1,4 +1,4 @@
-"""What a team may spend: reserved before each call, for calls at once, and after a restart."""
+"""The budget of a team: reserved before each call, for concurrent calls, and after a restart."""
 
 from __future__ import annotations
 

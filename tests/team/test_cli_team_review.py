@@ -1,4 +1,4 @@
-"""Look at what a team has done and take it, with real git, tests and sandboxes."""
+"""Reviewing and taking the work of a team, with real git, tests and sandboxes."""
 
 from __future__ import annotations
 

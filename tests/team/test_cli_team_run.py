@@ -1,4 +1,4 @@
-"""`bae team run` and what people do meanwhile, with real git, tests and sandboxes."""
+"""`bae team run` and actions of people during a run, with real git, tests and sandboxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Edits of an LLM: what is written is what was meant, all of it or nothing, and only inside."""
+"""Edits of an LLM: written as intended, completely or not at all, and only inside the
+repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Features: acceptance tests first, on a branch that reaches the team's branch as a whole."""
+"""Features: acceptance tests first, on a branch that is merged into the team's branch in one
+piece."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ DEEP = "import os\nfor _ in range(1100):\n    os.mkdir('d')\n    os.chdir('d')\n
 
 
 class Calling(Backend):
-    """A model with tool calls that says what a script says."""
+    """A model with tool calls that answers from a script."""
 
     calls_tools = True
     model = "scripted"

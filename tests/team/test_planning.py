@@ -1,4 +1,4 @@
-"""Planning: what is asked, what is planned and stored, and what happens when it is interrupted."""
+"""Planning: its questions, the stored plan, and interruptions."""
 
 from __future__ import annotations
 

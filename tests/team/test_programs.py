@@ -162,7 +162,7 @@ async def test_a_cancelled_claude_code_leaves_no_process_and_continues_with_its_
 
 
 class StandIn(CodingProgram):
-    """A program of a user's: it prints what it has to tell."""
+    """A custom program that prints its result."""
 
     name = "stand-in"
 
@@ -558,7 +558,7 @@ def test_the_lines_of_codex_are_read() -> None:
 
 
 def real_codex(folder: Path) -> str:
-    """The program `codex`: the one that is installed, or fetched. Without one, the test skips."""
+    """The program `codex`, installed or fetched. Without it the test skips."""
     named = shutil.which(os.environ.get("BAE_TEST_CODEX", "codex"))
     if named is not None:
         return named

@@ -128,7 +128,7 @@ def test_a_dry_run_shows_the_order_the_critical_path_and_the_tasks_that_would_no
 
 @st.composite
 def projects(draw: st.DrawFn) -> list[Task]:
-    """Tasks in any statuses; those that are in progress or completed may have had others before."""
+    """Tasks in any statuses. Tasks in progress or completed may have had other statuses before."""
     count = draw(st.integers(1, 8))
     tasks: list[Task] = []
     for number in range(1, count + 1):

@@ -1,4 +1,4 @@
-"""The state of a team: what it refuses, what races for it, and what survives."""
+"""The state of a team: refusals, races, and crashes."""
 
 from __future__ import annotations
 

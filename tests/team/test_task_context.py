@@ -1,4 +1,4 @@
-"""The context of a task: what it has, what comes first, and how long it may be."""
+"""The context of a task: its content, its order, and its maximum length."""
 
 from __future__ import annotations
 

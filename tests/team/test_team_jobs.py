@@ -1,5 +1,5 @@
-"""What a server starts for a team: planning with questions, runs, stops and restarts, with real
-processes, git and tests."""
+"""Jobs that a server starts for a team: planning with questions, runs, stops and restarts, with
+real processes, git and tests."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A team that is killed at random instants ends as one that was not: no work is lost, no task is
-stranded, and nothing is left over. Fifty kills: `pytest -m slow tests/team/test_team_kills.py`."""
+"""A team that is killed at random instants ends like an undisturbed team: no work is lost, no
+task is stranded, and nothing is left over. Fifty kills: `pytest -m slow
+tests/team/test_team_kills.py`."""
 
 from __future__ import annotations
 

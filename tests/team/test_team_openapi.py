@@ -1,5 +1,5 @@
-"""The OpenAPI document of a team is true: what it allows never makes the server fail, and every
-response is as it says."""
+"""The OpenAPI document of a team is true: requests that it allows never make the server fail, and
+every response fits it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker can try: commands and tests on a copy of its work, described in plain text."""
+"""Trials of a worker: commands and tests on a copy of its work, with results in plain text."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ DONE = "I added sub, and checked it with its test."
 
 
 class Board(io.StringIO):
-    """What is shown without a terminal."""
+    """The output without a terminal."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""The loopback provider, asked over real HTTP by the clients that OpenAI and Anthropic ship, and by
-plain HTTP: what it answers, how it fails, what it remembers, and that nothing of it is left."""
+"""The loopback provider, asked over real HTTP by the clients of OpenAI and Anthropic, and by plain
+HTTP: its answers, its failures, its recorded requests, and its clean end."""
 
 import asyncio
 import json

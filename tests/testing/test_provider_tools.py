@@ -1,5 +1,5 @@
-"""Tool calls of the loopback provider, in each of its APIs: read by the clients that OpenAI and
-Anthropic ship, streamed and whole, and the conversations that it refuses as the real APIs do."""
+"""Tool calls of the loopback provider, in each of its APIs: read by the clients of OpenAI and
+Anthropic, with and without streaming, and the conversations that it refuses like the real APIs."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ Said = tuple[str, list[tuple[str, str, Any]], str | None]
 
 
 async def next_message(provider: Provider, api: str, *, stream: bool) -> Said:
-    """What a client makes of the next message."""
+    """The next message as a client reads it."""
     if api == "messages":
         async with anthropic.AsyncAnthropic(
             base_url=provider.url,
@@ -94,7 +94,8 @@ async def next_message(provider: Provider, api: str, *, stream: bool) -> Said:
 
 
 async def _put_together(stream: Any) -> Said:
-    """What chunks of a chat completion say. The client's own way fails for one that is cut off."""
+    """The message in the chunks of a chat completion. The client's own parser fails for a truncated
+    message."""
     text, calls, ended = "", {}, None
     async for chunk in stream:
         for choice in chunk.choices:

@@ -1,5 +1,5 @@
-"""`bae.testing.replaying`: a recorded run is a test. It is run again with what was recorded,
-nothing outside is called, the file is never changed, and what goes another way is told by a diff.
+"""`bae.testing.replaying`: a recorded run is a test. It is run again with the recorded answers and
+without calls to the outside, the file is never changed, and a deviation is reported with a diff.
 """
 
 from __future__ import annotations
