@@ -69,7 +69,7 @@ async def ask(
 
 
 class Asked(MemoryJournal):
-    """Notes the requested rights."""
+    """Notes the names of its reading methods that are used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ WAYS = {"GET": [("GET", "*/*"), ("GET", "text/event-stream"), ("HEAD", "*/*")]}
 
 
 async def answers(served: Served, endpoint: Endpoint, run: str) -> list[Any]:
-    """The responses to ben, over every interface, and their times."""
+    """The responses to ben, in every way, and the reads of the journal that each takes."""
     journal: Any = served.journal
     found: list[Any] = []
     for method, accept in WAYS.get(endpoint.method, [(endpoint.method, "*/*")]):
