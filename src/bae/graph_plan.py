@@ -90,46 +90,48 @@ def plan_of_graph(graph: Graph[Any, Any]) -> GraphPlan:
     return graph._plan  # pyright: ignore[reportPrivateUsage]
 
 
-def _find_plans(own: GraphPlan) -> dict[type[Node], NodePlan]:
+def _find_plans(graph_plan: GraphPlan) -> dict[type[Node], NodePlan]:
     from bae.plan import plan_of
 
     plans: dict[type[Node], NodePlan] = {}
-    ahead = [own.graph.start]
+    ahead = [graph_plan.graph.start]
     for cls in ahead:
         if cls not in plans:
-            plans[cls] = plan_of(cls).without_body() if own.is_filled else plan_of(cls)
+            plans[cls] = plan_of(cls).without_body() if graph_plan.is_filled else plan_of(cls)
             ahead.extend(plans[cls].successors)
     # Names that could not be resolved may be defined by the next call.
     if not any(plan.provisional for plan in plans.values()):
-        own.plans = plans
+        graph_plan.plans = plans
     return plans
 
 
-def _find_sources(own: GraphPlan) -> bool:
-    return any(plan.called for plan in own.plans.values())
+def _find_sources(graph_plan: GraphPlan) -> bool:
+    return any(plan.called for plan in graph_plan.plans.values())
 
 
-def _find_given(own: GraphPlan) -> tuple[FieldPlan, ...]:
-    return () if own.is_filled else own.plans[own.graph.start].plain
+def _find_given(graph_plan: GraphPlan) -> tuple[FieldPlan, ...]:
+    return () if graph_plan.is_filled else graph_plan.plans[graph_plan.graph.start].plain
 
 
-def _find_plans_with_tools(own: GraphPlan) -> tuple[NodePlan, ...]:
-    plans = {cls: plan for each in own.graphs for cls, plan in plan_of_graph(each).plans.items()}
+def _find_plans_with_tools(graph_plan: GraphPlan) -> tuple[NodePlan, ...]:
+    plans = {
+        cls: plan for each in graph_plan.graphs for cls, plan in plan_of_graph(each).plans.items()
+    }
     return tuple(plan for plan in plans.values() if plan.tools is not None)
 
 
-def _find_shown_files(own: GraphPlan) -> tuple[ShownFile, ...]:
+def _find_shown_files(graph_plan: GraphPlan) -> tuple[ShownFile, ...]:
     from bae.file_proof import find_shown_files
 
-    return find_shown_files(own.graph)
+    return find_shown_files(graph_plan.graph)
 
 
-def _find_graphs(own: GraphPlan) -> tuple[Graph[Any, Any], ...]:
+def _find_graphs(graph_plan: GraphPlan) -> tuple[Graph[Any, Any], ...]:
     from bae.calls import every_call
 
-    graphs: list[Graph[Any, Any]] = [own.graph]
+    graphs: list[Graph[Any, Any]] = [graph_plan.graph]
     # A node class that is a dependency becomes a graph for every field that asks for it.
-    seen = {(own.graph.start, own.graph.name)}
+    seen = {(graph_plan.graph.start, graph_plan.graph.name)}
     for each in graphs:
         plans = plan_of_graph(each).plans.values()
         for field in [field for plan in plans for field in plan.called]:
@@ -141,32 +143,32 @@ def _find_graphs(own: GraphPlan) -> tuple[Graph[Any, Any], ...]:
     return tuple(graphs)
 
 
-def _find_hidden(own: GraphPlan) -> Copies | None:
+def _find_hidden(graph_plan: GraphPlan) -> Copies | None:
     from bae.secrets import hidden_copies
 
-    return hidden_copies(own.graph) or None
+    return hidden_copies(graph_plan.graph) or None
 
 
-def _find_turns_read(own: GraphPlan) -> float:
-    return max((field.turns_read for field in _fields_of(own)), default=0)
+def _find_turns_read(graph_plan: GraphPlan) -> float:
+    return max((field.turns_read for field in _fields_of(graph_plan)), default=0)
 
 
-def _find_turn_calls_read(own: GraphPlan) -> bool:
-    return any(field.turn_calls_read for field in _fields_of(own))
+def _find_turn_calls_read(graph_plan: GraphPlan) -> bool:
+    return any(field.turn_calls_read for field in _fields_of(graph_plan))
 
 
-def _fields_of(own: GraphPlan) -> Iterator[FieldPlan]:
-    for each in own.graphs:
+def _fields_of(graph_plan: GraphPlan) -> Iterator[FieldPlan]:
+    for each in graph_plan.graphs:
         for plan in plan_of_graph(each).plans.values():
             yield from plan.fields.values()
 
 
-def _find_need_of_lm(own: GraphPlan) -> str:
-    own.needs_lm = ""  # for a graph that depends on itself, which the proof refuses
+def _find_need_of_lm(graph_plan: GraphPlan) -> str:
+    graph_plan.needs_lm = ""  # for a graph that depends on itself, which the proof refuses
     try:
-        return _why_lm(own)
+        return _why_lm(graph_plan)
     finally:
-        vars(own).pop("needs_lm", None)
+        vars(graph_plan).pop("needs_lm", None)
 
 
 _FACTS: Final[Mapping[str, Callable[[GraphPlan], Any]]] = {
@@ -183,11 +185,11 @@ _FACTS: Final[Mapping[str, Callable[[GraphPlan], Any]]] = {
 }
 
 
-def _why_lm(own: GraphPlan) -> str:
+def _why_lm(graph_plan: GraphPlan) -> str:
     from bae.calls import every_call
 
-    for plan in own.plans.values():
-        if why := _node_needs_lm(own, plan):
+    for plan in graph_plan.plans.values():
+        if why := _node_needs_lm(graph_plan, plan):
             return why
         for field in plan.called:
             for call in every_call(field.call):
@@ -197,8 +199,8 @@ def _why_lm(own: GraphPlan) -> str:
     return ""
 
 
-def _node_needs_lm(own: GraphPlan, plan: NodePlan) -> str:
-    if own.is_filled and plan.plain and plan.lm is None:
+def _node_needs_lm(graph_plan: GraphPlan, plan: NodePlan) -> str:
+    if graph_plan.is_filled and plan.plain and plan.lm is None:
         return f"the LM fills {plan.name}"
     if plan.written:
         asks = plan.needs_lm and plan.lm is None
@@ -206,6 +208,6 @@ def _node_needs_lm(own: GraphPlan, plan: NodePlan) -> str:
     if len(plan.offered) > 1 and plan.lm is None:
         return f"{plan.name} has an empty body: the LM chooses where it goes on"
     for target in plan.successors:
-        if own.plans[target].lm is None and own.plans[target].plain:
+        if graph_plan.plans[target].lm is None and graph_plan.plans[target].plain:
             return f"{plan.name} has an empty body: the LM goes on from it to {target.__name__}"
     return ""
