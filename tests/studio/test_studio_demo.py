@@ -46,7 +46,7 @@ def test_the_demo_shows_runs_a_team_at_work_and_answers_in_a_chat(tmp_path: Path
         process.terminate()  # as a closed terminal does, to the demo alone
         process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert [] == [place for place in working_folders() if place.is_relative_to(tmp_path)]
+    assert [place for place in working_folders() if place.is_relative_to(tmp_path)] == []
 
 
 def working_folders() -> list[Path]:
