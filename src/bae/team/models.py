@@ -156,12 +156,12 @@ class PlannedTask(_Model):
         """`edits_tests` is another name of a level, and tests that are named are the proof."""
         if not isinstance(values, Mapping):
             return values
-        given = dict(cast(Mapping[str, Any], values))
-        if given.pop("edits_tests", False):
-            given.setdefault("may", "change-tests")
-        if given.get("tests"):
-            given.setdefault("proof", "named-tests")
-        return given
+        fields = dict(cast(Mapping[str, Any], values))
+        if fields.pop("edits_tests", False):
+            fields.setdefault("may", "change-tests")
+        if fields.get("tests"):
+            fields.setdefault("proof", "named-tests")
+        return fields
 
     feature: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9-]{0,59})?$")] = Field(
         default="",
@@ -239,9 +239,9 @@ class TestReport(_Model):
     def passed(self) -> bool:
         """Whether the tests passed: at least one ran, none failed, and the test program exited with
         0."""
-        ran = any(case.outcome == "passed" for case in self.cases)
-        failed = any(case.outcome == "failed" for case in self.cases)
-        return self.exit_code == 0 and ran and not failed and not self.problem
+        has_passed = any(case.outcome == "passed" for case in self.cases)
+        has_failed = any(case.outcome == "failed" for case in self.cases)
+        return self.exit_code == 0 and has_passed and not has_failed and not self.problem
 
     def for_task(self, tests: Sequence[str], before: TestReport) -> TestReport:
         """The part of the report that a task answers for. Failures that `before` has too are left
@@ -249,20 +249,26 @@ class TestReport(_Model):
         `problem`. A file that could not be loaded before stands for all of its tests."""
 
         def is_of(case: TestCase, names: Iterable[str]) -> bool:
-            return any(case.id == each or case.id.startswith(f"{each}::") for each in names)
+            return any(case.id == name or case.id.startswith(f"{name}::") for name in names)
 
-        known = [case.id for case in before.of("failed") if not is_of(case, tests)]
-        cases = tuple(c for c in self.cases if c.outcome != "failed" or not is_of(c, known))
-        explained = len(cases) < len(self.cases) and all(c.outcome != "failed" for c in cases)
+        known_failures = [case.id for case in before.of("failed") if not is_of(case, tests)]
+        cases = tuple(
+            c for c in self.cases if c.outcome != "failed" or not is_of(c, known_failures)
+        )
+        has_only_known_failures = len(cases) < len(self.cases) and all(
+            c.outcome != "failed" for c in cases
+        )
         passed = self.of("passed")
-        missing = [each for each in tests if not any(is_of(case, [each]) for case in passed)]
+        missing = [name for name in tests if not any(is_of(case, [name]) for case in passed)]
         missing += [case.id for case in self.of("skipped") if case.id in tests]
         missing = list(dict.fromkeys(missing))
         problem = f"no test of {', '.join(missing)} has passed, and the task is to have it pass"
         return self.model_copy(
             update={
                 "cases": cases,
-                "exit_code": 0 if explained and self.exit_code == 1 else self.exit_code,
+                "exit_code": 0
+                if has_only_known_failures and self.exit_code == 1
+                else self.exit_code,
                 "problem": self.problem or (problem if missing else ""),
             }
         )
@@ -317,12 +323,12 @@ class Review(_Model):
     @property
     def blocking(self) -> tuple[Finding, ...]:
         """The findings for which the work must not be merged."""
-        return tuple(each for each in self.findings if each.blocking)
+        return tuple(finding for finding in self.findings if finding.blocking)
 
     @property
     def text(self) -> str:
         """The findings for the worker, the blocking ones first."""
-        others = [each for each in self.findings if not each.blocking]
+        others = [finding for finding in self.findings if not finding.blocking]
         parts = [f"The tests pass, and a reviewer refuses the work: {self.summary}"]
         parts += [_list_findings("Correct this", self.blocking)] if self.blocking else []
         parts += [_list_findings("Also noted, and not required", others)] if others else []
@@ -339,7 +345,7 @@ class Review(_Model):
 
 
 def _list_findings(title: str, findings: Iterable[Finding]) -> str:
-    return "\n".join((f"{title}:", *(f"- {each}" for each in findings)))
+    return "\n".join((f"{title}:", *(f"- {finding}" for finding in findings)))
 
 
 class TaskAttempt(_Model):
@@ -434,8 +440,8 @@ class TaskResult(_Model):
     def _is_tested(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        given = cast(Mapping[str, Any], values)
-        return {**given, "tested": given.get("status") == "completed"}
+        fields = cast(Mapping[str, Any], values)
+        return {**fields, "tested": fields.get("status") == "completed"}
 
     @model_validator(mode="after")
     def _has_its_reason(self) -> Self:

@@ -56,18 +56,18 @@ def find_setup(place: Path, top: Path, is_committed: Callable[[Path], bool]) -> 
 
 def _use_pnpm(lock: Path, manager: str) -> tuple[str, ...]:
     version = re.search(r"^lockfileVersion: '?(\d+)", _read_start(lock), re.MULTILINE)
-    known = manager or {"9": "pnpm@9", "6": "pnpm@8", "5": "pnpm@7"}.get(
+    package = manager or {"9": "pnpm@9", "6": "pnpm@8", "5": "pnpm@7"}.get(
         version[1] if version else "", "pnpm"
     )
-    return (*_find_manager("pnpm", known), "install", "--frozen-lockfile")
+    return (*_find_manager("pnpm", package), "install", "--frozen-lockfile")
 
 
 def _use_yarn(lock: Path, manager: str) -> tuple[str, ...]:
     if "yarn lockfile v1" in _read_start(lock):
         return (*_find_manager("yarn", "yarn@1"), "install", "--frozen-lockfile")
     releases = sorted(lock.parent.glob(".yarn/releases/yarn-*.cjs"))
-    own = ("node", str(releases[-1].relative_to(lock.parent))) if releases else ()
-    command = own or _find_manager("yarn", manager.replace("yarn@", "@yarnpkg/cli-dist@"))
+    release = ("node", str(releases[-1].relative_to(lock.parent))) if releases else ()
+    command = release or _find_manager("yarn", manager.replace("yarn@", "@yarnpkg/cli-dist@"))
     return (*command, "install", "--immutable")
 
 
@@ -121,8 +121,8 @@ def find_other(place: Path) -> str:
             return word
     if script := package.scripts.get("test"):
         return f"`{script}`"
-    named = sorted(package.needed & {*OTHER_PROGRAMS})
-    return named[0] if named and not package.needed & {"vitest", "jest"} else ""
+    other_programs = sorted(package.needed & {*OTHER_PROGRAMS})
+    return other_programs[0] if other_programs and not package.needed & {"vitest", "jest"} else ""
 
 
 def describe_reporter(program: str) -> str:
@@ -136,18 +136,18 @@ def describe_reporter(program: str) -> str:
 
 
 def _list_commands(
-    scripts: dict[str, str], name: str, seen: frozenset[str] = frozenset()
+    scripts: dict[str, str], name: str, visited: frozenset[str] = frozenset()
 ) -> list[list[str]]:
     """The commands that a script runs in order, including those of scripts that it runs."""
     commands: list[list[str]] = []
-    if name in seen or len(seen) > _DEEPEST:
+    if name in visited or len(visited) > _DEEPEST:
         return commands
     for part in re.split(r"&&|;", scripts.get(name, "")):
         words = _split(part)
         inner = _find_scripts(words, scripts)
         commands += [words] if words and not inner else []
-        for each in inner:
-            commands += _list_commands(scripts, each, seen | {name})
+        for script in inner:
+            commands += _list_commands(scripts, script, visited | {name})
     return commands
 
 
@@ -190,7 +190,7 @@ def _complete(command: list[str], is_inside: bool) -> tuple[str, ...]:
     if name in ("vitest", "jest"):
         dropped = ("run", "watch", "dev", "--watch", "--watchAll", "--run", "--ui")
         rest = [
-            each for each in words[1:] if each not in dropped and not each.startswith("--coverage")
+            word for word in words[1:] if word not in dropped and not word.startswith("--coverage")
         ]
         program = ["npx", name] if is_inside else [f"node_modules/.bin/{name}"]
         words = [*program, *(["run"] if name == "vitest" else []), *rest]
@@ -199,7 +199,7 @@ def _complete(command: list[str], is_inside: bool) -> tuple[str, ...]:
 
 def _split(text: str) -> list[str]:
     """The words of a plain command; empty for a command that needs a shell."""
-    if any(each in text for each in "&|<>$`"):
+    if any(character in text for character in "&|<>$`"):
         return []
     try:
         return shlex.split(text)

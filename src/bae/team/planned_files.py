@@ -37,21 +37,21 @@ def find_file_problems(
         for path in task.files:
             if path in known or path in created:
                 continue
-            what = f"names {path}, and there is no such file"
+            message = f"names {path}, and there is no such file"
             near = find_nearest_paths(path, {*known, *created})
             fix = f"name one of {', '.join(near)}, or mark" if near else "mark"
             fix = f"{fix} it as new: new_files, or --new-file"
-            problems.append(Problem("error", "bae-team-unknown-file", task.key, what, fix))
+            problems.append(Problem("error", "bae-team-unknown-file", task.key, message, fix))
         for path in task.new_files:
             plain = PurePosixPath(posixpath.normpath(path))
             if plain.is_absolute() or plain.parts[:1] in ((), ("..",)) or str(plain) != path:
-                what = f"creates {path!r}, which is no path inside the repository"
+                message = f"creates {path!r}, which is no path inside the repository"
                 fix = "write it from the root of the repository, as src/shop/cart.py"
-                problems.append(Problem("error", "bae-team-unknown-file", task.key, what, fix))
+                problems.append(Problem("error", "bae-team-unknown-file", task.key, message, fix))
             elif path in known or path in created:
-                what = f"creates {path}, which exists" + ("" if path in known else " by then")
+                message = f"creates {path}, which exists" + ("" if path in known else " by then")
                 fix = "name it in files, or --file, if the task changes it"
-                problems.append(Problem("error", "bae-team-unknown-file", task.key, what, fix))
+                problems.append(Problem("error", "bae-team-unknown-file", task.key, message, fix))
     return problems
 
 
@@ -64,14 +64,14 @@ def find_shared_files(
     needs = find_prerequisites(every)
     planned = {task.key for task in tasks}
     problems: list[Problem] = []
-    for one, other in combinations(every.values(), 2):
-        shared = sorted({*one.paths} & {*other.paths})
-        is_ordered = one.key in needs[other.key] or other.key in needs[one.key]
-        if not shared or is_ordered or not planned & {one.key, other.key}:
+    for first, second in combinations(every.values(), 2):
+        shared = sorted({*first.paths} & {*second.paths})
+        is_ordered = first.key in needs[second.key] or second.key in needs[first.key]
+        if not shared or is_ordered or not planned & {first.key, second.key}:
             continue
-        what = f"shares {', '.join(shared)} with {one.key!r}, and neither waits for the other"
-        fix = f"let {other.key!r} depend on {one.key!r}, or give each its own file"
-        problems.append(Problem("error", "bae-team-shared-file", other.key, what, fix))
+        message = f"shares {', '.join(shared)} with {first.key!r}, and neither waits for the other"
+        fix = f"let {second.key!r} depend on {first.key!r}, or give each its own file"
+        problems.append(Problem("error", "bae-team-shared-file", second.key, message, fix))
     return problems
 
 
@@ -79,10 +79,10 @@ def find_prerequisites(tasks: Mapping[str, PlannedTask]) -> dict[str, set[str]]:
     """All direct and indirect prerequisites of each task."""
     prerequisites: dict[str, set[str]] = {}
     for key in tasks:
-        needs, left = set[str](), [key]
-        while left:
-            new = {each for each in tasks[left.pop()].depends_on if each in tasks} - needs
+        needs, queue = set[str](), [key]
+        while queue:
+            new = {needed for needed in tasks[queue.pop()].depends_on if needed in tasks} - needs
             needs |= new
-            left += new
+            queue += new
         prerequisites[key] = needs
     return prerequisites

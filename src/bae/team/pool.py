@@ -45,9 +45,9 @@ class AgentPoolManager:
         workers of the pool are busy."""
         async with self._turn:
             idle = [info for info in self.agents if info.status == "idle"]
-            known = next((info for info in idle if info.kind == kind), None)
-            worker = self._agents[known.id][0] if known else await self._make(kind, idle)
-            before = known or AgentInfo(id=worker.agent_id, kind=kind)
+            reusable = next((info for info in idle if info.kind == kind), None)
+            worker = self._agents[reusable.id][0] if reusable else await self._make(kind, idle)
+            before = reusable or AgentInfo(id=worker.agent_id, kind=kind)
             working = before.model_copy(update={"status": "working", "task_id": task_id})
             try:
                 await self._set(worker, working)

@@ -167,12 +167,12 @@ class CodingProgram(ABC):
     def describe_reach(self) -> str:
         """A text for the person who allows the program: what it can reach."""
         home = [f"~/{name}" for name in (*self.settings, *self.logins) if _in_home(name)]
-        shown = [*home, *sorted(self._variables())]
-        own = f" It has {', '.join(shown)}." if shown else ""
+        accessible = [*home, *sorted(self._variables())]
+        access = f" It has {', '.join(accessible)}." if accessible else ""
         return (
             f"{self.name} reaches every address that this machine reaches, services on localhost "
             "included, and can send there what it reads. It reads and writes the worktree of its "
-            f"task; the rest of your files, and your repository, are not there.{own}"
+            f"task; the rest of your files, and your repository, are not there.{access}"
         )
 
     async def run(
@@ -207,11 +207,11 @@ class CodingProgram(ABC):
             sandbox.find_foreign, words, like, str(worktree), [*hidden]
         )
         await asyncio.to_thread(self._write_home, home, prompt)
-        heard = _Heard(self, session, (before if session else None) or Usage(), on_event)
+        events = _Heard(self, session, (before if session else None) or Usage(), on_event)
         pieces: asyncio.Queue[bytes] = asyncio.Queue()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(heard.follow(pieces))
+                group.create_task(events.follow(pieces))
                 watching = group.create_task(_watch(should_stop or (lambda: False)))
                 ran = await sandbox.run(
                     command,
@@ -239,22 +239,22 @@ class CodingProgram(ABC):
         except BaseExceptionGroup as errors:
             match _first(errors):
                 case _Stopped():
-                    return heard.end("stopped")
+                    return events.end("stopped")
                 case BudgetError():
-                    return heard.end("limit")
+                    return events.end("limit")
                 case error:
                     raise error from None
         if ran.ended_by == "timeout":
-            return heard.end("timeout")
-        if heard.at_limit:
-            return heard.end("limit")
-        if heard.failure or ran.exit_code != 0:
-            why = heard.failure or ran.problem or f"it exited with {ran.exit_code}"
+            return events.end("timeout")
+        if events.at_limit:
+            return events.end("limit")
+        if events.failure or ran.exit_code != 0:
+            reason = events.failure or ran.problem or f"it exited with {ran.exit_code}"
             raise ProgramError(
-                f"{self.name} failed: {bounded(why, _SHOWN)}{heard.printed}",
+                f"{self.name} failed: {bounded(reason, _SHOWN)}{events.printed}",
                 fix=f"run `{self.executable}` once by hand, and log in if it asks for that",
             )
-        return heard.end("done")
+        return events.end("done")
 
     def _variables(self) -> dict[str, str]:
         patterns = (*self.variables, *_PROXIES)
@@ -337,8 +337,8 @@ class _Heard:
             if self.on_event is not None:
                 await self.on_event(event, self.used)
 
-    def end(self, how: TurnEnd) -> EndedTurn:
-        return EndedTurn(self.session, bounded(self.message.strip(), _SHOWN), self.used, how)
+    def end(self, reason: TurnEnd) -> EndedTurn:
+        return EndedTurn(self.session, bounded(self.message.strip(), _SHOWN), self.used, reason)
 
 
 class NoLM(Backend):
@@ -391,7 +391,7 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error of a group that explains the end: first a spent budget or a person's stop."""
     failures = list(errors.exceptions)
     return next(
-        (each for each in failures if isinstance(each, BudgetError | _Stopped)), failures[0]
+        (error for error in failures if isinstance(error, BudgetError | _Stopped)), failures[0]
     )
 
 

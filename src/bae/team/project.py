@@ -75,31 +75,33 @@ def detect(
     top = Path(root).resolve()
     place = top / folder
     files = _files(place)
-    own = committed
+    committed_inside = committed
     if committed is not None and folder:
-        own = {name.removeprefix(f"{folder}/") for name in committed}
+        committed_inside = {name.removeprefix(f"{folder}/") for name in committed}
     languages = _languages(files)
     results = (
-        _find_python(place, files, own),
+        _find_python(place, files, committed_inside),
         _find_node(place, top, files, committed),
         _find_go(place),
     )
-    candidates = [each for each in results if each]
+    candidates = [candidate for candidate in results if candidate]
     # The language with more files first.
     candidates.sort(
-        key=lambda each: languages.index(each.language) if each.language in languages else 99
+        key=lambda candidate: (
+            languages.index(candidate.language) if candidate.language in languages else 99
+        )
     )
-    known = [each for each in candidates if each.test_command]
+    testable = [candidate for candidate in candidates if candidate.test_command]
     questions: list[str] = []
-    other = node_setup.find_other(place)
-    if other:
+    other_program = node_setup.find_other(place)
+    if other_program:
         questions.append(
-            f"package.json runs its tests with {other}, whose results bae cannot read by itself. "
+            f"package.json runs its tests with {other_program}, whose results bae cannot read by itself. "
             "Which command runs the tests and writes a JUnit file? Name the file with --report "
-            f"junit:PATH{node_setup.describe_reporter(other)}. Without that option: "
+            f"junit:PATH{node_setup.describe_reporter(other_program)}. Without that option: "
             f"{KNOWN_PROGRAMS}."
         )
-    elif not known:
+    elif not testable:
         questions.append(
             f"Which command runs the tests? {KNOWN_PROGRAMS} are understood, and any other program "
             "that writes a JUnit file, with --report junit:PATH."
@@ -107,19 +109,19 @@ def detect(
     return Detected(
         top,
         languages,
-        _join(each.test_command for each in known),
-        _join(each.setup for each in candidates),
+        _join(candidate.test_command for candidate in testable),
+        _join(candidate.setup for candidate in candidates),
         tuple(questions),
         folder,
-        _join(each.setup for each in candidates if not each.makes),
+        _join(candidate.setup for candidate in candidates if not candidate.makes),
     )
 
 
 def _join(commands: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     """The commands, joined by `&&`."""
     joined: tuple[str, ...] = ()
-    for each in filter(None, commands):
-        joined += (AND, *each) if joined else each
+    for command in filter(None, commands):
+        joined += (AND, *command) if joined else command
     return joined
 
 
@@ -160,13 +162,13 @@ def find_command_problems(
     for command in split_commands(test_command):
         if find_test_program(command) is None and not report:
             names = (os.path.basename(word).split(".")[0] for word in command)
-            other = next((name for name in names if name in node_setup.OTHER_PROGRAMS), "")
-            what = f"{other} is not node --test, and bae" if other else "bae"
+            other_program = next((name for name in names if name in node_setup.OTHER_PROGRAMS), "")
+            reader = f"{other_program} is not node --test, and bae" if other_program else "bae"
             problems.append(
-                f"{shlex.join(command)} reports no tests: {what} cannot read its results; name "
+                f"{shlex.join(command)} reports no tests: {reader} cannot read its results; name "
                 f"{KNOWN_PROGRAMS} itself, not a script that runs it, or have the program write a "
                 "JUnit file and name that with --report junit:PATH"
-                f"{node_setup.describe_reporter(other)}"
+                f"{node_setup.describe_reporter(other_program)}"
             )
         elif problem := _find_problem(command, root, bool(setup)):
             problems.append(f"{problem}, or name another test command")
@@ -204,8 +206,8 @@ def _find_problem(command: Sequence[str], root: Path, is_made: bool) -> str:
         return ""
     if find_program(program, root):
         return ""
-    how = _INSTALLERS.get(program, "install it")
-    return f"{program} was not found: {how}"
+    advice = _INSTALLERS.get(program, "install it")
+    return f"{program} was not found: {advice}"
 
 
 _OF_SHELLS: Final = ("|", "||", ";", "&", ">", ">>", "<", "2>&1")
@@ -231,13 +233,17 @@ _SUFFIXES: Final = {
 
 def _files(root: Path) -> list[str]:
     """The paths of a project's files, without hidden and generated directories."""
-    names_found: list[str] = []
+    paths: list[str] = []
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(each for each in folders if each[0] != "." and each not in _SKIPPED)
-        names_found += (os.path.relpath(os.path.join(folder, name), root) for name in sorted(names))
-        if len(names_found) >= _MOST_FILES:
+        folders[:] = sorted(
+            folder_name
+            for folder_name in folders
+            if folder_name[0] != "." and folder_name not in _SKIPPED
+        )
+        paths += (os.path.relpath(os.path.join(folder, name), root) for name in sorted(names))
+        if len(paths) >= _MOST_FILES:
             break
-    return names_found
+    return paths
 
 
 def _languages(files: Sequence[str]) -> tuple[str, ...]:
@@ -260,12 +266,16 @@ def _find_python(
     root: Path, files: Sequence[str], committed: Collection[str] | None
 ) -> _Candidate | None:
     names = {os.path.basename(name) for name in files}
-    named = names & {"pytest.ini", "conftest.py"}
+    settings_files = names & {"pytest.ini", "conftest.py"}
     tests = any(
         name.endswith("_test.py") or (name.startswith("test_") and name.endswith(".py"))
         for name in names
     )
-    if not (named or tests or "pytest" in find_table(read_toml(root / "pyproject.toml"), "tool")):
+    if not (
+        settings_files
+        or tests
+        or "pytest" in find_table(read_toml(root / "pyproject.toml"), "tool")
+    ):
         return None
     for folder in (".venv", "venv"):  # has what the project needs; worktrees do not
         python = root / folder / "bin" / "python"
@@ -291,10 +301,10 @@ def _find_node(
     is_inside = place != top and not (place / "node_modules").exists() and bool(setup)
     is_inside = is_inside and not any(is_committed(place / name) for name in node_setup.LOCKS)
     command = node_setup.find_test_command(place, is_inside=is_inside)
-    other = node_setup.find_other(place)
-    if not command and not other and any(_is_node_test(name) for name in files):
+    other_program = node_setup.find_other(place)
+    if not command and not other_program and any(_is_node_test(name) for name in files):
         command = ("node", "--test")
-    return _Candidate(language, command, setup) if command or other else None
+    return _Candidate(language, command, setup) if command or other_program else None
 
 
 def _find_go(root: Path) -> _Candidate | None:

@@ -42,11 +42,11 @@ def find_access(
     files = {name: path for name, path in _find_settings(environment, home) if path.is_file()}
     system = [path for path in map(Path, _SYSTEM) if path.is_file()]
     texts = [_read(path) for path in (*files.values(), *system)]
-    named = {name for text in texts for name in _REFERENCE.findall(text)}
+    referenced = {name for text in texts for name in _REFERENCE.findall(text)}
     variables = {
         name: value
         for name, value in environment.items()
-        if value and (name in named or _is_passed(name))
+        if value and (name in referenced or _is_passed(name))
     }
     pythons = Path(environment.get("XDG_DATA_HOME") or home / ".local/share", "uv/python")
     if pythons.is_dir():  # Python itself may be there; what setup downloads would be lost

@@ -32,7 +32,7 @@ class ReportError(ValueError):
 
 def read_junit(text: str, root: str) -> tuple[TestCase, ...]:
     """The tests in a JUnit file of pytest or Vitest."""
-    return _merge_cases(_junit_case(each) for each in _parse_junit(text).iter("testcase"))
+    return _merge_cases(_junit_case(element) for element in _parse_junit(text).iter("testcase"))
 
 
 def _parse_junit(text: str) -> ElementTree.Element:
@@ -56,7 +56,7 @@ def read_any_junit(texts: Iterable[str], root: str) -> tuple[TestCase, ...]:
             if element.tag == "testcase":
                 cases.append(_any_junit_case(element, file, root))
             else:
-                stack += ((each, file) for each in reversed(element))
+                stack += ((child, file) for child in reversed(element))
     return number_cases(cases)
 
 
@@ -130,8 +130,8 @@ def read_node(text: str, root: str) -> tuple[TestCase, ...]:
         raise ReportError(f"it is not that of Node's tests: {error!r}") from error
     if not is_complete:
         raise ReportError("it has no end: the program did not end by itself")
-    named = (case.model_copy(update={"id": "::".join([case.id, *n])}) for _, n, case in tests)
-    return number_cases(list(named))
+    renamed = (case.model_copy(update={"id": "::".join([case.id, *n])}) for _, n, case in tests)
+    return number_cases(list(renamed))
 
 
 def _add_node_test(
@@ -244,13 +244,13 @@ def _merge_cases(cases: Iterable[TestCase]) -> tuple[TestCase, ...]:
 
 def number_cases(cases: Sequence[TestCase]) -> tuple[TestCase, ...]:
     """The cases with unique ids, if several tests have the same name."""
-    seen: dict[str, int] = {}
-    named: list[TestCase] = []
+    counts: dict[str, int] = {}
+    numbered: list[TestCase] = []
     for case in cases:
-        seen[case.id] = number = seen.get(case.id, 0) + 1
+        counts[case.id] = number = counts.get(case.id, 0) + 1
         id = case.id if number == 1 else f"{case.id} ({number})"
-        named.append(case.model_copy(update={"id": id}))
-    return tuple(named)
+        numbered.append(case.model_copy(update={"id": id}))
+    return tuple(numbered)
 
 
 Reader = Callable[[str, str], tuple[TestCase, ...]]

@@ -91,10 +91,10 @@ async def read_code(
 def find_nearest_paths(path: str, names: Iterable[str], most: int = 5) -> list[str]:
     """The most likely meanings of a wrong path: files with the same name, the files of that folder,
     then similar paths."""
-    known, last = sorted(names), PurePosixPath(path).name
-    same = [name for name in known if PurePosixPath(name).name == last]
-    below = [name for name in known if name.startswith(f"{path.rstrip('/')}/")]
-    close = get_close_matches(path, known, most, 0.6)
+    paths, file_name = sorted(names), PurePosixPath(path).name
+    same = [name for name in paths if PurePosixPath(name).name == file_name]
+    below = [name for name in paths if name.startswith(f"{path.rstrip('/')}/")]
+    close = get_close_matches(path, paths, most, 0.6)
     return list(dict.fromkeys((*same, *below, *close)))[:most]
 
 
@@ -180,7 +180,10 @@ class Code:
         folders: dict[str, list[float]] = {}
         for name, score in scores.items():
             folders.setdefault(name.rpartition("/")[0], []).append(score)
-        near = {name: sum(sorted(own)[-_NEAR:]) / _NEAR for name, own in folders.items()}
+        near = {
+            name: sum(sorted(folder_scores)[-_NEAR:]) / _NEAR
+            for name, folder_scores in folders.items()
+        }
         matches = (
             Match(name, score + 0.5 * near[name.rpartition("/")[0]])
             for name, score in scores.items()
@@ -201,8 +204,10 @@ class Code:
     def _rarity(self, query: str) -> dict[str, float]:
         """The weight of each word of a text: higher if fewer files have it."""
         words = self.words or count_words(self).words
-        wanted = dict.fromkeys(_words(query))
-        counts = {word: sum(word in own for own in words.values()) for word in wanted}
+        query_words = dict.fromkeys(_words(query))
+        counts = {
+            word: sum(word in file_words for file_words in words.values()) for word in query_words
+        }
         return {
             word: math.log(1 + (len(words) - count + 0.5) / (count + 0.5))
             for word, count in counts.items()
@@ -218,12 +223,16 @@ class Code:
         lines: dict[str, list[tuple[int, str]]] = {}
         for name in names:
             text = self.texts[name]
-            defined = {each.line for each in outline_file(name, text, most=1000)}
+            definition_lines = {
+                definition.line for definition in outline_file(name, text, most=1000)
+            }
             scores: list[tuple[float, int, str]] = []
             for number, line in enumerate(text.split("\n"), 1):
                 words = set(_words(line[:_SEARCHED]))
                 if score := sum(rarity.get(word, 0.0) for word in words):
-                    scores.append((score * (1.5 if number in defined else 1), -number, line))
+                    scores.append(
+                        (score * (1.5 if number in definition_lines else 1), -number, line)
+                    )
             best = sorted(scores, reverse=True)[:most] or [(0, -1, text.partition("\n")[0])]
             lines[name] = sorted((-number, line) for _, number, line in best)
         return lines
@@ -233,19 +242,24 @@ class Code:
         their definitions, then the others with less and less detail."""
         order = dict.fromkeys((*(name for name in first if name in self.texts), *self.names))
         lines: dict[str, str] = {}
-        left = longest - 60  # for the line about what is left out
+        room = longest - 60  # for the line about what is left out
         for name in order:
-            if left - len(name) < longest * 0.4:  # which is for what the files define
+            if room - len(name) < longest * 0.4:  # which is for what the files define
                 break
             lines[name] = name
-            left -= len(name) + 1
+            room -= len(name) + 1
         for name in lines:
-            symbols = outline_file(name, self.texts.get(name, ""))
-            text = "\n".join((name, *("  " * each.depth + each.signature for each in symbols)))
-            if len(text) - len(name) <= left:
+            definitions = outline_file(name, self.texts.get(name, ""))
+            text = "\n".join(
+                (
+                    name,
+                    *("  " * definition.depth + definition.signature for definition in definitions),
+                )
+            )
+            if len(text) - len(name) <= room:
                 lines[name] = text
-                left -= len(text) - len(name)
-            elif left < 200:
+                room -= len(text) - len(name)
+            elif room < 200:
                 break
         missing = self.left_out + len(self.names) - len(lines)
         rest = [f"… and {missing} more files"] if missing else []
@@ -262,25 +276,27 @@ class Code:
             return list(dict.fromkeys(f"{below}{first}{slash}" for first, slash, _ in rests))
 
         entries = read_level(start)
-        left = longest - sum(len(entry) + 14 for entry in entries)
+        room = longest - sum(len(entry) + 14 for entry in entries)
         for entry in entries:  # which grows
             within = read_level(entry) if entry.endswith("/") else []
-            needed = sum(len(each) + 14 for each in within)
-            if within and needed <= left:
+            needed = sum(len(name) + 14 for name in within)
+            if within and needed <= room:
                 entries += within
-                left -= needed
-        opened = {f"{PurePosixPath(entry).parent}/" for entry in entries}
+                room -= needed
+        expanded = {f"{PurePosixPath(entry).parent}/" for entry in entries}
         lines: list[str] = []
-        for entry in sorted(entry for entry in entries if entry not in opened):
+        for entry in sorted(entry for entry in entries if entry not in expanded):
             if entry.endswith("/"):
                 count = sum(name.startswith(entry) for name in inside)
                 lines.append(f"{entry} ({count} files)")
                 continue
             text = self.texts.get(entry, "")
-            names = [each.name for each in outline_file(entry, text) if each.depth == 1]
-            defined = _join(names, min(300, left))
-            left -= len(defined)
-            lines.append(f"{entry}: {defined}" if defined else entry)
+            names = [
+                definition.name for definition in outline_file(entry, text) if definition.depth == 1
+            ]
+            symbols = _join(names, min(300, room))
+            room -= len(symbols)
+            lines.append(f"{entry}: {symbols}" if symbols else entry)
         return bounded("\n".join(lines), longest)
 
     def versions(self) -> list[str]:
@@ -295,8 +311,8 @@ class Code:
         """The repository's conventions: its files of instructions, and the settings of its
         layout."""
         names = [name for name in CONVENTIONS if self.texts.get(name, "").strip()]
-        each = longest // max(1, len(names)) - 60
-        return "\n\n".join(f"{name}:\n{bounded(self.texts[name].strip(), each)}" for name in names)
+        share = longest // max(1, len(names)) - 60
+        return "\n\n".join(f"{name}:\n{bounded(self.texts[name].strip(), share)}" for name in names)
 
 
 @lru_cache(1000)
@@ -316,10 +332,10 @@ def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, 
         line = " ".join(head.decode("utf-8", "replace").split()).rstrip(" {:=>")
         line = line if len(line) <= _WIDEST else f"{line[:_WIDEST]}…"
         outer = node.parent if node.parent and node.parent.type in _DECORATED else node
-        start, outer_start = (each.start_point[0] + 1 for each in (node, outer))
+        start, outer_start = (syntax_node.start_point[0] + 1 for syntax_node in (node, outer))
         name_node = node.child_by_field_name("name")
-        own = (name_node.text if name_node else None) or b""
-        name = own.decode("utf-8", "replace")
+        name_bytes = (name_node.text if name_node else None) or b""
+        name = name_bytes.decode("utf-8", "replace")
         definitions.append(Definition(name, line, depth, start, outer_start, node.end_point[0] + 1))
         if len(definitions) == most:
             break
@@ -331,14 +347,20 @@ def split_file(name: str, text: str) -> list[Chunk]:
     class up to its first method. Files in unsupported languages are split into parts of equal
     length."""
     lines = text.splitlines()
-    starts = sorted({each.first for each in outline_file(name, text, most=1000) if each.depth < 3})
+    starts = sorted(
+        {
+            definition.first
+            for definition in outline_file(name, text, most=1000)
+            if definition.depth < 3
+        }
+    )
     starts = starts or list(range(1 + _LINES, len(lines) + 1, _LINES))
     edges = sorted({1, *starts, len(lines) + 1})
     chunks: list[Chunk] = []
     for first, end in pairwise(edges):
-        own = "\n".join(lines[first - 1 : end - 1]).rstrip()
-        if own.strip():
-            chunks.append(Chunk(name, first, first + own.count("\n"), own))
+        chunk_text = "\n".join(lines[first - 1 : end - 1]).rstrip()
+        if chunk_text.strip():
+            chunks.append(Chunk(name, first, first + chunk_text.count("\n"), chunk_text))
     return chunks
 
 
@@ -424,11 +446,11 @@ def _join(names: Iterable[str], longest: int) -> str:
 
 def _read_all(root: Path, names: Sequence[str], before: Code | None) -> Code:
     root = root.resolve()
-    kept: list[str] = []
+    readable_names: list[str] = []
     texts: dict[str, str] = {}
     stamps: dict[str, Stamp] = {}
     before = before or Code((), {})
-    left = LARGEST_REPOSITORY
+    room = LARGEST_REPOSITORY
     settled = time.time_ns() - _SETTLES
     for name in names[:MOST_FILES]:
         path = root / name
@@ -440,24 +462,24 @@ def _read_all(root: Path, names: Sequence[str], before: Code | None) -> Code:
             stamp = status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
             if status.st_ctime_ns < settled:  # a later change has another time
                 stamps[name] = stamp
-            if before.stamps.get(name) == stamp and status.st_size <= left:
-                kept.append(name)
+            if before.stamps.get(name) == stamp and status.st_size <= room:
+                readable_names.append(name)
                 if name in before.texts:
                     texts[name] = before.texts[name]
-                    left -= status.st_size
+                    room -= status.st_size
                 continue
             if is_secret(path, name) and not _is_code(path, name):
                 stamps.pop(name, None)
                 continue
-            kept.append(name)
-            if status.st_size <= min(LARGEST_FILE, left):
+            readable_names.append(name)
+            if status.st_size <= min(LARGEST_FILE, room):
                 content = read_file(path, LARGEST_FILE, follow=False)
                 if b"\0" not in content:
                     texts[name] = content.decode().removeprefix("\ufeff").replace("\r\n", "\n")
-                    left -= len(content)
+                    room -= len(content)
         except (OSError, UnicodeError):
             continue
-    return Code(tuple(kept), texts, max(0, len(names) - MOST_FILES), stamps=stamps)
+    return Code(tuple(readable_names), texts, max(0, len(names) - MOST_FILES), stamps=stamps)
 
 
 def _read_contents(files: Mapping[str, bytes | None]) -> Code:
@@ -497,9 +519,9 @@ def _words(text: str) -> Iterator[str]:
     for start in range(0, len(text), _CHUNK):
         for word in _WORD.findall(text[start : start + _CHUNK]):
             parts: list[str] = _PARTS.findall(word)
-            own = (word, *parts) if len(parts) > 1 else (word,)
-            for each in own:
-                lower = each.lower()
+            forms = (word, *parts) if len(parts) > 1 else (word,)
+            for form in forms:
+                lower = form.lower()
                 if 1 < len(lower) < 60 and lower not in _STOP:
                     yield _stem(lower)
 

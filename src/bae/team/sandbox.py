@@ -154,11 +154,21 @@ async def run(
     if kind is None:
         await protection(unsandboxed=unsandboxed)
         kind = (await _best())[0]
-    shown = [os.fspath(path) for path in readable]
-    opened = [os.fspath(path) for path in writable]
-    kept = [os.fspath(path) for path in fixed]
-    own = {name: os.fspath(path) for name, path in (home or {}).items()}
-    program = _Program(command, os.fspath(cwd), network, kind, shown, opened, within, kept, own)
+    readable_paths = [os.fspath(path) for path in readable]
+    writable_paths = [os.fspath(path) for path in writable]
+    fixed_paths = [os.fspath(path) for path in fixed]
+    home_files = {name: os.fspath(path) for name, path in (home or {}).items()}
+    program = _Program(
+        command,
+        os.fspath(cwd),
+        network,
+        kind,
+        readable_paths,
+        writable_paths,
+        within,
+        fixed_paths,
+        home_files,
+    )
     program.own_git = own_git
     program.hidden = [os.fspath(path) for path in hidden]
     program.mounts = mounts or Mounts()
@@ -169,7 +179,7 @@ async def run(
     began = time.monotonic()
     try:
         arguments = await finish_despite_cancel(asyncio.to_thread(program.prepare, spec))
-        ended = await run_program(
+        process = await run_program(
             arguments,
             given=None,
             cwd="/",
@@ -183,16 +193,16 @@ async def run(
         raise _refusal(kind, str(error)) from error
     finally:
         await finish_despite_cancel(asyncio.to_thread(program.clean_up))
-    status = _status(ended.err)
-    if "refused" in status or ("ended_by" not in status and ended.err and ended.bound is None):
-        reason = status.get("refused") or ended.err.decode(errors="replace").strip()
+    status = _status(process.err)
+    if "refused" in status or ("ended_by" not in status and process.err and process.bound is None):
+        reason = status.get("refused") or process.err.decode(errors="replace").strip()
         raise _refusal(kind, reason)
     ended_by: EndedBy = status.get("ended_by", "killed")
-    if ended.bound is not None:
-        ended_by = "timeout" if ended.bound == "timeout" else "output"
+    if process.bound is not None:
+        ended_by = "timeout" if process.bound == "timeout" else "output"
     return Ran(
         exit_code=status.get("exit_code") if ended_by == "exit" else None,
-        output=ended.out.decode(errors="replace"),
+        output=process.out.decode(errors="replace"),
         seconds=time.monotonic() - began,
         ended_by=ended_by,
         protection=_describe(kind, program.bound),
@@ -204,14 +214,14 @@ async def protection(*, require: bool = False, unsandboxed: bool = True) -> str:
     """The best protection that works on this machine, probed once in a process. With `require`,
     anything less than bubblewrap with limits enforced by the kernel raises `SandboxError`. With
     `unsandboxed`, limits alone are allowed."""
-    kind, bound, why = await _best()
+    kind, is_enforced, why = await _best()
     if kind is Protection.LIMITS and not unsandboxed:
         raise SandboxError(
             "there is no sandbox here, only limits: tests that a model wrote could read and change "
             f"all your files; {why}",
             fix=_FIX,
         )
-    described = _describe(kind, bound)
+    described = _describe(kind, is_enforced)
     if require and described != Protection.BUBBLEWRAP:
         why = why or "root is bound by control groups alone, and none can be made here"
         raise SandboxError(
@@ -245,8 +255,8 @@ async def _best() -> tuple[Protection, bool, str]:
     return _found[0]
 
 
-def _describe(kind: Protection, bound: bool) -> str:
-    return str(kind) if bound else f"{kind} ({WATCHED})"
+def _describe(kind: Protection, is_enforced: bool) -> str:
+    return str(kind) if is_enforced else f"{kind} ({WATCHED})"
 
 
 _found: list[tuple[Protection, bool, str]] = []
@@ -358,11 +368,13 @@ class _Program:
             read = [*kernel, *_SYSTEM, *_SETTINGS, *self._list_readable()]
             write = [self.cwd, self.scratch, *_DEVICES, *self.writable]
             landlock = {"read": read, "write": write, "network": self.network}
-        own = () if self.kind is Protection.BUBBLEWRAP else (self.scratch,)
-        written = [path for path in (self.cwd, *own, *self.writable) if path != "/"]
+        scratch_folders = () if self.kind is Protection.BUBBLEWRAP else (self.scratch,)
+        writable_folders = [
+            path for path in (self.cwd, *scratch_folders, *self.writable) if path != "/"
+        ]
         start = os.path.join(self.cwd, self.within)
         spec = {**spec, "command": self.command, "cwd": start, "landlock": landlock}
-        spec["written"], spec["stdin"] = written, self.mounts.stdin
+        spec["written"], spec["stdin"] = writable_folders, self.mounts.stdin
         watched = [os.path.realpath(sys.executable), "-I", "-S", _CONFINE, json.dumps(spec)]
         if self.kind is not Protection.BUBBLEWRAP:
             return watched
@@ -371,7 +383,7 @@ class _Program:
     def _namespaces(self, size: int) -> list[str]:
         # Not `--unshare-all`: it has no way to say that cgroups are optional but users are not.
         options = ["user", "pid", "ipc", "uts", *(() if self.network else ("net",))]
-        arguments = [_bubblewrap(), *(f"--unshare-{each}" for each in options)]
+        arguments = [_bubblewrap(), *(f"--unshare-{namespace}" for namespace in options)]
         arguments += ["--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"]
         for path in _SYSTEM:
             if os.path.islink(path):
@@ -406,9 +418,9 @@ class _Program:
     def _list_readable(self) -> list[str]:
         """Readable paths, parents before children."""
         parts = (path for prefix in self.programs for path in _parts(prefix, self.hidden))
-        shown = {*parts, *self.readable}
+        paths = {*parts, *self.readable}
         inside = self.cwd + os.sep
-        return sorted(path for path in shown if not path.startswith(inside))
+        return sorted(path for path in paths if not path.startswith(inside))
 
 
 def find_program(name: str, folder: Path) -> str | None:
@@ -425,15 +437,18 @@ def find_foreign(
     """The folders of editable installs (`pip install -e`) that a `program` must not see:
     repositories that the commands `others` or bae import from, and all folders inside of `hidden`.
     Folders that the program itself is installed from are left out."""
-    own = {prefix for word in program if os.path.isabs(word) for prefix in _prefixes(word)}
-    kept = [Path(each).resolve() for each in hidden]
+    own_prefixes = {prefix for word in program if os.path.isabs(word) for prefix in _prefixes(word)}
+    hidden_folders = [Path(folder).resolve() for folder in hidden]
     return [
         str(path)
         for prefix in {
-            each for words in (program, *others) for each in _find_installations(words, cwd)
+            installation
+            for words in (program, *others)
+            for installation in _find_installations(words, cwd)
         }
         for path in map(Path.resolve, find_linked(prefix))
-        if prefix not in own or any(path.is_relative_to(each) for each in kept)
+        if prefix not in own_prefixes
+        or any(path.is_relative_to(folder) for folder in hidden_folders)
     ]
 
 
@@ -458,7 +473,7 @@ def describe_installations(command: Sequence[str], worktree: str) -> list[str]:
     for prefix in _find_installations(command, worktree):
         paths += map(str, Path(prefix).glob("lib/python*/site-packages"))
     states: list[str] = []
-    for path in dict.fromkeys(os.path.realpath(each) for each in paths if each):
+    for path in dict.fromkeys(os.path.realpath(raw_path) for raw_path in paths if raw_path):
         with contextlib.suppress(OSError):
             status = os.stat(path)
             states.append(f"{path} {status.st_size} {status.st_mtime_ns}")
@@ -471,9 +486,9 @@ def _find_installations(command: Sequence[str], cwd: str) -> list[str]:
     if os.path.basename(first) == "env":
         first = next((word for word in words if "=" not in word), first)
     pythons = [word for word in words if os.path.basename(word).startswith("python")]
-    named = [os.path.join(cwd, word) for word in (first, *pythons) if os.sep in word]
-    programs = (_active_python(), sys.executable, shutil.which(first) or "", *named)
-    return list(dict.fromkeys(each for path in programs for each in _prefixes(path)))
+    named_programs = [os.path.join(cwd, word) for word in (first, *pythons) if os.sep in word]
+    programs = (_active_python(), sys.executable, shutil.which(first) or "", *named_programs)
+    return list(dict.fromkeys(prefix for path in programs for prefix in _prefixes(path)))
 
 
 def _active_python() -> str:
@@ -500,9 +515,9 @@ def _prefixes(program: str) -> list[str]:
         program = os.path.normpath(os.path.join(folder, os.readlink(program)))
     # Those of the system are shown anyway, and what is inside them is not meant for PATH.
     return [
-        each
-        for each in dict.fromkeys(prefixes)
-        if each != "/" and not f"{each}/".startswith("/usr/")
+        prefix
+        for prefix in dict.fromkeys(prefixes)
+        if prefix != "/" and not f"{prefix}/".startswith("/usr/")
     ]
 
 
@@ -512,11 +527,12 @@ def _parts(prefix: str, hidden: Sequence[str] = ()) -> list[str]:
     home = Path.home()
     shared = {home, *home.parents, home / ".local"}
     parts = ("bin", "lib") if Path(prefix) in shared else ("",)
-    kept = [Path(each).resolve() for each in hidden]
+    hidden_folders = [Path(folder).resolve() for folder in hidden]
     linked = (
         path
         for path in find_linked(prefix)
-        if path not in shared and not any(each.is_relative_to(path.resolve()) for each in kept)
+        if path not in shared
+        and not any(folder.is_relative_to(path.resolve()) for folder in hidden_folders)
     )
     paths = (*(Path(prefix, part) for part in parts), *linked)
     return [str(path) for path in paths if path.exists()]
@@ -531,8 +547,8 @@ def find_linked(prefix: str) -> list[Path]:
             folders += map(Path, file.read_text("utf-8").splitlines())
     for file in Path(prefix).glob(f"{packages}/__editable__*_finder.py"):  # setuptools'
         with contextlib.suppress(OSError, ValueError):
-            named = re.findall(r"'(/[^'\n]+)'", file.read_text("utf-8"))
-            folders += (Path(name).parent for name in named)
+            names = re.findall(r"'(/[^'\n]+)'", file.read_text("utf-8"))
+            folders += (Path(name).parent for name in names)
     return [path for path in folders if path.is_absolute()]
 
 
@@ -628,16 +644,16 @@ def _parent_group() -> Path | None:
     parent = None
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, own = line.split(":", 2)
+            _, controllers, group_path = line.split(":", 2)
             if "pids" in controllers.split(","):
-                parent = root / "pids" / own.lstrip("/")
+                parent = root / "pids" / group_path.lstrip("/")
             elif not controllers and parent is None and (root / "cgroup.controllers").exists():
                 # Version 2: a group with processes has no groups with limits in it, but the root.
-                group = root / own.lstrip("/")
+                group = root / group_path.lstrip("/")
                 parent = group if group == root else group.parent
-        for left in parent.glob(f"{_GROUP}*-*") if parent is not None else ():
-            pid = left.name.removeprefix(_GROUP).partition("-")[0]
+        for leftover in parent.glob(f"{_GROUP}*-*") if parent is not None else ():
+            pid = leftover.name.removeprefix(_GROUP).partition("-")[0]
             if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
                 with contextlib.suppress(OSError):
-                    left.rmdir()
+                    leftover.rmdir()
     return parent

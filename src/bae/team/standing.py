@@ -55,8 +55,10 @@ async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
         tables.tasks.c.project_id == project_id,
         sa.tuple_(attempt.task_id, attempt.number).in_(newest),
     )
-    asked = sa.select(tables.blockers.c.task_id, tables.blockers.c.question).join(tables.tasks)
-    asked = asked.where(tables.tasks.c.project_id == project_id, tables.blockers.c.answer.is_(None))
+    questions = sa.select(tables.blockers.c.task_id, tables.blockers.c.question).join(tables.tasks)
+    questions = questions.where(
+        tables.tasks.c.project_id == project_id, tables.blockers.c.answer.is_(None)
+    )
 
     def read(db: sa.Connection) -> dict[int, Standing]:
         standings: dict[int, Standing] = {}
@@ -68,8 +70,8 @@ async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
             newest = sa.select(sa.func.max(event.id)).filter_by(project_id=project_id)
             newest = newest.where(event.data["type"].as_string() == kind).group_by(task_id)
             rows = tables.rows(db, sa.select(tables.events).where(event.id.in_(newest)))
-            named = [row for row in rows if row["data"].get("task_id") is not None]
-            return [(row["data"]["task_id"], row["at"], row["data"]) for row in named]
+            task_rows = [row for row in rows if row["data"].get("task_id") is not None]
+            return [(row["data"]["task_id"], row["at"], row["data"]) for row in task_rows]
 
         for number, at, _ in last("task_status_changed"):
             of(number).since = at
@@ -80,7 +82,7 @@ async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
         for row in tables.rows(db, attempts):
             of(row["task_id"]).attempts = row["number"]
             of(row["task_id"]).outcome = row["data"]["outcome"]
-        for number, question in db.execute(asked.order_by(tables.blockers.c.id.desc())):
+        for number, question in db.execute(questions.order_by(tables.blockers.c.id.desc())):
             of(number).question = question
         return standings
 

@@ -43,11 +43,11 @@ class Steered:
 
 async def find_task(store: Store, project_id: int, named: str) -> Task:
     """The task with this key or number."""
-    known = await store.tasks(project_id)
-    for task in known:
+    tasks = await store.tasks(project_id)
+    for task in tasks:
         if named in (task.key, str(task.id)):
             return task
-    near = get_close_matches(named[:100], [task.key for task in known], 3, 0.5)
+    near = get_close_matches(named[:100], [task.key for task in tasks], 3, 0.5)
     guess = f"did you mean {' or '.join(near)}? " if near else ""
     raise TeamError(
         f"there is no task {named[:100]!r}",
@@ -105,16 +105,20 @@ def make_task(values: Mapping[str, Any]) -> PlannedTask:
     try:
         return PlannedTask.model_validate(values)
     except ValidationError as error:
-        wrong = [
-            Problem("error", "bae-team-task", ".".join(map(str, each["loc"])), each["msg"])
-            for each in error.errors(include_url=False, include_input=False, include_context=False)
+        problems = [
+            Problem("error", "bae-team-task", ".".join(map(str, detail["loc"])), detail["msg"])
+            for detail in error.errors(
+                include_url=False, include_input=False, include_context=False
+            )
         ]
-        listed = "; ".join(": ".join(filter(None, (each.place, each.message))) for each in wrong)
+        listed = "; ".join(
+            ": ".join(filter(None, (detail.place, detail.message))) for detail in problems
+        )
         raise TeamError(
             f"this is no task: {listed}",
             code="bae-team-task",
             fix="correct it",
-            problems=tuple(wrong),
+            problems=tuple(problems),
         ) from error
 
 
@@ -124,10 +128,10 @@ async def check_files(
     """Refuse tasks with files that do not exist and are not marked as new."""
     keys = {task.key for task in planned}
     others = [task for task in await store.tasks(project.id) if task.key not in keys]
-    known = await list_files(repository, project.branch)
-    if problems := find_file_problems(planned, others, known):
+    files = await list_files(repository, project.branch)
+    if problems := find_file_problems(planned, others, files):
         first, *rest = problems
-        more = "".join(f"\n{each.place}: {each.message}; {each.fix}" for each in rest)
+        more = "".join(f"\n{problem.place}: {problem.message}; {problem.fix}" for problem in rest)
         raise TeamError(
             f"{first.place} {first.message}{more}",
             code=first.code,

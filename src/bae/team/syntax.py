@@ -25,21 +25,21 @@ def find_syntax_error(path: str, before: bytes | None, after: bytes | None) -> s
         return None
     try:
         text = after.decode().removeprefix("\ufeff").replace("\r\n", "\n")
-        known = before.decode().removeprefix("\ufeff") if before is not None else None
+        text_before = before.decode().removeprefix("\ufeff") if before is not None else None
     except UnicodeDecodeError:
         return None
     error = check(path, text)
-    if error is None or (known is not None and check(path, known) is not None):
+    if error is None or (text_before is not None and check(path, text_before) is not None):
         return None
     lines = text.split("\n")
     first, last = max(1, error.line - _AROUND), min(len(lines), error.line + _AROUND)
-    shown = "\n".join(
+    excerpt = "\n".join(
         f"{'>' if number == error.line else ' '} {number:>4} {lines[number - 1][:_WIDEST]}"
         for number in range(first, last + 1)
     )
     return (
         f"{path} would have broken syntax in line {error.line}: {error.message}. As it would be:\n"
-        f"{shown}"
+        f"{excerpt}"
     )
 
 
@@ -118,7 +118,7 @@ def _check_tree(path: str, text: str) -> _Error | None:
     if not node.has_error:
         return None
     while not (node.is_error or node.is_missing):
-        inner = [each for each in node.children if each.has_error or each.is_missing]
+        inner = [child for child in node.children if child.has_error or child.is_missing]
         if not inner:
             break
         node = inner[0]

@@ -67,17 +67,20 @@ async def gather_context(
         raise failed.exceptions[0] from None
     answers = [
         f"Asked: {each.question}\nAnswer: {each.answer}"
-        for each in blockers.result()
-        if each.task_id == task.id and each.answer
+        for blocker in blockers.result()
+        if blocker.task_id == task.id and blocker.answer
     ]
-    tried = [each for each in attempts.result() if each.outcome != "passed"]
+    failed_attempts = [attempt for attempt in attempts.result() if attempt.outcome != "passed"]
     texts = {
         "Requirements of the project": (project.result().requirements, 0.15),
         "Task": (describe_task(task), 0.2),
         FROM_PEOPLE: ("\n\n".join((*answers, *task.notes)), 0.05),
         "Work that this task builds on": ("\n".join(text for text, _ in results.result()), 0.05),
-        _ATTEMPTS: ("\n".join(_describe_attempt(each) for each in tried[:-1]), 0.05),
-        LAST_FAILURE: (tried[-1].failure if tried else "", 0.15),
+        _ATTEMPTS: (
+            "\n".join(_describe_attempt(attempt) for attempt in failed_attempts[:-1]),
+            0.05,
+        ),
+        LAST_FAILURE: (failed_attempts[-1].failure if failed_attempts else "", 0.15),
     }
     built_on = [name for _, files in results.result() for name in files]
     rules = describe_rules(project.result())
@@ -102,7 +105,7 @@ def _assemble(
     longest: int,
 ) -> Context:
     """The context of texts, each with its share of the length, and of code, which gets the rest."""
-    bound = {
+    bounded_texts = {
         title: bounded(text.strip(), max(0, int(longest * share) - _CUT))
         for title, (text, share) in texts.items()
     }
@@ -112,11 +115,11 @@ def _assemble(
         "Conventions": code.conventions(longest=longest // 20),
         "Files of the repository": code.list_folder(longest=longest // 8),
     }
-    left = longest - _HEADS - sum(map(len, (*constant.values(), *bound.values())))
-    files = _choose_files(task, built_on, code, left - len(describe_in_short(task)))
-    shown = "\n\n".join(files.values())
-    requirements, described, *rest = bound.items()
-    sections = constant | dict([requirements, described, ("Files", shown), *rest])
+    room = longest - _HEADS - sum(map(len, (*constant.values(), *bounded_texts.values())))
+    files = _choose_files(task, built_on, code, room - len(describe_in_short(task)))
+    excerpts = "\n\n".join(files.values())
+    requirements, described, *rest = bounded_texts.items()
+    sections = constant | dict([requirements, described, ("Files", excerpts), *rest])
     return Context(sections, files, describe_in_short(task))
 
 
@@ -124,15 +127,15 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
     """Excerpts of relevant files: files that the task names are shown whole if they fit, then the
     best functions of others. No other file has more than a quarter of the room."""
     query = "\n".join((task.title, task.description, *task.criteria, *task.files, *task.tests))
-    named = [name for name in dict.fromkeys(task.files) if name in code.texts]
+    named_files = [name for name in dict.fromkeys(task.files) if name in code.texts]
     best = [
         match.path
         for match in code.search(query, most=2 * _SEARCHED)
         if match.path in code.texts and code.kind(match.path) is not FileKind.DATA
     ]
-    names = list(dict.fromkeys((*named, *(n for n in built_on if n in code.texts), *best)))
-    most = dict.fromkeys(names[: _SEARCHED + len(named)], room // 4)
-    most |= dict.fromkeys(named, max(room // 4, room * 2 // 3 // max(1, len(named))))
+    names = list(dict.fromkeys((*named_files, *(n for n in built_on if n in code.texts), *best)))
+    most = dict.fromkeys(names[: _SEARCHED + len(named_files)], room // 4)
+    most |= dict.fromkeys(named_files, max(room // 4, room * 2 // 3 // max(1, len(named_files))))
     ranks = {name: rank for rank, name in enumerate(most)}
     chosen: dict[str, list[Chunk]] = {}
     sizes = dict.fromkeys(most, 0)
@@ -140,7 +143,7 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
     def choose(name: str, chunks: list[Chunk]) -> None:
         """Show these chunks of a file in place of earlier ones, if they fit."""
         nonlocal room
-        size = sum(len(each.text) + len(name) + _TAG for each in chunks)
+        size = sum(len(chunk.text) + len(name) + _TAG for chunk in chunks)
         if size <= most[name] and size - sizes[name] <= room:
             room -= size - sizes[name]
             chosen[name], sizes[name] = chunks, size
@@ -150,22 +153,22 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
             text = code.texts[name].rstrip("\n")
             choose(name, [Chunk(name, 1, text.count("\n") + 1, text)])
 
-    choose_whole(name for name in (*named, *built_on) if name in most)
-    whole = frozenset(chosen)
+    choose_whole(name for name in (*named_files, *built_on) if name in most)
+    whole_files = frozenset(chosen)
     parts = [chunk for chunk in code.search_chunks(query, most) if chunk.score]
     # Of equal functions the one in the better file comes first.
     parts.sort(key=lambda chunk: -chunk.score / (1 + 0.1 * ranks[chunk.path]))
     for chunk in parts:
-        if chunk.path not in whole:
+        if chunk.path not in whole_files:
             choose(chunk.path, [*chosen.get(chunk.path, ()), chunk])
-    choose_whole(name for name in most if name not in whole)  # small ones, where room is left
+    choose_whole(name for name in most if name not in whole_files)  # small ones, where room is left
     return {name: _show_chunks(chosen[name]) for name in chosen}
 
 
 def _show_chunks(chunks: Sequence[Chunk]) -> str:
     """The chunks of one file in tags, in the order of their lines. Adjacent chunks are joined."""
     joined: list[Chunk] = []
-    for chunk in sorted(chunks, key=lambda each: each.first):
+    for chunk in sorted(chunks, key=lambda chunk: chunk.first):
         before = joined[-1] if joined else None
         if before is not None and chunk.first - before.last <= _GAP:
             gap = "\n" * (chunk.first - before.last)
@@ -173,8 +176,8 @@ def _show_chunks(chunks: Sequence[Chunk]) -> str:
         else:
             joined.append(chunk)
     return "\n".join(
-        f'<file path="{each.path}" lines="{each.first}-{each.last}">\n{each.text}\n</file>'
-        for each in joined
+        f'<file path="{chunk.path}" lines="{chunk.first}-{chunk.last}">\n{chunk.text}\n</file>'
+        for chunk in joined
     )
 
 
@@ -200,13 +203,21 @@ def describe_rules(project: Project) -> str:
 
 async def _results(task: Task, store: Store) -> list[tuple[str, tuple[str, ...]]]:
     """The results of the tasks that this one depends on, and the files that they changed."""
-    needed = [each for each in await store.tasks(task.project_id) if each.key in task.depends_on]
-    attempts = await asyncio.gather(*(store.attempts(each.id) for each in needed))
+    needed = [
+        prerequisite
+        for prerequisite in await store.tasks(task.project_id)
+        if prerequisite.key in task.depends_on
+    ]
+    attempts = await asyncio.gather(*(store.attempts(prerequisite.id) for prerequisite in needed))
     results: list[tuple[str, tuple[str, ...]]] = []
-    for each, tried in zip(needed, attempts, strict=True):
-        files = next((last.files for last in reversed(tried) if last.outcome == "passed"), ())
+    for prerequisite, task_attempts in zip(needed, attempts, strict=True):
+        files = next(
+            (last.files for last in reversed(task_attempts) if last.outcome == "passed"), ()
+        )
         changed = f" Changed: {', '.join(files)}." if files else ""
-        results.append((f"- {each.key} ({each.status}): {each.title}.{changed}", files))
+        results.append(
+            (f"- {prerequisite.key} ({prerequisite.status}): {prerequisite.title}.{changed}", files)
+        )
     return results
 
 
@@ -229,11 +240,11 @@ _LEVELS: Final[Mapping[May, str]] = {
 
 def describe_task(task: Task) -> str:
     """The task, its criteria, and the rules by which its work is judged."""
-    criteria = "\n".join(f"- {each}" for each in task.criteria)
+    criteria = "\n".join(f"- {criterion}" for criterion in task.criteria)
     tests = f"{_PROOFS[task.proof]} {_LEVELS[task.may]}"
-    named = f"These tests must pass: {', '.join(task.tests)}" if task.tests else ""
-    done = f"Done when:\n{criteria}" if criteria else ""
-    parts = (task.title, task.description, done, named, tests)
+    named_tests = f"These tests must pass: {', '.join(task.tests)}" if task.tests else ""
+    done_when = f"Done when:\n{criteria}" if criteria else ""
+    parts = (task.title, task.description, done_when, named_tests, tests)
     return "\n\n".join(text for text in parts if text)
 
 

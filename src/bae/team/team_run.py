@@ -144,19 +144,19 @@ class TeamRun:
         task = work.task
         match work.asked:
             case "stop" | "kill":
-                how = "stopped" if work.asked == "stop" else "killed"
-                await self.end_work(task, _S.CANCELLED, f"{how} by a person")
+                ending = "stopped" if work.asked == "stop" else "killed"
+                await self.end_work(task, _S.CANCELLED, f"{ending} by a person")
             case "skip":
-                ended = await self.end_work(task, _S.CANCELLED, "skipped by a person")
-                if ended and ended.status is _S.CANCELLED:
+                moved = await self.end_work(task, _S.CANCELLED, "skipped by a person")
+                if moved and moved.status is _S.CANCELLED:
                     reason = "skipped by a person"
                     await self.move(task.id, _S.CANCELLED, _S.SKIPPED, reason=reason)
             case "pause":
                 await self.end_work(task, _S.READY, "paused by a person")
             case None:
                 timed_out = self.bound is not None and self.bound.expired()
-                how = self.ending or ("timed out" if timed_out else "cancelled")
-                await self.end_work(task, _S.READY, f"the run was {how}")
+                ending = self.ending or ("timed out" if timed_out else "cancelled")
+                await self.end_work(task, _S.READY, f"the run was {ending}")
 
     # --- what people ask for ---
 
@@ -193,10 +193,10 @@ class TeamRun:
     async def _take_for_all(self, action: Action) -> str:
         if action == "retry":
             tasks = await self.bench.store.tasks(self.bench.project.id)
-            again = [task for task in tasks if task.status in (_S.FAILED, _S.CANCELLED)]
-            for task in again:
+            failed_tasks = [task for task in tasks if task.status in (_S.FAILED, _S.CANCELLED)]
+            for task in failed_tasks:
                 await self._retry(task)
-            return f"retried: {', '.join(task.key for task in again) or 'none'}"
+            return f"retried: {', '.join(task.key for task in failed_tasks) or 'none'}"
         for work in self.works.values():
             if action == "kill":
                 work.cut_off()
@@ -225,11 +225,11 @@ class TeamRun:
     def note_progress(self, task_id: int) -> None:
         """Restart the time limit of a task."""
         work = self.works.get(task_id)
-        bound = work.bound if work else None
-        if self.task_timeout is None or bound is None or bound.expired():
+        time_limit = work.bound if work else None
+        if self.task_timeout is None or time_limit is None or time_limit.expired():
             return
         with suppress(RuntimeError):  # it has not begun, or it has ended
-            bound.reschedule(asyncio.get_running_loop().time() + self.task_timeout)
+            time_limit.reschedule(asyncio.get_running_loop().time() + self.task_timeout)
 
     def is_to_stop(self, task_id: int) -> bool:
         """Whether a task must stop after the attempt in progress."""
@@ -290,9 +290,9 @@ async def add_request(
         if task_id is not None:
             task = sa.select(tables.tasks).filter_by(id=task_id, project_id=project_id)
             tables.one(db, task, "task", task_id)
-        about: dict[str, Any] = {"project_id": project_id, "task_id": task_id, "action": action}
+        columns: dict[str, Any] = {"project_id": project_id, "task_id": task_id, "action": action}
         add_event(db, ActionRequested(project_id, action, task_id, by=by))
-        return Request(id=tables.insert(db, tables.requests, **about), **about)
+        return Request(id=tables.insert(db, tables.requests, **columns), **columns)
 
     return await store.write(add)
 
@@ -329,10 +329,10 @@ async def is_running(repository: Repository) -> bool:
 async def read_held(store: Store, project_id: int) -> dict[int, str]:
     """Why tasks wait for a person, by task id: for an answer, or because they are paused."""
     paused = await read_paused(store, project_id)
-    held = {task_id: "paused by a person" for task_id in paused if task_id is not None}
+    paused_tasks = {task_id: "paused by a person" for task_id in paused if task_id is not None}
     open_ones = await store.blockers(project_id, open_only=True)
-    asked = {each.task_id: each.question for each in reversed(open_ones)}
-    return {key: bounded(text, LONGEST_REASON) for key, text in asked.items()} | held
+    questions = {blocker.task_id: blocker.question for blocker in reversed(open_ones)}
+    return {key: bounded(text, LONGEST_REASON) for key, text in questions.items()} | paused_tasks
 
 
 async def read_paused(store: Store, project_id: int) -> frozenset[int | None]:

@@ -50,9 +50,9 @@ async def run_tests(
         command = project.test_command
         return TestReport(command=command, exit_code=None, reported=False, problem=problem)
     before = await asyncio.to_thread(_hash_files, place, fixed)
-    kept = tuple(before)
+    existing_files = tuple(before)
     run_reports = [
-        await _run_command(command, project, place, kept, limits) for command in commands
+        await _run_command(command, project, place, existing_files, limits) for command in commands
     ]
     report = (
         run_reports[0]
@@ -60,8 +60,8 @@ async def run_tests(
         else merge_reports(project.test_command, run_reports)
     )
     after = await asyncio.to_thread(_hash_files, place, fixed)
-    if written := [name for name in before if after.get(name) != before[name]]:
-        names = ", ".join(written[:20])
+    if changed_files := [name for name in before if after.get(name) != before[name]]:
+        names = ", ".join(changed_files[:20])
         problem = f"{names}: written while the tests ran, and code may not change its tests"
         report = report.model_copy(update={"problem": problem})
     return report
@@ -108,11 +108,11 @@ def find_variables(project: Project, worktree: Path) -> dict[str, str]:
     """The environment variables of a project's tests in a worktree, for other commands there. It
     reads files, so call it in a thread."""
     command = split_commands(project.test_command)[0]
-    named = command[1 : count_variables(command)]
-    variables = {**_ENVIRONMENT, **dict(word.split("=", 1) for word in named)}
+    assignments = command[1 : count_variables(command)]
+    variables = {**_ENVIRONMENT, **dict(word.split("=", 1) for word in assignments)}
     paths = sandbox.find_editable(command, Path(project.root), worktree)
-    if own := [*paths, *filter(None, [variables.get(_PYTHONPATH)])]:
-        variables[_PYTHONPATH] = os.pathsep.join(own)
+    if python_paths := [*paths, *filter(None, [variables.get(_PYTHONPATH)])]:
+        variables[_PYTHONPATH] = os.pathsep.join(python_paths)
     return variables
 
 
@@ -130,21 +130,21 @@ async def _run_command(
         unknown = _describe_unknown(command)
         return TestReport(command=command, exit_code=None, reported=False, problem=unknown)
     root, start = Path(project.root), worktree / project.folder
-    made: list[TemporaryFolder] = []
+    created_folders: list[TemporaryFolder] = []
     try:
         making = asyncio.to_thread(make_folder)
-        folder = await finish_despite_cancel(making, then=made.append)
+        folder = await finish_despite_cancel(making, then=created_folders.append)
         report = Path(folder.name, "report")
-        words, more = program.with_report(command, str(report)), dict(_ENVIRONMENT)
+        words, variables = program.with_report(command, str(report)), dict(_ENVIRONMENT)
         if program.name == "pytest":
-            own = await asyncio.to_thread(sandbox.find_editable, command, root, worktree)
-            words = _import_first(words, own)
-            more |= {_PYTHONPATH: os.pathsep.join(own)} if own else {}
+            editable = await asyncio.to_thread(sandbox.find_editable, command, root, worktree)
+            words = _import_first(words, editable)
+            variables |= {_PYTHONPATH: os.pathsep.join(editable)} if editable else {}
         ran = await sandbox.run(
             words,
             worktree,
             within=project.folder,
-            env=more,
+            env=variables,
             readable=[GUARDS],
             writable=[report.parent],
             fixed=[worktree / name for name in fixed[:MOST_MOUNTED]],
@@ -153,8 +153,8 @@ async def _run_command(
         )
         content, missing = await asyncio.to_thread(_read_report, report)
     finally:
-        for each in made:
-            await finish_despite_cancel(asyncio.to_thread(each.cleanup))
+        for created in created_folders:
+            await finish_despite_cancel(asyncio.to_thread(created.cleanup))
     output, text = ran.output, content.decode("utf-8", "replace")
     if program.name == "go":
         text, missing = output, ""
@@ -197,7 +197,7 @@ async def _run_with_junit(
         contents, missing = [], f"its report is longer than {LARGEST_REPORT} bytes"
     try:
         place = str(await asyncio.to_thread(start.resolve))
-        texts = [each.decode("utf-8", "replace") for each in contents]
+        texts = [content.decode("utf-8", "replace") for content in contents]
         cases = await asyncio.to_thread(reports.read_any_junit, texts, place)
     except reports.ReportError as error:
         missing = f"its report cannot be read: {error}"
@@ -237,12 +237,12 @@ def _name_in_repository(
     folder."""
     if not folder:
         return cases
-    named: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for file in {case.id.partition("::")[0] for case in cases}:
         path = os.path.normpath(os.path.join(folder, file))
-        named[file] = path if not path.startswith("..") and (worktree / path).exists() else file
+        paths[file] = path if not path.startswith("..") and (worktree / path).exists() else file
     return tuple(
-        case.model_copy(update={"id": "::".join((named[file], *rest))})
+        case.model_copy(update={"id": "::".join((paths[file], *rest))})
         for case in cases
         for file, *rest in [case.id.split("::")]
     )
@@ -271,24 +271,28 @@ def _make_report(
 def merge_reports(command: tuple[str, ...], run_reports: Sequence[TestReport]) -> TestReport:
     """The report of several commands. Each has to end well, and one of them has to find tests."""
     # A part of the project may have no tests yet: those that it had are missed by the verdict.
-    counted = [each for each in run_reports if not each.problem.startswith(_NONE)] or run_reports[
-        :1
-    ]
-    codes = [each.exit_code for each in counted]
+    counted_reports = [
+        report for report in run_reports if not report.problem.startswith(_NONE)
+    ] or run_reports[:1]
+    codes = [report.exit_code for report in counted_reports]
     return TestReport(
         command=command,
         exit_code=None if None in codes else next(filter(None, codes), 0),
-        cases=reports.number_cases([case for each in run_reports for case in each.cases]),
+        cases=reports.number_cases([case for report in run_reports for case in report.cases]),
         output=bounded(
-            "\n".join(f"$ {' '.join(each.command)}\n{each.output}" for each in run_reports)
+            "\n".join(f"$ {' '.join(report.command)}\n{report.output}" for report in run_reports)
         ),
-        seconds=sum(each.seconds for each in run_reports),
+        seconds=sum(report.seconds for report in run_reports),
         protection=run_reports[0].protection,
         problem="; ".join(
-            f"{' '.join(each.command)}: {each.problem}" for each in counted if each.problem
+            f"{' '.join(report.command)}: {report.problem}"
+            for report in counted_reports
+            if report.problem
         ),
-        reported=all(each.reported for each in counted),
-        ended_by=next((each.ended_by for each in counted if each.ended_by != "exit"), "exit"),
+        reported=all(report.reported for report in counted_reports),
+        ended_by=next(
+            (report.ended_by for report in counted_reports if report.ended_by != "exit"), "exit"
+        ),
     )
 
 
@@ -312,7 +316,7 @@ class TestProgram:
         at = words.index(self.after) + 1 if self.after else len(words)
         folder = os.path.dirname(report)
         options = [
-            each.replace("REPORT", report).replace("FOLDER", folder) for each in self.options
+            option.replace("REPORT", report).replace("FOLDER", folder) for option in self.options
         ]
         return [*words[:at], *options, *words[at:]]
 
@@ -356,8 +360,8 @@ _ENVIRONMENT: Final = {
     "UV_PYTHON_DOWNLOADS": "never",
 }
 _PROGRAMS: Final = {
-    each.name: each
-    for each in (
+    program.name: program
+    for program in (
         TestProgram(
             "pytest",
             # The older of the two families has the file of each test.

@@ -81,7 +81,7 @@ def refuse_local(found: str) -> None:
     lines = ["name one with --lm, or lm=…; `bae lm list` says more"]
     for kind in list_lm_kinds():
         if kind.missing and kind.name in _CODING_LMS:
-            needed = "; ".join(each.get for each in kind.missing)
+            needed = "; ".join(requirement.get for requirement in kind.missing)
             lines.append(f"  - {kind.example}: {needed}")
     raise BaeLMError(
         "there is no LM for a team: only the local model is here, which is too small to write code",
@@ -97,9 +97,9 @@ def open_reports(
 
     async def set_up(command: tuple[str, ...], path: Path, network: bool) -> sandbox.Ran:
         """Run the parts of a setup command, up to the first that fails."""
-        own: sandbox.Limits = {**_SETUP_LIMITS, **limits} if network else limits
+        part_limits: sandbox.Limits = {**_SETUP_LIMITS, **limits} if network else limits
         access = await asyncio.to_thread(find_access) if network else RegistryAccess()
-        printed = ""
+        output = ""
         ran = None
         parts = split_commands(command)
         for part in parts:
@@ -113,13 +113,13 @@ def open_reports(
                 home=access.home,
                 own_git=network,
                 hidden=[project.root],
-                **own,
+                **part_limits,
             )
-            printed += f"$ {shlex.join(part)}\n{ran.output}" if len(parts) > 1 else ran.output
+            output += f"$ {shlex.join(part)}\n{ran.output}" if len(parts) > 1 else ran.output
             if ran.exit_code != 0:
                 break
         assert ran is not None
-        return replace(ran, output=access.mask(printed))
+        return replace(ran, output=access.mask(output))
 
     workspaces = Workspaces(repository, project.branch, setup=project.setup, run=set_up)
     return BaseReports(project, workspaces, limits, store.path.parent)
@@ -265,10 +265,10 @@ class Workbench:
         machine offers."""
         async with self._naming:
             if name not in self._lms:
-                why = "the agents of a team need one"
+                purpose = "the agents of a team need one"
                 if not name:
                     refuse_local((await asyncio.to_thread(find_default_name)).name)
-                make = partial(resolve, name) if name else partial(find_default_lm, why)
+                make = partial(resolve, name) if name else partial(find_default_lm, purpose)
                 self._lms[name] = await asyncio.to_thread(make)
             return self._lms[name]
 
@@ -298,15 +298,15 @@ class Workbench:
         into = await self.features.branch_of(task)
         if not await into.merged_as(task.branch):
             project = self.project
-            asked = await find_guarded(
+            guarded = await find_guarded(
                 self.repository, task.branch, into.branch, project.allow, project.setup
             )
-            if asked is not None and not await self.has_yes(task, asked.digest):
-                return asked
+            if guarded is not None and not await self.has_yes(task, guarded.digest):
+                return guarded
             if self.approve_tests and task.proof == "failing-tests":
-                asked = await self.features.ask_about_tests(task)
-                if not await self.has_yes(task, asked.digest):
-                    return asked
+                guarded = await self.features.ask_about_tests(task)
+                if not await self.has_yes(task, guarded.digest):
+                    return guarded
         with self.busy(task.id):
             outcome = await into.integrate(
                 task.branch,
@@ -323,9 +323,10 @@ class Workbench:
 
     async def has_yes(self, task: Task, digest: str) -> bool:
         """Whether a person answered yes to exactly this content of a task."""
-        asked = await self.store.blockers(task.project_id)
+        blockers = await self.store.blockers(task.project_id)
         return any(
-            each.task_id == task.id and each.digest == digest and each.is_yes for each in asked
+            blocker.task_id == task.id and blocker.digest == digest and blocker.is_yes
+            for blocker in blockers
         )
 
     async def base_report(self, commit: str) -> TestReport:
@@ -336,8 +337,8 @@ class Workbench:
         """Whether the tests can run on the commit that tasks start from. With `keep`, the status of
         the team shows the result."""
         tasks = await self.store.tasks(self.project.id)
-        named = [name for task in tasks for name in task.tests]
-        return await self.reports.check(commit, named, keep=keep)
+        test_names = [name for task in tasks for name in task.tests]
+        return await self.reports.check(commit, test_names, keep=keep)
 
     @contextmanager
     def busy(self, task_id: int) -> Generator[None]:

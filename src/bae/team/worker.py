@@ -186,8 +186,8 @@ class WorkerAgent:
         that were committed with the same `mark` are not applied again."""
         bench = await self.open()
         workspace = await self.workspace(task)
-        if mark and (done := await workspace.find_attempt(mark)):
-            return await bench.repository.changed_files(f"{done}^", done)
+        if mark and (attempt_commit := await workspace.find_attempt(mark)):
+            return await bench.repository.changed_files(f"{attempt_commit}^", attempt_commit)
         await workspace.restore("left before new edits")
         changes = await apply_answer(workspace.path, answer, workspace.submodules)
         files = tuple(change.path for change in changes)
@@ -203,9 +203,11 @@ class WorkerAgent:
         await self.say(task, "runs the tests")
         verdict = await bench.verify(task, workspace)
         before = await bench.base_report(workspace.base)
-        own = verdict.report.for_task(task.tests, before)
-        known = len(verdict.report.cases) - len(own.cases)
-        event = TestResult.of(task.project_id, task.id, own, headline(verdict.text), known)
+        task_report = verdict.report.for_task(task.tests, before)
+        known_failures = len(verdict.report.cases) - len(task_report.cases)
+        event = TestResult.of(
+            task.project_id, task.id, task_report, headline(verdict.text), known_failures
+        )
         await bench.emit(event)
         await self._tell_flaky(task, verdict.report)
         return verdict
@@ -376,7 +378,7 @@ class DocsWorkerAgent(WorkerAgent):
 
 
 _WORKERS: Final = (BackendWorkerAgent, FrontendWorkerAgent, TestWorkerAgent, DocsWorkerAgent)
-_KINDS: Final[dict[str, type[WorkerAgent]]] = {each.kind: each for each in _WORKERS}
+_KINDS: Final[dict[str, type[WorkerAgent]]] = {cls.kind: cls for cls in _WORKERS}
 
 
 def register_worker(kind: str, cls: type[WorkerAgent]) -> None:
@@ -407,9 +409,9 @@ async def preview_brief(
     model is asked, no worktree is created and no test runs."""
     project = await store.project(task.project_id)
     # The first run makes the team's branch from the user's, and a feature's from the team's.
-    branches = [each for each in (task.feature_branch, project.branch) if each]
-    known = [await repository.resolve(BRANCHES + each) for each in branches]
-    start = next(filter(None, known), None) or await repository.commit_id("HEAD")
+    branches = [branch for branch in (task.feature_branch, project.branch) if branch]
+    heads = [await repository.resolve(BRANCHES + branch) for branch in branches]
+    start = next(filter(None, heads), None) or await repository.commit_id("HEAD")
     head = await repository.resolve(BRANCHES + task.branch) or start
     base = await repository.merge_base(start, head) or start
     diff = await repository.git("diff", "--no-ext-diff", "--no-textconv", base, head)

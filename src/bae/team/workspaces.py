@@ -155,8 +155,8 @@ class Workspace:
 
     async def changed(self) -> tuple[str, ...]:
         """The files that differ from the base, committed or not."""
-        done = await self.repository.changed_files(self.base, await self.head())
-        return tuple(sorted({*done, *await self.uncommitted()}))
+        committed = await self.repository.changed_files(self.base, await self.head())
+        return tuple(sorted({*committed, *await self.uncommitted()}))
 
     async def diff(self) -> str:
         """The changes of files that git knows, as a text of bounded length."""
@@ -195,24 +195,25 @@ class Workspace:
         Returns the ref, or None."""
         form = "--format=%(refname) %(parent)"
         args = ("for-each-ref", "--sort=-creatordate", form, f"{KEPT}{self.name}/")
-        listed = (await self.repository.git(*args)).splitlines()
+        lines = (await self.repository.git(*args)).splitlines()
         head = await self.head()
-        kept = next(
-            (ref for ref, _, own in (line.partition(" ") for line in listed) if own == head), None
+        kept_ref = next(
+            (ref for ref, _, parent in (line.partition(" ") for line in lines) if parent == head),
+            None,
         )
-        if kept is None or await self.uncommitted():
+        if kept_ref is None or await self.uncommitted():
             return None
-        restore = ("restore", "--no-overlay", "--worktree", f"--source={kept}", "--", ".")
+        restore = ("restore", "--no-overlay", "--worktree", f"--source={kept_ref}", "--", ".")
         await finish_despite_cancel(self.repository.git(*restore, at=self.checkout))
-        return kept
+        return kept_ref
 
     async def _restore(self, why: str) -> str | None:
         if not await self.uncommitted():
             return None
-        kept = await self._keep(why)
+        kept_ref = await self._keep(why)
         await asyncio.to_thread(_unlink, self.path, await self.uncommitted())
         await self.repository.git("reset", "--hard", "--quiet", "HEAD", at=self.checkout)
-        return kept
+        return kept_ref
 
     async def _keep(self, why: str) -> str | None:
         await asyncio.to_thread(make_accessible, self.path)
@@ -225,14 +226,14 @@ class Workspace:
 
     async def _write_tree(self) -> str:
         """The git tree of all files as they are."""
-        own = self.checkout.git_dir / "index"
-        index = own.with_name("bae-index.tmp")
+        git_index = self.checkout.git_dir / "index"
+        temporary_index = git_index.with_name("bae-index.tmp")
         names = await self.uncommitted()
         try:
-            await asyncio.to_thread(shutil.copyfile, own, index)
-            return await self.repository.write_tree(self.checkout, names, index)
+            await asyncio.to_thread(shutil.copyfile, git_index, temporary_index)
+            return await self.repository.write_tree(self.checkout, names, temporary_index)
         finally:
-            await asyncio.to_thread(index.unlink, missing_ok=True)
+            await asyncio.to_thread(temporary_index.unlink, missing_ok=True)
 
 
 async def keep_commit(repository: Repository, name: str, commit: str) -> str:
@@ -321,40 +322,40 @@ class Workspaces:
     async def remove(self, workspace: Workspace, why: str = "removed") -> str | None:
         """Remove a worktree. Uncommitted changes are kept under the returned ref; the branch
         stays."""
-        kept = await workspace.keep(why) if workspace.branch else None
+        kept_ref = await workspace.keep(why) if workspace.branch else None
         await finish_despite_cancel(self._drop(workspace.path))
-        return kept
+        return kept_ref
 
     async def clean(self) -> RecoveredWork:
         """Remove the worktrees and lock files of a killed run. Uncommitted changes are kept. Call
         it inside `repository.alone`."""
-        done = RecoveredWork()
+        recovered = RecoveredWork()
         await asyncio.to_thread(self._remove_locks)
-        left = await asyncio.to_thread(self._entries)
-        for path, admin in left.items():
+        worktrees = await asyncio.to_thread(self._entries)
+        for path, admin in worktrees.items():
             if path in self._open:
                 continue
             try:
-                kept = await self._clear(path, admin, "the run was killed")
-                done.worktrees.append(path.name.removeprefix(_PREFIX))
-                done.kept += [kept] if kept else []
+                kept_ref = await self._clear(path, admin, "the run was killed")
+                recovered.worktrees.append(path.name.removeprefix(_PREFIX))
+                recovered.kept += [kept_ref] if kept_ref else []
             except (BaeError, OSError) as error:
-                done.problems.append(f"{path} is left as it is: {error}")
+                recovered.problems.append(f"{path} is left as it is: {error}")
         await asyncio.to_thread(self._empty_trash)
         await asyncio.to_thread(remove_abandoned)
         for path in await asyncio.to_thread(_folders, self.directory, _PREFIX):
-            if path not in left:
-                done.problems.append(f"{path} is left as it is: git does not know it")
-        return done
+            if path not in worktrees:
+                recovered.problems.append(f"{path} is left as it is: git does not know it")
+        return recovered
 
     async def _clear(self, path: Path, admin: Path, why: str) -> str | None:
         """Remove an unused worktree, and keep its uncommitted changes."""
-        kept = None
+        kept_ref = None
         if await asyncio.to_thread(_has_work, path, admin) and not path.name.startswith(_CHECK):
             workspace = Workspace(self.repository, Checkout(path, admin), self.team, None, "")
-            kept = await workspace.keep(why)
+            kept_ref = await workspace.keep(why)
         await self._drop(path, admin)
-        return kept
+        return kept_ref
 
     async def _set_branch(self, branch: str, name: str) -> None:
         """Create the branch of a task at the team's head, or continue the existing one."""
@@ -367,10 +368,10 @@ class Workspaces:
         if tip != head and not await self.repository.move(BRANCHES + branch, head, tip):
             raise WorkspaceError(f"{branch} was moved by another process")
 
-    async def _add(self, path: Path, *what: str) -> None:
+    async def _add(self, path: Path, *arguments: str) -> None:
         await asyncio.to_thread(self.directory.mkdir, parents=True, exist_ok=True)
         await self._open_path(path)
-        await self.repository.git("worktree", "add", "--quiet", str(path), *what)
+        await self.repository.git("worktree", "add", "--quiet", str(path), *arguments)
 
     async def _open_path(self, path: Path) -> None:
         await self.repository.begin_work()
@@ -432,15 +433,17 @@ class Workspaces:
         place = self.directory / _SETUP
         await asyncio.to_thread(place.mkdir, parents=True, exist_ok=True)
         key = sha256("\0".join((commit, *self.setup)).encode()).hexdigest()[:12]
-        done, lock = place / f"{key}.ready", FileLock(place / "lock")
+        marker, lock = place / f"{key}.ready", FileLock(place / "lock")
         async with self._setting_up, lock.held(exclusive=True, timeout=_SETUP_SECONDS):
-            known = await self.repository.list_files(commit)
-            if not await asyncio.to_thread(done.exists):
+            committed_files = await self.repository.list_files(commit)
+            if not await asyncio.to_thread(marker.exists):
                 await self._set_up(commit, place / key)
                 await asyncio.to_thread(_remove_others, place, key)
-                await asyncio.to_thread(done.touch)
-            made = await asyncio.to_thread(copy_new, place / key, to.path, frozenset(known))
-        lines = b"".join(b"/%b\n" % _escape(os.fsencode(name)) for name in made)
+                await asyncio.to_thread(marker.touch)
+            copied_files = await asyncio.to_thread(
+                copy_new, place / key, to.path, frozenset(committed_files)
+            )
+        lines = b"".join(b"/%b\n" % _escape(os.fsencode(name)) for name in copied_files)
         await asyncio.to_thread((to.git_dir / MADE).write_bytes, lines)
         return await read_manifests(self.repository, commit, self.setup)
 
@@ -463,7 +466,7 @@ class Workspaces:
     async def _check_out_alone(self, commit: str, path: Path) -> None:
         """Write a commit into a folder with its own repository, which has the history since the
         last version, for builds that read it. Remotes and other branches are left out."""
-        own = Checkout(path, path / ".git")
+        checkout = Checkout(path, path / ".git")
         args = ("describe", "--tags", "--abbrev=0", "--match=*[0-9]*", commit)
         code, output, _ = await self.repository.run_git(*args)
         tag = "" if code else os.fsdecode(output).strip()
@@ -472,30 +475,30 @@ class Workspaces:
             since = await self.repository.git("rev-list", "--count", f"{tag}..{commit}")
             depth += min(int(since), _MOST_COMMITS)
         tags = [f"refs/tags/{tag}:refs/tags/{tag}"] if tag else []
-        await self.repository.git("init", "--quiet", "--template=", at=own)
+        await self.repository.git("init", "--quiet", "--template=", at=checkout)
         source = self.repository.common.as_uri()
         fetch = ("fetch", "--quiet", "--no-tags", f"--depth={depth}", source, commit, *tags)
-        await self.repository.git(*fetch, at=own)
-        await self.repository.git("update-ref", "HEAD", commit, at=own)
-        await self.repository.git("read-tree", commit, at=own)
-        await self.repository.git("checkout-index", "--all", "--index", at=own)
+        await self.repository.git(*fetch, at=checkout)
+        await self.repository.git("update-ref", "HEAD", commit, at=checkout)
+        await self.repository.git("read-tree", commit, at=checkout)
+        await self.repository.git("checkout-index", "--all", "--index", at=checkout)
 
     async def _find_commit_of_person(self) -> str | None:
         """The newest commit in the user's history that a person made."""
         args = ("log", "--topo-order", f"--max-count={_MOST_COMMITS}", "--format=%H %ce", "HEAD")
         lines = (await self.repository.git(*args)).splitlines()
-        own = self.repository.author[1]
-        names = (line.partition(" ") for line in lines)
-        return next((commit for commit, _, by in names if by != own), None)
+        bae_email = self.repository.author[1]
+        commits = (line.partition(" ") for line in lines)
+        return next((commit for commit, _, email in commits if email != bae_email), None)
 
     async def _find_submodules(self, at: Checkout, commit: str) -> dict[str, str]:
         """The commits of the submodules of a commit, by path."""
         _, output, _ = await self.repository.run_git("ls-tree", "-r", "-z", commit, at=at)
         entries = (entry.split(b"\t", 1) for entry in output.split(b"\0") if b"\t" in entry)
         return {
-            os.fsdecode(path): about.split()[2].decode()
-            for about, path in entries
-            if about.startswith(b"160000 ")
+            os.fsdecode(path): description.split()[2].decode()
+            for description, path in entries
+            if description.startswith(b"160000 ")
         }
 
     async def _write_submodule(self, to: Path, source: Path, commit: str) -> bool:
@@ -505,13 +508,15 @@ class Workspaces:
         if not await asyncio.to_thread((source / ".git").exists):
             return False
         try:
-            own = Checkout(to, (await Repository.open(source)).checkout.git_dir)
+            submodule = Checkout(to, (await Repository.open(source)).checkout.git_dir)
         except GitError:  # its repository was removed
             return False
-        index = own.git_dir / f"index-of-bae.{os.urandom(4).hex()}.tmp"
+        index = submodule.git_dir / f"index-of-bae.{os.urandom(4).hex()}.tmp"
         try:
-            await self.repository.git("read-tree", commit, at=own, index=index)
-            await self.repository.git("checkout-index", "--all", "--force", at=own, index=index)
+            await self.repository.git("read-tree", commit, at=submodule, index=index)
+            await self.repository.git(
+                "checkout-index", "--all", "--force", at=submodule, index=index
+            )
         except GitError as error:
             name = source.relative_to(self.repository.root)
             raise WorkspaceError(
@@ -521,7 +526,7 @@ class Workspaces:
             ) from error
         finally:
             await asyncio.to_thread(index.unlink, missing_ok=True)
-        for name, inner in (await self._find_submodules(own, commit)).items():
+        for name, inner in (await self._find_submodules(submodule, commit)).items():
             await self._write_submodule(to / name, source / name, inner)
         return True
 
@@ -626,16 +631,16 @@ def _has_work(path: Path, admin: Path) -> bool:
 
 def _files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
     """The files among paths. A directory that is a repository stands for its files."""
-    names_found: list[str] = []
+    paths: list[str] = []
     for name in names:
         if not name.endswith("/"):
-            names_found.append(name)
+            paths.append(name)
             continue
         for folder, folders, files in os.walk(root / name):
-            folders[:] = [each for each in folders if each != ".git"]
-            here = Path(folder).relative_to(root)
-            names_found += [str(here / each) for each in files if each != ".git"]
-    return names_found
+            folders[:] = [entry for entry in folders if entry != ".git"]
+            place = Path(folder).relative_to(root)
+            paths += [str(place / entry) for entry in files if entry != ".git"]
+    return paths
 
 
 def _unlink(root: Path, names: Sequence[str]) -> None:
