@@ -102,11 +102,11 @@ def find_test_command(place: Path, *, is_inside: bool = False) -> tuple[str, ...
     package = read_package(place)
     for words in _list_commands(package.scripts, "test"):
         if command := _find_known(words):
-            return _complete(command, is_inside)
+            return _complete_command(command, is_inside)
     if not package.scripts.get("test"):
         for name in ("vitest", "jest"):
             if name in package.needed:
-                return _complete([name], is_inside)
+                return _complete_command([name], is_inside)
     return ()
 
 
@@ -143,7 +143,7 @@ def _list_commands(
     if name in visited or len(visited) > _DEEPEST:
         return commands
     for part in re.split(r"&&|;", scripts.get(name, "")):
-        words = _split(part)
+        words = _split_words(part)
         inner = _find_scripts(words, scripts)
         commands += [words] if words and not inner else []
         for script in inner:
@@ -180,7 +180,7 @@ def _find_known(words: Sequence[str]) -> list[str]:
     return []
 
 
-def _complete(command: list[str], is_inside: bool) -> tuple[str, ...]:
+def _complete_command(command: list[str], is_inside: bool) -> tuple[str, ...]:
     """A command that ends by itself, with the programs that setup installs."""
     at = next(index for index, word in enumerate(command) if word != "env" and "=" not in word)
     before, words = command[:at], command[at:]
@@ -197,7 +197,7 @@ def _complete(command: list[str], is_inside: bool) -> tuple[str, ...]:
     return (*before, *words)
 
 
-def _split(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """The words of a plain command; empty for a command that needs a shell."""
     if any(character in text for character in "&|<>$`"):
         return []

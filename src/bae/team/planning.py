@@ -88,7 +88,7 @@ async def plan_tasks(
         conventions=await asyncio.to_thread(code.conventions),
         repository=await asyncio.to_thread(code.outline, [match.path for match in matches]),
     )
-    run_id = await _run_id(goal, journal)
+    run_id = await _choose_run_id(goal, journal)
 
     async def run_graph() -> GraphResult[StoredPlan]:
         return await planning.arun(
@@ -364,7 +364,7 @@ class FromAnswers:
 
     async def __call__(self, gate: OpenGate) -> str:
         """The answer to one question."""
-        answer = self._answers.get(_words(str(gate.context.get("question", ""))))
+        answer = self._answers.get(_normalize_question(str(gate.context.get("question", ""))))
         if answer:
             return answer
         if self._otherwise is None:
@@ -386,14 +386,18 @@ def read_answers(document: str) -> Mapping[str, str]:
     """The answers in such a document, by the words of their questions."""
     _, *parts = re.split(r"^#+ +(.+)$", document, flags=re.MULTILINE)
     pairs = zip(parts[::2], parts[1::2], strict=True)
-    return {_words(question): answer.strip() for question, answer in pairs if answer.strip()}
+    return {
+        _normalize_question(question): answer.strip()
+        for question, answer in pairs
+        if answer.strip()
+    }
 
 
-def _words(question: str) -> str:
+def _normalize_question(question: str) -> str:
     return " ".join(re.findall(r"\w+", question.casefold()))
 
 
-async def _run_id(goal: str, journal: Journal | None) -> str | None:
+async def _choose_run_id(goal: str, journal: Journal | None) -> str | None:
     """The id of the unfinished run for the same goal, or of a new run."""
     if journal is None:
         return None

@@ -38,7 +38,9 @@ class AgentPoolManager:
             number = info.id.rpartition("-")[2]
             self._made = max(self._made, int(number) if number.isdecimal() else 0)
             if info.status != "retired":
-                await self._save(info.model_copy(update={"status": "retired", "task_id": None}))
+                await self._save_info(
+                    info.model_copy(update={"status": "retired", "task_id": None})
+                )
 
     async def take(self, kind: str, task_id: int) -> WorkerAgent:
         """Take a worker for a task. Raises TeamError if no worker class has this kind, or if all
@@ -46,11 +48,13 @@ class AgentPoolManager:
         async with self._turn:
             idle = [info for info in self.agents if info.status == "idle"]
             reusable = next((info for info in idle if info.kind == kind), None)
-            worker = self._agents[reusable.id][0] if reusable else await self._make(kind, idle)
+            worker = (
+                self._agents[reusable.id][0] if reusable else await self._make_worker(kind, idle)
+            )
             before = reusable or AgentInfo(id=worker.agent_id, kind=kind)
             working = before.model_copy(update={"status": "working", "task_id": task_id})
             try:
-                await self._set(worker, working)
+                await self._set_state(worker, working)
             except BaseException:  # cancelled, after it was stored
                 await finish_despite_cancel(self.give_back(worker))
                 raise
@@ -61,7 +65,7 @@ class AgentPoolManager:
         _, info = self._agents[worker.agent_id]
         idle = {"status": "idle", "task_id": None}
         counts = {"completed": worker.completed, "failed": worker.failed}
-        await self._set(worker, info.model_copy(update=idle | counts))
+        await self._set_state(worker, info.model_copy(update=idle | counts))
 
     async def retire(self, agent_id: str) -> None:
         """Close a worker and remove it from the pool."""
@@ -69,7 +73,7 @@ class AgentPoolManager:
         try:
             await worker.close()
         finally:
-            await self._save(info.model_copy(update={"status": "retired", "task_id": None}))
+            await self._save_info(info.model_copy(update={"status": "retired", "task_id": None}))
 
     async def close(self) -> None:
         """Retire all workers."""
@@ -83,7 +87,7 @@ class AgentPoolManager:
     async def __aexit__(self, *error: object) -> None:
         await finish_despite_cancel(self.close())
 
-    async def _make(self, kind: str, idle: list[AgentInfo]) -> WorkerAgent:
+    async def _make_worker(self, kind: str, idle: list[AgentInfo]) -> WorkerAgent:
         cls = worker_class(kind)
         if len(self._agents) >= self.most:
             if not idle:
@@ -97,9 +101,9 @@ class AgentPoolManager:
         name = f"{kind}-{self._made}"
         return cls(project_id=self.bench.project.id, bench=self.bench, lm=self._lm, agent_id=name)
 
-    async def _set(self, worker: WorkerAgent, info: AgentInfo) -> None:
+    async def _set_state(self, worker: WorkerAgent, info: AgentInfo) -> None:
         self._agents[info.id] = worker, info
-        await self._save(info)
+        await self._save_info(info)
 
-    async def _save(self, info: AgentInfo) -> None:
+    async def _save_info(self, info: AgentInfo) -> None:
         await self.bench.store.save_agent(self.bench.project.id, info)

@@ -101,13 +101,13 @@ class _Turn:
         if session and (kept_ref := await workspace.bring_back()):
             await worker.say(task, f"continues with the files that it had left, {kept_ref}")
         try:
-            ended_turn = await self._run(workspace, session)
+            ended_turn = await self._run_program(workspace, session)
         except ProgramError:
             if not session or self.progress.session:
                 raise
             await worker.say(task, "begins a new conversation: the last one cannot be resumed")
-            ended_turn = await self._run(workspace, "")
-        files, refused = await self._commit(workspace)
+            ended_turn = await self._run_program(workspace, "")
+        files, refused = await self._commit_files(workspace)
         result = ProgramResult(
             session=ended_turn.session,
             summary=ended_turn.summary,
@@ -117,7 +117,9 @@ class _Turn:
             refused=refused,
         )
         total = self.progress.total + ended_turn.used
-        await self._save(session=ended_turn.session, total=total, mark=self.mark, result=result)
+        await self._save_progress(
+            session=ended_turn.session, total=total, mark=self.mark, result=result
+        )
         if ended_turn.used.cost is None:
             usage = (
                 f"{ended_turn.used.tokens} tokens"
@@ -127,7 +129,7 @@ class _Turn:
             await worker.say(task, f"{self.program.name} reports {usage}: its cost is unknown")
         return result
 
-    async def _run(self, workspace: Workspace, session: str) -> EndedTurn:
+    async def _run_program(self, workspace: Workspace, session: str) -> EndedTurn:
         bench, task = self.desk.bench, self.desk.task
         row, cost_left = 0, None
         if bench.budgets is not None:
@@ -141,7 +143,7 @@ class _Turn:
             nonlocal has_answered
             bench.on_progress(task.id)
             if event.session and event.session != self.progress.session:
-                await self._save(session=event.session)
+                await self._save_progress(session=event.session)
             has_answered = has_answered or usage.tokens > 0
             if event.activity and event.activity != self.said:
                 self.said = event.activity
@@ -170,7 +172,7 @@ class _Turn:
             )
         except ProgramError:
             if session and not has_answered:
-                await self._save(session="", total=Usage())
+                await self._save_progress(session="", total=Usage())
             raise
 
     async def _write_prompt(self, workspace: Workspace, *, resumed: bool) -> str:
@@ -185,7 +187,7 @@ class _Turn:
         failed_before = await self.desk.describe_failed_before()
         return compose_prompt(worker.role, context, failure, diff, failed_before)
 
-    async def _commit(self, workspace: Workspace) -> tuple[tuple[str, ...], str]:
+    async def _commit_files(self, workspace: Workspace) -> tuple[tuple[str, ...], str]:
         """Commit the files that were left, with the mark of the attempt. Returns the files, or why
         they are refused."""
         task = self.desk.task
@@ -203,7 +205,7 @@ class _Turn:
             await self.desk.bench.emit(CommitCreated(task.project_id, task.id, commit, files))
         return files if commit else (), ""
 
-    async def _save(self, **changed: object) -> None:
+    async def _save_progress(self, **changed: object) -> None:
         self.progress = self.progress.model_copy(update=changed)
         text = self.progress.model_dump_json()
         await asyncio.to_thread(_write_progress, self.folder, text)

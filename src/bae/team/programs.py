@@ -166,8 +166,8 @@ class CodingProgram(ABC):
 
     def describe_reach(self) -> str:
         """A text for the person who allows the program: what it can reach."""
-        home = [f"~/{name}" for name in (*self.settings, *self.logins) if _in_home(name)]
-        accessible = [*home, *sorted(self._variables())]
+        home = [f"~/{name}" for name in (*self.settings, *self.logins) if _find_in_home(name)]
+        accessible = [*home, *sorted(self._list_variables())]
         access = f" It has {', '.join(accessible)}." if accessible else ""
         return (
             f"{self.name} reaches every address that this machine reaches, services on localhost "
@@ -207,20 +207,27 @@ class CodingProgram(ABC):
             sandbox.find_foreign, words, like, str(worktree), [*hidden]
         )
         await asyncio.to_thread(self._write_home, home, prompt)
-        events = _Heard(self, session, (before if session else None) or Usage(), on_event)
+        events = _TurnEvents(self, session, (before if session else None) or Usage(), on_event)
         pieces: asyncio.Queue[bytes] = asyncio.Queue()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(events.follow(pieces))
-                watching = group.create_task(_watch(should_stop or (lambda: False)))
+                watching = group.create_task(_watch_for_stop(should_stop or (lambda: False)))
                 ran = await sandbox.run(
                     command,
                     worktree,
-                    env={**(variables or {}), **self.switches, **self._variables(), **self.env},
-                    home={name: path for name in self.settings if (path := _in_home(name))},
+                    env={
+                        **(variables or {}),
+                        **self.switches,
+                        **self._list_variables(),
+                        **self.env,
+                    },
+                    home={name: path for name in self.settings if (path := _find_in_home(name))},
                     mounts=sandbox.Mounts(
                         home=str(home),
-                        logins={name: path for name in self.logins if (path := _in_home(name))},
+                        logins={
+                            name: path for name in self.logins if (path := _find_in_home(name))
+                        },
                         covered=self.covered,
                         stdin=str(home / _PROMPT),
                     ),
@@ -237,7 +244,7 @@ class CodingProgram(ABC):
                 pieces.put_nowait(b"")
                 watching.cancel()
         except BaseExceptionGroup as errors:
-            match _first(errors):
+            match _find_cause(errors):
                 case _Stopped():
                     return events.end("stopped")
                 case BudgetError():
@@ -256,7 +263,7 @@ class CodingProgram(ABC):
             )
         return events.end("done")
 
-    def _variables(self) -> dict[str, str]:
+    def _list_variables(self) -> dict[str, str]:
         patterns = (*self.variables, *_PROXIES)
         return {
             name: value
@@ -274,7 +281,7 @@ class CodingProgram(ABC):
         return f"{type(self).__name__}({self.executable!r})"
 
 
-class _Heard:
+class _TurnEvents:
     """The events of a turn so far."""
 
     def __init__(
@@ -313,10 +320,10 @@ class _Heard:
         while piece := await pieces.get():
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
-                await self._read(line)
-        await self._read(rest)
+                await self._read_line(line)
+        await self._read_line(rest)
 
-    async def _read(self, line: bytes) -> None:
+    async def _read_line(self, line: bytes) -> None:
         try:
             event_data: Any = json.loads(line)
         except (ValueError, RecursionError):
@@ -358,7 +365,7 @@ class NoLM(Backend):
         )
 
 
-def _in_home(name: str) -> str:
+def _find_in_home(name: str) -> str:
     """The path of a file in the user's home directory, or an empty text if it is missing."""
     path = Path.home() / name
     return str(path) if path.is_file() else ""
@@ -380,14 +387,14 @@ class _Stopped(Exception):
     """A person has stopped the turn."""
 
 
-async def _watch(should_stop: Callable[[], bool]) -> None:
+async def _watch_for_stop(should_stop: Callable[[], bool]) -> None:
     while True:
         await asyncio.sleep(_POLL)
         if should_stop():
             raise _Stopped
 
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def _find_cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error of a group that explains the end: first a spent budget or a person's stop."""
     failures = list(errors.exceptions)
     return next(

@@ -74,11 +74,11 @@ def detect(
     files count. It reads files and runs nothing, so call it in a thread."""
     top = Path(root).resolve()
     place = top / folder
-    files = _files(place)
+    files = _list_files(place)
     committed_inside = committed
     if committed is not None and folder:
         committed_inside = {name.removeprefix(f"{folder}/") for name in committed}
-    languages = _languages(files)
+    languages = _rank_languages(files)
     results = (
         _find_python(place, files, committed_inside),
         _find_node(place, top, files, committed),
@@ -96,8 +96,8 @@ def detect(
     other_program = node_setup.find_other(place)
     if other_program:
         questions.append(
-            f"package.json runs its tests with {other_program}, whose results bae cannot read by itself. "
-            "Which command runs the tests and writes a JUnit file? Name the file with --report "
+            f"package.json runs its tests with {other_program}, whose results bae cannot read by "
+            "itself. Which command runs the tests and writes a JUnit file? Name the file with --report "
             f"junit:PATH{node_setup.describe_reporter(other_program)}. Without that option: "
             f"{KNOWN_PROGRAMS}."
         )
@@ -109,15 +109,15 @@ def detect(
     return Detected(
         top,
         languages,
-        _join(candidate.test_command for candidate in testable),
-        _join(candidate.setup for candidate in candidates),
+        _join_commands(candidate.test_command for candidate in testable),
+        _join_commands(candidate.setup for candidate in candidates),
         tuple(questions),
         folder,
-        _join(candidate.setup for candidate in candidates if not candidate.makes),
+        _join_commands(candidate.setup for candidate in candidates if not candidate.makes),
     )
 
 
-def _join(commands: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+def _join_commands(commands: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     """The commands, joined by `&&`."""
     joined: tuple[str, ...] = ()
     for command in filter(None, commands):
@@ -231,7 +231,7 @@ _SUFFIXES: Final = {
 }
 
 
-def _files(root: Path) -> list[str]:
+def _list_files(root: Path) -> list[str]:
     """The paths of a project's files, without hidden and generated directories."""
     paths: list[str] = []
     for folder, folders, names in os.walk(root):
@@ -246,7 +246,7 @@ def _files(root: Path) -> list[str]:
     return paths
 
 
-def _languages(files: Sequence[str]) -> tuple[str, ...]:
+def _rank_languages(files: Sequence[str]) -> tuple[str, ...]:
     counts = Counter(_SUFFIXES.get(os.path.splitext(name)[1]) for name in files)
     return tuple(language for language, _ in counts.most_common() if language)
 

@@ -35,7 +35,7 @@ class _Needs:
     def add(self, requirements: Sequence[str]) -> None:
         """Add explicit requirements."""
         self.words += requirements
-        self.names |= {_name(requirement) for requirement in requirements}
+        self.names |= {_normalize_name(requirement) for requirement in requirements}
 
 
 def find_setup(
@@ -58,7 +58,7 @@ def find_setup(
         return ("pdm", "install", "--frozen-lockfile")
     needs = _find_needs(root, pyproject, files)
     needs.add(more)
-    own_words = _find_own(root, pyproject)
+    own_words = _find_own_words(root, pyproject)
     if not own_words and not needs.words:
         return ()
     return _use_pip(root, needs, own_words)
@@ -69,17 +69,21 @@ def is_installed(root: Path, files: Sequence[str]) -> bool:
     project, so that setup is not needed."""
     pyproject = read_toml(root / "pyproject.toml")
     needs = _find_needs(root, pyproject, files)
-    own_words = _find_own(root, pyproject)
+    own_words = _find_own_words(root, pyproject)
     if not own_words and not needs.words:
         return True
     project = as_table(pyproject.get("project"))
-    runtime = {_name(requirement) for requirement in as_texts(project.get("dependencies"))}
+    runtime = {
+        _normalize_name(requirement) for requirement in as_texts(project.get("dependencies"))
+    }
     if own_words == ["-e", "."]:
         needs.is_known &= bool(project) and "dependencies" not in as_texts(project.get("dynamic"))
     required = {*runtime, *needs.names, "pytest"}
     python = find_program("python", root) or ""
     prefix = Path(python).parent.parent
-    installed = {_name(path.name) for path in prefix.glob("lib/python*/site-packages/*.dist-info")}
+    installed = {
+        _normalize_name(path.name) for path in prefix.glob("lib/python*/site-packages/*.dist-info")
+    }
     if not required <= installed or needs.after:
         return False
     linked = [path for path in find_linked(str(prefix)) if path.is_relative_to(root)]
@@ -92,13 +96,17 @@ def _use_uv(pyproject: dict[str, Any]) -> tuple[str, ...]:
     default = find_table(pyproject, "tool", "uv").get("default-groups")
     usual = as_texts(default) if isinstance(default, list) else ["dev"]
     legacy = as_texts(find_table(pyproject, "tool", "uv").get("dev-dependencies"))
-    names = {_name(requirement) for group in usual for requirement in _expand_group(groups, group)}
-    if "pytest" in names | {_name(requirement) for requirement in legacy}:
+    names = {
+        _normalize_name(requirement)
+        for group in usual
+        for requirement in _expand_group(groups, group)
+    }
+    if "pytest" in names | {_normalize_name(requirement) for requirement in legacy}:
         return tuple(command)
-    if group := _find_named({name: _expand_group(groups, name) for name in groups}):
+    if group := _find_test_group({name: _expand_group(groups, name) for name in groups}):
         return (*command, "--group", group)
     extras = find_table(pyproject, "project", "optional-dependencies")
-    if extra := _find_named({name: as_texts(value) for name, value in extras.items()}):
+    if extra := _find_test_group({name: as_texts(value) for name, value in extras.items()}):
         return (*command, "--extra", extra)
     return (*command, AND, "uv", "pip", "install", "pytest")
 
@@ -110,7 +118,7 @@ def _use_poetry(tools: dict[str, Any]) -> tuple[str, ...]:
         table = as_table(group)
         if table.get("optional") is True and "pytest" in as_table(table.get("dependencies")):
             command += ["--with", name]
-    if extra := _find_named(
+    if extra := _find_test_group(
         {name: as_texts(value) for name, value in find_table(tools, "poetry", "extras").items()}
     ):
         command += ["--extras", extra]
@@ -129,7 +137,7 @@ def _use_pip(root: Path, needs: _Needs, own_words: list[str]) -> tuple[str, ...]
     return tuple(word for command in commands for word in (*command, AND))[:-1]
 
 
-def _find_own(root: Path, pyproject: dict[str, Any]) -> list[str]:
+def _find_own_words(root: Path, pyproject: dict[str, Any]) -> list[str]:
     """The words that install the project itself, or its requirements if it is not a package."""
     if "build-system" in pyproject or (root / "setup.py").exists():
         return ["-e", "."]
@@ -144,9 +152,9 @@ def _find_needs(root: Path, pyproject: dict[str, Any], files: Sequence[str]) -> 
     extras = _read_extras(root, pyproject)
     needs = _read_tox(root, groups, extras)
     if not needs.words:
-        if group := _find_named({name: _expand_group(groups, name) for name in groups}):
+        if group := _find_test_group({name: _expand_group(groups, name) for name in groups}):
             _add_group(needs, group, groups)
-        elif extra := _find_named(extras):
+        elif extra := _find_test_group(extras):
             _add_extras(needs, [extra], extras)
         else:
             needs.add(_read_tools(tools))
@@ -158,7 +166,11 @@ def _find_needs(root: Path, pyproject: dict[str, Any], files: Sequence[str]) -> 
                 needs.names |= names
                 break
     plain = root / "requirements.txt"
-    if not _find_own(root, pyproject) and plain.exists() and "requirements.txt" not in needs.words:
+    if (
+        not _find_own_words(root, pyproject)
+        and plain.exists()
+        and "requirements.txt" not in needs.words
+    ):
         needs.words[:0] = ["-r", "requirements.txt"]
         needs.names |= _read_requirements(plain)
     return needs
@@ -166,13 +178,15 @@ def _find_needs(root: Path, pyproject: dict[str, Any], files: Sequence[str]) -> 
 
 def _add_group(needs: _Needs, name: str, groups: dict[str, Any]) -> None:
     needs.words += ["--group", name]
-    needs.names |= {_name(requirement) for requirement in _expand_group(groups, name)}
+    needs.names |= {_normalize_name(requirement) for requirement in _expand_group(groups, name)}
     needs.groups = True
 
 
 def _add_extras(needs: _Needs, names: Sequence[str], extras: dict[str, list[str]]) -> None:
     needs.words += ["-e", f".[{','.join(names)}]"]
-    needs.names |= {_name(requirement) for name in names for requirement in extras.get(name, ())}
+    needs.names |= {
+        _normalize_name(requirement) for name in names for requirement in extras.get(name, ())
+    }
 
 
 def _read_extras(root: Path, pyproject: dict[str, Any]) -> dict[str, list[str]]:
@@ -180,7 +194,7 @@ def _read_extras(root: Path, pyproject: dict[str, Any]) -> dict[str, list[str]]:
     extras = {name: as_texts(value) for name, value in tables.items()}
     parser, section = read_ini(root / "setup.cfg"), "options.extras_require"
     if parser.has_section(section):
-        extras |= {name: _lines(value) for name, value in parser.items(section)}
+        extras |= {name: _split_lines(value) for name, value in parser.items(section)}
     return extras
 
 
@@ -189,10 +203,12 @@ def _read_tools(tools: dict[str, Any]) -> list[str]:
     poetry = as_table(tools.get("poetry"))
     tables = {name: as_table(value) for name, value in as_table(poetry.get("group")).items()}
     groups = {
-        name: _of_poetry(as_table(table.get("dependencies"))) for name, table in tables.items()
+        name: _convert_poetry(as_table(table.get("dependencies"))) for name, table in tables.items()
     }
-    groups["dev-dependencies"] = _of_poetry(as_table(poetry.get("dev-dependencies")))
-    if "pytest" in {_name(requirement) for value in groups.values() for requirement in value}:
+    groups["dev-dependencies"] = _convert_poetry(as_table(poetry.get("dev-dependencies")))
+    if "pytest" in {
+        _normalize_name(requirement) for value in groups.values() for requirement in value
+    }:
         # Groups are split by purpose, and the tests may need several.
         left_out = ("docs", "doc", "lint", "linting", "typing", "release")
         return [
@@ -202,7 +218,7 @@ def _read_tools(tools: dict[str, Any]) -> list[str]:
             for requirement in value
         ]
     pdm = find_table(tools, "pdm", "dev-dependencies")
-    if group := _find_named({name: as_texts(value) for name, value in pdm.items()}):
+    if group := _find_test_group({name: as_texts(value) for name, value in pdm.items()}):
         return as_texts(pdm[group])
     for name in ("hatch-test", "test", "tests", "default", "dev"):
         env = find_table(tools, "hatch", "envs", name)
@@ -215,7 +231,7 @@ def _read_tools(tools: dict[str, Any]) -> list[str]:
     return []
 
 
-def _of_poetry(table: dict[str, Any]) -> list[str]:
+def _convert_poetry(table: dict[str, Any]) -> list[str]:
     """Poetry's requirements in the syntax of pip."""
     packages: list[str] = []
     for name, value in table.items():
@@ -248,12 +264,12 @@ def _read_tox(root: Path, groups: dict[str, Any], extras: dict[str, list[str]]) 
     if not parser.has_section("testenv"):
         return needs
     section = dict(parser.items("testenv"))
-    if extra_names := _lines(section.get("extras", "").replace(",", "\n")):
+    if extra_names := _split_lines(section.get("extras", "").replace(",", "\n")):
         _add_extras(needs, extra_names, extras)
-    for name in _lines(section.get("dependency_groups", "").replace(",", "\n")):
+    for name in _split_lines(section.get("dependency_groups", "").replace(",", "\n")):
         if name in groups:
             _add_group(needs, name, groups)
-    for line in _lines(section.get("deps", "")):
+    for line in _split_lines(section.get("deps", "")):
         line = re.sub(r"\{(toxinidir|tox_root)\}/?", "", line)
         if "{" in line or re.match(r"[\w!,.-]+:\s", line):  # of some environments
             continue
@@ -267,7 +283,7 @@ def _read_tox(root: Path, groups: dict[str, Any], extras: dict[str, list[str]]) 
     for reference in re.findall(r"\{\[([^\]]+)\](\w+)\}", text):
         if parser.has_option(*reference):
             text = text.replace(f"{{[{reference[0]}]{reference[1]}}}", parser.get(*reference))
-    for line in _lines(text.replace("\\\n", " ")):
+    for line in _split_lines(text.replace("\\\n", " ")):
         line = line.replace("{envpython}", "python").lstrip("- ")
         if "{" not in line and line:
             program, *rest = shlex.split(line)
@@ -275,9 +291,9 @@ def _read_tox(root: Path, groups: dict[str, Any], extras: dict[str, list[str]]) 
     return needs
 
 
-def _find_named(groups: dict[str, list[str]]) -> str:
+def _find_test_group(groups: dict[str, list[str]]) -> str:
     """The group of test requirements: among the groups with pytest, the one with the usual name."""
-    names = [name for name, value in groups.items() if "pytest" in map(_name, value)]
+    names = [name for name, value in groups.items() if "pytest" in map(_normalize_name, value)]
     usual = [name for name in _USUAL if name in names]
     return next(iter((*usual, *names)), "")
 
@@ -308,7 +324,7 @@ def _read_requirements(path: Path, depth: int = 0) -> set[str]:
     """The names of the distributions in a requirements file and in the files that it includes."""
     requirements: set[str] = set()
     try:
-        lines = _lines(read_text(path))
+        lines = _split_lines(read_text(path))
     except (OSError, ValueError):
         return requirements
     for line in lines:
@@ -317,11 +333,11 @@ def _read_requirements(path: Path, depth: int = 0) -> set[str]:
                 _read_requirements(path.parent / included[1], depth + 1) if depth < 5 else set()
             )
         elif not line.startswith(("-", "#")):
-            requirements.add(_name(line))
+            requirements.add(_normalize_name(line))
     return requirements
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     lines = (line.partition(" #")[0].strip() for line in text.splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
@@ -330,7 +346,7 @@ def _has_src(files: Sequence[str]) -> bool:
     return any(name.startswith(f"src{os.sep}") and name.endswith(".py") for name in files)
 
 
-def _name(requirement: str) -> str:
+def _normalize_name(requirement: str) -> str:
     match = re.match(r"[A-Za-z0-9]+(?:[._-]+[A-Za-z0-9]+)*?(?=$|[^\w.-]|-\d)", requirement.strip())
     return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
 

@@ -110,7 +110,7 @@ async def outline(path: str = "", *, tree: Annotated[CodeTree, Dep(get_tree)]) -
         path: a file or a folder, from the root of the repository; empty for all of it
     """
     code = await tree.read()
-    return await asyncio.to_thread(_outline, code, path)
+    return await asyncio.to_thread(_outline_path, code, path)
 
 
 class _Hit(NamedTuple):
@@ -169,8 +169,8 @@ def _show_hits(
         ranked.append((key, name, [_Hit(number, lines[number - 1]) for number in order]))
     ranked.sort(key=lambda entry: entry[0])
     hits_by_file = {name: file_hits for _, name, file_hits in ranked}
-    shown = _share_out(hits_by_file)
-    parts = [_write(name, file_hits, pattern) for name, file_hits in shown.items()]
+    shown = _choose_hits(hits_by_file)
+    parts = [_write_hits(name, file_hits, pattern) for name, file_hits in shown.items()]
     hidden_counts = {
         name: len(file_hits) - len(shown.get(name, ())) for name, file_hits in hits_by_file.items()
     }
@@ -200,13 +200,15 @@ def _show_words(
     few = most // 5  # files with two lines, the others have one
     best = code.best_lines(words, names[:few], most=2)
     best |= code.best_lines(words, names[few : most - few], most=1)
-    parts = [_write(name, [_Hit(*line) for line in lines], None) for name, lines in best.items()]
+    parts = [
+        _write_hits(name, [_Hit(*line) for line in lines], None) for name, lines in best.items()
+    ]
     note = "No line has these words in this order." if not without else ""
     head = f"{note} Files that have most to do with them, best first:".strip()
     return "\n".join((head, *parts)) if best else ""
 
 
-def _share_out(hits: Mapping[str, Sequence[_Hit]]) -> dict[str, list[_Hit]]:
+def _choose_hits(hits: Mapping[str, Sequence[_Hit]]) -> dict[str, list[_Hit]]:
     """The hits to show: each file has one before another has two."""
     shown: dict[str, list[_Hit]] = {}
     room = MOST_HITS
@@ -218,7 +220,7 @@ def _share_out(hits: Mapping[str, Sequence[_Hit]]) -> dict[str, list[_Hit]]:
     return shown
 
 
-def _write(name: str, hits: Sequence[_Hit], pattern: re.Pattern[str] | None) -> str:
+def _write_hits(name: str, hits: Sequence[_Hit], pattern: re.Pattern[str] | None) -> str:
     lines: list[str] = []
     for number, line in sorted(hits):
         match = pattern.search(line, 0, line_search.LONGEST_LINE) if pattern else None
@@ -250,7 +252,7 @@ def _show_lines(code: Code, path: str, lines: str) -> str:
     if name not in code.texts:
         if name in code.names:
             raise ToolError(f"{name} cannot be shown: it is not a text, or too large")
-        return _outline(code, path)
+        return _outline_path(code, path)
     content = code.texts[name].split("\n")
     if content[-1] == "":
         content.pop()
@@ -297,7 +299,7 @@ def _find_path(code: Code, path: str) -> str:
     raise ToolError(f"there is no file {name}. {advice}")
 
 
-def _outline(code: Code, path: str) -> str:
+def _outline_path(code: Code, path: str) -> str:
     name = _find_path(code, path)
     if name in code.names:
         definitions = outline_file(name, code.texts.get(name, ""))

@@ -41,7 +41,7 @@ def find_access(
     home = home or Path.home()
     files = {name: path for name, path in _find_settings(environment, home) if path.is_file()}
     system = [path for path in map(Path, _SYSTEM) if path.is_file()]
-    texts = [_read(path) for path in (*files.values(), *system)]
+    texts = [_read_settings(path) for path in (*files.values(), *system)]
     referenced = {name for text in texts for name in _REFERENCE.findall(text)}
     variables = {
         name: value
@@ -74,7 +74,7 @@ def _find_settings(environment: Mapping[str, str], home: Path) -> Iterator[tuple
         yield f".config/{name}", folder / name
 
 
-def _read(path: Path) -> str:
+def _read_settings(path: Path) -> str:
     return (read_file(path.resolve(), _LARGEST) or b"").decode("utf-8", "replace")
 
 

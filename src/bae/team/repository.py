@@ -170,11 +170,11 @@ class Code:
         """The files that fit a text best, best first, by BM25. Code counts more than tests and
         texts, and files next to good ones count a little more."""
         words = self.words or count_words(self).words
-        rarity = self._rarity(query)
+        rarity = self._weigh_words(query)
         mean = max(1.0, sum(map(len, self.texts.values())) / max(1, len(words)))
         scores: dict[str, float] = {}
         for name, counts in words.items():
-            score = _bm25(rarity, counts, len(self.texts.get(name, "")) / mean)
+            score = _score_bm25(rarity, counts, len(self.texts.get(name, "")) / mean)
             if score:
                 scores[name] = score * _WEIGHTS[self.kind(name)]
         folders: dict[str, list[float]] = {}
@@ -192,19 +192,21 @@ class Code:
 
     def search_chunks(self, query: str, names: Iterable[str]) -> list[Chunk]:
         """The functions and classes of files, by how well they fit a text."""
-        rarity = self._rarity(query)
+        rarity = self._weigh_words(query)
         chunks: list[Chunk] = []
         for name in names:
             weight = _WEIGHTS[self.kind(name)]
             for chunk in split_file(name, self.texts[name]):
-                fit = _bm25(rarity, Counter(_words(chunk.text)), len(chunk.text) / _USUAL)
+                fit = _score_bm25(
+                    rarity, Counter(_split_words(chunk.text)), len(chunk.text) / _USUAL
+                )
                 chunks.append(chunk._replace(score=weight * fit))
         return sorted(chunks, key=lambda chunk: -chunk.score)
 
-    def _rarity(self, query: str) -> dict[str, float]:
+    def _weigh_words(self, query: str) -> dict[str, float]:
         """The weight of each word of a text: higher if fewer files have it."""
         words = self.words or count_words(self).words
-        query_words = dict.fromkeys(_words(query))
+        query_words = dict.fromkeys(_split_words(query))
         counts = {
             word: sum(word in file_words for file_words in words.values()) for word in query_words
         }
@@ -219,7 +221,7 @@ class Code:
     ) -> dict[str, list[tuple[int, str]]]:
         """The lines of files that fit a text best, with their numbers. The first line of a
         definition counts more."""
-        rarity = self._rarity(query)
+        rarity = self._weigh_words(query)
         lines: dict[str, list[tuple[int, str]]] = {}
         for name in names:
             text = self.texts[name]
@@ -228,7 +230,7 @@ class Code:
             }
             scores: list[tuple[float, int, str]] = []
             for number, line in enumerate(text.split("\n"), 1):
-                words = set(_words(line[:_SEARCHED]))
+                words = set(_split_words(line[:_SEARCHED]))
                 if score := sum(rarity.get(word, 0.0) for word in words):
                     scores.append(
                         (score * (1.5 if number in definition_lines else 1), -number, line)
@@ -294,7 +296,7 @@ class Code:
             names = [
                 definition.name for definition in outline_file(entry, text) if definition.depth == 1
             ]
-            symbols = _join(names, min(300, room))
+            symbols = _join_names(names, min(300, room))
             room -= len(symbols)
             lines.append(f"{entry}: {symbols}" if symbols else entry)
         return bounded("\n".join(lines), longest)
@@ -324,7 +326,7 @@ def outline_file(name: str, text: str, *, most: int = 200) -> tuple[Definition, 
         return ()
     source = text.encode("utf-8", "replace")
     definitions: list[Definition] = []
-    for depth, node, body in _definitions(parser.parse(source).root_node, 1, 0):
+    for depth, node, body in _walk_definitions(parser.parse(source).root_node, 1, 0):
         end = body
         while end is not None and end.prev_sibling and end.prev_sibling.type == "comment":
             end = end.prev_sibling
@@ -364,7 +366,7 @@ def split_file(name: str, text: str) -> list[Chunk]:
     return chunks
 
 
-def _bm25(rarity: Mapping[str, float], counts: Mapping[str, int], length: float) -> float:
+def _score_bm25(rarity: Mapping[str, float], counts: Mapping[str, int], length: float) -> float:
     """The BM25 score of words, with `length` relative to the average."""
     norm = 1.2 * (0.25 + 0.75 * length)
     weighted = ((weight, counts[word]) for word, weight in rarity.items() if word in counts)
@@ -434,7 +436,7 @@ _WEIGHTS: Final = {
 }
 
 
-def _join(names: Iterable[str], longest: int) -> str:
+def _join_names(names: Iterable[str], longest: int) -> str:
     """As many names as fit."""
     joined = ""
     for name in names:
@@ -508,12 +510,12 @@ def count_words(code: Code, before: Code | None = None) -> Code:
             continue
         # A word in the name of a file, or in its first lines, tells more than another.
         head = f"{name} {text[:_HEAD]}"
-        words[name] = Counter(word for word in _words(head) for _ in range(3))
-        words[name].update(_words(text[_HEAD:]))
+        words[name] = Counter(word for word in _split_words(head) for _ in range(3))
+        words[name].update(_split_words(text[_HEAD:]))
     return replace(code, words=words)
 
 
-def _words(text: str) -> Iterator[str]:
+def _split_words(text: str) -> Iterator[str]:
     """The words of a text or code: identifiers, and the parts of compound identifiers."""
     # By parts, since a regular expression keeps all other threads waiting while it runs.
     for start in range(0, len(text), _CHUNK):
@@ -523,11 +525,11 @@ def _words(text: str) -> Iterator[str]:
             for form in forms:
                 lower = form.lower()
                 if 1 < len(lower) < 60 and lower not in _STOP:
-                    yield _stem(lower)
+                    yield _find_stem(lower)
 
 
 @lru_cache(100_000)
-def _stem(word: str) -> str:
+def _find_stem(word: str) -> str:
     """The common stem of a word's forms: plan, plans, planned, planning."""
     if len(word) > 4 and word.endswith("ies"):
         return f"{word[:-3]}y"
@@ -542,14 +544,16 @@ def _stem(word: str) -> str:
 _ENDS: Final = ("ions", "ings", "ers", "ing", "ion", "ed", "er", "es", "ly", "s", "e")
 
 
-def _definitions(node: Node, depth: int, inside: int) -> Iterator[tuple[int, Node, Node | None]]:
+def _walk_definitions(
+    node: Node, depth: int, inside: int
+) -> Iterator[tuple[int, Node, Node | None]]:
     """The definitions of a syntax node, each with its depth and its body."""
     for child in node.named_children if inside < _DEEPEST else ():
         body = child.child_by_field_name("body")
         if child.type in _CLASSES:
             yield depth, child, body
             if body is not None:
-                yield from _definitions(body, depth + 1, inside + 1)
+                yield from _walk_definitions(body, depth + 1, inside + 1)
         elif child.type in _FUNCTIONS:
             yield depth, child, body
         elif child.type in ("variable_declarator", "public_field_definition", "field_definition"):
@@ -557,4 +561,4 @@ def _definitions(node: Node, depth: int, inside: int) -> Iterator[tuple[int, Nod
             if value is not None and value.type in _FUNCTION_VALUES:
                 yield depth, child, value.child_by_field_name("body")
         elif child.type in _AROUND:
-            yield from _definitions(child, depth, inside + 1)
+            yield from _walk_definitions(child, depth, inside + 1)

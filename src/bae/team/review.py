@@ -118,7 +118,7 @@ async def review_work(
     the review says why. A required review that exceeds a budget raises BudgetError."""
     if bench.review == "off":
         return None
-    digest, commit = _digest(task, verdict), await workspace.head()
+    digest, commit = _digest_content(task, verdict), await workspace.head()
     reviews = (await bench.store.reviews(task.project_id)).get(task.id, ())
     for earlier in reviews:
         if earlier.digest == digest and not earlier.error:
@@ -130,7 +130,7 @@ async def review_work(
             return None
         if await bench.has_yes(task, digest):  # a person lets it in without a review
             return None
-        review = await _ask(bench, task, workspace, lm, digest)
+        review = await _ask_reviewer(bench, task, workspace, lm, digest)
     if review not in reviews:
         await bench.emit(WorkReviewed(task.project_id, task.id, review))
     return review
@@ -166,7 +166,7 @@ def ask_about_review(task: Task, review: Review) -> str:
     )
 
 
-async def _ask(
+async def _ask_reviewer(
     bench: Workbench, task: Task, workspace: Workspace, worker_lm: LM | None, digest: str
 ) -> Review:
     commit = await workspace.head()
@@ -180,7 +180,7 @@ async def _ask(
         diff = await read_diff(bench.repository, workspace.base, commit)
         request = ReviewRequest(task=task.key, commit=commit, brief=compose_brief(task, diff))
         await bench.emit(ActivityUpdate(task.project_id, "the work is reviewed", task.id))
-        answer = await _run(bench, task, workspace, lm, request, digest)
+        answer = await _run_review(bench, task, workspace, lm, request, digest)
     except (BaeLMError, FillError, ToolCallError, BudgetError, NodeError) as error:
         if isinstance(error, BudgetError) and bench.review == "require":
             raise
@@ -192,7 +192,7 @@ async def _ask(
     return Review(commit=commit, digest=digest, summary=answer.summary, findings=findings)
 
 
-async def _run(
+async def _run_review(
     bench: Workbench,
     task: Task,
     workspace: Workspace,
@@ -257,7 +257,7 @@ _CUT: Final = 60
 """Room for the note that says how much was left out."""
 
 
-def _digest(task: Task, verdict: WorkVerdict) -> str:
+def _digest_content(task: Task, verdict: WorkVerdict) -> str:
     """A digest of the reviewed content: the files as they are, and the task."""
     files = [
         (change.path, None if change.after is None else hashlib.sha256(change.after).hexdigest())

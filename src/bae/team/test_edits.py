@@ -63,7 +63,7 @@ def find_named(command: Sequence[str], folder: str = "") -> set[str]:
         name = word.rpartition("=")[2]
         name = name.replace(".", "/") + ".py" if option == "-p" else name
         paths.add(os.path.normpath(os.path.join(folder, name)))
-    return names_found
+    return paths
 
 
 def is_prose(path: str) -> bool:
@@ -131,20 +131,22 @@ def find_edits(
     refused: list[tuple[FileChange, str]] = []
     examples = files_with_examples(*reports) if may == "add-tests" else ()
     for change in changes:
-        reason = "" if may == "change-test-setup" else _try(_describe_setup, change)
+        reason = "" if may == "change-test-setup" else _describe_safely(_describe_setup, change)
         if change.path in named_files and not _holds_tests(change.path, *reports):
             reason = reason or "is named by the test command"
         if may != "change-test-setup" and reason:
-            refused.append((change, f"{change.path} {reason}. {_restore('change-test-setup')}"))
+            refused.append(
+                (change, f"{change.path} {reason}. {_ask_to_restore('change-test-setup')}")
+            )
             continue
         reason = ""
         if may == "add-tests" and change.before is not None and is_test_file(change.path, *reports):
             reported = _list_reported(change.path, *reports)
-            reason = _try(partial(_describe_edit, reported=reported), change)
+            reason = _describe_safely(partial(_describe_edit, reported=reported), change)
         elif change.path in examples and not keeps_examples(change):
             reason = "an example was changed or removed"
         if reason:
-            refused.append((change, f"{change.path}: {reason}. {_restore('change-tests')}"))
+            refused.append((change, f"{change.path}: {reason}. {_ask_to_restore('change-tests')}"))
     return TestEdits(
         (*_find_shadows(changes, files, folder), *(text for _, text in refused)),
         tuple(change for change, _ in refused),
@@ -159,7 +161,7 @@ def _list_reported(path: str, *reports: TestReport) -> set[str]:
     return {id.removeprefix(start).partition("[")[0] for id in ids if id.startswith(start)}
 
 
-def _try(describe: Callable[[FileChange], str], change: FileChange) -> str:
+def _describe_safely(describe: Callable[[FileChange], str], change: FileChange) -> str:
     """The described change, or that it cannot be read: code may be nested too deeply."""
     try:
         return describe(change)
@@ -176,7 +178,7 @@ def _holds_tests(path: str, *reports: TestReport) -> bool:
     return is_test_file(path) or any(case.id.startswith(f"{path}::") for case in cases)
 
 
-def _restore(level: May) -> str:
+def _ask_to_restore(level: May) -> str:
     subject = "tests that exist" if level == "change-tests" else "how tests are run"
     return f"This task may not change {subject}: restore it. {ask_for(level)}"
 
@@ -191,7 +193,9 @@ def _find_shadows(
 ) -> Iterator[str]:
     """Files that would be loaded in place of the test program, a module of Python, or the project's
     own code. Tests run in the folder `start`."""
-    own_modules = {part for path in files if not is_test_file(path) for part in _top_module(path)}
+    own_modules = {
+        part for path in files if not is_test_file(path) for part in _find_top_module(path)
+    }
     packages = {str(PurePosixPath(p).parent) for p in files if p.endswith("/__init__.py")}
     roots = {".", "src", str(PurePosixPath(start)), str(PurePosixPath(start, "src"))}
     for change in changes:
@@ -210,7 +214,7 @@ def _find_shadows(
             yield f"{change.path} would be loaded in place of the project's {name}: rename it"
 
 
-def _top_module(path: str) -> Iterator[str]:
+def _find_top_module(path: str) -> Iterator[str]:
     """The import name of a Python project's code."""
     parts = PurePosixPath(path).parts
     if path.endswith(".py"):
@@ -233,7 +237,9 @@ def _describe_setup(change: FileChange) -> str:
         if _read_settings(name, change.before) != _read_settings(name, change.after):
             return "was changed in the part that decides how tests are run"
     elif name.endswith(".py"):
-        before, after = [_hooks(content, change.path) for content in (change.before, change.after)]
+        before, after = [
+            _find_hooks(content, change.path) for content in (change.before, change.after)
+        ]
         if before != after:
             names = ", ".join(sorted({hook for hook, _ in after - before or before - after}))
             verb = "has" if after - before else "loses"
@@ -241,7 +247,7 @@ def _describe_setup(change: FileChange) -> str:
     return ""
 
 
-def _hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
+def _find_hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
     """Code that runs around every test: hooks, plugins and automatic fixtures of a conftest, hooks
     in test folders, and plugins that any file names."""
     hooks: set[tuple[str, str]] = set()
@@ -249,8 +255,8 @@ def _hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
     text = content or b""
     if not is_test_file(path) and text.isascii() and _PLUGINS.encode() not in text:
         return hooks
-    for node in _run_at_import(_parse(content).body, functions=True):
-        names = {n for n in _bind(node) if n.startswith(("pytest_", "collect_ignore"))}
+    for node in _walk_import_code(_parse(content).body, functions=True):
+        names = {n for n in _list_bound_names(node) if n.startswith(("pytest_", "collect_ignore"))}
         automatic = any("autouse" in ast.dump(d) for d in getattr(node, "decorator_list", ()))
         if is_conftest and automatic:
             names |= {str(getattr(node, "name", ""))}
@@ -260,7 +266,7 @@ def _hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
     return hooks
 
 
-def _bind(node: ast.AST) -> set[str]:
+def _list_bound_names(node: ast.AST) -> set[str]:
     """The names that a definition, an assignment or an import binds."""
     targets = getattr(node, "targets", [getattr(node, "target", None)])
     names = {str(getattr(target, "id", "")) for target in targets}
@@ -314,9 +320,9 @@ def _describe_edit(change: FileChange, reported: Collection[str]) -> str:
         (old_imports, old), (new_imports, new) = map(
             _split_imports, (_SKIPPED_JAVASCRIPT.sub(rb"\1", before), after)
         )
-        added = old_imports <= new_imports and is_added_to(_tokens_of(old), _tokens_of(new))
+        added = old_imports <= new_imports and is_added_to(_split_tokens(old), _split_tokens(new))
         return "" if added else "lines that existed were changed or removed"
-    old, new = _without_skips(_parse(before)), _parse(after)
+    old, new = _remove_skips(_parse(before)), _parse(after)
     if not new.body and after.strip() and not after.lstrip().startswith(b"#"):
         return "it cannot be read as Python"
     tests, tests_after = _find_tests(old, reported), _find_tests(new, reported)
@@ -330,11 +336,13 @@ def _describe_edit(change: FileChange, reported: Collection[str]) -> str:
     for name, _ in sorted(imported ^ _find_imports(new)):
         if name in used_names & {imported_name for imported_name, _ in imported}:
             return f"the import of {name} was changed"
-    tokens = _tokens_of(_write_code(new))
+    tokens = _split_tokens(_write_code(new))
     for statement in old.body:
-        if not is_added_to(_tokens_of(_write_code(ast.Module([statement], []))), tokens):
+        if not is_added_to(_split_tokens(_write_code(ast.Module([statement], []))), tokens):
             return f"{getattr(statement, 'name', f'line {statement.lineno}')} was changed"
-    return "" if is_added_to(_tokens_of(_write_code(old)), tokens) else "what existed was changed"
+    return (
+        "" if is_added_to(_split_tokens(_write_code(old)), tokens) else "what existed was changed"
+    )
 
 
 def is_added_to(old: Sequence[object], new: Sequence[object]) -> bool:
@@ -366,7 +374,7 @@ _IMPORT_JAVASCRIPT: Final = re.compile(
 _SKIPPED_JAVASCRIPT: Final = re.compile(rb"\b(it|test|describe|suite)\.(skip|todo|fails|failing)\b")
 
 
-def _tokens_of(text: str) -> list[str]:
+def _split_tokens(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s,;]", text)
 
 
@@ -392,7 +400,7 @@ _LINE_COMMENT: Final = re.compile(r"(?m)^[ \t]*//[^\n]*$")
 _COMMENT: Final = re.compile(rf"{_LINE_COMMENT.pattern}|/\*")
 
 
-def _without_skips(tree: ast.Module) -> ast.Module:
+def _remove_skips(tree: ast.Module) -> ast.Module:
     """The code of tests without skip marks, which may be removed."""
     for node in ast.walk(tree):
         if isinstance(node, _Function | ast.ClassDef):
@@ -415,17 +423,17 @@ def _find_tests(tree: ast.Module, reported: Collection[str]) -> dict[str, _Funct
     """The tests of a file, by the part of their ids behind its name."""
     return {
         name: function
-        for name, function in _functions(tree.body)
+        for name, function in _walk_functions(tree.body)
         if function.name.startswith("test") or name in reported
     }
 
 
-def _functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, _Function]]:
+def _walk_functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, _Function]]:
     for statement in body:
         if isinstance(statement, _Function):
             yield prefix + statement.name, statement
         elif isinstance(statement, ast.ClassDef):
-            yield from _functions(statement.body, f"{prefix}{statement.name}::")
+            yield from _walk_functions(statement.body, f"{prefix}{statement.name}::")
 
 
 def _is_extended(old: _Function, new: _Function) -> bool:
@@ -516,8 +524,8 @@ def find_concerns(
         (change.path, reason)
         for change in changes
         if change.after is not None and not is_test_file(change.path, *reports)
-        for reason, is_support in sorted(_acts(change.path, change.after))
-        if is_support or (reason, is_support) not in _acts(change.path, change.before)
+        for reason, is_support in sorted(_find_acts_safely(change.path, change.after))
+        if is_support or (reason, is_support) not in _find_acts_safely(change.path, change.before)
     )
     return (*reordered, *acts)
 
@@ -530,7 +538,7 @@ def _count_reordering(content: bytes | None) -> int:
     return len(_REORDERING.findall((content or b"").decode("utf-8", "replace")))
 
 
-def _acts(path: str, content: bytes | None) -> set[tuple[str, bool]]:
+def _find_acts_safely(path: str, content: bytes | None) -> set[tuple[str, bool]]:
     """The actions of code that could decide about its tests, each with whether it makes the code
     support of tests."""
     try:
@@ -545,13 +553,17 @@ def _find_acts(path: str, content: bytes | None) -> set[tuple[str, bool]]:
         tree = _parse(content)
         modules = {source.partition(".")[0] for _, source in _find_imports(tree)}
         acts = {(f"imports {module}", module != "unittest") for module in modules & _PYTHON_TESTS}
-        names = {name for node in _run_at_import(tree.body, functions=True) for name in _bind(node)}
+        names = {
+            name
+            for node in _walk_import_code(tree.body, functions=True)
+            for name in _list_bound_names(node)
+        }
         hooks = {name for name in names if name.startswith("pytest_")}
         acts |= {(f"has {hook}, a hook of pytest", True) for hook in hooks}
         if _ENDS_PROCESS.search(text):
             acts.add(("ends the process with os._exit", False))
         if PurePosixPath(path).name != "__main__.py" and any(
-            map(_exits, _run_at_import(tree.body))
+            map(_ends_process, _walk_import_code(tree.body))
         ):
             acts.add(("ends the process while it is imported", False))
         return acts
@@ -577,13 +589,13 @@ _PYTHON_TESTS: Final = {"pytest", "_pytest", "unittest", "pluggy"}
 _ENDS_PROCESS: Final = re.compile(r"\b(_exit|os\.abort)\s*\(|\bimport\b.*\b_exit\b")
 
 
-def _exits(node: ast.AST) -> bool:
+def _ends_process(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
         return ast.unparse(node.func) in ("sys.exit", "exit", "quit")
     return isinstance(node, ast.Raise) and "SystemExit" in ast.dump(node)
 
 
-def _run_at_import(body: Iterable[ast.AST], *, functions: bool = False) -> Iterator[ast.AST]:
+def _walk_import_code(body: Iterable[ast.AST], *, functions: bool = False) -> Iterator[ast.AST]:
     """The code of a module that runs when it is imported. With `functions`, also its functions."""
     for node in body:
         if isinstance(node, _Function | ast.Lambda):
@@ -593,4 +605,4 @@ def _run_at_import(body: Iterable[ast.AST], *, functions: bool = False) -> Itera
         if isinstance(node, ast.If) and "__main__" in ast.dump(node.test):
             continue
         yield node
-        yield from _run_at_import(ast.iter_child_nodes(node), functions=functions)
+        yield from _walk_import_code(ast.iter_child_nodes(node), functions=functions)

@@ -112,7 +112,7 @@ async def check_tests(
             )
             report = await run(command) if command else report
     text = await asyncio.to_thread(
-        _describe, report, before, names, files=fixed, is_part=bool(command)
+        _describe_report, report, before, names, files=fixed, is_part=bool(command)
     )
     return bounded(text, LONGEST_RESULT)
 
@@ -170,7 +170,7 @@ def _find_files(root: Path, names: Sequence[str]) -> list[str]:
     return [name for name in names if os.path.exists(root / name.partition("::")[0])]
 
 
-def _describe(
+def _describe_report(
     report: TestReport,
     before: TestReport,
     names: Sequence[str],

@@ -112,20 +112,20 @@ def _read_kind(file: ChangedFile, line: str) -> None:
     elif line.startswith("deleted file mode"):
         file.change = "deleted"
     elif line.startswith("rename from "):
-        file.change, file.old_path = "renamed", _shown_path(line.removeprefix("rename from "))
+        file.change, file.old_path = "renamed", _decode_path(line.removeprefix("rename from "))
     elif line.startswith("rename to "):
-        file.path = _shown_path(line.removeprefix("rename to "))
+        file.path = _decode_path(line.removeprefix("rename to "))
     elif line.startswith(("Binary files ", "GIT binary patch")):
         file.is_binary = True
-    elif line.startswith("--- ") and (path := _shown_path(line[4:])) != _NONE:
+    elif line.startswith("--- ") and (path := _decode_path(line[4:])) != _NONE:
         file.old_path = path.removeprefix("a/")
         file.path = file.path or file.old_path
-    elif line.startswith("+++ ") and (path := _shown_path(line[4:])) != _NONE:
+    elif line.startswith("+++ ") and (path := _decode_path(line[4:])) != _NONE:
         file.path = path.removeprefix("b/")
         file.old_path = file.old_path or file.path
 
 
-def _shown_path(text: str) -> str:
+def _decode_path(text: str) -> str:
     try:
         return _read_path(text, "replace")
     except ValueError:
@@ -206,7 +206,7 @@ def _read_git_line(line: str) -> str:
     paths."""
     words = line.removeprefix(_GIT).rstrip()
     half = len(words) // 2
-    first, second = _shown_path(words[:half]), _shown_path(words[half + 1 :])
+    first, second = _decode_path(words[:half]), _decode_path(words[half + 1 :])
     return first.removeprefix("a/") if first[2:] == second[2:] else ""
 
 

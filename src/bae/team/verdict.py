@@ -102,7 +102,7 @@ async def verify(
 
     async def run_once(restored: Sequence[FileChange]) -> TestReport:
         async with workspaces.scratch(head, base) as fresh:
-            await asyncio.to_thread(_write, fresh.path, restored, undo=True)
+            await asyncio.to_thread(_write_files, fresh.path, restored, undo=True)
             return await run_fixed(project, fresh, before, **limits)
 
     async def run_restored(restored: Sequence[FileChange], tests: Sequence[str]) -> TestReport:
@@ -117,7 +117,7 @@ async def verify(
     flaky = [*after.flaky]
     problems = [*edits.problems]
     if task.proof == "none":
-        problems += _find_code(changes, () if task.kind == "docs" else task.paths)
+        problems += _find_forbidden_code(changes, () if task.kind == "docs" else task.paths)
         reasons = find_broken(before, after)
     elif task.proof == "failing-tests":
         missing = find_acceptance_problems(before, after, changes)
@@ -153,7 +153,7 @@ async def verify(
             change.after is not None for change in (*test_changes, *examples)
         ):
             async with workspaces.scratch(base) as fresh:
-                await asyncio.to_thread(_write, fresh.path, [*test_changes, *examples])
+                await asyncio.to_thread(_write_files, fresh.path, [*test_changes, *examples])
                 on_base = await run_fixed(project, fresh, before, after, **limits)
         problems += find_unproved(before, after, on_base, changes, only_tests=only_tests, may=may)
     concerns = await asyncio.to_thread(find_concerns, changes, before, after)
@@ -199,7 +199,7 @@ async def read_changes(repository: Repository, base: str, head: str) -> tuple[Fi
     return tuple(map(FileChange, paths, before, after))
 
 
-def _write(root: Path, changes: Sequence[FileChange], *, undo: bool = False) -> None:
+def _write_files(root: Path, changes: Sequence[FileChange], *, undo: bool = False) -> None:
     """Write files as a change leaves them, or as they were before it. Anything in the way, such as
     a folder with the name of a file, is removed."""
     place = root.resolve()
@@ -233,14 +233,14 @@ def judge(
     """The reasons why the tests refuse a task's work, as sentences for its next attempt. `before`
     is the report of the base, `after` the report of the work. `tests` are the tests that the task
     must make pass, while others may fail as before."""
-    problems = [*_find_lost(before, after)] if may == "add-tests" else []
+    problems = [*_find_lost_tests(before, after)] if may == "add-tests" else []
     task_report = after.for_task(tests, before)
     if not task_report.passed:
         problems.append(describe_failure(task_report))
     return tuple(problems)
 
 
-def _find_lost(before: TestReport, after: TestReport) -> Iterator[str]:
+def _find_lost_tests(before: TestReport, after: TestReport) -> Iterator[str]:
     current_cases = {case.id: case for case in after.cases}
     unloaded_files = {case.id for case in after.cases if _stands_for_file(case)}
     previous_cases = [case for case in before.cases if not _stands_for_file(case)]
@@ -296,7 +296,7 @@ def find_unproved(
     new_cases = [case for case in after.cases if case.id not in existing_ids]
     passed_ids = [case.id for case in new_cases if case.outcome == "passed"]
     passed_on_base = {case.id for case in on_base.of("passed")} if on_base else set[str]()
-    changed_tests = _find_changed(before, after, on_base, changes, may)
+    changed_tests = _find_changed_tests(before, after, on_base, changes, may)
     changed_tests |= (
         {case.id for case in on_base.of("failed") if is_added(case.id)} if on_base else set()
     )
@@ -304,7 +304,7 @@ def find_unproved(
         proof = {*passed_ids} if may == "add-tests" else {*passed_ids} | changed_tests
     else:
         proof = (
-            {*passed_ids} - passed_on_base if _fails(on_base, before) else set[str]()
+            {*passed_ids} - passed_on_base if _fails_on_base(on_base, before) else set[str]()
         ) | changed_tests
     if proof:
         return ()
@@ -321,7 +321,7 @@ def find_unproved(
         lines.append(f"These new tests are skipped: {list_names(skipped)}.")
     if on_base is not None and (absent := [id for id in passed_ids if id not in passed_on_base]):
         lines.append(f"Without the change these are skipped or not there: {list_names(absent)}.")
-    if ignored := _find_uncollected(changes, after):
+    if ignored := _find_uncollected_files(changes, after):
         lines.append(
             f"These files look like tests, and the test program ({' '.join(after.command)}) "
             f"collects no test of them: {list_names(ignored)}. Put them where it looks for tests, "
@@ -330,20 +330,20 @@ def find_unproved(
     fixed_tests = {c.id for c in before.of("failed")} & {c.id for c in after.of("passed")}
     if fixed_tests:
         lines.append(
-            f"Tests that failed before pass now: {list_names(sorted(fixed_tests))}. They prove the work "
-            "only of a task that names them, which a person does."
+            f"Tests that failed before pass now: {list_names(sorted(fixed_tests))}. They "
+            "prove work only if the task names them, and a person has to name them."
         )
     return (" ".join(lines),)
 
 
-def _fails(on_base: TestReport | None, before: TestReport) -> bool:
+def _fails_on_base(on_base: TestReport | None, before: TestReport) -> bool:
     """Whether a test fails without the work. A skipped or missing test does not fail."""
     if on_base is None or (on_base.reported and not on_base.cases):
         return False
     return on_base.for_task((), before).exit_code != 0
 
 
-def _find_changed(
+def _find_changed_tests(
     before: TestReport,
     after: TestReport,
     on_base: TestReport | None,
@@ -373,7 +373,7 @@ def _find_changed(
     return changed
 
 
-def _find_uncollected(changes: Sequence[FileChange], report: TestReport) -> list[str]:
+def _find_uncollected_files(changes: Sequence[FileChange], report: TestReport) -> list[str]:
     """The changed files that look like tests, without a test in the report."""
     collected = reported_files(report)
     return [
@@ -395,7 +395,7 @@ _A_TEST: Final = re.compile(
 )
 
 
-def _find_code(changes: Sequence[FileChange], allowed: Collection[str]) -> Iterator[str]:
+def _find_forbidden_code(changes: Sequence[FileChange], allowed: Collection[str]) -> Iterator[str]:
     """The code that a task without tests may not change."""
     if not changes:
         yield "nothing was changed"

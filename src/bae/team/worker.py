@@ -116,7 +116,7 @@ class WorkerAgent:
                 bench = await self.open()
                 if isinstance(task, Task):
                     return await self._carry_out(bench, task)
-                stored = await _find_stored(bench.store, task)
+                stored = await _find_stored_task(bench.store, task)
                 return (await self._carry_out(bench, stored)).to_dict()
             finally:
                 if mine:
@@ -131,7 +131,7 @@ class WorkerAgent:
     async def _carry_out(self, bench: Workbench, task: Task, failure: str = "") -> TaskResult:
         """Carry out a task, count the result, and store the status if there is no scheduler."""
         if self.alone:
-            await _begin_alone(bench, task.id)
+            await _store_begin(bench, task.id)
         try:
             result = await run_task(self, bench, task, failure)
         except BaseException as error:
@@ -140,12 +140,12 @@ class WorkerAgent:
             if self.alone:
                 reason = describe(error) if is_failure else "the work was cancelled"
                 after = TaskStatus.FAILED if is_failure else TaskStatus.READY
-                await finish_despite_cancel(_end_alone(bench, task.id, after, reason))
+                await finish_despite_cancel(_store_end(bench, task.id, after, reason))
             raise
         self.completed += result.commit is not None
         self.failed += result.status == "failed"
         if self.alone:
-            await finish_despite_cancel(_store_alone(bench, result))
+            await finish_despite_cancel(_store_result(bench, result))
         return result
 
     # --- steps ---
@@ -209,7 +209,7 @@ class WorkerAgent:
             task.project_id, task.id, task_report, headline(verdict.text), known_failures
         )
         await bench.emit(event)
-        await self._tell_flaky(task, verdict.report)
+        await self._report_flaky(task, verdict.report)
         return verdict
 
     async def merge(self, task: Task) -> MergeOutcome | Guarded:
@@ -224,12 +224,12 @@ class WorkerAgent:
             await bench.store.add_report(task.id, report)
             if not isinstance(outcome, Integrated) or outcome.everything is not None:
                 await bench.emit(TestResult.of(task.project_id, task.id, report))
-                await self._tell_flaky(task, report)
+                await self._report_flaky(task, report)
         if isinstance(outcome, Integrated):
             await bench.emit(CommitCreated(task.project_id, task.id, outcome.commit))
         return outcome
 
-    async def _tell_flaky(self, task: Task, report: TestReport) -> None:
+    async def _report_flaky(self, task: Task, report: TestReport) -> None:
         if report.flaky:
             names = bounded(", ".join(report.flaky), 500)
             await self.say(task, f"found flaky tests, which failed and then passed: {names}")
@@ -246,7 +246,7 @@ class WorkerAgent:
                 return NoLM(bench.program.name)
             return await bench.named_lm(self._lm)
         model = (self._lm or "").partition(":")[2]
-        self._lm = await asyncio.to_thread(_make_anthropic, model, self._api_key)
+        self._lm = await asyncio.to_thread(_make_anthropic_lm, model, self._api_key)
         return self._lm
 
     async def find_mode(self) -> WorkerMode:
@@ -436,7 +436,7 @@ def _check_key(lm: LM | str | None, api_key: str | None) -> str | None:
     return api_key
 
 
-async def _begin_alone(bench: Workbench, task_id: int) -> None:
+async def _store_begin(bench: Workbench, task_id: int) -> None:
     """Store that a task is in progress, and close its open questions."""
     from bae.team.team_run import is_running  # which imports this module
 
@@ -458,7 +458,7 @@ async def _begin_alone(bench: Workbench, task_id: int) -> None:
         await store.move(task_id, TaskStatus.READY, TaskStatus.IN_PROGRESS, base=base)
 
 
-async def _end_alone(
+async def _store_end(
     bench: Workbench, task_id: int, after: TaskStatus, reason: str, commit: str | None = None
 ) -> None:
     """Store the new status of a task. A task that was already merged keeps its status."""
@@ -466,16 +466,16 @@ async def _end_alone(
     await bench.store.move(task_id, TaskStatus.IN_PROGRESS, after, reason=reason, commit=commit)
 
 
-async def _store_alone(bench: Workbench, result: TaskResult) -> None:
+async def _store_result(bench: Workbench, result: TaskResult) -> None:
     """Store the status of a task and its question."""
     if result.question is not None:
         await bench.store.add_blocker(result.task_id, result.question, digest=result.digest)
     reason = result.error or result.question or ""
     after = TaskStatus(result.status)
-    await _end_alone(bench, result.task_id, after, reason, result.commit)
+    await _store_end(bench, result.task_id, after, reason, result.commit)
 
 
-async def _find_stored(store: Store, values: Mapping[str, Any]) -> Task:
+async def _find_stored_task(store: Store, values: Mapping[str, Any]) -> Task:
     """The stored task with the `id` in a dict, updated with the dict's other values."""
     number = values.get("id")
     if not isinstance(number, int):
@@ -489,7 +489,7 @@ async def _find_stored(store: Store, values: Mapping[str, Any]) -> Task:
     return Task.model_validate({**stored.model_dump(), **changed})
 
 
-def _make_anthropic(model: str, api_key: str) -> LM:
+def _make_anthropic_lm(model: str, api_key: str) -> LM:
     from bae.lm import AnthropicBackend  # whose package takes a while to load
 
     return AnthropicBackend(*filter(None, [model]), api_key=api_key)

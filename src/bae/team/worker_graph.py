@@ -113,11 +113,11 @@ class Assignment(Node):
         number = max((attempt.number for attempt in attempts), default=0) + 1
         next_try = Try(first=number, number=number)
         if (outcome := await desk.finish_merged(next_try)) is not None:
-            return await _end(desk, next_try, outcome)
+            return await _follow_merge(desk, next_try, outcome)
         workspace = await desk.worker.workspace(desk.task)
         conflict = await workspace.update()
         if conflict is None and (outcome := await desk.finish_unchanged(next_try)) is not None:
-            return await _end(desk, next_try, outcome)
+            return await _follow_merge(desk, next_try, outcome)
         # The tests of a feature fail before its work: that is no fault of the project.
         check = await desk.bench.check_base(workspace.base, keep=not desk.task.feature)
         if check.problem:
@@ -212,7 +212,11 @@ class Submission(Node):
             outcome = desk.outcome or await submit_work(desk, self.attempt)
         except ToolError as refused:
             outcome = PersonNeeded(ask_after_failures(task, 1, str(refused)))
-        return _block(outcome) if isinstance(outcome, PersonNeeded) else Delivered(commit=outcome)
+        return (
+            _make_blocked(outcome)
+            if isinstance(outcome, PersonNeeded)
+            else Delivered(commit=outcome)
+        )
 
 
 class ProgramTurn(Node):
@@ -308,7 +312,7 @@ class Checks(Node):
             case WorkRefusal() as refusal:
                 return await try_again(self.desk, self.attempt, refusal)
             case PersonNeeded() as needed:
-                return _block(needed)
+                return _make_blocked(needed)
             case _:
                 return Merge(attempt=self.attempt)
 
@@ -322,7 +326,7 @@ class Merge(Node):
     async def __call__(
         self,
     ) -> Delivered | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
-        return await _end(self.desk, self.attempt, await self.desk.merge(self.attempt))
+        return await _follow_merge(self.desk, self.attempt, await self.desk.merge(self.attempt))
 
 
 class Delivered(Node):
@@ -350,7 +354,7 @@ class Stopped(Node):
     async def __call__(self) -> None: ...
 
 
-async def _end(
+async def _follow_merge(
     desk: Desk, attempt: Try, outcome: str | WorkRefusal | PersonNeeded
 ) -> Delivered | Draft | WorkConversation | ProgramTurn | Blocked | Stopped:
     """The node after a merge, with the merged commit or the reason why there is none."""
@@ -358,7 +362,7 @@ async def _end(
         case WorkRefusal() as refusal:
             return await try_again(desk, attempt, refusal)
         case PersonNeeded() as needed:
-            return _block(needed)
+            return _make_blocked(needed)
         case commit:
             return Delivered(commit=commit)
 
@@ -386,7 +390,7 @@ async def try_again(
     return await begin_attempt(desk, following)
 
 
-def _block(needed: PersonNeeded) -> Blocked:
+def _make_blocked(needed: PersonNeeded) -> Blocked:
     return Blocked(question=needed.question, digest=needed.digest)
 
 
@@ -433,8 +437,8 @@ def is_same_failure(first: str, second: str) -> bool:
 def _ask_about_repetition(task: Task, failure: str) -> str:
     reason = headline(failure, 200).rstrip(".:")
     return (
-        f"The LLM repeated its answer for {task.title!r} word for word. It had failed: {reason}. What "
-        f"should be done differently?\n\nThe failure:\n{bounded(failure, SHOWN_FAILURE)}"
+        f"The LLM repeated its answer for {task.title!r} word for word. It had failed: {reason}. "
+        f"What should be done differently?\n\nThe failure:\n{bounded(failure, SHOWN_FAILURE)}"
     )
 
 

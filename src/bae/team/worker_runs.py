@@ -40,9 +40,11 @@ async def run_task(
     if task.proof == "none":
         stored = await bench.store.task(task.id)
         if not (stored.proof == "none" and stored.approved):
-            return await _result(bench, task, Blocked(question=_describe_untested(task)), Usage())
+            return await _make_result(
+                bench, task, Blocked(question=_describe_untested(task)), Usage()
+            )
     correction = f"task-{task.id}-corrected-{urandom(4).hex()}"
-    run = correction if failure else await _run_id(worker, bench, task)
+    run = correction if failure else await _choose_run(worker, bench, task)
     start = Assignment(task_id=task.id, key=task.key, failure=failure)
 
     def note_progress(_: object, record: Record) -> None:
@@ -94,7 +96,7 @@ async def run_task(
         await finish_despite_cancel(worker.leave(task.id, reason))
     if isinstance(last, Delivered):
         await forget_program(bench, task)
-    return await _result(bench, task, last, usage)
+    return await _make_result(bench, task, last, usage)
 
 
 def name_run(task: Task, number: int, mode: str = "oneshot") -> str:
@@ -124,7 +126,7 @@ async def _pass_on_answers(bench: Workbench, task: Task, run: str) -> None:
             await worker_graph.answer(run, gate.address, answer, journal=bench.journal, go_on=False)
 
 
-async def _run_id(worker: WorkerAgent, bench: Workbench, task: Task) -> str:
+async def _choose_run(worker: WorkerAgent, bench: Workbench, task: Task) -> str:
     """The newest run of a task if it can continue, otherwise a new run."""
     mode = bench.program.name if bench.program else await worker.find_mode()
     name = partial(name_run, task, mode=mode)
@@ -135,12 +137,14 @@ async def _run_id(worker: WorkerAgent, bench: Workbench, task: Task) -> str:
             newest, newest_run, has_ended = int(number), info.run_id, info.status == "ended"
     if newest_run != name(newest):
         return name(newest + 1)
-    if not has_ended or (not worker.alone and await _is_unheard(bench, task, newest_run)):
+    if not has_ended or (
+        not worker.alone and await _has_unstored_question(bench, task, newest_run)
+    ):
         return newest_run
     return name(newest + 1)
 
 
-async def _is_unheard(bench: Workbench, task: Task, run: str) -> bool:
+async def _has_unstored_question(bench: Workbench, task: Task, run: str) -> bool:
     """Whether a run ended with a question that was not stored because the team was killed."""
     try:
         last = (await worker_graph.resume(run, journal=bench.journal)).result
@@ -154,7 +158,7 @@ async def _is_unheard(bench: Workbench, task: Task, run: str) -> bool:
     ]
 
 
-async def _result(
+async def _make_result(
     bench: Workbench, task: Task, last: Delivered | Blocked | Stopped | BaeError, usage: Usage
 ) -> TaskResult:
     attempts = await bench.store.attempts(task.id)

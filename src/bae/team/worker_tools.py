@@ -154,19 +154,21 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     idle_rounds = _count_since((edit.__name__, _ASKS), progress.by_round)
     last = progress.calls[-_EQUAL:]
     if len(last) == _EQUAL and len({(call.name, str(call.arguments)) for call in last}) == 1:
-        raise _ended(task, f"it made the same call {_EQUAL} times: {headline(str(last[0]), 200)}")
+        raise _make_ended(
+            task, f"it made the same call {_EQUAL} times: {headline(str(last[0]), 200)}"
+        )
     if len(progress.by_round) >= _EQUAL and not any(progress.by_round[-_EQUAL:]):
         action = "submitted the same work" if await _is_changed(desk) else "submitted no change"
         words = f": {headline(desk.summary, 200)!r}" if desk.summary else ""
-        raise _ended(task, f"it {action} {_EQUAL} times{words}")
+        raise _make_ended(task, f"it {action} {_EQUAL} times{words}")
     if idle_rounds >= bench.idle_rounds:
-        raise _ended(task, f"it changed nothing in {idle_rounds} rounds")
+        raise _make_ended(task, f"it changed nothing in {idle_rounds} rounds")
     question_round = progress.rounds - _count_since((_ASKS,), progress.by_round)
     rounds_left = (
         max(bench.rounds, question_round and question_round + _LAST) - progress.rounds
     )  # to act on an answer
     if rounds_left <= 0:
-        raise _ended(task, f"it was not done after {progress.rounds} rounds (--max-rounds)")
+        raise _make_ended(task, f"it was not done after {progress.rounds} rounds (--max-rounds)")
     await reserve_round()
     conversation = "\n".join(("", desk.brief, *progress.messages, ""))
     notes = (await bench.store.task(task.id)).notes
@@ -195,7 +197,7 @@ def _count_since(names: Sequence[str], rounds: Sequence[Sequence[ToolCall]]) -> 
     return len(rounds)
 
 
-def _ended(task: Task, why: str) -> LoopEnded:
+def _make_ended(task: Task, why: str) -> LoopEnded:
     return LoopEnded(f"The work on {task.title!r} ended without a result: {why}.")
 
 

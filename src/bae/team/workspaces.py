@@ -151,7 +151,7 @@ class Workspace:
         if code:
             raise GitError(f"the files of {self.path} cannot be listed: {problem}")
         names = dict.fromkeys(split_paths(output))
-        return tuple(await asyncio.to_thread(_files, self.path, names))
+        return tuple(await asyncio.to_thread(_list_files, self.path, names))
 
     async def changed(self) -> tuple[str, ...]:
         """The files that differ from the base, committed or not."""
@@ -183,12 +183,12 @@ class Workspace:
     async def keep(self, why: str) -> str | None:
         """Keep uncommitted changes in a commit under `refs/bae/kept/`, and return its ref, or None
         if there are none. The files stay as they are."""
-        return await finish_despite_cancel(self._keep(why))
+        return await finish_despite_cancel(self._keep_changes(why))
 
     async def restore(self, why: str) -> str | None:
         """Reset the files to the last commit. Changes since then, as by tests, are kept as `keep`
         does, and the ref is returned."""
-        return await finish_despite_cancel(self._restore(why))
+        return await finish_despite_cancel(self._restore_files(why))
 
     async def bring_back(self) -> str | None:
         """Restore the files that `keep` kept last, if there are no newer commits and no changes.
@@ -207,15 +207,15 @@ class Workspace:
         await finish_despite_cancel(self.repository.git(*restore, at=self.checkout))
         return kept_ref
 
-    async def _restore(self, why: str) -> str | None:
+    async def _restore_files(self, why: str) -> str | None:
         if not await self.uncommitted():
             return None
-        kept_ref = await self._keep(why)
-        await asyncio.to_thread(_unlink, self.path, await self.uncommitted())
+        kept_ref = await self._keep_changes(why)
+        await asyncio.to_thread(_remove_files, self.path, await self.uncommitted())
         await self.repository.git("reset", "--hard", "--quiet", "HEAD", at=self.checkout)
         return kept_ref
 
-    async def _keep(self, why: str) -> str | None:
+    async def _keep_changes(self, why: str) -> str | None:
         await asyncio.to_thread(make_accessible, self.path)
         tree = await self._write_tree()
         head = await self.head()
@@ -285,24 +285,24 @@ class Workspaces:
         """The worktree of a task's branch. An existing worktree is reused, and an existing branch
         is continued unless it was merged. A new branch starts at the head of the team's branch."""
         path = self.directory / (_PREFIX + branch.removeprefix("bae/").replace("/", "-"))
-        admin = (await asyncio.to_thread(self._entries)).get(path)
+        admin = (await asyncio.to_thread(self._list_worktrees)).get(path)
         if admin and not await asyncio.to_thread(_has_work, path, admin):
-            await self._drop(path, admin)
+            await self._remove_worktree(path, admin)
         new = False
         try:
             async with self.repository.administration():
-                if path not in await asyncio.to_thread(self._entries):
+                if path not in await asyncio.to_thread(self._list_worktrees):
                     new = not await asyncio.to_thread(path.exists)  # else git refuses it
                     await self._set_branch(branch, path.name.removeprefix(_PREFIX))
-                    await self._add(path, branch)
+                    await self._add_worktree(path, branch)
             head = await self.repository.commit_id(BRANCHES + self.team)
             base = await self.repository.merge_base(head, BRANCHES + branch)
             if base is None:
                 raise WorkspaceError(f"{branch} and {self.team} have no commit in common")
-            return await self._prepare(path, branch, base)
+            return await self._prepare_worktree(path, branch, base)
         except BaseException:
             if new:  # nothing was worked on in it yet
-                await finish_despite_cancel(self._drop(path))
+                await finish_despite_cancel(self._remove_worktree(path))
             raise
 
     @asynccontextmanager
@@ -312,18 +312,18 @@ class Workspaces:
         path = self.directory / f"{_CHECK}{os.urandom(4).hex()}"
         try:
             async with self.repository.administration():
-                await self._add(path, "--detach", commit)
-            workspace = await self._prepare(path, None, base or commit)
+                await self._add_worktree(path, "--detach", commit)
+            workspace = await self._prepare_worktree(path, None, base or commit)
             await self.refresh(workspace)
             yield workspace
         finally:
-            await finish_despite_cancel(self._drop(path))
+            await finish_despite_cancel(self._remove_worktree(path))
 
     async def remove(self, workspace: Workspace, why: str = "removed") -> str | None:
         """Remove a worktree. Uncommitted changes are kept under the returned ref; the branch
         stays."""
         kept_ref = await workspace.keep(why) if workspace.branch else None
-        await finish_despite_cancel(self._drop(workspace.path))
+        await finish_despite_cancel(self._remove_worktree(workspace.path))
         return kept_ref
 
     async def clean(self) -> RecoveredWork:
@@ -331,30 +331,30 @@ class Workspaces:
         it inside `repository.alone`."""
         recovered = RecoveredWork()
         await asyncio.to_thread(self._remove_locks)
-        worktrees = await asyncio.to_thread(self._entries)
+        worktrees = await asyncio.to_thread(self._list_worktrees)
         for path, admin in worktrees.items():
             if path in self._open:
                 continue
             try:
-                kept_ref = await self._clear(path, admin, "the run was killed")
+                kept_ref = await self._remove_unused(path, admin, "the run was killed")
                 recovered.worktrees.append(path.name.removeprefix(_PREFIX))
                 recovered.kept += [kept_ref] if kept_ref else []
             except (BaeError, OSError) as error:
                 recovered.problems.append(f"{path} is left as it is: {error}")
         await asyncio.to_thread(self._empty_trash)
         await asyncio.to_thread(remove_abandoned)
-        for path in await asyncio.to_thread(_folders, self.directory, _PREFIX):
+        for path in await asyncio.to_thread(_list_folders, self.directory, _PREFIX):
             if path not in worktrees:
                 recovered.problems.append(f"{path} is left as it is: git does not know it")
         return recovered
 
-    async def _clear(self, path: Path, admin: Path, why: str) -> str | None:
+    async def _remove_unused(self, path: Path, admin: Path, why: str) -> str | None:
         """Remove an unused worktree, and keep its uncommitted changes."""
         kept_ref = None
         if await asyncio.to_thread(_has_work, path, admin) and not path.name.startswith(_CHECK):
             workspace = Workspace(self.repository, Checkout(path, admin), self.team, None, "")
             kept_ref = await workspace.keep(why)
-        await self._drop(path, admin)
+        await self._remove_worktree(path, admin)
         return kept_ref
 
     async def _set_branch(self, branch: str, name: str) -> None:
@@ -368,20 +368,20 @@ class Workspaces:
         if tip != head and not await self.repository.move(BRANCHES + branch, head, tip):
             raise WorkspaceError(f"{branch} was moved by another process")
 
-    async def _add(self, path: Path, *arguments: str) -> None:
+    async def _add_worktree(self, path: Path, *arguments: str) -> None:
         await asyncio.to_thread(self.directory.mkdir, parents=True, exist_ok=True)
-        await self._open_path(path)
+        await self._mark_open(path)
         await self.repository.git("worktree", "add", "--quiet", str(path), *arguments)
 
-    async def _open_path(self, path: Path) -> None:
+    async def _mark_open(self, path: Path) -> None:
         await self.repository.begin_work()
         if path in self._open:
             self.repository.end_work()
         self._open.add(path)
 
-    async def _prepare(self, path: Path, branch: str | None, base: str) -> Workspace:
-        await self._open_path(path)
-        admin = (await asyncio.to_thread(self._entries))[path]
+    async def _prepare_worktree(self, path: Path, branch: str | None, base: str) -> Workspace:
+        await self._mark_open(path)
+        admin = (await asyncio.to_thread(self._list_worktrees))[path]
         workspace = Workspace(self.repository, Checkout(path, admin), self.team, branch, base)
         links: dict[str, str] = {}
         if await asyncio.to_thread((path / _MODULES).is_file):
@@ -415,8 +415,8 @@ class Workspaces:
         ran = await self._run(self.setup, workspace.path, False)
         if ran.exit_code != 0:
             raise ManifestError(
-                f"{_describe_setup(self.setup, ran)}\n\nIt ran without the network, since the "
-                f"manifests differ from those of your newest commit",
+                f"{_describe_failed_setup(self.setup, ran)}\n\nIt ran without the network, because "
+                f"the manifests differ from those of your newest commit",
                 digest=manifests,
                 fix=f"Look at the manifests, take them into a commit of yours (as with `git merge "
                 f"--no-ff {self.team}`, or by hand), so that setup runs for it with the network, "
@@ -457,7 +457,7 @@ class Workspaces:
         ran = await self._run(self.setup, path, True)
         if ran.exit_code != 0:
             raise SetupError(
-                _describe_setup(self.setup, ran),
+                _describe_failed_setup(self.setup, ran),
                 fix="run it in a fresh clone, and correct it",
                 reason=find_setup_cause(ran),
                 output=strip_escapes(ran.output).strip(),
@@ -543,11 +543,11 @@ class Workspaces:
         left_out = await asyncio.to_thread(copy_files, root, to, names[:_MOST_COPIED])
         return (*left_out, *names[_MOST_COPIED:])
 
-    async def _drop(self, path: Path, admin: Path | None = None) -> None:
+    async def _remove_worktree(self, path: Path, admin: Path | None = None) -> None:
         """Remove a worktree. It is renamed first, so that no half of it can be mistaken for
         work."""
         async with self.repository.administration():
-            entries = await asyncio.to_thread(self._entries)
+            entries = await asyncio.to_thread(self._list_worktrees)
             admin = admin or entries.get(path)
             trash = self.directory / (_TRASH + path.name)
             await asyncio.to_thread(delete_folder, trash)
@@ -561,13 +561,13 @@ class Workspaces:
         await asyncio.to_thread(delete_folder, trash)
 
     def _empty_trash(self) -> None:
-        for path in _folders(self.directory, _TRASH):
+        for path in _list_folders(self.directory, _TRASH):
             delete_folder(path)
 
-    def _entries(self) -> dict[Path, Path]:
+    def _list_worktrees(self) -> dict[Path, Path]:
         """The worktrees in the directory with git's records of them, however incomplete."""
         entries: dict[Path, Path] = {}
-        for admin in _folders(self.repository.common / "worktrees", _PREFIX):
+        for admin in _list_folders(self.repository.common / "worktrees", _PREFIX):
             path = self.directory / admin.name
             with suppress(OSError):
                 pointer = os.fsdecode((admin / "gitdir").read_bytes()).strip()
@@ -580,14 +580,14 @@ class Workspaces:
 
     def _remove_locks(self) -> None:
         common = self.repository.common
-        for admin in self._entries().values():
+        for admin in self._list_worktrees().values():
             remove_stale(admin.rglob("*.lock"))
         remove_stale((common / "refs" / "bae").rglob("*.lock"))
         remove_stale((common / "refs" / "heads" / "bae").rglob("*.lock"))
         remove_stale([common / "refs" / "heads" / f"{self.team}.lock"])
 
 
-def _describe_setup(command: Sequence[str], ran: Ran) -> str:
+def _describe_failed_setup(command: Sequence[str], ran: Ran) -> str:
     output = bounded(strip_escapes(ran.output).strip(), 4000)
     why = ran.problem or f"failed with {ran.exit_code}"
     return f"the setup command {write_command(command)}: {why}\n{output}"
@@ -629,7 +629,7 @@ def _has_work(path: Path, admin: Path) -> bool:
     return True
 
 
-def _files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
+def _list_files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
     """The files among paths. A directory that is a repository stands for its files."""
     paths: list[str] = []
     for name in names:
@@ -643,13 +643,13 @@ def _files(root: Path, names: Sequence[str] | dict[str, None]) -> list[str]:
     return paths
 
 
-def _unlink(root: Path, names: Sequence[str]) -> None:
+def _remove_files(root: Path, names: Sequence[str]) -> None:
     for name in names:
         with suppress(OSError):
             (root / name).unlink()
 
 
-def _folders(directory: Path, prefix: str) -> list[Path]:
+def _list_folders(directory: Path, prefix: str) -> list[Path]:
     try:
         paths = sorted(directory.iterdir())
     except OSError:
