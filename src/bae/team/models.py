@@ -153,7 +153,7 @@ class PlannedTask(_Model):
     @model_validator(mode="before")
     @classmethod
     def _read_short_forms(cls, values: Any) -> Any:
-        """`edits_tests` is another name of a level, and tests that are named are the proof."""
+        """Read `edits_tests` as a level of `may`. If tests are named, they are the proof."""
         if not isinstance(values, Mapping):
             return values
         fields = dict(cast(Mapping[str, Any], values))
@@ -176,7 +176,7 @@ class PlannedTask(_Model):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files that the task names, new ones too."""
+        """All files that the task names, including new files."""
         return (*self.files, *self.new_files)
 
     @model_validator(mode="after")
@@ -210,7 +210,7 @@ class Task(PlannedTask):
 class TestCase(_Model):
     """One test of a run of tests."""
 
-    __test__ = False  # no test class for pytest
+    __test__ = False  # pytest must not collect this class
 
     id: str
     outcome: Literal["passed", "failed", "skipped"]
@@ -244,8 +244,8 @@ class TestReport(_Model):
         return self.exit_code == 0 and has_passed and not has_failed and not self.problem
 
     def for_task(self, tests: Sequence[str], before: TestReport) -> TestReport:
-        """The part of the report that a task answers for. Failures that `before` has too are left
-        out, unless the task names them in `tests`. A named test that did not pass becomes the
+        """The results that a task is responsible for. Failures that are also in `before` are left
+        out, unless the task names them in `tests`. If a named test did not pass, the report has a
         `problem`. A file that could not be loaded before stands for all of its tests."""
 
         def is_of(case: TestCase, names: Iterable[str]) -> bool:
@@ -255,20 +255,16 @@ class TestReport(_Model):
         cases = tuple(
             c for c in self.cases if c.outcome != "failed" or not is_of(c, known_failures)
         )
-        has_only_known_failures = len(cases) < len(self.cases) and all(
-            c.outcome != "failed" for c in cases
-        )
+        is_excused = len(cases) < len(self.cases) and all(c.outcome != "failed" for c in cases)
         passed = self.of("passed")
         missing = [name for name in tests if not any(is_of(case, [name]) for case in passed)]
         missing += [case.id for case in self.of("skipped") if case.id in tests]
         missing = list(dict.fromkeys(missing))
-        problem = f"no test of {', '.join(missing)} has passed, and the task is to have it pass"
+        problem = f"no test of {', '.join(missing)} has passed, and the task must make them pass"
         return self.model_copy(
             update={
                 "cases": cases,
-                "exit_code": 0
-                if has_only_known_failures and self.exit_code == 1
-                else self.exit_code,
+                "exit_code": 0 if is_excused and self.exit_code == 1 else self.exit_code,
                 "problem": self.problem or (problem if missing else ""),
             }
         )
@@ -322,12 +318,12 @@ class Review(_Model):
 
     @property
     def blocking(self) -> tuple[Finding, ...]:
-        """The findings for which the work must not be merged."""
+        """The findings that block the merge."""
         return tuple(finding for finding in self.findings if finding.blocking)
 
     @property
     def text(self) -> str:
-        """The findings for the worker, the blocking ones first."""
+        """The findings for the worker, blocking findings first."""
         others = [finding for finding in self.findings if not finding.blocking]
         parts = [f"The tests pass, and a reviewer refuses the work: {self.summary}"]
         parts += [_list_findings("Correct this", self.blocking)] if self.blocking else []

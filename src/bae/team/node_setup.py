@@ -27,21 +27,21 @@ class Package:
 
 
 def read_package(root: Path) -> Package:
-    """The package of a folder, or an empty one if it cannot be read."""
+    """The package of a folder, or an empty package if the file cannot be read."""
     table = read_json(root / "package.json")
     needed = {*as_table(table.get("dependencies")), *as_table(table.get("devDependencies"))}
     scripts = {
         name: text.strip()
         for name, text in as_table(table.get("scripts")).items()
-        if isinstance(text, str) and "no test specified" not in text  # which npm writes
+        if isinstance(text, str) and "no test specified" not in text  # npm's placeholder
     }
     manager = table.get("packageManager")
     return Package(frozenset(needed), scripts, manager if isinstance(manager, str) else "")
 
 
 def find_setup(place: Path, top: Path, is_committed: Callable[[Path], bool]) -> tuple[str, ...]:
-    """The command that installs the packages of a folder. Only a committed lock file counts, since
-    worktrees have no other; it may belong to a workspace around the folder."""
+    """The command that installs the packages of a folder. Only committed lock files count, because
+    worktrees have no others. The lock file may belong to a workspace around the folder."""
     package = read_package(place)
     for folder in (place, *place.parents):
         for name, install in LOCKS.items():
@@ -98,7 +98,7 @@ def _find_manager(name: str, package: str) -> tuple[str, ...]:
 
 def find_test_command(place: Path, *, is_inside: bool = False) -> tuple[str, ...]:
     """The supported test program behind the test script, without coverage and watch options. With
-    `is_inside`, packages are installed in a folder around this one."""
+    `is_inside`, packages are installed in a folder around this folder."""
     package = read_package(place)
     for words in _list_commands(package.scripts, "test"):
         if command := _find_known(words):
@@ -111,7 +111,7 @@ def find_test_command(place: Path, *, is_inside: bool = False) -> tuple[str, ...
 
 
 def find_other(place: Path) -> str:
-    """The command that runs a test program which bae does not support; empty if there is none."""
+    """The command of a test program that bae does not support, or an empty text."""
     package = read_package(place)
     commands = [*_list_commands(package.scripts, "test")]
     if any(map(_find_known, commands)):
@@ -138,7 +138,7 @@ def describe_reporter(program: str) -> str:
 def _list_commands(
     scripts: dict[str, str], name: str, visited: frozenset[str] = frozenset()
 ) -> list[list[str]]:
-    """The commands that a script runs in order, including those of scripts that it runs."""
+    """The commands that a script runs, in order, including the commands of nested scripts."""
     commands: list[list[str]] = []
     if name in visited or len(visited) > _DEEPEST:
         return commands
@@ -181,7 +181,7 @@ def _find_known(words: Sequence[str]) -> list[str]:
 
 
 def _complete_command(command: list[str], is_inside: bool) -> tuple[str, ...]:
-    """A command that ends by itself, with the programs that setup installs."""
+    """The command without watch options, with the programs that setup installs."""
     at = next(index for index, word in enumerate(command) if word != "env" and "=" not in word)
     before, words = command[:at], command[at:]
     if words[0] == "npx":

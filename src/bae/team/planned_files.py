@@ -1,5 +1,5 @@
-"""The files that planned tasks name: whether they exist, which tasks create them, and which tasks
-share a file and may not run together."""
+"""Checks of the files that planned tasks name: whether they exist, which tasks create them, and
+which tasks share a file."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def find_file_problems(
     tasks: Sequence[PlannedTask], others: Sequence[PlannedTask], known: Collection[str]
 ) -> list[Problem]:
     """The problems with the files of tasks: files that do not exist and are not marked as new, and
-    new files that exist. A file that a prerequisite creates exists. `others` are the tasks planned
-    before, and `known` the files of the repository."""
+    new files that exist. Files that a prerequisite creates count as existing. `others` are the
+    tasks planned before, and `known` the files of the repository."""
     every = {task.key: task for task in (*others, *tasks)}
     needs = find_prerequisites(every)
     problems: list[Problem] = []

@@ -1,5 +1,5 @@
-"""Planning: a graph asks what the goal leaves open, writes the requirements, and plans tasks, which
-are stored for a person to approve."""
+"""Planning as a graph: it asks the questions that the goal leaves open, writes the requirements and
+plans tasks. The tasks are stored for a person to approve."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ async def plan_tasks(
     kinds: Sequence[str] = KINDS,
     acceptance: bool = True,
 ) -> Planning:
-    """Plan the tasks of a goal and store them for approval. If questions remain open, which
-    `answer` did not answer, they are in `questions` of the result, and no task is stored.
+    """Plan the tasks of a goal and store them for approval. If `answer` leaves questions open, the
+    result has them in `questions`, and no task is stored.
 
     With a `journal`, a call with the same goal continues there, also after a crash. If another
     version of bae began to plan the goal with other node classes, planning begins again, with a
@@ -217,7 +217,8 @@ class _Plan:
         self._repository = repository
 
     async def find_problems(self, tasks: Sequence[PlannedTask]) -> list[Problem]:
-        """The problems with the files of tasks. Tasks that have ended share no file."""
+        """The problems with the files of tasks. Tasks that have ended are not checked for shared
+        files."""
         stored = await self._store.tasks(self._project.id)
         files = await list_files(self._repository, self._project.branch)
         others = [task for task in stored if task.key not in {planned.key for planned in tasks}]
@@ -229,7 +230,7 @@ class _Plan:
         return await asyncio.to_thread(find)
 
     async def keep(self, document: str, tasks: Sequence[PlannedTask]) -> list[int]:
-        """Store the plan once: after a crash it may already be stored."""
+        """Store the plan, unless a run that crashed has already stored it."""
         stored = {task.key: task for task in await self._store.tasks(self._project.id)}
         if not all(task.key in stored and stored[task.key].title == task.title for task in tasks):
             described = [describe_acceptance(task, tasks) for task in tasks]
@@ -241,7 +242,8 @@ class _Plan:
 
 
 def describe_acceptance(task: PlannedTask, tasks: Sequence[PlannedTask]) -> PlannedTask:
-    """The task that writes acceptance tests, with the criteria of the tasks that make them pass."""
+    """A task that writes acceptance tests, with the criteria of the other tasks of its feature
+    added to its description. Other tasks are returned unchanged."""
     if task.proof != "failing-tests":
         return task
     parts = [task.description]
@@ -254,8 +256,8 @@ def describe_acceptance(task: PlannedTask, tasks: Sequence[PlannedTask]) -> Plan
 
 
 async def open_plan() -> _Plan:
-    """The plan's store, given to each run."""
-    raise TeamError("planning was not told where to store the plan", fix="call plan_tasks")
+    """The plan's store. Each run passes its own."""
+    raise TeamError("planning has no store for the plan", fix="call plan_tasks")
 
 
 async def check_plan(plan: Plan, place: Annotated[_Plan, Dep(open_plan)]) -> None:
@@ -383,7 +385,8 @@ def format_questions(questions: Sequence[str]) -> str:
 
 
 def read_answers(document: str) -> Mapping[str, str]:
-    """The answers in such a document, by the words of their questions."""
+    """The answers in a document of `format_questions`, by the normalized text of their
+    questions."""
     _, *parts = re.split(r"^#+ +(.+)$", document, flags=re.MULTILINE)
     pairs = zip(parts[::2], parts[1::2], strict=True)
     return {

@@ -24,7 +24,7 @@ class AgentPoolManager:
         self.most = most
         self._lm = lm
         self._agents: dict[str, tuple[WorkerAgent, AgentInfo]] = {}
-        self._made = 0
+        self._last_number = 0
         self._turn = asyncio.Lock()
 
     @property
@@ -36,7 +36,7 @@ class AgentPoolManager:
         """Retire the agents of a killed process in the store."""
         for info in await self.bench.store.agents(self.bench.project.id):
             number = info.id.rpartition("-")[2]
-            self._made = max(self._made, int(number) if number.isdecimal() else 0)
+            self._last_number = max(self._last_number, int(number) if number.isdecimal() else 0)
             if info.status != "retired":
                 await self._save_info(
                     info.model_copy(update={"status": "retired", "task_id": None})
@@ -55,7 +55,7 @@ class AgentPoolManager:
             working = before.model_copy(update={"status": "working", "task_id": task_id})
             try:
                 await self._set_state(worker, working)
-            except BaseException:  # cancelled, after it was stored
+            except BaseException:  # the call was cancelled after the state was stored
                 await finish_despite_cancel(self.give_back(worker))
                 raise
             return worker
@@ -97,8 +97,8 @@ class AgentPoolManager:
                     fix="give one back, or make a larger pool",
                 )
             await self.retire(idle[0].id)
-        self._made += 1
-        name = f"{kind}-{self._made}"
+        self._last_number += 1
+        name = f"{kind}-{self._last_number}"
         return cls(project_id=self.bench.project.id, bench=self.bench, lm=self._lm, agent_id=name)
 
     async def _set_state(self, worker: WorkerAgent, info: AgentInfo) -> None:

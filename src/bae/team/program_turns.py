@@ -1,5 +1,5 @@
-"""The turns of a coding program at a task: its prompt, its usage, and the commit of the files that
-it left. A turn that has ended is not repeated after a kill."""
+"""The turns of a coding program at a task: the prompt, the usage, and the commit of the changed
+files. After a kill, ended turns are not repeated."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Progress(BaseModel):
 
 
 async def take_turn(desk: Annotated[Desk, Dep(get_desk)], attempt: Try) -> ProgramResult:
-    """Run the team's program once for an attempt, and commit the files that it left."""
+    """Run the team's program once for an attempt, and commit the files that it changed."""
     program = desk.bench.program
     assert program is not None
     turn = _Turn(desk, attempt, program)
@@ -77,7 +77,7 @@ class _Turn:
         self.mark = f"{desk.run}/{attempt.number}"
         self.folder = _find_folder(desk.bench, desk.task)
         self.progress = _Progress()
-        self.said = ""
+        self.last_activity = ""
 
     async def find_ended(self) -> ProgramResult | None:
         """The result of this turn, if the team was killed after the turn had ended."""
@@ -92,14 +92,16 @@ class _Turn:
         return ProgramResult(session=self.progress.session, files=tuple(map(shown_path, files)))
 
     async def run(self) -> ProgramResult:
-        """Run the program until it ends, in its conversation about the task, or in a new one if
-        that cannot be resumed."""
+        """Run the program until it ends. It resumes its conversation about the task, or begins a
+        new conversation if that fails."""
         worker, task = self.desk.worker, self.desk.task
         workspace = await worker.workspace(task)
         await worker.say(task, f"works on {task.title} with {self.program.name}")
         session = self.progress.session
         if session and (kept_ref := await workspace.bring_back()):
-            await worker.say(task, f"continues with the files that it had left, {kept_ref}")
+            await worker.say(
+                task, f"continues with the uncommitted files of the last turn, {kept_ref}"
+            )
         try:
             ended_turn = await self._run_program(workspace, session)
         except ProgramError:
@@ -145,8 +147,8 @@ class _Turn:
             if event.session and event.session != self.progress.session:
                 await self._save_progress(session=event.session)
             has_answered = has_answered or usage.tokens > 0
-            if event.activity and event.activity != self.said:
-                self.said = event.activity
+            if event.activity and event.activity != self.last_activity:
+                self.last_activity = event.activity
                 activity = event.activity.replace(f"{workspace.path}/", "")
                 activity = bounded(activity, _SHOWN_ACTIVITY)
                 await self.desk.worker.say(task, activity, program=self.program.name)
@@ -180,7 +182,7 @@ class _Turn:
         worker, task = self.desk.worker, self.desk.task
         context = await worker.build_context(task)
         if resumed and failure:
-            people = context.sections[FROM_PEOPLE]  # some may have been added since the last turn
+            people = context.sections[FROM_PEOPLE]  # with notes since the last turn
             from_people = f"# {FROM_PEOPLE}\n{people}" if people else ""
             return "\n\n".join(filter(None, (_REFUSED, failure, from_people, _RULES)))
         diff = await workspace.diff()
@@ -188,8 +190,8 @@ class _Turn:
         return compose_prompt(worker.role, context, failure, diff, failed_before)
 
     async def _commit_files(self, workspace: Workspace) -> tuple[tuple[str, ...], str]:
-        """Commit the files that were left, with the mark of the attempt. Returns the files, or why
-        they are refused."""
+        """Commit the changed files with the mark of the attempt. Returns the committed files and an
+        empty text, or no files and the reason of their refusal."""
         task = self.desk.task
         await asyncio.to_thread(make_accessible, workspace.path)
         names = await workspace.uncommitted()
@@ -245,7 +247,7 @@ def _find_folder(bench: Workbench, task: Task) -> Path:
 def _read_progress(folder: Path) -> _Progress:
     try:
         return _Progress.model_validate_json((folder / _PROGRESS).read_bytes())
-    except (OSError, ValueError):  # there is none yet
+    except (OSError, ValueError):  # no progress is stored yet
         return _Progress()
 
 

@@ -97,7 +97,7 @@ class CodingProgram(ABC):
     reports_cost: ClassVar[bool] = True
     """Whether the program reports its cost."""
     task_budget: ClassVar[Budget] = Budget(cost=5.0)
-    """The budget of a task, unless another one is given."""
+    """The default budget of a task."""
     totals_add_up: ClassVar[bool] = False
     """Whether reported totals cover the whole conversation."""
     switches: ClassVar[Mapping[str, str]] = {}
@@ -145,7 +145,7 @@ class CodingProgram(ABC):
         with open(real, "rb") as file:
             first = file.readline(200)
         if first.startswith(b"#!") and b"node" in first:
-            # The sandbox shows the installation of the program that it starts.
+            # Start node itself: the sandbox shows the installation of the program it starts.
             return [shutil.which("node") or "node", real]
         return [real]
 
@@ -274,7 +274,7 @@ class CodingProgram(ABC):
     def _write_home(self, home: Path, prompt: str) -> None:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.prepare_home(home)
-        # A prompt that begins with a slash would be taken for a command.
+        # The program would read a prompt that begins with a slash as a command.
         (home / _PROMPT).write_text(f"\n{prompt}" if prompt.startswith("/") else prompt, "utf-8")
 
     def __repr__(self) -> str:
@@ -349,7 +349,7 @@ class _TurnEvents:
 
 
 class NoLM(Backend):
-    """The LM of a run in which a program works and no LM is named."""
+    """The LM of a worker that has a coding program and no LM."""
 
     def __init__(self, program: str) -> None:
         super().__init__()
@@ -372,7 +372,7 @@ def _find_in_home(name: str) -> str:
 
 
 def _list_installed(command: Sequence[str]) -> list[str]:
-    """The files of a program that is started by a link, or that has packages beside it."""
+    """The files of a program that starts through a link, or that has packages beside it."""
     paths: list[str] = []
     for word in command[:2]:
         parts = Path(word).parts
@@ -395,7 +395,8 @@ async def _watch_for_stop(should_stop: Callable[[], bool]) -> None:
 
 
 def _find_cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error of a group that explains the end: first a spent budget or a person's stop."""
+    """The error that explains the end: a spent budget or a person's stop if present, otherwise the
+    first error."""
     failures = list(errors.exceptions)
     return next(
         (error for error in failures if isinstance(error, BudgetError | _Stopped)), failures[0]

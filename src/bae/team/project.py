@@ -97,9 +97,9 @@ def detect(
     if other_program:
         questions.append(
             f"package.json runs its tests with {other_program}, whose results bae cannot read by "
-            "itself. Which command runs the tests and writes a JUnit file? Name the file with --report "
-            f"junit:PATH{node_setup.describe_reporter(other_program)}. Without that option: "
-            f"{KNOWN_PROGRAMS}."
+            "itself. Which command runs the tests and writes a JUnit file? Name the file with "
+            f"--report junit:PATH{node_setup.describe_reporter(other_program)}. "
+            f"Without that option: {KNOWN_PROGRAMS}."
         )
     elif not testable:
         questions.append(
@@ -126,8 +126,8 @@ def _join_commands(commands: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def find_problems(project: Project) -> tuple[str, ...]:
-    """The reasons why a team cannot work on a project, each with what to do, to be reported before
-    anything is spent."""
+    """The reasons why a team cannot work on a project, each with a fix. Check them before anything
+    is spent."""
     problems: list[str] = []
     root = Path(project.root)
     if not root.is_dir():
@@ -183,8 +183,8 @@ def find_setup_problems(setup: Sequence[str], root: Path) -> tuple[str, ...]:
             problems.append(f"a command is missing beside {AND} in {shlex.join(setup)}")
         elif odd := [word for word in command if word in _OF_SHELLS]:
             problems.append(
-                f"{odd[0]} is for a shell, and the setup command is run without: write "
-                f"`sh -c {shlex.quote(shlex.join(command))}`, with what the shell is to read"
+                f"{odd[0]} is for a shell, and the setup command runs without a shell: write "
+                f"`sh -c {shlex.quote(shlex.join(command))}`"
             )
         elif command[0] in _BUILT_IN:
             problems.append(
@@ -277,14 +277,14 @@ def _find_python(
         or "pytest" in find_table(read_toml(root / "pyproject.toml"), "tool")
     ):
         return None
-    for folder in (".venv", "venv"):  # has what the project needs; worktrees do not
+    for folder in (".venv", "venv"):  # it has the project's packages; worktrees have none
         python = root / folder / "bin" / "python"
         if python.exists():
             return _Candidate("python", (str(python), "-m", "pytest"))
     if not python_setup.is_installed(root, files):
         setup = python_setup.find_setup(root, files, committed)
         return _Candidate("python", python_setup.VENV_TEST, setup, python_setup.VENV)
-    name = "python" if find_program("python", root) else "python3"  # as where Debian installs it
+    name = "python" if find_program("python", root) else "python3"  # Debian has only python3
     return _Candidate("python", (name, "-m", "pytest"))
 
 

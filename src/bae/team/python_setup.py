@@ -44,9 +44,9 @@ def find_setup(
     committed: Collection[str] | None = None,
     more: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The command that installs a project with the needs of its tests, and with `more`. Empty if
-    nothing shows that it has to be installed. `files` are the project's files, and `committed` the
-    files that git has."""
+    """The command that installs a project, the packages that its tests need, and `more`. Empty if
+    nothing shows that the project has to be installed. `files` are the project's files, and
+    `committed` the files that git has."""
     pyproject = read_toml(root / "pyproject.toml")
     tools = as_table(pyproject.get("tool"))
     committed_files = files if committed is None else committed
@@ -126,7 +126,7 @@ def _use_poetry(tools: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _use_pip(root: Path, needs: _Needs, own_words: list[str]) -> tuple[str, ...]:
-    python = "python" if find_program("python", root) else "python3"  # as where Debian installs it
+    python = "python" if find_program("python", root) else "python3"  # Debian has only python3
     with_extras = any(word.startswith(".[") for word in needs.words)
     words = [*(() if with_extras else own_words), *needs.words]
     if "pytest" not in needs.names:
@@ -271,7 +271,7 @@ def _read_tox(root: Path, groups: dict[str, Any], extras: dict[str, list[str]]) 
             _add_group(needs, name, groups)
     for line in _split_lines(section.get("deps", "")):
         line = re.sub(r"\{(toxinidir|tox_root)\}/?", "", line)
-        if "{" in line or re.match(r"[\w!,.-]+:\s", line):  # of some environments
+        if "{" in line or re.match(r"[\w!,.-]+:\s", line):  # a line for some environments only
             continue
         if line.startswith("-r"):
             name = line[2:].strip()
@@ -292,7 +292,7 @@ def _read_tox(root: Path, groups: dict[str, Any], extras: dict[str, list[str]]) 
 
 
 def _find_test_group(groups: dict[str, list[str]]) -> str:
-    """The group of test requirements: among the groups with pytest, the one with the usual name."""
+    """The group of test requirements: a group with pytest, if possible with a usual name."""
     names = [name for name, value in groups.items() if "pytest" in map(_normalize_name, value)]
     usual = [name for name in _USUAL if name in names]
     return next(iter((*usual, *names)), "")
@@ -315,7 +315,7 @@ def _expand_group(
 
 
 def _list_requirements(files: Sequence[str]) -> list[str]:
-    """The requirements files for tests, by name, the usual one first."""
+    """The requirements files for tests: names with `test` first, then names with `dev`."""
     names = [name for name in files if _REQUIREMENTS.fullmatch(name)]
     return sorted(names, key=lambda name: ("test" not in name, "dev" not in name, name))
 

@@ -52,7 +52,7 @@ class CodeTree:
 
 
 async def get_tree() -> CodeTree:
-    """The files of this run, given to each run."""
+    """The files of this run. Each run passes its own."""
     raise LookupError("a run with reading tools needs its files in dep_cache: get_tree")
 
 
@@ -85,9 +85,7 @@ async def find(pattern: str, glob: str = "", *, tree: Annotated[CodeTree, Dep(ge
     try:
         if not pattern.strip() or len(pattern) > LONGEST_PATTERN:
             raise ToolError(f"give a pattern of 1 to {LONGEST_PATTERN} characters")
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # of a pattern that Python may read otherwise
+        with warnings.catch_warnings(action="ignore"):  # deprecated syntax in the pattern
             compiled = re.compile(pattern, flags)
     except (re.error, OverflowError, RecursionError) as error:
         raise ToolError(
@@ -129,8 +127,9 @@ _MAY_TAKE_LONG: Final = re.compile(r"[*+?{]|\\[1-9]|\(.*\|", re.DOTALL)
 
 
 async def _search(pattern: str, flags: int, texts: Mapping[str, str]) -> dict[str, list[int]]:
-    """The matching lines, by file. A pattern with repetitions, or with alternatives in groups, may
-    never end, and a thread cannot be stopped, so it runs in a process."""
+    """The numbers of the matching lines, by file. A search for a pattern with repetitions, or with
+    alternatives in groups, may never end. A thread cannot be stopped, so such a search runs in a
+    process."""
     if not _MAY_TAKE_LONG.search(pattern):
         return await asyncio.to_thread(line_search.search_lines, pattern, flags, texts)
     args = {"pattern": pattern, "flags": flags, "texts": texts}
@@ -156,7 +155,7 @@ def _show_hits(
     hits: Mapping[str, list[int]],
     matching_names: Container[str],
 ) -> str:
-    """The hits as a text. `named` are the files whose names match."""
+    """The hits as a text. `matching_names` are the files whose names match."""
     ranked: list[tuple[tuple[object, ...], str, list[_Hit]]] = []
     for name, numbers in hits.items():
         lines = texts[name].split("\n")
@@ -197,7 +196,7 @@ def _show_words(
     """The files that fit these words best, with their best lines."""
     names = [match.path for match in code.search(words, most=len(texts)) if match.path in texts]
     names = [name for name in names if name not in without and name in code.texts]
-    few = most // 5  # files with two lines, the others have one
+    few = most // 5  # how many files show two lines; the others show one line
     best = code.best_lines(words, names[:few], most=2)
     best |= code.best_lines(words, names[few : most - few], most=1)
     parts = [
@@ -209,7 +208,7 @@ def _show_words(
 
 
 def _choose_hits(hits: Mapping[str, Sequence[_Hit]]) -> dict[str, list[_Hit]]:
-    """The hits to show: each file has one before another has two."""
+    """The hits to show: every file shows its first hit before a file shows its second."""
     shown: dict[str, list[_Hit]] = {}
     room = MOST_HITS
     for turn in range(_PASSES if len(hits) > 1 else MOST_HITS):

@@ -102,7 +102,7 @@ def _read_junit_case(case: ElementTree.Element) -> TestCase:
     owner, name = case.get("classname", ""), case.get("name", "")
     outcome, message = _read_outcome(case)
     file = case.get("file")  # pytest's
-    # The whole file: pytest leaves the class out, Vitest repeats the name.
+    # A case for the whole file: pytest leaves the class out, Vitest repeats the name.
     if not owner or (owner == name and file is None):
         path = owner or file or name.replace(".", "/") + ".py"
         if outcome == "failed":
@@ -117,10 +117,10 @@ def _read_junit_case(case: ElementTree.Element) -> TestCase:
 
 
 def read_node(text: str, root: str) -> tuple[TestCase, ...]:
-    """The tests in the output of `guards/reporter.mjs`. A group comes after its tests, and counts
-    as they do."""
+    """The tests in the output of `guards/reporter.mjs`. A group follows its tests. It counts only
+    if it failed for a reason of its own."""
     tests: list[tuple[int, list[str], TestCase]] = []
-    """Each test with its depth, and the names of its groups that are known so far."""
+    """Each test with its depth, and the names of its groups so far."""
     is_complete = False
     try:
         for line in text.splitlines():
@@ -129,9 +129,9 @@ def read_node(text: str, root: str) -> tuple[TestCase, ...]:
             if not is_complete:
                 _add_node_test(tests, test, root)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ReportError(f"it is not that of Node's tests: {error!r}") from error
+        raise ReportError(f"it is not a report of Node's tests: {error!r}") from error
     if not is_complete:
-        raise ReportError("it has no end: the program did not end by itself")
+        raise ReportError("it is incomplete: the program did not end by itself")
     renamed = (case.model_copy(update={"id": "::".join([case.id, *n])}) for _, n, case in tests)
     return number_cases(list(renamed))
 
@@ -147,7 +147,7 @@ def _add_node_test(
             break
         is_group = True
         tests[at] = test["depth"], [name, *names], case
-    is_file = os.path.join(root, name) == file  # one that has no tests, or that ended badly
+    is_file = os.path.join(root, name) == file  # a file without tests, or a file that failed to run
     fails = outcome == "failed" and not test["repeats"]
     if fails or not (is_group or is_file):
         message = test["message"]
@@ -198,7 +198,7 @@ def read_go(text: str, root: str) -> tuple[TestCase, ...]:
         message = "".join(output.get((package, test), ())) if outcome == "failed" else ""
         if test:
             cases.append(_make_case(f"{package}::{test}", outcome, message))
-        elif outcome == "failed" and package not in failed:  # it was not built, or exited
+        elif outcome == "failed" and package not in failed:  # not built, or its process exited
             cases.append(_make_case(package, "failed", NOT_LOADED + message))
     return tuple(cases)
 
@@ -207,7 +207,7 @@ _GO: Final[Mapping[str, TestOutcome]] = {"pass": "passed", "fail": "failed", "sk
 
 
 def go_output(text: str) -> str:
-    """The output of `go test`, from that of `go test -json`."""
+    """The plain output of `go test`, from its JSON output."""
     lines: list[str] = []
     for line in text.splitlines(keepends=True):
         events = list(_read_go_events(line))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MOST_FILES: Final = 20_000
 LARGEST_FILE: Final = 200_000
-"""How many bytes of a file are read. Of larger files only the name is known."""
+"""The size limit for reading a file, in bytes. Larger files are known by name only."""
 LARGEST_REPOSITORY: Final = 50_000_000
 """How many bytes are read in total."""
 CONVENTIONS: Final = ("AGENTS.md", "CLAUDE.md", "CONTRIBUTING.md", ".editorconfig")
@@ -89,8 +89,8 @@ async def read_code(
 
 
 def find_nearest_paths(path: str, names: Iterable[str], most: int = 5) -> list[str]:
-    """The most likely meanings of a wrong path: files with the same name, the files of that folder,
-    then similar paths."""
+    """The existing paths that a wrong path most likely means: files with the same name, the files
+    of that folder, then similar paths."""
     paths, file_name = sorted(names), PurePosixPath(path).name
     same = [name for name in paths if PurePosixPath(name).name == file_name]
     below = [name for name in paths if name.startswith(f"{path.rstrip('/')}/")]
@@ -113,7 +113,7 @@ class CodeReader:
         code = await read_code(self.repository, at, before)
         if before and code.is_same_as(before):
             return before
-        async with self._turn:  # the first one counts, the others wait for it
+        async with self._turn:  # the first caller counts, the others wait
             self._last = await asyncio.to_thread(count_words, code, before or self._last)
             return self._last
 
@@ -142,13 +142,13 @@ class Code:
     texts: Mapping[str, str]
     """The contents of files, by name."""
     left_out: int = 0
-    """How many files are not in `names`, because there are too many."""
+    """The number of files beyond the limit, which are not in `names`."""
     words: Mapping[str, Counter[str]] = field(
         default_factory=dict[str, Counter[str]], compare=False
     )
     """The number of occurrences of each word in each file, counted on the first search."""
     stamps: Mapping[str, Stamp] = field(default_factory=dict[str, "Stamp"], compare=False)
-    """Marks that show whether a file has changed. Files that changed just now have none."""
+    """Marks that show whether a file has changed. Files that have just changed have no mark."""
 
     def kind(self, name: str) -> FileKind:
         """The purpose of a file. A module such as `test_runs.py` without tests is code."""
@@ -167,8 +167,8 @@ class Code:
         return is_known and self.names == other.names and self.stamps == other.stamps
 
     def search(self, query: str, most: int = 10) -> tuple[Match, ...]:
-        """The files that fit a text best, best first, by BM25. Code counts more than tests and
-        texts, and files next to good ones count a little more."""
+        """The files that fit a text best, best first, by BM25. Code ranks above tests and texts.
+        Files rank a little higher if other files of their folder fit too."""
         words = self.words or count_words(self).words
         rarity = self._weigh_words(query)
         mean = max(1.0, sum(map(len, self.texts.values())) / max(1, len(words)))
@@ -240,13 +240,13 @@ class Code:
         return lines
 
     def outline(self, first: Iterable[str] = (), *, longest: int = 12_000) -> str:
-        """The files of the repository in at most so many characters: first those named `first` with
-        their definitions, then the others with less and less detail."""
+        """The files of the repository in at most `longest` characters: first the files `first` with
+        their definitions, then the other files with less and less detail."""
         order = dict.fromkeys((*(name for name in first if name in self.texts), *self.names))
         lines: dict[str, str] = {}
-        room = longest - 60  # for the line about what is left out
+        room = longest - 60  # for the line that counts missing files
         for name in order:
-            if room - len(name) < longest * 0.4:  # which is for what the files define
+            if room - len(name) < longest * 0.4:  # the rest is for definitions
                 break
             lines[name] = name
             room -= len(name) + 1
@@ -279,7 +279,7 @@ class Code:
 
         entries = read_level(start)
         room = longest - sum(len(entry) + 14 for entry in entries)
-        for entry in entries:  # which grows
+        for entry in entries:  # the list grows in this loop
             within = read_level(entry) if entry.endswith("/") else []
             needed = sum(len(name) + 14 for name in within)
             if within and needed <= room:
@@ -462,7 +462,7 @@ def _read_all(root: Path, names: Sequence[str], before: Code | None) -> Code:
             if not stat.S_ISREG(status.st_mode) or os.path.realpath(path) != str(path):
                 continue
             stamp = status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
-            if status.st_ctime_ns < settled:  # a later change has another time
+            if status.st_ctime_ns < settled:  # a later change gets a new time stamp
                 stamps[name] = stamp
             if before.stamps.get(name) == stamp and status.st_size <= room:
                 readable_names.append(name)
@@ -494,8 +494,8 @@ def _read_contents(files: Mapping[str, bytes | None]) -> Code:
 
 
 def _is_code(path: Path, name: str) -> bool:
-    """Whether a file with the name of a secret is code, such as secrets.py: it defines something,
-    and neither its text nor its folder suggests a secret."""
+    """Whether a file with a name like secrets.py is code and no secret: it has definitions, and
+    neither its text nor its folder suggests a secret."""
     text = read_file(path, LARGEST_FILE, follow=False).decode("utf-8", "replace")
     return bool(outline_file(name, text)) and not is_secret(path, f"{name.rpartition('/')[0]}/x")
 
@@ -508,7 +508,7 @@ def count_words(code: Code, before: Code | None = None) -> Code:
         if before is not None and name in before.words and before.texts.get(name, "") == text:
             words[name] = before.words[name]
             continue
-        # A word in the name of a file, or in its first lines, tells more than another.
+        # A word in the name of a file, or in its first lines, counts three times.
         head = f"{name} {text[:_HEAD]}"
         words[name] = Counter(word for word in _split_words(head) for _ in range(3))
         words[name].update(_split_words(text[_HEAD:]))
@@ -517,7 +517,7 @@ def count_words(code: Code, before: Code | None = None) -> Code:
 
 def _split_words(text: str) -> Iterator[str]:
     """The words of a text or code: identifiers, and the parts of compound identifiers."""
-    # By parts, since a regular expression keeps all other threads waiting while it runs.
+    # In chunks, because a running regular expression blocks all other threads.
     for start in range(0, len(text), _CHUNK):
         for word in _WORD.findall(text[start : start + _CHUNK]):
             parts: list[str] = _PARTS.findall(word)

@@ -128,7 +128,7 @@ async def review_work(
         is_own = bench.reviewer is None
         if is_own and bench.review == "advise" and not _can_review(lm):
             return None
-        if await bench.has_yes(task, digest):  # a person lets it in without a review
+        if await bench.has_yes(task, digest):  # a person accepted it without a review
             return None
         review = await _ask_reviewer(bench, task, workspace, lm, digest)
     if review not in reviews:
@@ -185,7 +185,7 @@ async def _ask_reviewer(
         if isinstance(error, BudgetError) and bench.review == "require":
             raise
         reason = error.message
-        if isinstance(error, NodeError) and error.cause is not None:  # what the LM has raised
+        if isinstance(error, NodeError) and error.cause is not None:  # the error of the LM
             reason = describe(error.cause)
         return Review(commit=commit, digest=digest, error=bounded(reason, 1000))
     findings = tuple(answer.findings)
@@ -226,7 +226,7 @@ def compose_brief(task: Task, diff: str) -> str:
     notes = "\n".join(f"- {note}" for note in task.notes)
     notes_text = f"\n\nA person added:\n{notes}" if notes else ""
     task_text = bounded(describe_task(task) + notes_text, _LONGEST_TASK)
-    # Bytes that are no UTF-8 cannot be sent.
+    # Only valid UTF-8 can be sent.
     change = bound_diff(diff.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     parts = (
         _RULES,
@@ -239,8 +239,8 @@ def compose_brief(task: Task, diff: str) -> str:
 
 
 def bound_diff(diff: str, longest: int = LONGEST_DIFF) -> str:
-    """A diff of at most so many characters, with a part of every file. A long file has at most a
-    quarter, and short files leave their rest to the others."""
+    """The diff in at most `longest` characters, with a part of every file. A long file has at most
+    a quarter of the length. Short files leave their unused share to the others."""
     files = [part for part in _FILE.split(diff) if part.strip()]
     remaining, room = longest, dict[int, int]()
     by_length = sorted(range(len(files)), key=lambda number: len(files[number]))
@@ -272,12 +272,12 @@ def _find_innermost(lm: LM | None) -> object:
     inner: object = lm
     while isinstance(inner, Policy):
         inner = inner.inner
-    return getattr(inner, "lm", inner)  # of an adapter
+    return getattr(inner, "lm", inner)  # an adapter has its LM in `lm`
 
 
 def _can_review(lm: LM | None) -> bool:
-    """Whether a worker's LM can review too. A script needs answers for it, the model inside bae is
-    too small, and a coding program is no LM."""
+    """Whether a worker's LM can also review. A script must have answers for a review. The model
+    inside bae is too small, and a coding program is no LM."""
     from bae.lm import LocalBackend
     from bae.testing import ScriptedLM
 

@@ -1,5 +1,5 @@
-"""Running untrusted commands: confined and limited, with no process left when the call ends,
-however it ends."""
+"""Runs of untrusted commands, confined and limited. When a call ends, in any way, all processes of
+its command have ended."""
 
 from __future__ import annotations
 
@@ -129,22 +129,24 @@ async def run(
     kind: Protection | None = None,
     unsandboxed: bool = False,
 ) -> Ran:
-    """Run a command in a directory, which it may write to, and nowhere else. All its processes have
-    ended when this returns, raises or is cancelled, and they end if this process is killed. The
-    command uses the best kind of protection that works; less than a sandbox is used only if `kind`
-    names it or `unsandboxed` allows it.
+    """Run a command in a directory. The command can write there and nowhere else. All its processes
+    have ended when this returns, raises or is cancelled; they also end if this process is killed.
+    The best protection that works is used. Limits without a sandbox are used only if `kind` names
+    them or `unsandboxed` allows them.
 
-    - `within`: the folder of the directory that it starts in.
+    - `within`: the folder in the directory where it starts.
     - `timeout`: the seconds after which it is ended. `memory`, `processes` (threads) and `disk`
       limit all its processes together, and `output` the bytes that it prints. A file that grows
       beyond `file_size` is an error that the command sees.
-    - `env`: its environment variables, besides a few usual ones. It gets none of this process's.
+    - `env`: its environment variables, in addition to a few common variables. It gets no variable
+      of this process.
     - `readable`, `writable`: additional paths. Folders of editable installs (`pip install -e`) are
-      readable, except those that contain a folder of `hidden`, such as the user's checkout.
+      readable, unless they contain a folder of `hidden`, such as the user's checkout.
     - `fixed`: files of the directory that are mounted read-only, if the protection can mount
       (`can_mount`).
     - `home`: files in its otherwise empty home directory, by their paths there.
-    - `like`: commands whose programs it finds, in place of those that its own words name.
+    - `like`: the command finds the programs of these commands, instead of the programs that its own
+      words name.
     - `own_git`: whether it may write to `.git`.
     - `mounts`: more mounts, which need bubblewrap.
     - `on_output`: gets the output piece by piece. The returned `output` is empty then.
@@ -205,7 +207,7 @@ async def run(
         output=process.out.decode(errors="replace"),
         seconds=time.monotonic() - began,
         ended_by=ended_by,
-        protection=_describe_protection(kind, program.bound),
+        protection=_describe_protection(kind, program.is_enforced),
         disk=disk,
     )
 
@@ -265,7 +267,7 @@ _FIX: Final = (
     "namespaces; or, for code that you trust or in a machine of its own, --allow-unsandboxed"
 )
 _GRACE: Final = 10.0
-_OWN_PROCESSES: Final = 2  # bubblewrap, and the one that watches
+_OWN_PROCESSES: Final = 2  # bubblewrap and the watching process
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SETTINGS: Final = tuple(
     f"/etc/{name}"
@@ -310,11 +312,11 @@ class _Program:
     scratch: str = "/tmp"
     pointer: bytes | None = None
     group: Path | None = None
-    bound: bool = False
+    is_enforced: bool = False
     """Whether the kernel enforces the limit on processes."""
 
     def prepare(self, spec: dict[str, Any]) -> list[str]:
-        """Create what the command needs, and return its arguments."""
+        """Create the command's temporary files and control group, and return its arguments."""
         self.cwd = os.path.realpath(self.cwd)
         self.readable = [os.path.abspath(path) for path in self.readable]
         self.writable = [os.path.realpath(path) for path in self.writable]
@@ -333,17 +335,17 @@ class _Program:
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, copy)
         arguments = self._make_arguments(spec)
-        self.bound = os.geteuid() != 0
-        if not self.bound:  # the kernel does not apply RLIMIT_NPROC to root, in no user namespace
+        self.is_enforced = os.geteuid() != 0
+        if not self.is_enforced:  # the kernel does not limit root, not even in a user namespace
             self.group = _make_group(spec["processes"] + _OWN_PROCESSES)
-            self.bound = self.group is not None
+            self.is_enforced = self.group is not None
         if self.group is not None:
             join = 'echo 0 > "$0" && exec "$@"'
             arguments = ["/bin/sh", "-c", join, f"{self.group}/cgroup.procs", *arguments]
         return arguments
 
     def clean_up(self) -> None:
-        """Remove what `prepare` created."""
+        """Remove the temporary files and the control group."""
         if self.group is not None:
             _remove_group(self.group)
         if self.folder is not None:
@@ -517,7 +519,7 @@ def _list_prefixes(program: str) -> list[str]:
         if not os.path.islink(program):
             break
         program = os.path.normpath(os.path.join(folder, os.readlink(program)))
-    # Those of the system are shown anyway, and what is inside them is not meant for PATH.
+    # Folders of the system are always shown, and programs inside them do not belong on PATH.
     return [
         prefix
         for prefix in dict.fromkeys(prefixes)
@@ -526,8 +528,9 @@ def _list_prefixes(program: str) -> list[str]:
 
 
 def _list_visible_parts(prefix: str, hidden: Sequence[str] = ()) -> list[str]:
-    """The visible parts of an installation: all of it, unless it is a folder with other content,
-    and the folders that its Python imports from, except those that contain a `hidden` folder."""
+    """The visible paths of an installation: its folder, or only `bin` and `lib` if the folder has
+    other content too, such as the home directory. In addition, the folders that its Python imports
+    from, unless they contain a `hidden` folder."""
     home = Path.home()
     shared = {home, *home.parents, home / ".local"}
     parts = ("bin", "lib") if Path(prefix) in shared else ("",)
@@ -586,8 +589,9 @@ _LARGEST_POINTER: Final = 100_000
 
 
 def _read_git_pointer(cwd: str) -> bytes | None:
-    """The file that leads from a worktree to its repository. A changed one would make git run
-    another repository's programs. Without namespaces it cannot be protected, so it is restored."""
+    """The content of a worktree's `.git` file, which names its repository. A changed file could
+    make git run another repository's programs. Without namespaces the file cannot be protected, so
+    it is restored."""
     return read_file(Path(cwd, ".git"), _LARGEST_POINTER)
 
 
@@ -602,11 +606,12 @@ def _restore_git_pointer(cwd: str, pointer: bytes | None) -> None:
     path.write_bytes(pointer)
 
 
-# --- control groups, which bound how many processes root can have ---------------------------------
+# --- control groups: the limit on processes of root -----------------------------------------------
 
 
 def _make_group(processes: int) -> Path | None:
-    """A new control group for at most so many processes and threads, or None."""
+    """A new control group with a limit on processes and threads, or None if it cannot be
+    created."""
     parent = _find_parent_group()
     if parent is None:
         return None
@@ -643,7 +648,7 @@ _numbers = itertools.count()
 
 @cache
 def _find_parent_group() -> Path | None:
-    """The control group for new groups, after leftovers of killed processes are removed."""
+    """The parent of new control groups. Groups of killed processes are removed first."""
     root = Path("/sys/fs/cgroup")
     parent = None
     with contextlib.suppress(OSError):
@@ -652,7 +657,7 @@ def _find_parent_group() -> Path | None:
             if "pids" in controllers.split(","):
                 parent = root / "pids" / group_path.lstrip("/")
             elif not controllers and parent is None and (root / "cgroup.controllers").exists():
-                # Version 2: a group with processes has no groups with limits in it, but the root.
+                # Version 2: only the root group may have both processes and groups with limits.
                 group = root / group_path.lstrip("/")
                 parent = group if group == root else group.parent
         for leftover in parent.glob(f"{_GROUP}*-*") if parent is not None else ():

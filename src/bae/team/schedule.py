@@ -65,7 +65,7 @@ def _find_unknown(task: PlannedTask, keys: Sequence[str]) -> Iterable[Problem]:
 
 def _find_cycle(tasks: Sequence[PlannedTask]) -> Iterable[Problem]:
     feature = {task.key: task.feature for task in tasks}
-    # Who waits for a task of another feature waits for all of that feature.
+    # A task that waits for a task of another feature waits for that whole feature.
     needs = {
         task.key: {
             prerequisite
@@ -81,7 +81,7 @@ def _find_cycle(tasks: Sequence[PlannedTask]) -> Iterable[Problem]:
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:
-        # As graphlib lists it, each task is needed by the next.
+        # In graphlib's order, each task is a prerequisite of the next.
         cycle: list[str] = list(reversed(error.args[1]))
         message = f"depends on itself: {' -> '.join(cycle)}"
         fix = "remove one of these dependencies"
@@ -206,7 +206,7 @@ def plan_dry_run(
     retries: int = 0,
 ) -> DryRun:
     """What would run in which order. Nothing is started or stored."""
-    # A run takes up what another one left in progress.
+    # A run resumes tasks that an earlier run left in progress.
     current = [
         task.model_copy(update={"status": _S.READY}) if task.status is _S.IN_PROGRESS else task
         for task in tasks
@@ -241,7 +241,7 @@ def _find_obstacle(task: Task, statuses: Mapping[str, TaskStatus]) -> str:
 
 
 def _measure_chains(tasks: Sequence[Task]) -> dict[str, int]:
-    """How many tasks are left to do, one after the other, from each task on, itself included."""
+    """The length of the longest chain of unfinished tasks that begins with each task, by key."""
     after = dict.fromkeys((task.key for task in tasks), 0)
     length: dict[str, int] = {}
     for task in reversed(in_order(tasks)):

@@ -74,7 +74,7 @@ async def steer(
         raise TeamError(
             f"{task.key} is {task.status}: its work is in the team's branch",
             code="bae-team-transition",
-            fix="what is to be changed is a task of its own: bae team tasks add",
+            fix="add a task for the change: bae team tasks add",
         )
     running = await is_running(repository)
     if action == "note":
@@ -93,15 +93,15 @@ async def steer(
 
 
 def change_task(task: Task, given: Mapping[str, Any]) -> PlannedTask:
-    """The planned fields of a task, with some of them changed."""
+    """The planned fields of a task, with changes."""
     values = as_planned(task).model_dump()
     if task.proof != "none" and "tests" in given:
-        del values["proof"]  # which follows from whether tests are named
+        del values["proof"]  # the proof follows from the named tests
     return make_task({**values, **given})
 
 
 def make_task(values: Mapping[str, Any]) -> PlannedTask:
-    """A task from a person's input. The error's `problems` lists what is wrong, by field."""
+    """A task from a person's input. The error lists the `problems` by field."""
     try:
         return PlannedTask.model_validate(values)
     except ValidationError as error:

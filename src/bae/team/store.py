@@ -132,7 +132,7 @@ class Store:
 
     def on_event(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call a function on the event loop each time this store has stored events. Returns a
-        function that ends this."""
+        function that removes the listener."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -337,7 +337,7 @@ class Store:
         text = _make_storable(text)
 
         def add(db: sa.Connection) -> None:
-            task = _read_task(db, task_id)  # raises where there is none
+            task = _read_task(db, task_id)  # raises if the task is unknown
             _insert(db, tables.notes, task_id=task_id, text=text)
             add_event(db, ActionRequested(task.project_id, "note", task_id, text, by))
 
@@ -581,10 +581,10 @@ def _find_agent_events(
         if before is None or before.status != "retired":
             yield AgentRetired(project_id, agent.id)
         return
-    was = (before.status, before.task_id) if before else ("idle", None)
-    if was != (agent.status, agent.task_id):
+    state_before = (before.status, before.task_id) if before else ("idle", None)
+    if state_before != (agent.status, agent.task_id):
         yield AgentStatusChanged(project_id, agent.id, agent.status, agent.task_id)
-        if agent.task_id is not None and agent.task_id != was[1]:
+        if agent.task_id is not None and agent.task_id != state_before[1]:
             yield TaskAssigned(project_id, agent.task_id, agent.id)
 
 

@@ -76,7 +76,7 @@ def _check_python(path: str, text: str) -> _Error | None:
     except SyntaxError as error:
         lines = text.split("\n")
         number = min(error.lineno or 1, len(lines))
-        # A newer Python than this may read it.
+        # A newer version of Python may accept it.
         if _NEWER_PYTHON.search(lines[number - 1]) and _check_tree(path, text) is None:
             return None
         return _Error(number, error.msg)
@@ -99,7 +99,7 @@ def _check_json(path: str, text: str) -> _Error | None:
 
 def _check_toml(path: str, text: str) -> _Error | None:
     if any(len(line) > _LONGEST_LINE for line in text.splitlines()):
-        return None  # whose keys may take minutes to read
+        return None  # a long line of keys may take minutes to read
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -46,7 +46,7 @@ _metadata = sa.MetaData()
 
 
 def _table(name: str, *columns: Any) -> sa.Table:
-    # A number that was used is not used again: branches, clients and people remember it.
+    # Numbers are never reused: branches, clients and people remember them.
     return sa.Table(name, _metadata, *columns, sqlite_autoincrement=True)
 
 
@@ -143,7 +143,7 @@ runs = _table(
     _number(),
     _reference("projects"),
     sa.Column("finished", sa.Boolean, nullable=False),
-    sa.Column("budget", sa.JSON(none_as_null=True)),  # its limits by their names, if it has some
+    sa.Column("budget", sa.JSON(none_as_null=True)),  # its limits by name, or null
 )
 spending = _table(
     "spending",
@@ -151,10 +151,10 @@ spending = _table(
     _reference("projects"),
     _reference("tasks", optional=True, dropped="SET NULL"),  # the money stays spent
     _reference("runs"),
-    # What is reserved, until it is known what was used.
+    # The reservation, until the actual usage is known.
     sa.Column("tokens", sa.Integer, nullable=False),
     sa.Column("cost", sa.Float, nullable=False),
-    # Whether the price is unknown: then the cost is 0, or what was reserved.
+    # Whether the price is unknown. Then the cost is 0, or the reservation.
     sa.Column("unpriced", sa.Boolean, nullable=False, server_default="0"),
 )
 requests = _table(
@@ -180,7 +180,7 @@ def rows(db: sa.Connection, query: sa.Executable) -> Sequence[Mapping[str, Any]]
 
 
 def one(db: sa.Connection, query: sa.Executable, kind: str, number: int) -> Mapping[str, Any]:
-    """The one row of a query's result. Raises TeamError if there is none."""
+    """The only row of a query's result. Raises TeamError if there is no row."""
     matching = rows(db, query)
     if not matching:
         raise unknown(kind, number)
@@ -226,7 +226,7 @@ def _open_connection(path: Path) -> sqlite3.Connection:
                 fix="put the file on a local disk",
             )
         # Survives the end of the process at any moment. A power cut may cost the last commits,
-        # and what was merged is in git.
+        # but merged work is in git.
         connection.execute("pragma synchronous = normal")
         connection.execute("pragma foreign_keys = on")
         connection.execute("begin immediate")

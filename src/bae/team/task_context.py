@@ -106,7 +106,8 @@ def _assemble_context(
     code: Code,
     longest: int,
 ) -> Context:
-    """The context of texts, each with its share of the length, and of code, which gets the rest."""
+    """Make a context of texts and code. Each text has its share of the length, and code gets the
+    rest."""
     bounded_texts = {
         title: bounded(text.strip(), max(0, int(longest * share) - _CUT))
         for title, (text, share) in texts.items()
@@ -158,12 +159,12 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
     choose_whole(name for name in (*named_files, *built_on) if name in most)
     whole_files = frozenset(chosen)
     parts = [chunk for chunk in code.search_chunks(query, most) if chunk.score]
-    # Of equal functions the one in the better file comes first.
+    # Among equal functions, functions of better files come first.
     parts.sort(key=lambda chunk: -chunk.score / (1 + 0.1 * ranks[chunk.path]))
     for chunk in parts:
         if chunk.path not in whole_files:
             choose(chunk.path, [*chosen.get(chunk.path, ()), chunk])
-    choose_whole(name for name in most if name not in whole_files)  # small ones, where room is left
+    choose_whole(name for name in most if name not in whole_files)  # small files, if there is room
     return {name: _show_chunks(chosen[name]) for name in chosen}
 
 
@@ -204,7 +205,7 @@ def describe_rules(project: Project) -> str:
 
 
 async def _read_results(task: Task, store: Store) -> list[tuple[str, tuple[str, ...]]]:
-    """The results of the tasks that this one depends on, and the files that they changed."""
+    """The results of a task's prerequisites, with the files that they changed."""
     needed = [
         prerequisite
         for prerequisite in await store.tasks(task.project_id)

@@ -1,6 +1,6 @@
-"""What a task's worker asked, did and saw, in time order: from the journal of its runs, without
-loading their code, and from the team's events. `follow_agents` reports the current steps of
-workers."""
+"""The log of a task: questions, steps and results of its worker, in time order. It comes from the
+journal, without loading the code of the runs, and from the team's events. `follow_agents` reports
+the current steps of workers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LogEntry(BaseModel):
     ok: bool = Field(default=True, description="whether it went well")
     seconds: float = 0.0
     usage: Usage | None = Field(default=None, description="what an LLM used")
-    run: str = Field(default="", description="the run in the journal, of what is there")
+    run: str = Field(default="", description="the run in the journal, if the entry is from a run")
     detail: str = Field(default="", description="all of it")
 
 
@@ -211,7 +211,7 @@ def _read_question(
     )
     for tool_round in question.rounds:
         for number, call in enumerate(tool_round.calls):
-            yield _read_call(call, tool_round.at + number * 1e-6, run)  # in their order
+            yield _read_call(call, tool_round.at + number * 1e-6, run)  # in the order of the calls
         if tool_round.text.strip() and not tool_round.calls and not is_review:
             summary = headline(tool_round.text)
             yield LogEntry(
@@ -228,7 +228,7 @@ def _read_call(call: MadeCall, at: float, run: str) -> LogEntry:
     result = call.result if is_text else json.dumps(call.result, ensure_ascii=False, default=str)
     states = {"waiting": "waits for a person", "begun": "not finished", "asked": "not begun"}
     outcome = states.get(call.state) or (call.error if call.error is not None else str(result))
-    is_edit = call.name == "edit" and call.state == "done"  # its commit is an entry of its own
+    is_edit = call.name == "edit" and call.state == "done"  # its commit has its own entry
     return LogEntry(
         at=at,
         kind="activity" if is_edit else "tool",
@@ -254,7 +254,7 @@ def _first_line(text: str) -> str:
     return f"{lines[0]} …" if len(lines) > 1 else text
 
 
-# --- what workers do now --------------------------------------------------------------------------
+# --- the current steps of workers -----------------------------------------------------------------
 
 
 class AgentStep(NamedTuple):
@@ -294,7 +294,7 @@ async def follow_agents(
             try:
                 await read(run)
             except JournalError as error:
-                if error.code != "bae-run-unknown":  # it is deleted
+                if error.code != "bae-run-unknown":  # the run was deleted
                     raise
         followed.discard(run.string)
 

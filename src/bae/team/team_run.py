@@ -158,7 +158,7 @@ class TeamRun:
                 ending = self.ending or ("timed out" if timed_out else "cancelled")
                 await self.end_work(task, _S.READY, f"the run was {ending}")
 
-    # --- what people ask for ---
+    # --- requests of people ---
 
     async def take_request(self, request: Request) -> str | None:
         """Carry out a person's request and return the outcome. Returns None if the work on a task
@@ -220,7 +220,7 @@ class TeamRun:
         moved = await self.move(task.id, task.status, after, reason=reason, forgive=forgive)
         return f"it is {moved.status}" if moved else "another process was faster"
 
-    # --- what is watched and told ---
+    # --- progress and messages ---
 
     def note_progress(self, task_id: int) -> None:
         """Restart the time limit of a task."""
@@ -228,7 +228,7 @@ class TeamRun:
         time_limit = work.bound if work else None
         if self.task_timeout is None or time_limit is None or time_limit.expired():
             return
-        with suppress(RuntimeError):  # it has not begun, or it has ended
+        with suppress(RuntimeError):  # the work has not begun, or has ended
             time_limit.reschedule(asyncio.get_running_loop().time() + self.task_timeout)
 
     def is_to_stop(self, task_id: int) -> bool:
@@ -237,7 +237,8 @@ class TeamRun:
         return self.ending is not None or (work is not None and work.asked is not None)
 
     async def deliver(self) -> None:
-        """Fast-forward the user's checkout, if the user wants that and it is clean."""
+        """Fast-forward the user's checkout, if the project's settings allow it and the checkout is
+        clean."""
         if not self.bench.project.update_checkout:
             return
         try:

@@ -100,7 +100,7 @@ def _add_events(api: API, store: Store, project_id: int, key: str) -> None:
         if events.end == "reset":
             error = unknown_event(int(after), await store.last_event(project_id))
             end = _REFUSED, error.message
-        with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):  # it may be gone
+        with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):  # the client may have left
             async with asyncio.timeout(SEND_SECONDS):
                 await websocket.close(*end)
 

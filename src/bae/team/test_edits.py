@@ -1,5 +1,5 @@
-"""The changes of tests in a task's work: which files are tests, what was only added, what was
-changed or removed, and what a person should look at before the merge."""
+"""The changes of tests in a task's work: which files are tests, which changes only add tests, which
+change or remove tests, and which a person should read before the merge."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def find_named(command: Sequence[str], folder: str = "") -> set[str]:
 
 
 def is_prose(path: str) -> bool:
-    """Whether a file is text or a picture for people, which no program reads. In folders for
+    """Whether a file is a text or a picture for people, not for programs. In folders for
     documentation this includes data."""
     pure = PurePosixPath(path)
     name, suffix = pure.name.lower(), pure.suffix.lower()
@@ -94,7 +94,7 @@ _TEST_NAME: Final = re.compile(
 _SETTINGS: Final = re.compile(
     r"\.?pytest\.(ini|toml)|(vitest|vite|jest)\.(config|workspace)\..*"
     r"|(site|user)customize\.py|.*\.pth|\.mocharc.*|babel\.config\..*|\.babelrc.*|\.swcrc"
-    r"|entry_points\.txt"  # which names plugins of pytest, also in the repository
+    r"|entry_points\.txt"  # it can name plugins of pytest in the repository
 )
 """Files that decide which tests run, or that run with every test."""
 _CONFTEST: Final = "conftest.py"
@@ -102,7 +102,7 @@ _PLUGINS: Final = "pytest_plugins"
 _SHADOWS: Final = re.compile(
     r"(src/)?(_?pytest|pluggy|iniconfig|unittest|vitest|jest)(\.py|/.*)|(.*/)?node_modules/.*"
 )
-"""Files that would be loaded instead of the test program's own."""
+"""Files that would be loaded in place of files of the test program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class TestEdits:
     """Changes of existing tests that the task may not make. `problems` are sentences for the next
     attempt, and `forbidden` the changes."""
 
-    __test__ = False  # no test class for pytest
+    __test__ = False  # pytest must not collect this class
 
     problems: tuple[str, ...] = ()
     forbidden: tuple[FileChange, ...] = ()
@@ -162,7 +162,7 @@ def _list_reported(path: str, *reports: TestReport) -> set[str]:
 
 
 def _describe_safely(describe: Callable[[FileChange], str], change: FileChange) -> str:
-    """The described change, or that it cannot be read: code may be nested too deeply."""
+    """The description of a change, or a message that its code is nested too deeply."""
     try:
         return describe(change)
     except RecursionError:
@@ -305,7 +305,7 @@ def _read_settings(name: str, content: bytes | None) -> object:
     return [tests, *parts]
 
 
-# --- tests that existed ---------------------------------------------------------------------------
+# --- existing tests -------------------------------------------------------------------------------
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -364,7 +364,7 @@ def _split_imports(content: bytes) -> tuple[set[tuple[str, str]], str]:
     return imports, _IMPORT_JAVASCRIPT.sub(" ", text)
 
 
-# Up to the next line that may begin an import: so the time grows with the length of a text alone.
+# Names end at the next line that may begin an import, so that the time is linear in the length.
 _NAMES: Final = r"""(?:(?!\n[ \t]*(?:import|const|let|var)\s)[^"'();=])"""
 _IMPORT_JAVASCRIPT: Final = re.compile(
     rf"""(?m)^[ \t]*(?:import\s(?P<es>{_NAMES}+?)\sfrom\s*["'](?P<module>[^"']+)["']"""
@@ -387,7 +387,7 @@ def _drop_comments(text: str) -> str:
         position = match.end()
         if match[0] == "/*":
             end = text.find("*/", position)
-            if end < 0:  # nothing that follows is such a comment
+            if end < 0:  # no block comment follows
                 parts.append(_LINE_COMMENT.sub(" ", text[copied_to:]))
                 return " ".join(parts)
             position = end + 2
@@ -454,7 +454,7 @@ def _is_extended(old: _Function, new: _Function) -> bool:
     added = [node for statement in (*added_asserts, *remaining) for node in ast.walk(statement)]
     if any(isinstance(node, _CHANGING) for node in added):
         return False
-    # A name that is bound at the end is another one in the whole test.
+    # A name that is bound at the end becomes a local name in the whole test.
     names = {
         node.id
         for statement in old.body
@@ -504,16 +504,16 @@ def _find_imports(tree: ast.Module) -> set[tuple[str, str]]:
     return imports
 
 
-# --- what a person looks at -----------------------------------------------------------------------
+# --- concerns for a person ------------------------------------------------------------------------
 
 
 def find_concerns(
     changes: Sequence[FileChange], *reports: TestReport
 ) -> tuple[tuple[str, str], ...]:
-    """The code outside of tests that could decide about its own tests after a change, by file: it
-    imports a test program, has its hooks, or ends the process. The work is not refused, but shown
-    to a person. Support of tests, such as a plugin or a setup file, is shown at each change. So is
-    code, in tests too, that looks different from what it does."""
+    """The changed code that a person should read, as pairs of a file and a reason. Code outside of
+    tests could decide about its own tests if it imports a test program, has its hooks, or ends the
+    process. Support of tests, such as a plugin or a setup file, is listed at each change. So is
+    code, in tests too, with invisible characters that reorder its text. The work is not refused."""
     reordered = (
         (change.path, _REORDERED)
         for change in changes
@@ -539,8 +539,8 @@ def _count_reordering(content: bytes | None) -> int:
 
 
 def _find_acts_safely(path: str, content: bytes | None) -> set[tuple[str, bool]]:
-    """The actions of code that could decide about its tests, each with whether it makes the code
-    support of tests."""
+    """The ways in which code could decide about its tests, each with a flag: whether it makes the
+    code support of tests."""
     try:
         return _find_acts(path, content)
     except RecursionError:

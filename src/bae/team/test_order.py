@@ -1,5 +1,5 @@
-"""Runs of some of a project's tests: named tests, or the most relevant tests first and the others
-only if these pass."""
+"""Runs of some of a project's tests: named tests, or the most relevant tests first and the other
+tests only if these pass."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def run_in_order(
 
     first_report = await run(split[0])
     if not is_accepted(first_report):
-        # Conditions on all tests, as a coverage, do not hold for some of them.
+        # Conditions on all tests, such as a coverage, need not hold for some of them.
         return first_report if first_report.of("failed") else await run(project.test_command)
     other_report = await run(split[1])
     full_report = merge_reports(project.test_command, [first_report, other_report])

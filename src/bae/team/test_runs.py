@@ -35,13 +35,13 @@ async def run_tests(
 ) -> TestReport:
     """Run the tests of a project in one of its worktrees.
 
-    pytest, `node --test`, Vitest, Jest and `go test` are asked for a report beside what they print.
-    Any other program writes JUnit files itself, where `project.report` says. A run that was ended,
-    that wrote no report or found no tests has a `problem`, and has not passed. Several commands,
-    with `&&` between them, are all run, and their reports are one. They run in `project.folder`;
-    the ids of tests begin with the paths of their files in the repository. The files `fixed` cannot
-    be changed by the run: they are mounted read-only where the sandbox can mount, and compared
-    afterwards in any case. The limits are those of `sandbox.run`, for each command.
+    pytest, `node --test`, Vitest, Jest and `go test` write a report in addition to their output.
+    Any other program must write JUnit files at the path in `project.report`. If a limit ended the
+    run, or it wrote no report or found no tests, the report has a `problem`, and the run has not
+    passed. Several commands, with `&&` between them, all run, and their reports are merged. They
+    run in `project.folder`; the ids of tests begin with the paths of their files in the repository.
+    The run cannot change the files `fixed`: they are mounted read-only if the sandbox can mount,
+    and always compared afterwards. The limits are those of `sandbox.run`, for each command.
     """
     commands = split_commands(project.test_command)
     place = Path(worktree)
@@ -269,10 +269,11 @@ def _make_report(
 
 
 def merge_reports(command: tuple[str, ...], run_reports: Sequence[TestReport]) -> TestReport:
-    """The report of several commands. Each has to end well, and one of them has to find tests."""
-    # A part of the project may have no tests yet: those that it had are missed by the verdict.
+    """The report of several commands. Every command must succeed, and at least one must find
+    tests."""
+    # A part of the project may have no tests yet. The verdict reports tests that vanished.
     counted_reports = [
-        report for report in run_reports if not report.problem.startswith(_NONE)
+        report for report in run_reports if not report.problem.startswith(_NO_TESTS)
     ] or run_reports[:1]
     codes = [report.exit_code for report in counted_reports]
     return TestReport(
@@ -301,7 +302,7 @@ class TestProgram:
     """A program that runs tests and can report each. `options` come after the command, or after its
     word `after`; REPORT in them stands for the file of the report."""
 
-    __test__ = False  # no test class for pytest
+    __test__ = False  # pytest must not collect this class
 
     name: str
     options: tuple[str, ...]
@@ -347,9 +348,9 @@ def find_test_program(command: Sequence[str]) -> TestProgram | None:
 
 
 KNOWN_PROGRAMS: Final = "pytest, node --test, vitest run, jest or go test"
-_NONE: Final = "no tests were found"
+_NO_TESTS: Final = "no tests were found"
 _PYTHONPATH: Final = "PYTHONPATH"
-# `CI` also keeps Vitest and Jest from waiting. No `FORCE_COLOR=0`: Rich takes it for a terminal.
+# `CI` also keeps Vitest and Jest from waiting. No `FORCE_COLOR=0`: Rich reads it as a terminal.
 # `uv run` would install again what setup has installed, and needs the network for it.
 _ENVIRONMENT: Final = {
     "CI": "1",
@@ -364,11 +365,11 @@ _PROGRAMS: Final = {
     for program in (
         TestProgram(
             "pytest",
-            # The older of the two families has the file of each test.
+            # Only the older JUnit family has the file of each test.
             (
                 *("--junit-xml=REPORT", "-o", "junit_family=xunit1"),
                 *("-o", "junit_logging=no", "-o", "cache_dir=FOLDER/cache", "--color=no"),
-                # All tests are compared with those of before, of which some may fail.
+                # All tests must run, to be compared with an earlier run that may have failures.
                 *("--continue-on-collection-errors", "--maxfail=0"),
             ),
             reports.read_junit,
@@ -382,7 +383,7 @@ _PROGRAMS: Final = {
             ),
             reports.read_node,
             after="--test",
-            # Node wants a destination for each, if there are several.
+            # With several reporters, Node needs a destination for each.
             replaces=("--test-reporter", "--test-reporter-destination"),
         ),
         TestProgram(
@@ -421,7 +422,7 @@ def _find_problem(exit_code: int | None, cases: Sequence[TestCase], missing: str
     if missing:
         return f"no verdict (exit code {exit_code}): {missing}"
     if not cases:
-        return f"{_NONE} (exit code {exit_code})"
+        return f"{_NO_TESTS} (exit code {exit_code})"
     outcomes = {case.outcome for case in cases}
     if outcomes == {"skipped"}:
         return "every test is skipped"

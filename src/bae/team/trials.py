@@ -105,7 +105,7 @@ async def check_tests(
         command = select_tests(project.test_command, names, folder=project.folder)
         report = await run(command or project.test_command)
         if command and _find_missing(names, report):
-            # A program may refuse all names for a wrong one, or match names in its own way.
+            # A program may refuse all names because of a wrong name, or match names in its own way.
             exists = await asyncio.to_thread(_find_files, copy.path, names)
             command = select_tests(
                 project.test_command, exists, folder=project.folder, only_files=True

@@ -70,7 +70,7 @@ def read_changed_files(text: str, most: int, most_of_all: int) -> list[ChangedFi
     """The files of a git diff, to show: at most `most` lines of each file and `most_of_all` lines
     in total, with long lines cut; 0 means no limit."""
     files: list[ChangedFile] = []
-    old = new = lines = total = 0  # lines that are left of the hunk; lines of the file, and of all
+    old = new = lines = total = 0  # remaining lines of a hunk; shown lines of a file, of all files
     for line in text.split("\n"):
         if line.startswith(_GIT):
             path = _read_git_line(line)
@@ -202,8 +202,8 @@ def _is_header(lines: Sequence[str], number: int) -> bool:
 
 
 def _read_git_line(line: str) -> str:
-    """The path in `diff --git a/x b/x`, if both are the same. It counts only without other
-    paths."""
+    """The path in `diff --git a/x b/x`, if both are the same. It is used only if the diff has no
+    other paths."""
     words = line.removeprefix(_GIT).rstrip()
     half = len(words) // 2
     first, second = _decode_path(words[:half]), _decode_path(words[half + 1 :])

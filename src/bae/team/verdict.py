@@ -1,5 +1,5 @@
 """The verdict on a task's work: tests prove it, and existing tests still pass as they were. Each
-test run is in a fresh worktree in which nothing ran before."""
+test run has a fresh worktree."""
 
 from __future__ import annotations
 
@@ -136,13 +136,13 @@ async def verify(
             )
         edited_tests = [change for change in test_changes if change.before is not None]
         if not problems and named_tests and edited_tests:
-            # New files stay: a named test may have waited for a fixture, or for its data.
+            # New files stay: a named test may need a new fixture, or new data.
             if len(edited_tests) < len(test_changes):
                 restored_report = await run_restored(edited_tests, named_tests)
                 flaky += restored_report.flaky
             if not (named_report := restored_report.for_task(named_tests, before)).passed:
                 problems.append(f"{_HIDDEN}{describe_failure(named_report)}")
-    # Where tests alone were asked for, there is no change without which they would fail.
+    # A task for tests alone changes no code, so its tests cannot fail without the change.
     only_tests = task.kind == "test" and len(test_changes) == len(changes)
     unproved = task.proof == "new-tests" or (task.proof == "named-tests" and not named_tests)
     if not problems and unproved:
@@ -172,7 +172,7 @@ async def run_fixed(
     project: Project, workspace: Workspace, *reports: TestReport, **limits: Unpack[sandbox.Limits]
 ) -> TestReport:
     """Run the tests of a worktree. The run cannot write to files of tests or test settings. Files
-    with tests in the reports `known` count as files of tests."""
+    with tests in `reports` count as files of tests."""
     fixed = await list_fixed(project, workspace, *reports)
     return await run_tests(project, workspace.path, fixed=fixed, **limits)
 
@@ -220,7 +220,7 @@ def _write_files(root: Path, changes: Sequence[FileChange], *, undo: bool = Fals
         path.write_bytes(content)
 
 
-# --- reports compared -----------------------------------------------------------------------------
+# --- comparison of reports ------------------------------------------------------------------------
 
 
 def judge(
@@ -247,7 +247,7 @@ def _find_lost_tests(before: TestReport, after: TestReport) -> Iterator[str]:
     vanished = [
         case.id
         for case in previous_cases
-        # Where a file cannot be loaded, that is what is reported.
+        # A file that cannot be loaded is reported itself.
         if case.id not in current_cases and case.id.partition("::")[0] not in unloaded_files
     ]
     if vanished and after.cases:
@@ -264,7 +264,7 @@ def _find_lost_tests(before: TestReport, after: TestReport) -> Iterator[str]:
 
 
 def find_broken(before: TestReport, after: TestReport) -> tuple[str, ...]:
-    """A sentence that names the tests which passed before and do not pass now."""
+    """A sentence that names the tests that passed before and do not pass now."""
     passed = {case.id for case in after.of("passed")}
     broken = [case.id for case in before.of("passed") if case.id not in passed]
     if not broken:
@@ -351,8 +351,8 @@ def _find_changed_tests(
     may: May,
 ) -> set[str]:
     """The existing tests that now test something else: tests of changed files and, if test data or
-    helpers changed, tests that passed and now fail on the code of the base. If tests are only added
-    to, they must run there: a file that does not load proves nothing."""
+    helpers changed, tests that passed and now fail on the code of the base. If the task may only
+    add tests, the tests must run there: a file that does not load proves nothing."""
     edited = [change for change in changes if change.after is not None]
     collected, touched = reported_files(after), {change.path for change in edited}
     is_data_changed = any(

@@ -1,5 +1,5 @@
-"""What the agents of a team share: the state of the project, worktrees, the team's branch, the
-journal of runs, and limits."""
+"""The shared resources of a team's agents: the state of the project, worktrees, the team's branch,
+the journal of runs, and limits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SETUP_LIMITS: Final = sandbox.Limits(
 WorkerMode: TypeAlias = Literal["loop", "oneshot"]
 """How a worker works: in a conversation with tools, or with one answer that has all edits."""
 _CODING_LMS: Final = ("anthropic", "openai", "claude-cli")
-"""The kinds of LMs that are chosen for a team without a name."""
+"""The kinds of LMs that bae may choose for a team."""
 
 
 def can_loop(lm: LM) -> bool:
@@ -61,7 +61,8 @@ def can_loop(lm: LM) -> bool:
 
 
 def _prepare_runs() -> None:
-    """Import and validate, off the event loop, what the first run of a worker needs."""
+    """Import the modules and validate the graphs that the first run of a worker needs. Call it in a
+    thread."""
     from importlib import import_module
 
     from bae.team.review import review_graph
@@ -73,10 +74,10 @@ def _prepare_runs() -> None:
         graph.validate(journal=True)
 
 
-def refuse_local(found: str) -> None:
+def refuse_local(name: str) -> None:
     """Raise BaeLMError if the LM chosen without a name is the model inside bae, which cannot write
     code."""
-    if found.partition(":")[0] != "local":
+    if name.partition(":")[0] != "local":
         return
     lines = ["name one with --lm, or lm=…; `bae lm list` says more"]
     for kind in list_lm_kinds():
@@ -127,7 +128,8 @@ def open_reports(
 
 @dataclass
 class Workbench:
-    """What the agents of a team share: `async with Workbench.open(project, store) as bench:`."""
+    """The shared resources of a team's agents: `async with Workbench.open(project, store) as
+    bench:`."""
 
     project: Project
     store: Store
@@ -138,7 +140,7 @@ class Workbench:
     code: CodeReader
     reports: BaseReports
     edit_format: EditFormat | Mapping[str, EditFormat] = "auto"
-    """The form of edits that models are asked for: one for all, or by model name, such as
+    """The form of edits that models are asked for: the same for all, or by model name, such as
     `{"gpt-*": "whole"}`."""
     limits: sandbox.Limits = field(default_factory=sandbox.Limits)
     """The limits of every command: tests, and the setup of worktrees."""
@@ -196,16 +198,16 @@ class Workbench:
         repository = await Repository.open(Path(project.root))
 
         async def test(workspace: Workspace) -> TestReport:
-            return await run_fixed(project, workspace, *await known(workspace), **bound)
+            return await run_fixed(project, workspace, *await find_base_reports(workspace), **bound)
 
-        async def known(workspace: Workspace) -> list[TestReport]:
+        async def find_base_reports(workspace: Workspace) -> list[TestReport]:
             report = await reports.find(workspace.base)
             return [report] if report is not None else []
 
         async def test_first(
             workspace: Workspace, files: Sequence[str], is_accepted: Callable[[TestReport], bool]
         ) -> TestReport:
-            fixed = await list_fixed(project, workspace, *await known(workspace))
+            fixed = await list_fixed(project, workspace, *await find_base_reports(workspace))
             path = workspace.path
             return await run_in_order(project, path, files, is_accepted, fixed=fixed, **bound)
 

@@ -84,7 +84,7 @@ class WorkerAgent:
         self._api_key = _check_key(lm, api_key)
         self._bench = bench
         self.alone = bench is None
-        """Whether it works without a team."""
+        """Whether the worker works without a team."""
         self.completed = 0
         """How many tasks it has completed."""
         self.failed = 0
@@ -151,10 +151,11 @@ class WorkerAgent:
     # --- steps ---
 
     async def build_context(self, task: Task) -> Context:
-        """Gather what is known about a task, from the store and its worktree."""
+        """Gather the context of a task from the store and its worktree."""
         bench = await self.open()
         workspace = await self.workspace(task)
-        notes = (*task.notes, *(await bench.store.task(task.id)).notes)  # some since it was started
+        stored = await bench.store.task(task.id)  # with notes since the start
+        notes = (*task.notes, *stored.notes)
         task = task.model_copy(update={"notes": tuple(dict.fromkeys(notes))})
         longest = LONGEST_CONTEXT if await self.find_mode() == "oneshot" else LOOP_CONTEXT
         at = workspace.checkout
@@ -169,8 +170,8 @@ class WorkerAgent:
         lm: LM | None = None,
         request: WorkRequest | None = None,
     ) -> str:
-        """Ask the LLM for edits, as plain text. `failure` says what was wrong before. A `context`
-        that is a text is sent unchanged."""
+        """Ask the LLM for edits, as plain text. `failure` describes the last failure. A text as
+        `context` is sent unchanged."""
         bench = await self.open()
         if not isinstance(context, str):
             context = await self.brief(task, context, failure)
@@ -234,7 +235,7 @@ class WorkerAgent:
             names = bounded(", ".join(report.flaky), 500)
             await self.say(task, f"found flaky tests, which failed and then passed: {names}")
 
-    # --- what the steps need ---
+    # --- resources of the steps ---
 
     async def lm(self) -> LM:
         """The LM that the worker asks. Workers of a bench share one LM for each name."""
@@ -272,12 +273,12 @@ class WorkerAgent:
         bench = await self.open()
         async with self._opening:
             if task.id not in self._workspaces:
-                with bench.busy(task.id):  # its setup may take a while, and has a limit itself
+                with bench.busy(task.id):  # setup may be slow, and has its own limit
                     await bench.features.refresh(task)
                     workspaces = (await bench.features.branch_of(task)).workspaces
                     try:
                         started = await workspaces.start(task.branch)
-                    except SetupError:  # of the environment, which may have more luck once more
+                    except SetupError:  # of the environment, so try once more
                         started = await workspaces.start(task.branch)
                     self._workspaces[task.id] = started
                 if started.left_out:
@@ -292,7 +293,7 @@ class WorkerAgent:
         if workspace is not None and self._bench is not None:
             try:
                 await self._bench.workspaces.remove(workspace, why)
-            except (BaeError, OSError):  # it is there still: nothing is lost, and recover cleans
+            except (BaeError, OSError):  # nothing is lost, and the next recovery removes it
                 _log.warning("the worktree %s is left", workspace.path, exc_info=True)
 
     async def say(self, task: Task, text: str, *, program: str = "") -> None:
@@ -361,7 +362,7 @@ class FrontendWorkerAgent(WorkerAgent):
 class TestWorkerAgent(WorkerAgent):
     """Writes tests."""
 
-    __test__ = False  # no test class for pytest
+    __test__ = False  # pytest must not collect this class
 
     kind = "test"
     role = (
@@ -408,7 +409,7 @@ async def preview_brief(
     """The first prompt for the worker of a task, for a model with tools or for a model without. No
     model is asked, no worktree is created and no test runs."""
     project = await store.project(task.project_id)
-    # The first run makes the team's branch from the user's, and a feature's from the team's.
+    # The first run creates the team's branch from the user's, and a feature's from the team's.
     branches = [branch for branch in (task.feature_branch, project.branch) if branch]
     heads = [await repository.resolve(BRANCHES + branch) for branch in branches]
     start = next(filter(None, heads), None) or await repository.commit_id("HEAD")
@@ -438,7 +439,7 @@ def _check_key(lm: LM | str | None, api_key: str | None) -> str | None:
 
 async def _store_begin(bench: Workbench, task_id: int) -> None:
     """Store that a task is in progress, and close its open questions."""
-    from bae.team.team_run import is_running  # which imports this module
+    from bae.team.team_run import is_running  # it imports this module
 
     if await is_running(bench.repository):
         raise TeamError(
@@ -480,9 +481,9 @@ async def _find_stored_task(store: Store, values: Mapping[str, Any]) -> Task:
     number = values.get("id")
     if not isinstance(number, int):
         raise TeamError(
-            f"a task is carried out by its id, and this dict has {number!r} there",
+            f"a task is found by its `id`, and this dict has the id {number!r}",
             code="bae-team-unknown",
-            fix="add the task with Store.add_tasks, and give the `id` of what that returns",
+            fix="add the task with Store.add_tasks, and pass the `id` of the task that it returns",
         )
     stored = await store.task(number)
     changed = {key: value for key, value in values.items() if key in Task.model_fields}
@@ -490,6 +491,6 @@ async def _find_stored_task(store: Store, values: Mapping[str, Any]) -> Task:
 
 
 def _make_anthropic_lm(model: str, api_key: str) -> LM:
-    from bae.lm import AnthropicBackend  # whose package takes a while to load
+    from bae.lm import AnthropicBackend  # slow to load
 
     return AnthropicBackend(*filter(None, [model]), api_key=api_key)

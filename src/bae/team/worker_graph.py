@@ -118,12 +118,12 @@ class Assignment(Node):
         conflict = await workspace.update()
         if conflict is None and (outcome := await desk.finish_unchanged(next_try)) is not None:
             return await _follow_merge(desk, next_try, outcome)
-        # The tests of a feature fail before its work: that is no fault of the project.
+        # The tests of a feature fail before its work, which is no fault of the project.
         check = await desk.bench.check_base(workspace.base, keep=not desk.task.feature)
         if check.problem:
             return Blocked(question=ask_about(desk.task, check.cause, check.output))
         if attempts and attempts[-1].outcome == "error" and not (self.failure or conflict):
-            number = attempts[-1].number  # its work is there, and was never judged
+            number = attempts[-1].number  # its committed work was never judged
             return Checks(attempt=Try(first=number, number=number, usage=attempts[-1].usage))
         failure = "\n\n".join(filter(None, (self.failure, conflict.text if conflict else "")))
         first = number - 1 if self.failure else number
@@ -175,7 +175,7 @@ class WorkConversation(Node):
 
 
 def _describe_end(task: Task, error: LoopEnded | FillError | ToolCallError) -> str | None:
-    """Why a conversation cannot go on, for a person; None if the LLM is not the cause."""
+    """The reason why a conversation ended, for a person. None if the LLM is not the cause."""
     if isinstance(error, LoopEnded):
         return error.message
     if isinstance(error, ToolCallError) and error.code not in _HOPELESS:
@@ -279,23 +279,23 @@ class Edits(Node):
         try:
             await desk.worker.apply_file_changes(desk.task, attempt.answer, mark=mark)
         except EditError as error:
-            if await _is_work_of_before(desk, attempt, error):
+            if await _repeats_earlier_work(desk, attempt, error):
                 return Checks(attempt=attempt)
             if attempt.asked < ASKED_AGAIN:
                 refusal = {"refused": error.message, "missed": error.missed}
                 retry = {"asked": attempt.asked + 1, "repeated": digest(attempt.answer)}
                 return Draft(attempt=attempt.model_copy(update=refusal | retry))
             await desk.keep(attempt, "refused", None, error.message)
-            failure = attempt.failure  # which is still there, as nothing was changed
+            failure = attempt.failure  # it remains, because nothing was changed
             if error.message not in failure:
                 failure = f"{error.message}\n\n{failure}".rstrip()
             return await try_again(desk, attempt, WorkRefusal(failure))
         return Checks(attempt=attempt)
 
 
-async def _is_work_of_before(desk: Desk, attempt: Try, error: EditError) -> bool:
-    """Whether an answer repeats the work of an earlier run. Its failure may have been fixed outside
-    of the code since, so the tests decide."""
+async def _repeats_earlier_work(desk: Desk, attempt: Try, error: EditError) -> bool:
+    """Whether an answer repeats the work of an earlier run. A person may have fixed the cause of
+    its failure outside of the code, so the tests decide."""
     if attempt.number != attempt.first or error.reasons != (UNCHANGED,):
         return False
     return bool(await (await desk.worker.workspace(desk.task)).changed())
@@ -383,7 +383,7 @@ async def try_again(
     await desk.bench.emit(
         CorrectionAttempt(task.project_id, task.id, corrections_done + 1, shown_failure)
     )
-    # To write the same once more may well resolve a conflict.
+    # The same answer may resolve a conflict.
     repeated = "" if refusal.is_conflict else digest(attempt.answer)
     number, first = attempt.number + 1, attempt.first
     following = Try(first=first, number=number, failure=failure, repeated=repeated)

@@ -76,14 +76,14 @@ async def run_task(
         last = Blocked(question=result.waiting[0].question) if result.waiting else result.result
     except BaeError as error:
         reason = "failed"
-        if error.code == "bae-run-changed":  # it is of another version of bae: begin again
+        if error.code == "bae-run-changed":  # a run of another version of bae: begin again
             await bench.journal.delete([run])
             return await run_task(worker, bench, task, failure)
         _log.error("task %s failed: %s", task.key, error.message.partition("\n")[0])
         _log.debug("task %s failed", task.key, exc_info=True)
         usage = error.journal.usage() if error.journal else Usage()
         if isinstance(error.cause, ProgramError | BudgetError):
-            error = error.cause  # which says more than that a step failed
+            error = error.cause  # the cause says more than the failed step
         cause = find_error_cause(error)
         last = Blocked(question=ask_about(task, cause, str(error))) if cause else error
     except CancelledError:
@@ -102,14 +102,14 @@ async def run_task(
 def name_run(task: Task, number: int, mode: str = "oneshot") -> str:
     """The id of a run of a task. It covers the content of the task and the worker's mode: an edited
     task, or a note that the run does not know, starts a new run."""
-    notes = () if mode == "loop" else task.notes  # a conversation is told of them
+    notes = () if mode == "loop" else task.notes  # a conversation gets notes as messages
     content = as_planned(task, priority=0).model_dump_json() + json.dumps(notes)
     content += mode if mode != "oneshot" else ""
     return f"task-{task.id}-{number}-{sha256(content.encode()).hexdigest()[:8]}"
 
 
 async def _pass_on_answers(bench: Workbench, task: Task, run: str) -> None:
-    """Give the answers of people to the questions of a parked run."""
+    """Pass the answers of people to a run that waits for them."""
     try:
         parked = (await bench.journal.read(run)).info.waiting
     except JournalError as error:
@@ -148,7 +148,7 @@ async def _has_unstored_question(bench: Workbench, task: Task, run: str) -> bool
     """Whether a run ended with a question that was not stored because the team was killed."""
     try:
         last = (await worker_graph.resume(run, journal=bench.journal)).result
-    except BaeError:  # it is of another version of bae
+    except BaeError:  # a run of another version of bae
         return False
     if not isinstance(last, Blocked):
         return False

@@ -166,7 +166,7 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     question_round = progress.rounds - _count_since((_ASKS,), progress.by_round)
     rounds_left = (
         max(bench.rounds, question_round and question_round + _LAST) - progress.rounds
-    )  # to act on an answer
+    )  # leaves rounds to act on an answer
     if rounds_left <= 0:
         raise _make_ended(task, f"it was not done after {progress.rounds} rounds (--max-rounds)")
     await reserve_round()
@@ -222,7 +222,7 @@ TOOLS: Final = Tools(
     Ask(str, name=_ASKS, description=_ASK),
     limit=_MOST_ROUNDS,
     accept=submit,
-    accept_timeout=None,  # tests have a limit themselves
+    accept_timeout=None,  # tests have their own limit
     before_round=steer,
     context=60_000,
     max_calls=_MOST_CALLS,

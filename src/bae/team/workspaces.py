@@ -124,7 +124,9 @@ class Workspace:
     async def commit(self, paths: Sequence[str], message: str) -> str | None:
         """Commit the named files. Returns None if they are unchanged."""
         if INCLUDE in (named_path(path).casefold() for path in paths):
-            raise WorkspaceError(f"{INCLUDE} says what a worktree gets: only the user changes it")
+            raise WorkspaceError(
+                f"{INCLUDE} decides which files a worktree gets: only the user may change it"
+            )
         return await self.repository.commit(self.checkout, paths, message)
 
     async def commit_attempt(self, paths: Sequence[str], title: str, mark: str) -> str | None:
@@ -191,7 +193,7 @@ class Workspace:
         return await finish_despite_cancel(self._restore_files(why))
 
     async def bring_back(self) -> str | None:
-        """Restore the files that `keep` kept last, if there are no newer commits and no changes.
+        """Restore the files of the last `keep`, if there are no newer commits and no changes.
         Returns the ref, or None."""
         form = "--format=%(refname) %(parent)"
         args = ("for-each-ref", "--sort=-creatordate", form, f"{KEPT}{self.name}/")
@@ -292,7 +294,7 @@ class Workspaces:
         try:
             async with self.repository.administration():
                 if path not in await asyncio.to_thread(self._list_worktrees):
-                    new = not await asyncio.to_thread(path.exists)  # else git refuses it
+                    new = not await asyncio.to_thread(path.exists)  # git refuses an existing folder
                     await self._set_branch(branch, path.name.removeprefix(_PREFIX))
                     await self._add_worktree(path, branch)
             head = await self.repository.commit_id(BRANCHES + self.team)
@@ -301,7 +303,7 @@ class Workspaces:
                 raise WorkspaceError(f"{branch} and {self.team} have no commit in common")
             return await self._prepare_worktree(path, branch, base)
         except BaseException:
-            if new:  # nothing was worked on in it yet
+            if new:  # it has no work yet
                 await finish_despite_cancel(self._remove_worktree(path))
             raise
 
@@ -544,8 +546,8 @@ class Workspaces:
         return (*left_out, *names[_MOST_COPIED:])
 
     async def _remove_worktree(self, path: Path, admin: Path | None = None) -> None:
-        """Remove a worktree. It is renamed first, so that no half of it can be mistaken for
-        work."""
+        """Remove a worktree. It is renamed first, so that a half-removed worktree is not mistaken
+        for work."""
         async with self.repository.administration():
             entries = await asyncio.to_thread(self._list_worktrees)
             admin = admin or entries.get(path)
@@ -571,9 +573,8 @@ class Workspaces:
             path = self.directory / admin.name
             with suppress(OSError):
                 pointer = os.fsdecode((admin / "gitdir").read_bytes()).strip()
-                path = (
-                    Path(pointer).parent if pointer else path
-                )  # git may be killed before it wrote it
+                # The file is empty if git was killed before it wrote the path.
+                path = Path(pointer).parent if pointer else path
             if path.parent == self.directory and path.name.startswith(_PREFIX):
                 entries[path] = admin
         return entries
@@ -594,7 +595,7 @@ def _describe_failed_setup(command: Sequence[str], ran: Ran) -> str:
 
 
 def _escape(name: bytes) -> bytes:
-    """A name for a `.gitignore`. Those with line breaks cannot be written there."""
+    """A name in the syntax of `.gitignore`, which cannot express line breaks."""
     return re.sub(rb"([\\*?\[ ])", rb"\\\1", name).replace(b"\n", b"?")
 
 
@@ -617,11 +618,11 @@ def _has_work(path: Path, admin: Path) -> bool:
     it is locked: then it must stay."""
     with suppress(FileNotFoundError):
         reason = (admin / "locked").read_text().strip()
-        # Git was killed while it made the worktree: this is the first file that it writes.
+        # Git was killed while it created the worktree: this is the first file that it writes.
         if reason == "initializing" or not (admin / "gitdir").exists():
             return False
         raise WorkspaceError(f"{path} is locked: {reason or 'git worktree unlock'}")
-    if not path.is_dir():  # killed while it was removed
+    if not path.is_dir():  # a kill interrupted its removal
         return False
     missing = [name for name in ("HEAD", "index", "commondir") if not (admin / name).is_file()]
     if missing:
