@@ -29,22 +29,26 @@ def find_file_problems(
     """The problems with the files of tasks: files that do not exist and are not marked as new, and
     new files that exist. Files that a prerequisite creates count as existing. `others` are the
     tasks planned before, and `known` the files of the repository."""
-    every = {task.key: task for task in (*others, *tasks)}
-    needs = find_prerequisites(every)
+    tasks_by_key = {task.key: task for task in (*others, *tasks)}
+    needs = find_prerequisites(tasks_by_key)
     problems: list[Problem] = []
     for task in tasks:
-        created = {path for key in needs[task.key] for path in every[key].new_files}
+        created = {path for key in needs[task.key] for path in tasks_by_key[key].new_files}
         for path in task.files:
             if path in known or path in created:
                 continue
             message = f"names {path}, and there is no such file"
-            near = find_nearest_paths(path, {*known, *created})
-            fix = f"name one of {', '.join(near)}, or mark" if near else "mark"
+            nearest = find_nearest_paths(path, {*known, *created})
+            fix = f"name one of {', '.join(nearest)}, or mark" if nearest else "mark"
             fix = f"{fix} it as new: new_files, or --new-file"
             problems.append(Problem("error", "bae-team-unknown-file", task.key, message, fix))
         for path in task.new_files:
-            plain = PurePosixPath(posixpath.normpath(path))
-            if plain.is_absolute() or plain.parts[:1] in ((), ("..",)) or str(plain) != path:
+            normalized = PurePosixPath(posixpath.normpath(path))
+            if (
+                normalized.is_absolute()
+                or normalized.parts[:1] in ((), ("..",))
+                or str(normalized) != path
+            ):
                 message = f"creates {path!r}, which is no path inside the repository"
                 fix = "write it from the root of the repository, as src/shop/cart.py"
                 problems.append(Problem("error", "bae-team-unknown-file", task.key, message, fix))
@@ -60,14 +64,14 @@ def find_shared_files(
 ) -> list[Problem]:
     """The pairs of tasks that name the same file without an order between them. Each pair has at
     least one of `tasks`; `others` were planned before."""
-    every = {task.key: task for task in (*others, *tasks)}
-    needs = find_prerequisites(every)
-    planned = {task.key for task in tasks}
+    tasks_by_key = {task.key: task for task in (*others, *tasks)}
+    needs = find_prerequisites(tasks_by_key)
+    planned_keys = {task.key for task in tasks}
     problems: list[Problem] = []
-    for first, second in combinations(every.values(), 2):
+    for first, second in combinations(tasks_by_key.values(), 2):
         shared = sorted({*first.paths} & {*second.paths})
         is_ordered = first.key in needs[second.key] or second.key in needs[first.key]
-        if not shared or is_ordered or not planned & {first.key, second.key}:
+        if not shared or is_ordered or not planned_keys & {first.key, second.key}:
             continue
         message = f"shares {', '.join(shared)} with {first.key!r}, and neither waits for the other"
         fix = f"let {second.key!r} depend on {first.key!r}, or give each its own file"

@@ -291,7 +291,7 @@ class _TurnEvents:
         self.session = session
         self.before = before
         self.on_event = on_event
-        self.message = self.failure = self.other = ""
+        self.message = self.failure = self.unparsed = ""
         self.at_limit = False
         self.requests: dict[str, Usage] = {}
         self.total: Usage | None = None
@@ -312,7 +312,7 @@ class _TurnEvents:
     @property
     def printed(self) -> str:
         """The end of the output that is not JSON, for an error message."""
-        return f"\n{self.other.strip()[-_SHOWN:]}" if self.other.strip() else ""
+        return f"\n{self.unparsed.strip()[-_SHOWN:]}" if self.unparsed.strip() else ""
 
     async def follow(self, pieces: asyncio.Queue[bytes]) -> None:
         """Read the output until it ends with an empty piece."""
@@ -329,7 +329,7 @@ class _TurnEvents:
         except (ValueError, RecursionError):
             event_data = None
         if not isinstance(event_data, dict):
-            self.other = (self.other + line.decode(errors="replace") + "\n")[-2 * _SHOWN :]
+            self.unparsed = (self.unparsed + line.decode(errors="replace") + "\n")[-2 * _SHOWN :]
             return
         for event in self.program.read_event(cast(dict[str, Any], event_data)):
             if _SESSION.fullmatch(event.session):

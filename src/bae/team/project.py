@@ -49,9 +49,9 @@ class Detected:
         report: str = "",
     ) -> Project:
         """The project, with a person's settings in place of detected ones."""
-        makes = f"{python_setup.VENV}/"
-        uses = not test_command or any(word.startswith(makes) for word in test_command)
-        setup_parts = self.setup if uses else self.setup_of_others
+        venv_prefix = f"{python_setup.VENV}/"
+        uses_venv = not test_command or any(word.startswith(venv_prefix) for word in test_command)
+        setup_parts = self.setup if uses_venv else self.setup_of_others
         return Project(
             id=id,
             name=name or self.root.name,

@@ -293,8 +293,8 @@ def _find_path(code: Code, path: str) -> str:
     name = "" if name == "." else name
     if name in code.names or not name or any(file.startswith(f"{name}/") for file in code.names):
         return name
-    near = find_nearest_paths(name, code.names)
-    advice = f"The nearest are: {', '.join(near)}" if near else "See the names with outline"
+    nearest = find_nearest_paths(name, code.names)
+    advice = f"The nearest are: {', '.join(nearest)}" if nearest else "See the names with outline"
     raise ToolError(f"there is no file {name}. {advice}")
 
 

@@ -40,8 +40,8 @@ def find_access(
     environment = os.environ if environment is None else environment
     home = home or Path.home()
     files = {name: path for name, path in _find_settings(environment, home) if path.is_file()}
-    system = [path for path in map(Path, _SYSTEM) if path.is_file()]
-    texts = [_read_settings(path) for path in (*files.values(), *system)]
+    system_files = [path for path in map(Path, _SYSTEM) if path.is_file()]
+    texts = [_read_settings(path) for path in (*files.values(), *system_files)]
     referenced = {name for text in texts for name in _REFERENCE.findall(text)}
     variables = {
         name: value
@@ -53,7 +53,7 @@ def find_access(
         variables.setdefault("UV_PYTHON_INSTALL_DIR", str(pythons))
     shared = {home, *home.parents}
     paths = [path for text in (*variables.values(), *texts) for path in _find_paths(text)]
-    paths += system
+    paths += system_files
     readable = dict.fromkeys(str(path) for path in paths if path not in shared and path.exists())
     secrets = {*_find_secrets(variables, texts)}
     return RegistryAccess(

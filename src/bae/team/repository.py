@@ -180,12 +180,12 @@ class Code:
         folders: dict[str, list[float]] = {}
         for name, score in scores.items():
             folders.setdefault(name.rpartition("/")[0], []).append(score)
-        near = {
+        folder_bonus = {
             name: sum(sorted(folder_scores)[-_NEAR:]) / _NEAR
             for name, folder_scores in folders.items()
         }
         matches = (
-            Match(name, score + 0.5 * near[name.rpartition("/")[0]])
+            Match(name, score + 0.5 * folder_bonus[name.rpartition("/")[0]])
             for name, score in scores.items()
         )
         return tuple(sorted(matches, key=lambda match: (-match.score, match.path))[:most])

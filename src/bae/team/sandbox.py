@@ -84,8 +84,8 @@ class Mounts:
     - `home`: its home directory, which it may write to and which is kept.
     - `logins`: files of the user, by their paths in that home. The command may write to them, to
       renew a login.
-    - `covered`: files and folders of the worktree that it sees empty and read-only. If one is a
-      link, so is its target.
+    - `covered`: files and folders of the worktree that appear empty and read-only to the command,
+      and the targets of links among them.
     - `stdin`: a file for its stdin, inside of `home`.
     """
 
@@ -246,11 +246,11 @@ async def _find_best_protection() -> tuple[Protection, bool, str]:
         reasons: list[str] = []
         for kind in Protection:
             try:
-                ran = await run(["true"], "/", timeout=20, kind=kind)
+                result = await run(["true"], "/", timeout=20, kind=kind)
             except SandboxError as error:
                 reasons.append(error.message)
             else:
-                _best_protection.append((kind, ran.protection == kind, "; ".join(reasons)))
+                _best_protection.append((kind, result.protection == kind, "; ".join(reasons)))
                 break
         else:
             raise SandboxError(f"commands cannot be run here: {'; '.join(reasons)}")

@@ -50,8 +50,8 @@ async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
     event, attempt = tables.events.c, tables.attempts.c
     task_id = event.data["task_id"].as_integer()
     newest = sa.select(attempt.task_id, sa.func.max(attempt.number)).group_by(attempt.task_id)
-    attempts = sa.select(tables.attempts).join(tables.tasks)
-    attempts = attempts.where(
+    attempts_query = sa.select(tables.attempts).join(tables.tasks)
+    attempts_query = attempts_query.where(
         tables.tasks.c.project_id == project_id,
         sa.tuple_(attempt.task_id, attempt.number).in_(newest),
     )
@@ -79,7 +79,7 @@ async def read_standings(store: Store, project_id: int) -> dict[int, Standing]:
             get_standing(number).outcomes = data["counts"]
         for number, at, data in find_newest("activity_update"):
             get_standing(number).activity = Doing(text=headline(data["text"]), at=at)
-        for row in tables.rows(db, attempts):
+        for row in tables.rows(db, attempts_query):
             get_standing(row["task_id"]).attempts = row["number"]
             get_standing(row["task_id"]).outcome = row["data"]["outcome"]
         for number, question in db.execute(questions.order_by(tables.blockers.c.id.desc())):

@@ -47,8 +47,8 @@ async def find_task(store: Store, project_id: int, named: str) -> Task:
     for task in tasks:
         if named in (task.key, str(task.id)):
             return task
-    near = get_close_matches(named[:100], [task.key for task in tasks], 3, 0.5)
-    guess = f"did you mean {' or '.join(near)}? " if near else ""
+    nearest = get_close_matches(named[:100], [task.key for task in tasks], 3, 0.5)
+    guess = f"did you mean {' or '.join(nearest)}? " if nearest else ""
     raise TeamError(
         f"there is no task {named[:100]!r}",
         code="bae-team-unknown",

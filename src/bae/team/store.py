@@ -592,9 +592,9 @@ def _refuse_problems(tasks: Sequence[PlannedTask]) -> None:
     problems = find_problems(tasks)
     if problems:
         first, *others = problems
-        more = "".join(f"; {problem.place}: {problem.message}" for problem in others)
+        rest = "".join(f"; {problem.place}: {problem.message}" for problem in others)
         raise TeamError(
-            f"{first.place}: {first.message}{more}",
+            f"{first.place}: {first.message}{rest}",
             code=first.code,
             fix=first.fix,
             problems=tuple(problems),

@@ -118,10 +118,10 @@ def _check_tree(path: str, text: str) -> _Error | None:
     if not node.has_error:
         return None
     while not (node.is_error or node.is_missing):
-        inner = [child for child in node.children if child.has_error or child.is_missing]
-        if not inner:
+        broken_children = [child for child in node.children if child.has_error or child.is_missing]
+        if not broken_children:
             break
-        node = inner[0]
+        node = broken_children[0]
     line = node.start_point[0] + 1
     if node.is_missing:
         return _Error(line, f"{node.type!r} is missing")

@@ -131,23 +131,27 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
     best functions of others. No other file has more than a quarter of the room."""
     query = "\n".join((task.title, task.description, *task.criteria, *task.files, *task.tests))
     named_files = [name for name in dict.fromkeys(task.files) if name in code.texts]
-    best = [
+    best_files = [
         match.path
         for match in code.search(query, most=2 * _SEARCHED)
         if match.path in code.texts and code.kind(match.path) is not FileKind.DATA
     ]
-    names = list(dict.fromkeys((*named_files, *(n for n in built_on if n in code.texts), *best)))
-    most = dict.fromkeys(names[: _SEARCHED + len(named_files)], room // 4)
-    most |= dict.fromkeys(named_files, max(room // 4, room * 2 // 3 // max(1, len(named_files))))
-    ranks = {name: rank for rank, name in enumerate(most)}
+    names = list(
+        dict.fromkeys((*named_files, *(n for n in built_on if n in code.texts), *best_files))
+    )
+    room_by_file = dict.fromkeys(names[: _SEARCHED + len(named_files)], room // 4)
+    room_by_file |= dict.fromkeys(
+        named_files, max(room // 4, room * 2 // 3 // max(1, len(named_files)))
+    )
+    ranks = {name: rank for rank, name in enumerate(room_by_file)}
     chosen: dict[str, list[Chunk]] = {}
-    sizes = dict.fromkeys(most, 0)
+    sizes = dict.fromkeys(room_by_file, 0)
 
     def choose(name: str, chunks: list[Chunk]) -> None:
         """Show these chunks of a file in place of earlier ones, if they fit."""
         nonlocal room
         size = sum(len(chunk.text) + len(name) + _TAG for chunk in chunks)
-        if size <= most[name] and size - sizes[name] <= room:
+        if size <= room_by_file[name] and size - sizes[name] <= room:
             room -= size - sizes[name]
             chosen[name], sizes[name] = chunks, size
 
@@ -156,15 +160,16 @@ def _choose_files(task: Task, built_on: Sequence[str], code: Code, room: int) ->
             text = code.texts[name].rstrip("\n")
             choose(name, [Chunk(name, 1, text.count("\n") + 1, text)])
 
-    choose_whole(name for name in (*named_files, *built_on) if name in most)
+    choose_whole(name for name in (*named_files, *built_on) if name in room_by_file)
     whole_files = frozenset(chosen)
-    parts = [chunk for chunk in code.search_chunks(query, most) if chunk.score]
+    scored_chunks = [chunk for chunk in code.search_chunks(query, room_by_file) if chunk.score]
     # Among equal functions, functions of better files come first.
-    parts.sort(key=lambda chunk: -chunk.score / (1 + 0.1 * ranks[chunk.path]))
-    for chunk in parts:
+    scored_chunks.sort(key=lambda chunk: -chunk.score / (1 + 0.1 * ranks[chunk.path]))
+    for chunk in scored_chunks:
         if chunk.path not in whole_files:
             choose(chunk.path, [*chosen.get(chunk.path, ()), chunk])
-    choose_whole(name for name in most if name not in whole_files)  # small files, if there is room
+    # Small files, if there is room.
+    choose_whole(name for name in room_by_file if name not in whole_files)
     return {name: _show_chunks(chosen[name]) for name in chosen}
 
 
@@ -172,10 +177,12 @@ def _show_chunks(chunks: Sequence[Chunk]) -> str:
     """The chunks of one file in tags, in the order of their lines. Adjacent chunks are joined."""
     joined: list[Chunk] = []
     for chunk in sorted(chunks, key=lambda chunk: chunk.first):
-        before = joined[-1] if joined else None
-        if before is not None and chunk.first - before.last <= _GAP:
-            gap = "\n" * (chunk.first - before.last)
-            joined[-1] = before._replace(last=chunk.last, text=f"{before.text}{gap}{chunk.text}")
+        previous = joined[-1] if joined else None
+        if previous is not None and chunk.first - previous.last <= _GAP:
+            gap = "\n" * (chunk.first - previous.last)
+            joined[-1] = previous._replace(
+                last=chunk.last, text=f"{previous.text}{gap}{chunk.text}"
+            )
         else:
             joined.append(chunk)
     return "\n".join(

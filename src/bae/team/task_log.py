@@ -186,24 +186,24 @@ def _read_question(
     question: AskedQuestion, run: str, *, is_review: bool, is_open: bool
 ) -> Iterator[LogEntry]:
     answers = question.answers
-    wrong = [error for answer in answers if answer.verdict == "invalid" for error in answer.errors]
-    refused = [f"answer refused: {headline(error)}" for error in wrong]
-    refused += [headline(question.error)] if question.error else []
+    errors = [error for answer in answers if answer.verdict == "invalid" for error in answer.errors]
+    problems = [f"answer refused: {headline(error)}" for error in errors]
+    problems += [headline(question.error)] if question.error else []
     is_cut_off = question.outcome in ("interrupted", "cancelled") and not is_open
-    refused += ["not answered"] if is_cut_off else []
+    problems += ["not answered"] if is_cut_off else []
     count = len(question.rounds)
     rounds = [f"{count} rounds" if count > 1 else "1 round"] if count else []
     # If a limit or a kill ended a conversation, no answer has the question.
-    asked_texts = [answer.asked for answer in answers if answer.asked] or [question.asked]
-    texts = [f"asked:\n{text}" for text in asked_texts if text]
+    questions = [answer.asked for answer in answers if answer.asked] or [question.asked]
+    texts = [f"asked:\n{text}" for text in questions if text]
     texts += [
         f"answered ({answer.verdict}):\n{answer.answer}" for answer in answers if answer.answer
     ]
     yield LogEntry(
         at=question.at,
         kind="lm",
-        text="; ".join((*rounds, *refused)),
-        ok=not refused,
+        text="; ".join((*rounds, *problems)),
+        ok=not problems,
         seconds=question.seconds,
         usage=question.usage,
         run=run,

@@ -237,12 +237,13 @@ def _describe_setup(change: FileChange) -> str:
         if _read_settings(name, change.before) != _read_settings(name, change.after):
             return "was changed in the part that decides how tests are run"
     elif name.endswith(".py"):
-        before, after = [
+        hooks_before, hooks_after = [
             _find_hooks(content, change.path) for content in (change.before, change.after)
         ]
-        if before != after:
-            names = ", ".join(sorted({hook for hook, _ in after - before or before - after}))
-            verb = "has" if after - before else "loses"
+        if hooks_before != hooks_after:
+            added = hooks_after - hooks_before
+            names = ", ".join(sorted({hook for hook, _ in added or hooks_before - hooks_after}))
+            verb = "has" if added else "loses"
             return f"{verb} {names}, which would run around every test"
     return ""
 

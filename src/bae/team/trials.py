@@ -210,11 +210,11 @@ def _describe_missing(
     known_names = dict.fromkeys((*ids, *(id.partition("::")[0] for id in ids), *files))
     lines: list[str] = []
     for name in missing:
-        inside = [
+        containing = [
             known_name for known_name in known_names if name in known_name
         ]  # as a function without its file
-        near = [*inside, *get_close_matches(name, known_names, n=5, cutoff=0.5)]
-        near = list(dict.fromkeys(near))[:5]
-        suggestions = f" The nearest names: {', '.join(near)}" if near else ""
+        nearest = [*containing, *get_close_matches(name, known_names, n=5, cutoff=0.5)]
+        nearest = list(dict.fromkeys(nearest))[:5]
+        suggestions = f" The nearest names: {', '.join(nearest)}" if nearest else ""
         lines.append(f"no test is named {name}.{suggestions}")
     return lines

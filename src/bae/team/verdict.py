@@ -81,12 +81,12 @@ async def verify(
     before: TestReport | None = None,
     **limits: Unpack[sandbox.Limits],
 ) -> WorkVerdict:
-    """Judge the commits of a task by test runs in fresh worktrees. `before` is the report of its
-    base, which is tested if it is None.
+    """Judge the commits of a task by test runs in fresh worktrees. `before` is the report of the
+    task's base. If it is None, the base is tested first.
 
-    First the tests run on the work. If the work changes or adds tests, those of the base then run
-    alone. If new tests are the proof, the new tests finally run on the code of the base. The limits
-    are those of `sandbox.run`.
+    First the tests run on the work. If the work changes or adds tests, the tests of the base then
+    run on it without these changes. If new tests are the proof, they finally run on the code of the
+    base. The limits are those of `sandbox.run`.
     """
     may = task.may
     repository, base, head = workspace.repository, workspace.base, await workspace.head()
@@ -100,15 +100,15 @@ async def verify(
     edits = await asyncio.to_thread(look_for_edits, before)
     changed_files = {change.path for change in changes}
 
-    async def run_once(restored: Sequence[FileChange]) -> TestReport:
+    async def run_restored_once(restored: Sequence[FileChange]) -> TestReport:
         async with workspaces.scratch(head, base) as fresh:
             await asyncio.to_thread(_write_files, fresh.path, restored, undo=True)
             return await run_fixed(project, fresh, before, **limits)
 
     async def run_restored(restored: Sequence[FileChange], tests: Sequence[str]) -> TestReport:
-        once_more = partial(run_once, restored)
-        report = await once_more()
-        return await run_again(report, before, once_more, tests=tests, changed=changed_files)
+        run = partial(run_restored_once, restored)
+        report = await run()
+        return await run_again(report, before, run, tests=tests, changed=changed_files)
 
     after = await run_restored(edits.forbidden, task.tests)
     edits = await asyncio.to_thread(look_for_edits, before, after)
@@ -163,8 +163,8 @@ async def verify(
 
 _AS_BEFORE: Final = "With the tests as they were before this task, without what it adds to them, "
 _HIDDEN: Final = (
-    "The tests that this task has to make pass do not pass as they were before it: what was added "
-    "to their files hides that. "
+    "The tests that this task has to make pass do not pass as they were before it. Additions to "
+    "their files hide that. "
 )
 
 
@@ -252,15 +252,15 @@ def _find_lost_tests(before: TestReport, after: TestReport) -> Iterator[str]:
     ]
     if vanished and after.cases:
         yield f"tests that existed are not run any more: {list_names(vanished)}; restore them"
-    skipped = [
+    newly_skipped = [
         case.id
         for case in previous_cases
         if case.outcome != "skipped"
         and case.id in current_cases
         and current_cases[case.id].outcome == "skipped"
     ]
-    if skipped:
-        yield f"tests that were run before are skipped now: {list_names(skipped)}; run them again"
+    if newly_skipped:
+        yield f"tests that ran before are skipped now: {list_names(newly_skipped)}; run them again"
 
 
 def find_broken(before: TestReport, after: TestReport) -> tuple[str, ...]:
@@ -321,11 +321,11 @@ def find_unproved(
         lines.append(f"These new tests are skipped: {list_names(skipped)}.")
     if on_base is not None and (absent := [id for id in passed_ids if id not in passed_on_base]):
         lines.append(f"Without the change these are skipped or not there: {list_names(absent)}.")
-    if ignored := _find_uncollected_files(changes, after):
+    if uncollected := _find_uncollected_files(changes, after):
         lines.append(
             f"These files look like tests, and the test program ({' '.join(after.command)}) "
-            f"collects no test of them: {list_names(ignored)}. Put them where it looks for tests, "
-            "and name them as the others are."
+            f"collects no test of them: {list_names(uncollected)}. Put them where it looks for "
+            "tests, and name them as the others are."
         )
     fixed_tests = {c.id for c in before.of("failed")} & {c.id for c in after.of("passed")}
     if fixed_tests:
@@ -353,24 +353,24 @@ def _find_changed_tests(
     """The existing tests that now test something else: tests of changed files and, if test data or
     helpers changed, tests that passed and now fail on the code of the base. If the task may only
     add tests, the tests must run there: a file that does not load proves nothing."""
-    edited = [change for change in changes if change.after is not None]
-    collected, touched = reported_files(after), {change.path for change in edited}
+    edits = [change for change in changes if change.after is not None]
+    collected, touched = reported_files(after), {change.path for change in edits}
     is_data_changed = any(
         change.before is not None and change.path not in collected and is_test_file(change.path)
-        for change in edited
+        for change in edits
     )
     not_failed_before = {case.id for case in before.cases if case.outcome != "failed"}
     failed_on_base = {case.id for case in on_base.of("failed")} if on_base else set[str]()
     passed_on_base = {case.id for case in on_base.of("passed")} if on_base else set[str]()
-    changed: set[str] = set()
+    changed_tests: set[str] = set()
     for id in {case.id for case in after.of("passed")} & {case.id for case in before.cases}:
         is_touched = id.partition("::")[0] in touched
         may_differ = may != "add-tests" and is_touched and id not in passed_on_base
         if may_differ or (
             id in not_failed_before & failed_on_base and (is_touched or is_data_changed)
         ):
-            changed.add(id)
-    return changed
+            changed_tests.add(id)
+    return changed_tests
 
 
 def _find_uncollected_files(changes: Sequence[FileChange], report: TestReport) -> list[str]:

@@ -297,11 +297,11 @@ class Workbench:
         """Merge the work of a task into the team's branch, or into the branch of its feature, if it
         passes its tests there. Guarded files, and acceptance tests that need approval, need a
         person's yes to their content first. The last task of a feature delivers the feature."""
-        into = await self.features.branch_of(task)
-        if not await into.merged_as(task.branch):
+        target = await self.features.branch_of(task)
+        if not await target.merged_as(task.branch):
             project = self.project
             guarded = await find_guarded(
-                self.repository, task.branch, into.branch, project.allow, project.setup
+                self.repository, task.branch, target.branch, project.allow, project.setup
             )
             if guarded is not None and not await self.has_yes(task, guarded.digest):
                 return guarded
@@ -310,7 +310,7 @@ class Workbench:
                 if not await self.has_yes(task, guarded.digest):
                     return guarded
         with self.busy(task.id):
-            outcome = await into.integrate(
+            outcome = await target.integrate(
                 task.branch,
                 task.title,
                 tests=task.tests,

@@ -111,7 +111,7 @@ class WorkerAgent:
         raised after all work has ended; committed edits are kept.
         """
         async with self._turn:
-            mine = self._bench is None
+            opens_bench = self._bench is None
             try:
                 bench = await self.open()
                 if isinstance(task, Task):
@@ -119,7 +119,7 @@ class WorkerAgent:
                 stored = await _find_stored_task(bench.store, task)
                 return (await self._carry_out(bench, stored)).to_dict()
             finally:
-                if mine:
+                if opens_bench:
                     await finish_despite_cancel(self.close())
 
     async def self_correct(self, task: Task, failure: str) -> TaskResult:

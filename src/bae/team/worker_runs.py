@@ -73,7 +73,7 @@ async def run_task(
                 resume=True,
             )
         usage, reason = result.usage, "done"
-        last = Blocked(question=result.waiting[0].question) if result.waiting else result.result
+        outcome = Blocked(question=result.waiting[0].question) if result.waiting else result.result
     except BaeError as error:
         reason = "failed"
         if error.code == "bae-run-changed":  # a run of another version of bae: begin again
@@ -85,7 +85,7 @@ async def run_task(
         if isinstance(error.cause, ProgramError | BudgetError):
             error = error.cause  # the cause says more than the failed step
         cause = find_error_cause(error)
-        last = Blocked(question=ask_about(task, cause, str(error))) if cause else error
+        outcome = Blocked(question=ask_about(task, cause, str(error))) if cause else error
     except CancelledError:
         _log.info("the work on task %s was cancelled", task.key)
         raise
@@ -94,9 +94,9 @@ async def run_task(
         raise
     finally:
         await finish_despite_cancel(worker.leave(task.id, reason))
-    if isinstance(last, Delivered):
+    if isinstance(outcome, Delivered):
         await forget_program(bench, task)
-    return await _make_result(bench, task, last, usage)
+    return await _make_result(bench, task, outcome, usage)
 
 
 def name_run(task: Task, number: int, mode: str = "oneshot") -> str:
@@ -111,7 +111,7 @@ def name_run(task: Task, number: int, mode: str = "oneshot") -> str:
 async def _pass_on_answers(bench: Workbench, task: Task, run: str) -> None:
     """Pass the answers of people to a run that waits for them."""
     try:
-        parked = (await bench.journal.read(run)).info.waiting
+        waiting_gates = (await bench.journal.read(run)).info.waiting
     except JournalError as error:
         if error.code != "bae-run-unknown":
             raise
@@ -120,7 +120,7 @@ async def _pass_on_answers(bench: Workbench, task: Task, run: str) -> None:
     answers = {
         blocker.question: blocker.answer for blocker in blockers if blocker.task_id == task.id
     }
-    for gate in parked:
+    for gate in waiting_gates:
         answer = answers.get(gate.question)
         if answer is not None and not gate.answered:
             await worker_graph.answer(run, gate.address, answer, journal=bench.journal, go_on=False)
@@ -159,7 +159,7 @@ async def _has_unstored_question(bench: Workbench, task: Task, run: str) -> bool
 
 
 async def _make_result(
-    bench: Workbench, task: Task, last: Delivered | Blocked | Stopped | BaeError, usage: Usage
+    bench: Workbench, task: Task, outcome: Delivered | Blocked | Stopped | BaeError, usage: Usage
 ) -> TaskResult:
     attempts = await bench.store.attempts(task.id)
     flaky = await bench.store.flaky_tests(task.project_id)
@@ -171,7 +171,7 @@ async def _make_result(
         "files": attempts[-1].files if attempts else (),
         "usage": usage,
     }
-    match last:
+    match outcome:
         case Delivered(commit=commit):
             text = f"{task.title}: merged as {commit[:12]}"
             status = "merged" if task.proof == "none" else "completed"
@@ -183,7 +183,9 @@ async def _make_result(
         case Stopped(number=number):
             return TaskResult(status="failed", error=f"stopped after attempt {number}", **fields)
         case BaeError():
-            return TaskResult(status="failed", error=bounded(str(last), LONGEST_REASON), **fields)
+            return TaskResult(
+                status="failed", error=bounded(str(outcome), LONGEST_REASON), **fields
+            )
 
 
 def _describe_untested(task: Task) -> str:

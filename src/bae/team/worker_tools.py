@@ -164,9 +164,9 @@ async def steer(progress: ToolProgress, *, desk: Annotated[Desk, Dep(get_desk)])
     if idle_rounds >= bench.idle_rounds:
         raise _make_ended(task, f"it changed nothing in {idle_rounds} rounds")
     question_round = progress.rounds - _count_since((_ASKS,), progress.by_round)
-    rounds_left = (
-        max(bench.rounds, question_round and question_round + _LAST) - progress.rounds
-    )  # leaves rounds to act on an answer
+    # A late answer of a person adds rounds to act on it.
+    limit = max(bench.rounds, question_round and question_round + _LAST)
+    rounds_left = limit - progress.rounds
     if rounds_left <= 0:
         raise _make_ended(task, f"it was not done after {progress.rounds} rounds (--max-rounds)")
     await reserve_round()

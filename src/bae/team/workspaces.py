@@ -290,11 +290,12 @@ class Workspaces:
         admin = (await asyncio.to_thread(self._list_worktrees)).get(path)
         if admin and not await asyncio.to_thread(_has_work, path, admin):
             await self._remove_worktree(path, admin)
-        new = False
+        is_new = False
         try:
             async with self.repository.administration():
                 if path not in await asyncio.to_thread(self._list_worktrees):
-                    new = not await asyncio.to_thread(path.exists)  # git refuses an existing folder
+                    # Git refuses an existing folder.
+                    is_new = not await asyncio.to_thread(path.exists)
                     await self._set_branch(branch, path.name.removeprefix(_PREFIX))
                     await self._add_worktree(path, branch)
             head = await self.repository.commit_id(BRANCHES + self.team)
@@ -303,7 +304,7 @@ class Workspaces:
                 raise WorkspaceError(f"{branch} and {self.team} have no commit in common")
             return await self._prepare_worktree(path, branch, base)
         except BaseException:
-            if new:  # it has no work yet
+            if is_new:  # it has no work yet
                 await finish_despite_cancel(self._remove_worktree(path))
             raise
 
@@ -432,18 +433,18 @@ class Workspaces:
         commit = await self._find_commit_of_person()
         if commit is None:
             return ""
-        place = self.directory / _SETUP
-        await asyncio.to_thread(place.mkdir, parents=True, exist_ok=True)
+        setup_folder = self.directory / _SETUP
+        await asyncio.to_thread(setup_folder.mkdir, parents=True, exist_ok=True)
         key = sha256("\0".join((commit, *self.setup)).encode()).hexdigest()[:12]
-        marker, lock = place / f"{key}.ready", FileLock(place / "lock")
+        marker, lock = setup_folder / f"{key}.ready", FileLock(setup_folder / "lock")
         async with self._setting_up, lock.held(exclusive=True, timeout=_SETUP_SECONDS):
             committed_files = await self.repository.list_files(commit)
             if not await asyncio.to_thread(marker.exists):
-                await self._set_up(commit, place / key)
-                await asyncio.to_thread(_remove_others, place, key)
+                await self._set_up(commit, setup_folder / key)
+                await asyncio.to_thread(_remove_others, setup_folder, key)
                 await asyncio.to_thread(marker.touch)
             copied_files = await asyncio.to_thread(
-                copy_new, place / key, to.path, frozenset(committed_files)
+                copy_new, setup_folder / key, to.path, frozenset(committed_files)
             )
         lines = b"".join(b"/%b\n" % _escape(os.fsencode(name)) for name in copied_files)
         await asyncio.to_thread((to.git_dir / MADE).write_bytes, lines)
