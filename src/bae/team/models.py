@@ -82,16 +82,19 @@ class Project(_Model):
     id: int
     name: str
     root: str
-    branch: str = Field(description="the team's own branch, which tasks are merged into")
-    test_command: tuple[str, ...] = Field(description="its words; `&&` is between several commands")
+    branch: str = Field(description="the team's own branch, into which tasks are merged")
+    test_command: tuple[str, ...] = Field(description="its words; `&&` separates several commands")
     setup: tuple[str, ...] = Field(
-        default=(), description="run with the network for commits of people; worktrees get a copy"
+        default=(),
+        description="with the network for commits of people; worktrees get a copy of the result",
     )
     report: str = Field(
         default="",
-        description="what a test program that bae does not know writes, as junit:PATH",
+        description="the report of a test program that bae does not support, as junit:PATH",
     )
-    folder: str = Field(default="", description="where tests and setup run, below the root")
+    folder: str = Field(
+        default="", description="the folder below the root in which tests and setup run"
+    )
     languages: tuple[str, ...] = ()
     requirements: str = ""
     update_checkout: bool = Field(
@@ -126,28 +129,26 @@ class PlannedTask(_Model):
         default="backend", description="backend, frontend, test, docs or another worker"
     )
     criteria: tuple[str, ...] = Field(default=(), description="when it is done")
-    files: tuple[str, ...] = Field(
-        default=(), description="files that it likely changes, which exist"
-    )
+    files: tuple[str, ...] = Field(default=(), description="existing files that it likely changes")
     new_files: tuple[str, ...] = Field(default=(), description="files that it creates")
     depends_on: tuple[Key, ...] = ()
-    priority: int = Field(default=0, description="higher ones are started first")
+    priority: int = Field(default=0, description="tasks with a higher priority start first")
     tests: tuple[str, ...] = Field(
         default=(),
-        description="tests that exist and must pass then: their ids, files or groups. Others that "
-        "fail already may still fail; without any, all tests must pass",
+        description="existing tests that must pass then: their ids, files or groups. Other tests "
+        "that fail already may still fail. Without named tests, all tests must pass",
     )
     proof: Proof = Field(
         default="new-tests",
-        description="what shows that it is done. new-tests: at least one new test that fails "
-        "without the change. named-tests: those of `tests`, for a refactoring or to fix tests that "
-        "fail. failing-tests: it writes acceptance tests of its feature, which load and fail. "
+        description="the proof that it is done. new-tests: at least one new test that fails "
+        "without the change. named-tests: the tests in `tests`, for a refactoring or to fix tests "
+        "that fail. failing-tests: it writes acceptance tests of its feature, which load and fail. "
         "none: nothing can be tested, as in documentation; a person has to approve that",
     )
     may: May = Field(
         default="add-tests",
-        description="what it may do to tests that exist: add to them; change-tests: also change or "
-        "remove them; change-test-setup: also change how tests are run",
+        description="the allowed changes of existing tests. add-tests: add to them. change-tests: "
+        "also change or remove them. change-test-setup: also change how tests are run",
     )
 
     @model_validator(mode="before")
@@ -165,8 +166,8 @@ class PlannedTask(_Model):
 
     feature: Annotated[str, Field(pattern=r"^([a-z0-9][a-z0-9-]{0,59})?$")] = Field(
         default="",
-        description="the feature that it is a part of, as login: its tasks reach the team's branch "
-        "together",
+        description="the feature of the task, as login: the tasks of a feature reach the team's "
+        "branch together",
     )
 
     @property
@@ -198,8 +199,10 @@ class Task(PlannedTask):
     reason: str = Field(default="", description="why it is blocked, failed, skipped or cancelled")
     base: str | None = Field(default=None, description="the commit its work started from")
     commit: str | None = Field(default=None, description="the merged commit")
-    failures: int = Field(default=0, description="since it was planned, or a person retried it")
-    notes: tuple[str, ...] = Field(default=(), description="what a person said for the next try")
+    failures: int = Field(
+        default=0, description="the number since it was planned, or since a person retried it"
+    )
+    notes: tuple[str, ...] = Field(default=(), description="a person's notes for the next attempt")
 
     @property
     def branch(self) -> str:
@@ -223,16 +226,16 @@ class TestReport(_Model):
     __test__ = False
 
     command: tuple[str, ...]
-    exit_code: int | None = Field(description="None where it was ended: time, output, memory")
+    exit_code: int | None = Field(description="None if a limit on time, output or memory ended it")
     cases: tuple[TestCase, ...] = ()
     output: str = ""
     seconds: float = 0.0
     protection: str = Field(default="", description="the sandbox that it ran in")
-    problem: str = Field(default="", description="why there is no verdict, or a bad one")
-    reported: bool = Field(default=True, description="whether it wrote a report that can be read")
+    problem: str = Field(default="", description="why there is no verdict, or why it is bad")
+    reported: bool = Field(default=True, description="whether the run wrote a readable report")
     ended_by: str = Field(default="exit", description="exit, or the limit that ended it")
     flaky: tuple[str, ...] = Field(
-        default=(), description="tests that failed in a run before this one, and pass in this one"
+        default=(), description="tests that failed in an earlier run, and pass in this run"
     )
 
     @property
@@ -295,7 +298,7 @@ class Finding(_Model):
     kind: FindingKind
     file: str = Field(description="the path of the file")
     line: int | None = Field(default=None, description="the line in the new file, if it is known")
-    code: str = Field(default="", description="the code that is meant, quoted from the change")
+    code: str = Field(default="", description="the code in question, quoted from the change")
     text: str = Field(description="what is wrong, and what to do, in one or two sentences")
     blocking: bool = Field(description="whether the work must not be merged like this")
 
@@ -311,10 +314,10 @@ class Review(_Model):
     """A reviewer's judgement of work that passes its tests."""
 
     commit: str = Field(description="the commit of the task's branch that was reviewed")
-    digest: str = Field(description="of the content of the work")
+    digest: str = Field(description="the digest of the content of the work")
     summary: str = ""
     findings: tuple[Finding, ...] = ()
-    error: str = Field(default="", description="why there is no review, where the reviewer failed")
+    error: str = Field(default="", description="why the reviewer failed, if there is no review")
 
     @property
     def blocking(self) -> tuple[Finding, ...]:
@@ -350,7 +353,7 @@ class TaskAttempt(_Model):
     task_id: int
     number: int
     outcome: Literal["passed", "failed", "refused", "conflict", "error", "cancelled"]
-    failure: str = Field(default="", description="what the next attempt is shown")
+    failure: str = Field(default="", description="the failure, for the next attempt")
     files: tuple[str, ...] = ()
     report: TestReport | None = None
     usage: Usage = Usage()
@@ -365,10 +368,10 @@ class Blocker(_Model):
     question: str
     answer: str | None = None
     digest: str | None = Field(
-        default=None, description="of the content that the answer `yes` lets in, if that is asked"
+        default=None, description="the digest of the content that the answer `yes` accepts"
     )
     answered_by: str | None = Field(
-        default=None, description="who answered: the user; None where a run did so itself"
+        default=None, description="the user who answered; None if a run closed the question"
     )
 
     @property
@@ -397,7 +400,9 @@ class Request(_Model):
     project_id: int
     action: Action
     task_id: int | None = None
-    outcome: str | None = Field(default=None, description="what became of it, once it was taken")
+    outcome: str | None = Field(
+        default=None, description="the outcome, once a run has taken the request"
+    )
 
 
 class AgentInfo(_Model):
@@ -417,7 +422,7 @@ class TaskResult(_Model):
 
     status: Literal["completed", "merged", "staged", "failed", "blocked"]
     task_id: int
-    tested: bool = Field(default=False, description="whether tests prove it: it is completed")
+    tested: bool = Field(default=False, description="whether tests prove the work: it is completed")
     summary: str = ""
     files: tuple[str, ...] = ()
     attempts: int = 0
@@ -426,8 +431,12 @@ class TaskResult(_Model):
         default=(), description="tests that failed and then passed, with the same work"
     )
     commit: str | None = Field(default=None, description="the merged commit, if it is merged")
-    question: str | None = Field(default=None, description="what is asked where it is blocked")
-    digest: str | None = Field(default=None, description="of the content that `yes` lets in")
+    question: str | None = Field(
+        default=None, description="the question to a person, if it is blocked"
+    )
+    digest: str | None = Field(
+        default=None, description="the digest of the content that `yes` accepts"
+    )
     error: str | None = None
     usage: Usage = Usage()
 

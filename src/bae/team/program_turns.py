@@ -33,12 +33,12 @@ class ProgramResult(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    session: str = Field(default="", description="the conversation, by which it is resumed")
+    session: str = Field(default="", description="the id of the conversation, to resume it")
     summary: str = Field(default="", description="the last message of the program")
     usage: Usage = Usage()
     end: TurnEnd = "done"
     files: tuple[str, ...] = Field(default=(), description="the files that are committed")
-    refused: str = Field(default="", description="why the files it left were not committed")
+    refused: str = Field(default="", description="why the changed files were not committed")
 
 
 class _Progress(BaseModel):
@@ -237,7 +237,7 @@ def describe_no_work(turn: ProgramResult) -> str:
     }
     cause = f" It ended since {causes[turn.end]}." if turn.end != "done" else ""
     message = f"\nThe last message was:\n{turn.summary}" if turn.summary else ""
-    return f"No file was changed, so that there is nothing to judge.{cause}{message}"
+    return f"No file was changed, so there is nothing to judge.{cause}{message}"
 
 
 def _find_folder(bench: Workbench, task: Task) -> Path:

@@ -138,7 +138,7 @@ class CodingProgram(ABC):
         path = shutil.which(self.executable)
         if path is None:
             raise ProgramError(
-                f"there is no program {self.executable!r} that can be run",
+                f"there is no executable program {self.executable!r}",
                 fix=self.install or f"install it, or name its path with executable=… of {self!r}",
             )
         real = os.path.realpath(path)
@@ -172,7 +172,7 @@ class CodingProgram(ABC):
         return (
             f"{self.name} reaches every address that this machine reaches, services on localhost "
             "included, and can send there what it reads. It reads and writes the worktree of its "
-            f"task; the rest of your files, and your repository, are not there.{access}"
+            f"task. It cannot see the rest of your files, or your repository.{access}"
         )
 
     async def run(

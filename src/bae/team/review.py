@@ -162,7 +162,7 @@ def ask_about_review(task: Task, review: Review) -> str:
     return (
         f"The work on {task.title!r} passes its tests, and the reviewer refuses it again:\n"
         f"{findings}\nRead it with `bae team diff {task.key}`. Answer yes to merge it as it is, or "
-        "say what is to be changed."
+        "describe the change that you want."
     )
 
 

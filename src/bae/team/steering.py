@@ -82,7 +82,7 @@ async def steer(
             raise TeamError(
                 f"a note needs a task and a text of at most {LONGEST_NOTE:,} characters",
                 code="bae-team-note",
-                fix="name the task, and say what its worker should mind",
+                fix="name the task, and write a note for its worker",
             )
         await store.add_note(task.id, text, by=by)
         return Steered(task, running)

@@ -266,7 +266,7 @@ class Store:
                 raise TeamError(
                     f"task {task.key!r} cannot be dropped: {', '.join(needed_by)} depends on it",
                     code="bae-team-transition",
-                    fix="drop those too, or edit their dependencies first",
+                    fix="drop these tasks too, or edit their dependencies first",
                 )
             db.execute(sa.delete(tables.tasks).filter_by(id=task_id))
             _note_change(db, task.project_id, "dropped", [task.key], by)

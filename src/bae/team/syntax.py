@@ -38,7 +38,7 @@ def find_syntax_error(path: str, before: bytes | None, after: bytes | None) -> s
         for number in range(first, last + 1)
     )
     return (
-        f"{path} would have broken syntax in line {error.line}: {error.message}. As it would be:\n"
+        f"{path} would have broken syntax in line {error.line}: {error.message}. Its lines then:\n"
         f"{excerpt}"
     )
 

@@ -102,7 +102,7 @@ class Assignment(Node):
 
     task_id: int
     key: str
-    failure: str = Field(default="", description="what an attempt has left to be corrected")
+    failure: str = Field(default="", description="the failure of an attempt, to be corrected")
     desk: Annotated[Desk, Dep(get_desk)] = Field(init=False)
 
     async def __call__(

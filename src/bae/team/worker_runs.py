@@ -190,6 +190,6 @@ async def _make_result(
 
 def _describe_untested(task: Task) -> str:
     return (
-        f"{task.title!r} is to be merged without tests, and a person has not approved that: "
+        f"{task.title!r} is to be merged without tests, and no person has approved that: "
         f"bae team tasks approve {task.key} --without-tests"
     )

@@ -419,11 +419,11 @@ class Workspaces:
         if ran.exit_code != 0:
             raise ManifestError(
                 f"{_describe_failed_setup(self.setup, ran)}\n\nIt ran without the network, because "
-                f"the manifests differ from those of your newest commit",
+                "the manifests differ from the manifests of your newest commit",
                 digest=manifests,
-                fix=f"Look at the manifests, take them into a commit of yours (as with `git merge "
-                f"--no-ff {self.team}`, or by hand), so that setup runs for it with the network, "
-                "and answer `yes` to go on; any other answer is guidance for the next attempt.",
+                fix="Read the manifests. Take them into a commit of yours, by hand or with `git "
+                f"merge --no-ff {self.team}`, so that setup runs for it with the network. Then "
+                "answer `yes`. Any other answer is guidance for the next attempt.",
             )
         await asyncio.to_thread(ready.write_text, manifests)
 
