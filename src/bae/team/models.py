@@ -240,8 +240,8 @@ class TestReport(_Model):
 
     @property
     def passed(self) -> bool:
-        """Whether the tests passed: at least one ran, none failed, and the test program exited with
-        0."""
+        """Whether the tests passed: at least one test passed, no test failed, and the test program
+        exited with 0."""
         has_passed = any(case.outcome == "passed" for case in self.cases)
         has_failed = any(case.outcome == "failed" for case in self.cases)
         return self.exit_code == 0 and has_passed and not has_failed and not self.problem

@@ -46,7 +46,7 @@ def find_access(
     variables = {
         name: value
         for name, value in environment.items()
-        if value and (name in referenced or _is_passed(name))
+        if value and (name in referenced or _is_passed_on(name))
     }
     pythons = Path(environment.get("XDG_DATA_HOME") or home / ".local/share", "uv/python")
     if pythons.is_dir():  # Python may be installed there; a downloaded Python would be lost
@@ -78,7 +78,7 @@ def _read_settings(path: Path) -> str:
     return (read_file(path.resolve(), _LARGEST) or b"").decode("utf-8", "replace")
 
 
-def _is_passed(name: str) -> bool:
+def _is_passed_on(name: str) -> bool:
     return any(fnmatchcase(name.lower(), pattern) for pattern in _VARIABLES)
 
 

@@ -82,7 +82,7 @@ async def read_code(
     repository: Repository, at: Checkout | None = None, before: Code | None = None
 ) -> Code:
     """The files of a checkout that git has or would add, without files that look like secrets and
-    files behind links. Files that are unchanged since `before` are taken from there."""
+    files behind links. Unchanged files are taken from `before`."""
     names = sorted(await repository.list_checkout(at))
     root = (at or repository.checkout).path
     return await asyncio.to_thread(_read_all, root, names, before)
@@ -437,7 +437,7 @@ _WEIGHTS: Final = {
 
 
 def _join_names(names: Iterable[str], longest: int) -> str:
-    """As many names as fit."""
+    """The names in one line, as many as fit."""
     joined = ""
     for name in names:
         if len(joined) + len(name) + 5 > longest:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bae.team.workspaces import Workspace
 
 LONGEST_DIFF: Final = 60_000
-"""How many characters of a change the reviewer is shown. One file has at most a quarter."""
+"""How many characters of a change the reviewer sees. One file has at most a quarter of them."""
 MOST_REFUSALS: Final = 2
 """How many versions of a task's work the reviewer refuses before a person is asked."""
 _ROUNDS: Final = 6

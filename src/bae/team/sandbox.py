@@ -291,7 +291,8 @@ _PROBLEMS: Final[Mapping[str, str]] = {
 
 @dataclass
 class _Program:
-    """The arguments that start a command with a kind of protection, and the resources behind it."""
+    """A command with its protection. It makes the arguments that start the command, and its
+    temporary resources."""
 
     command: Sequence[str]
     cwd: str

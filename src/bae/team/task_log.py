@@ -83,7 +83,7 @@ class LogEntry(BaseModel):
 
 
 class TaskLog(BaseModel):
-    """The log of a task, oldest entry first, with its attempts and what it spent."""
+    """The log of a task, oldest entry first, with its attempts and its spending."""
 
     model_config = ConfigDict(frozen=True)
 

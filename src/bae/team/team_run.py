@@ -308,7 +308,7 @@ async def open_requests(store: Store, project_id: int) -> list[Request]:
 
 
 async def close_request(store: Store, request: Request, outcome: str) -> None:
-    """Store the outcome of a request, so that it is not taken again."""
+    """Store the outcome of a request, so that no run takes it again."""
     change = sa.update(tables.requests).filter_by(id=request.id).values(outcome=outcome)
     await store.write(lambda db: db.execute(change).rowcount)
 

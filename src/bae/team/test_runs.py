@@ -313,7 +313,7 @@ class TestProgram:
 
     def with_report(self, command: Sequence[str], report: str) -> list[str]:
         """The command with the options that make it write a report."""
-        words = self._without_replaced(command)
+        words = self._drop_replaced_options(command)
         at = words.index(self.after) + 1 if self.after else len(words)
         folder = os.path.dirname(report)
         options = [
@@ -321,7 +321,7 @@ class TestProgram:
         ]
         return [*words[:at], *options, *words[at:]]
 
-    def _without_replaced(self, command: Sequence[str]) -> list[str]:
+    def _drop_replaced_options(self, command: Sequence[str]) -> list[str]:
         pairs = zip(("", *command), command, strict=False)
         return [
             word
