@@ -252,12 +252,8 @@ class Code:
             room -= len(name) + 1
         for name in lines:
             definitions = outline_file(name, self.texts.get(name, ""))
-            text = "\n".join(
-                (
-                    name,
-                    *("  " * definition.depth + definition.signature for definition in definitions),
-                )
-            )
+            indented = ("  " * symbol.depth + symbol.signature for symbol in definitions)
+            text = "\n".join((name, *indented))
             if len(text) - len(name) <= room:
                 lines[name] = text
                 room -= len(text) - len(name)
@@ -293,9 +289,7 @@ class Code:
                 lines.append(f"{entry} ({count} files)")
                 continue
             text = self.texts.get(entry, "")
-            names = [
-                definition.name for definition in outline_file(entry, text) if definition.depth == 1
-            ]
+            names = [symbol.name for symbol in outline_file(entry, text) if symbol.depth == 1]
             symbols = _join_names(names, min(300, room))
             room -= len(symbols)
             lines.append(f"{entry}: {symbols}" if symbols else entry)
@@ -349,13 +343,8 @@ def split_file(name: str, text: str) -> list[Chunk]:
     class up to its first method. Files in unsupported languages are split into parts of equal
     length."""
     lines = text.splitlines()
-    starts = sorted(
-        {
-            definition.first
-            for definition in outline_file(name, text, most=1000)
-            if definition.depth < 3
-        }
-    )
+    definitions = outline_file(name, text, most=1000)
+    starts = sorted({definition.first for definition in definitions if definition.depth < 3})
     starts = starts or list(range(1 + _LINES, len(lines) + 1, _LINES))
     edges = sorted({1, *starts, len(lines) + 1})
     chunks: list[Chunk] = []

@@ -134,7 +134,7 @@ async def run(
     The best protection that works is used. Limits without a sandbox are used only if `kind` names
     them or `unsandboxed` allows them.
 
-    - `within`: the folder in the directory where it starts.
+    - `within`: the folder of the directory in which it starts.
     - `timeout`: the seconds after which it is ended. `memory`, `processes` (threads) and `disk`
       limit all its processes together, and `output` the bytes that it prints. A file that grows
       beyond `file_size` is an error that the command sees.

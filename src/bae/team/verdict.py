@@ -313,9 +313,9 @@ def find_unproved(
     if useless := [id for id in passed_ids if id in passed_on_base]:
         lines.append(f"These new tests pass without the change too: {list_names(useless)}.")
         if all(is_test_file(change.path, after) for change in changes):
-            advice = "Where tests alone are asked for, a person says so: {} --kind test`."
+            advice = "If the task asks for tests alone, a person sets its kind: {} --kind test`."
         else:
-            advice = "A refactoring is proved by the tests that a person names: {} --test TEST`."
+            advice = "For a refactoring, a person names the tests that prove it: {} --test TEST`."
         lines.append(advice.format("`bae team tasks edit TASK"))
     if skipped := [case.id for case in new_cases if case.outcome == "skipped"]:
         lines.append(f"These new tests are skipped: {list_names(skipped)}.")
@@ -325,7 +325,7 @@ def find_unproved(
         lines.append(
             f"These files look like tests, and the test program ({' '.join(after.command)}) "
             f"collects no test of them: {list_names(uncollected)}. Put them where it looks for "
-            "tests, and name them as the others are."
+            "tests, and name them like the other tests."
         )
     fixed_tests = {c.id for c in before.of("failed")} & {c.id for c in after.of("passed")}
     if fixed_tests:
