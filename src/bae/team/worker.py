@@ -481,7 +481,7 @@ async def _find_stored_task(store: Store, values: Mapping[str, Any]) -> Task:
     number = values.get("id")
     if not isinstance(number, int):
         raise TeamError(
-            f"a task is found by its `id`, and this dict has the id {number!r}",
+            f"a task is found by its id, and this dict has the id {number!r}",
             code="bae-team-unknown",
             fix="add the task with Store.add_tasks, and pass the `id` of the task that it returns",
         )
