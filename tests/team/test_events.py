@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
+import bae.team
 from bae.team import events
 from bae.team.models import Project, TaskStatus, TestCase, TestReport, summary
 from bae.team.store import Store
@@ -47,6 +48,22 @@ async def test_every_event_of_a_team_is_sent_as_plain_values_that_read_back():
         *("plan_changed", "action_requested", "progress_update", "activity_update"),
     ]
     assert [events.read_event(message).to_message() for message in to.messages] == to.messages
+
+
+async def test_each_function_for_an_event_sends_what_the_event_has():
+    by_function, by_event = Messages(), Messages()
+    await bae.team.broadcast_task_status(by_function, 1, 2, TaskStatus.READY)
+    await bae.team.broadcast_task_assigned(by_function, 1, 2, "a")
+    await bae.team.broadcast_test_result(by_function, 1, 2, REPORT)
+    await bae.team.broadcast_blocker_resolved(by_function, 1, 2, 3, "This.")
+    for event in (
+        events.TaskStatusChanged(1, 2, TaskStatus.READY),
+        events.TaskAssigned(1, 2, "a"),
+        events.TestResult.of(1, 2, REPORT),
+        events.BlockerResolved(1, 2, 3, "This."),
+    ):
+        await events.broadcast(by_event, event)
+    assert by_function.messages == by_event.messages
 
 
 async def test_a_broadcast_that_fails_is_logged_and_fails_nothing(caplog: pytest.LogCaptureFixture):

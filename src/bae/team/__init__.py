@@ -41,6 +41,20 @@ if TYPE_CHECKING:
         TestResult,
         WorkReviewed,
         broadcast,
+        broadcast_activity,
+        broadcast_agent_created,
+        broadcast_agent_retired,
+        broadcast_agent_status,
+        broadcast_blocker_created,
+        broadcast_blocker_resolved,
+        broadcast_commit_created,
+        broadcast_correction_attempt,
+        broadcast_progress,
+        broadcast_task_assigned,
+        broadcast_task_blocked,
+        broadcast_task_status,
+        broadcast_task_unblocked,
+        broadcast_test_result,
     )
     from bae.team.feed import TeamFeed
     from bae.team.git import GitError, Repository
@@ -158,6 +172,20 @@ __all__ = [
     "add_team_jobs",
     "add_teams",
     "broadcast",
+    "broadcast_activity",
+    "broadcast_agent_created",
+    "broadcast_agent_retired",
+    "broadcast_agent_status",
+    "broadcast_blocker_created",
+    "broadcast_blocker_resolved",
+    "broadcast_commit_created",
+    "broadcast_correction_attempt",
+    "broadcast_progress",
+    "broadcast_task_assigned",
+    "broadcast_task_blocked",
+    "broadcast_task_status",
+    "broadcast_task_unblocked",
+    "broadcast_test_result",
     "clean_branches",
     "diff_task",
     "find_delivery",
@@ -194,7 +222,12 @@ __getattr__, __dir__ = export_lazily(
             "ActionRequested ActivityUpdate AgentCreated AgentRetired AgentStatusChanged "
             "BlockerCreated BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event "
             "PlanChanged ProgressUpdate StoredEvent TaskAssigned TaskBlocked TaskStatusChanged "
-            "TaskUnblocked TestResult WorkReviewed broadcast"
+            "TaskUnblocked TestResult WorkReviewed broadcast broadcast_activity "
+            "broadcast_agent_created broadcast_agent_retired broadcast_agent_status "
+            "broadcast_blocker_created broadcast_blocker_resolved broadcast_commit_created "
+            "broadcast_correction_attempt broadcast_progress broadcast_task_assigned "
+            "broadcast_task_blocked broadcast_task_status broadcast_task_unblocked "
+            "broadcast_test_result"
         ),
         "team.feed": "TeamFeed",
         "team.git": "GitError Repository",
@@ -223,24 +256,5 @@ __getattr__, __dir__ = export_lazily(
     root="bae",
     former={
         "detect": ("team.project", "`bae team init` detects the settings of a repository"),
-        **{
-            name: ("team.events", f"call broadcast(ws_manager, {event}(…))")
-            for name, event in {
-                "broadcast_activity": "ActivityUpdate",
-                "broadcast_agent_created": "AgentCreated",
-                "broadcast_agent_retired": "AgentRetired",
-                "broadcast_agent_status": "AgentStatusChanged",
-                "broadcast_blocker_created": "BlockerCreated",
-                "broadcast_blocker_resolved": "BlockerResolved",
-                "broadcast_commit_created": "CommitCreated",
-                "broadcast_correction_attempt": "CorrectionAttempt",
-                "broadcast_progress": "ProgressUpdate",
-                "broadcast_task_assigned": "TaskAssigned",
-                "broadcast_task_blocked": "TaskBlocked",
-                "broadcast_task_status": "TaskStatusChanged",
-                "broadcast_task_unblocked": "TaskUnblocked",
-                "broadcast_test_result": "TestResult.of",
-            }.items()
-        },
     },
 )

@@ -315,7 +315,6 @@ def _broadcast_of(
     return send
 
 
-# These can be imported for one more version; `broadcast` takes any event.
 broadcast_task_status = _broadcast_of(TaskStatusChanged)
 broadcast_task_assigned = _broadcast_of(TaskAssigned)
 broadcast_task_blocked = _broadcast_of(TaskBlocked)
