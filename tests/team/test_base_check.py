@@ -297,7 +297,7 @@ def test_a_plugin_whose_warning_is_an_error_is_the_cause() -> None:
     report = TestReport(command=PYTEST, exit_code=3, output=printed, problem="no verdict")
     project = Project(id=1, name="a", root="/nowhere", branch="b", test_command=PYTEST)
     found = examine_base(report, "c" * 40, project=project, tracked=["test_a.py"])
-    assert "a warning, as that of a plugin, is an error" in found.problem
+    assert "a warning, such as one of a plugin, is an error" in found.problem
 
 
 def test_limits_that_end_the_tests_of_the_base_are_causes() -> None:

@@ -369,7 +369,7 @@ async def test_the_list_of_tasks_says_where_each_is_and_what_its_agent_does(tmp_
         assert report["since"] > 0
         assert report["doing"] is None  # no run is in progress: nobody works on it
         repository = await Repository.open(tmp_path / "project")
-        async with lead_lock(repository).held(exclusive=True, timeout=1):
+        async with lead_lock(repository).hold(exclusive=True, timeout=1):
             [_, report, _] = (await shop.get("/teams/shop/tasks"))["tasks"]
         assert report["doing"]["text"] == "runs the tests"
 

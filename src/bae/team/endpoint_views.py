@@ -122,7 +122,7 @@ class ActionBody(Form):
     text: Annotated[str, Field(max_length=20_000)] = ""
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Self:
+    def _has_required_fields(self) -> Self:
         if self.action in ("note", "skip") and self.task is None:
             raise ValueError(f"{self.action} needs a task")
         if (self.action == "note") != bool(self.text.strip()):
@@ -136,7 +136,7 @@ class BlockerBody(Form):
     answer: Annotated[str, Field(min_length=1, max_length=20_000)]
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _has_text(self) -> Self:
         if not self.answer.strip():
             raise ValueError("the answer is empty")
         return self
