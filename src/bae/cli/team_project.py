@@ -260,7 +260,7 @@ def load_workers(team: Team, source: str | None) -> Sequence[str]:
             )
         try:
             load_module(source)
-        except Exception as error:  # whatever the code of the workers raises
+        except Exception as error:  # the code of the workers may raise any error
             raise refusal(f"the workers of {source} cannot be imported", None, error) from error
     return worker_kinds()
 

@@ -27,8 +27,8 @@ def find_problem(
     report: TestReport, project: Project, tracked: Sequence[str], tests: Sequence[str]
 ) -> Cause | None:
     """The problem that keeps the tests of a base from running, or None if tasks can be judged.
-    `tracked` are the files of the commit, and `tests` the tests that tasks must make pass, which
-    may not load before. It reads files of the checkout, so call it in a thread."""
+    `tracked` are the files of the commit. `tests` are the tests that tasks must make pass; they may
+    fail to load now. It reads files of the checkout, so call it in a thread."""
     if report.ended_by in _LIMIT_CAUSES:
         return _LIMIT_CAUSES[report.ended_by]
     failed = report.of("failed")

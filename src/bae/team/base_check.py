@@ -80,8 +80,8 @@ class BaseCheck(BaseModel):
 
 
 def describe_failed_before(report: TestReport, tests: Sequence[str] = ()) -> str:
-    """A text that names the tests which failed before a task and do not count for it; empty if
-    there are none. `tests` are the tests that the task must make pass."""
+    """The tests that failed before a task and do not count against it, as a text; empty if there
+    are none. `tests` are the tests that the task must make pass."""
     failed = [case.id for case in report.of("failed") if not is_selected(case, tests)]
     if not failed:
         return ""
@@ -99,9 +99,9 @@ def examine_base(
     tracked: Sequence[str] = (),
     tests: Sequence[str] = (),
 ) -> BaseCheck:
-    """Judge the report of a base. `tracked` are the files of the commit, and `tests` the tests that
-    tasks must make pass, which may not load before. It reads files of the checkout, so call it in a
-    thread."""
+    """Judge the report of a base. `tracked` are the files of the commit. `tests` are the tests
+    that tasks must make pass; they may fail to load now. It reads files of the checkout, so call it
+    in a thread."""
     from bae.team.base_causes import find_problem  # slow to load, and `read_check` does not need it
 
     failed = report.of("failed")

@@ -118,7 +118,7 @@ async def read_spent_by_task(store: Store, project_id: int) -> dict[int, Spent]:
 
 class Budgets:
     """The budgets of a run: `per_run` for all its calls, and `per_task` for all calls of one task,
-    in earlier runs too. The limits are `calls`, `tokens` and `cost` of a `Budget`."""
+    earlier runs included. The limits are `calls`, `tokens` and `cost` of a `Budget`."""
 
     def __init__(
         self,
@@ -172,8 +172,8 @@ class Budgets:
             await settled.wait()
 
     async def reserve_round(self, call: ReservedCall) -> None:
-        """Reserve one more request of a call in progress, whose usage is known at its end. Raises
-        BudgetError if the request does not fit."""
+        """Reserve one more request of a call in progress. Its usage is known when the call ends.
+        Raises BudgetError if the request does not fit."""
 
         def reserve(db: sa.Connection) -> int | tuple[BudgetScope, BudgetError]:
             earlier_round = sa.update(tables.spending).filter_by(id=call.numbers[-1])
@@ -202,12 +202,9 @@ class Budgets:
             values: dict[str, Any] = {"tokens": used.tokens, "unpriced": used.cost is None}
             values |= {} if used.cost is None else {"cost": used.cost}
             db.execute(sa.update(tables.spending).filter_by(id=reservation).values(values))
-            if (
-                used.calls > 1
-            ):  # the LM made several requests: the rounds of a conversation, or retries
-                stored_row = tables.rows(db, sa.select(tables.spending).filter_by(id=reservation))[
-                    0
-                ]
+            if used.calls > 1:  # the rounds of a conversation, or retries
+                query = sa.select(tables.spending).filter_by(id=reservation)
+                stored_row = tables.rows(db, query)[0]
                 extra_row = {**stored_row, "tokens": 0, "cost": 0.0}
                 del extra_row["id"]
                 for _ in range(used.calls - 1):
@@ -321,7 +318,7 @@ async def reserve_round() -> None:
 
 
 class Reserved(Policy):
-    """An LM that reserves every request in the budgets of a team, for one task."""
+    """An LM for one task. Every request is first reserved in the budgets of the team."""
 
     def __init__(self, lm: LM | str, budgets: Budgets, task: Task) -> None:
         super().__init__(lm)

@@ -77,8 +77,8 @@ def _watch_command(child: int, wake: int, spec: dict[str, Any]) -> tuple[int | N
 
 class _Disk:
     """The disk space of the files that the command wrote. The free space is checked each time,
-    which is cheap; the files are measured only if the free space fell by more than the command's
-    limit, and occasionally."""
+    which is cheap. The files are measured from time to time, and if the free space fell by more
+    than the command's limit."""
 
     def __init__(self, paths: list[str], most: int) -> None:
         self.paths = paths
@@ -193,9 +193,8 @@ def _measure_use(pids: list[int], most: int) -> tuple[int, int]:
     tasks = pages = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
-            fields = (
-                file.read().rpartition(b")")[2].split()
-            )  # a name may contain spaces and parentheses
+            # The name before the last parenthesis may contain spaces and parentheses.
+            fields = file.read().rpartition(b")")[2].split()
             tasks += int(fields[17])
             pages += int(fields[21])
     return tasks, pages * resource.getpagesize()
@@ -288,9 +287,8 @@ def _count_user_tasks() -> int:
 
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446  # on every architecture
 _READ: Final = 0b1101  # execute, read file, read directory
-_FILE_RIGHTS: Final = (
-    1 << 0 | 1 << 1 | 1 << 2 | 1 << 14
-)  # the rights that a rule for a file may have
+_FILE_RIGHTS: Final = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14
+"""The rights that a rule for a file may have."""
 
 
 def _restrict_files(read: list[str], write: list[str]) -> None:
@@ -318,7 +316,7 @@ _IO_URING_SETUP: Final = 425
 
 
 def _restrict_calls(network: bool) -> None:
-    """seccomp: deny sockets, and so the network, and io_uring, which can open sockets."""
+    """seccomp: deny sockets, so that there is no network, and io_uring, which can open sockets."""
     audit, socket = _ARCHITECTURES[os.uname().machine]
     refused = [_IO_URING_SETUP] if network else [_IO_URING_SETUP, socket]
     load, equal, at_least, answer = 0x20, 0x15, 0x35, 0x06

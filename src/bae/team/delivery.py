@@ -131,8 +131,8 @@ async def _find_change(project: Project, repository: Repository, task: Task) -> 
 async def find_delivery(
     project: Project, repository: Repository, store: Store, into: str | None = None
 ) -> Delivery:
-    """Find the team's work that a branch does not have; without `into`, the user's current branch.
-    A branch that does not exist would start at the user's commit."""
+    """Find the team's work that the branch `into` does not have. Default: the user's current
+    branch. A missing branch would start at the user's commit."""
     from bae.team.workbench import open_reports  # slow to load
 
     branch = into or await repository.current_branch()
@@ -198,8 +198,8 @@ def find_proving_tests(
 async def merge_work(
     project: Project, repository: Repository, store: Store, into: str | None = None
 ) -> Delivery:
-    """Merge the team's branch into another branch with one merge commit of the user; without
-    `into`, the user's current branch. A missing branch is created. Raises GitError and changes
+    """Merge the team's branch into the branch `into` with one merge commit of the user. Default:
+    the user's current branch. A missing branch is created. Raises GitError and changes
     nothing if there are conflicts, or if the branch is checked out with uncommitted changes."""
     from bae.team.integration import fast_forward
 

@@ -1,5 +1,5 @@
-"""Doctests: examples in docstrings and texts, which pytest runs as tests. The file of an example is
-code, so changes of examples are judged apart from the code around them."""
+"""Doctests: examples in docstrings and texts, which pytest runs as tests. Examples are
+in files of code, so their changes are judged separately from the code around them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def keeps_examples(change: FileChange) -> bool:
 
 
 def add_examples(change: FileChange) -> FileChange:
-    """The code of a file before a change, with the new and changed docstrings as one more doctest,
-    which `is_added` recognizes. A change of another file is returned unchanged."""
+    """The code of a file before a change, with the new and changed docstrings added as one doctest.
+    `is_added` recognizes this doctest. A change of another file is returned unchanged."""
     if not change.path.endswith(".py"):
         return change
     old_texts = _read_texts(change.path, change.before)

@@ -346,9 +346,10 @@ class LeftTask(BaseModel):
 
 
 class PlanView(BaseModel):
-    """The plan: the tasks that wait for approval, those without proving tests, the tasks that would
-    run together, and the longest chain of dependent tasks. `boxes` and `edges` are a picture of all
-    tasks, each after its prerequisites. `task_schema` is the JSON schema of a task to add."""
+    """The plan: the tasks that wait for approval, the tasks without proving tests, the tasks that
+    would run together, and the longest chain of dependent tasks. `boxes` and `edges` are a picture
+    of all tasks, each after its prerequisites. `task_schema` is the JSON schema of a task to
+    add."""
 
     unapproved: list[str]
     without_tests: list[str]

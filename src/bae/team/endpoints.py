@@ -408,7 +408,7 @@ class ServedTeams:
                 waiting.append(row.model_copy(update={"context": titles}))
         return waiting
 
-    # The table
+    # Endpoints
 
     def list_endpoints(self) -> tuple[Endpoint, ...]:
         """The endpoints."""

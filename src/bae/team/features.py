@@ -84,8 +84,8 @@ class Features:
         return None if branch is self._team else await branch.merged_as(task.branch)
 
     async def was_staged(self, task: Task) -> bool:
-        """Whether earlier work of a task was merged into the branch of its feature, which is not
-        delivered yet."""
+        """Whether earlier work of a task was merged into the branch of its feature, and the feature
+        is not delivered yet."""
         if (branch := await self.branch_of(task)) is self._team:
             return False
         head = await branch.head()

@@ -20,9 +20,10 @@ async def run_again(
     tests: Sequence[str],
     changed: Collection[str],
 ) -> TestReport:
-    """The report of a second run if all tests pass in it that failed in the first and may be
-    `flaky`, otherwise the first report. `before` is the report without the work, `tests` are the
-    tests that the task names, and `changed` the files that it changes."""
+    """Run the tests a second time if the failed tests may be flaky. If these pass then, returns the
+    second report, which names them as `flaky`; otherwise the first report. `before` is the report
+    without the work, `tests` are the tests that the task names, and `changed` the files that it
+    changes."""
     doubtful = find_doubtful(report, before, tests=tests, changed=changed)
     if not doubtful:
         return report

@@ -77,9 +77,9 @@ class Checkout(NamedTuple):
 
 
 class Repository:
-    """A git repository with the user's checkout. Create one with `open` or `create`. A started
-    command is finished even if its caller is cancelled, since a killed git leaves lock files; the
-    cancellation is raised then."""
+    """A git repository with the user's checkout. Create one with `open` or `create`. If
+    the caller is cancelled, a started command still finishes, since a killed git leaves lock files.
+    Then the cancellation is raised."""
 
     def __init__(self, checkout: Checkout, common: Path, *, timeout: float = 120.0) -> None:
         self.checkout = checkout

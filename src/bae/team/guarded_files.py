@@ -75,9 +75,9 @@ async def find_guarded(
     allow: Sequence[str] = (),
     setup: Sequence[str] = (),
 ) -> Guarded | None:
-    """The question to a person before a task's branch is merged into the team's branch, or None if
-    it changes no guarded file, or only files that the patterns `allow`. Files that the command
-    `setup` names, and hooks and scripts that the user's git runs, are guarded too."""
+    """The question to a person before a task's branch is merged into the team's branch. None if the
+    branch changes no guarded file, or only files that match the patterns `allow`. Files that the
+    command `setup` names, and hooks and scripts that the user's git runs, are guarded too."""
     tip = await repository.commit_id(BRANCHES + branch)
     base = await repository.merge_base(BRANCHES + team, tip)
     if base is None:

@@ -1,6 +1,6 @@
-"""The team's own branch. Tasks are merged one at a time, tested as merged, and then the branch
-moves, with one commit a task. The user's checkout follows by fast-forward only if the user wants
-that and it is clean. The next run completes or cleans up the work of a killed run."""
+"""The team's own branch. Tasks are merged one at a time: the merged code is tested, and then the
+branch moves by one commit. The user's checkout follows by fast-forward, if it is clean and the user
+allows it. The next run completes or cleans up the work of a killed run."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _UNFINISHED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Integrated:
-    """The new commit of the team's branch and its test report, which is None if the work had been
-    merged before. `everything` also has the failures that the task does not answer for; it is None
-    if the tree had been tested before."""
+    """The new commit of the team's branch. `report` is its test report, or None if the work was
+    merged before. `everything` also has the failures of other work; it is None if the tree was
+    tested before."""
 
     commit: str
     report: TestReport | None
@@ -140,7 +140,7 @@ class Integration:
         """Merge a task's branch as one commit. A conflict or a failure changes nothing, and has a
         `text` for the next attempt. `tests` are the tests that the task must make pass, while
         others may fail as before. For `untested` work, tests that passed must still pass, and there
-        may be no tests at all. Tests of others may be lost only if the task `may` change tests."""
+        may be no tests at all. Only a task that `may` change tests may lose tests of others."""
         merged_commit = await self.merged_as(branch)
         if merged_commit:
             return Integrated(merged_commit, None)
@@ -451,7 +451,7 @@ async def _complete_move(repository: Repository) -> None:
         before, after = move["before"], move["after"]
     except FileNotFoundError:
         return
-    except (ValueError, KeyError):  # killed while the note was written: nothing had begun
+    except (ValueError, KeyError):  # killed while it wrote the note: the move had not begun
         await asyncio.to_thread(note.unlink)
         return
     branch = await repository.current_branch()

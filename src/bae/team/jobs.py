@@ -109,9 +109,8 @@ class TeamJobs:
         """Start `bae team plan` or `bae team run` with options, and with `given` on its stdin.
         Raises `Refused` if the same is in progress, also in another process."""
         is_busy = kind == "run" and await is_running(team.repository)
-        before = self._jobs.get(
-            (name, kind)
-        )  # no await from here on, so that only one of two requests starts
+        # No await from here on, so that only one of two requests starts.
+        before = self._jobs.get((name, kind))
         if is_busy or (before is not None and before.status == "running"):
             raise Refused(
                 409,
@@ -139,9 +138,8 @@ class TeamJobs:
         """End a job that is in progress. Returns None if there is none."""
         job = self._jobs.get((name, kind))
         if job is not None and job.task is not None and not job.stopping:
-            job.stopping = (
-                True  # a second cancellation would interrupt it while it saves its progress
-            )
+            # A second cancellation would interrupt it while it saves its progress.
+            job.stopping = True
             job.task.cancel()
         return job
 
