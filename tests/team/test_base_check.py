@@ -156,7 +156,7 @@ async def test_a_long_output_of_setup_is_shown_by_its_errors_and_kept(tmp_path: 
         assert "--option-100\n" in text
         assert "\nnpm error code EUSAGE\nnpm error Missing: left-pad" in shown
         assert "npm error A complete log is elsewhere\n" in shown
-        assert f"all of it: {log}" in shown
+        assert f"full output: {log}" in shown
         assert "--option-100\n" not in shown
         assert "got package 2" not in shown
         assert len(shown.splitlines()) < 20

@@ -159,10 +159,10 @@ def init(
 ) -> None:
     """Set up a team for a project.
 
-    Languages, the test command and the setup command are detected from the files; unclear points
-    are asked. The tests run once, as the team will run them. If they cannot run, the likely cause
-    and a command that fixes it are printed, and the exit code is 1. The state is kept beside the
-    repository, in `.NAME.team`. Run it again to change the settings.
+    Languages, the test command and the setup command are detected from the files. You are asked
+    about unclear points. The tests run once, as the team will run them. If they cannot run, the
+    likely cause and a command that fixes it are printed, and the exit code is 1. The state is
+    stored beside the repository, in `.NAME.team`. Run it again to change the settings.
     """
     settings: dict[str, Any] = {
         "update_checkout": update_checkout,

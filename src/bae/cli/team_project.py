@@ -339,4 +339,4 @@ def split_command(command: str | None) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(command or ""))
     except ValueError as error:
-        raise refusal(f"{command!r} is no command: {error}", "close its quotes") from error
+        raise refusal(f"{command!r} is not a command: {error}", "close its quotes") from error

@@ -169,7 +169,7 @@ async def run(
         ),
     ] = False,
     no_review: Annotated[
-        bool, typer.Option("--no-review", help="Do not have a second model read the work.")
+        bool, typer.Option("--no-review", help="Do not review the work with a second model.")
     ] = False,
     reviewer: Annotated[
         str | None,

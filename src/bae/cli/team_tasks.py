@@ -358,7 +358,9 @@ def _read_tasks(text: str, source: str) -> list[dict[str, Any]]:
     try:
         return TypeAdapter(list[dict[str, Any]]).validate_json(text)
     except ValidationError as error:
-        raise refusal(f"{source} is no list of tasks", 'write [{"title": …}, …]', error) from error
+        raise refusal(
+            f"{source} is not a list of tasks", 'write [{"title": …}, …]', error
+        ) from error
 
 
 def _check_task(values: dict[str, Any]) -> PlannedTask:

@@ -41,7 +41,7 @@ def find_acceptance_problems(
 
 
 _NOT_FAILING: Final = {
-    "passed": "pass without the work, so they show nothing: check what is missing, or remove them",
+    "passed": "pass without the work, so they prove nothing: test missing behavior, or remove them",
     "skipped": "are skipped: have them run, and fail",
 }
 _WRONG_REASON: Final = re.compile(
@@ -83,7 +83,7 @@ def _find_python_behavior(path: str, old: str, new: str) -> Iterator[str]:
             if name not in old_functions and not _is_stub(functions[name])
         ]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        yield f"{path} is no valid Python, or is nested too deeply to be read."
+        yield f"{path} is not valid Python, or is nested too deeply to read."
         return
     if lost_names:
         yield f"{path} loses {', '.join(lost_names[:20])}: stubs only add. Restore them."

@@ -174,7 +174,7 @@ class BaseReports:
                 if self.folder is not None:
                     log = self.folder / SETUP_OUTPUT
                     await asyncio.to_thread(_write, log, f"{error.output}\n")
-                    output += f"\nall of it: {log}"
+                    output += f"\nfull output: {log}"
             check = BaseCheck(commit=commit, problem=reason.text, fix=reason.fix, output=output)
         else:
             check = await asyncio.to_thread(

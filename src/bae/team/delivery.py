@@ -141,7 +141,7 @@ async def find_delivery(
     if branch == project.branch:
         raise GitError(f"{branch} is the team's own branch", fix="name another branch")
     if (await repository.run_git("check-ref-format", BRANCHES + branch))[0] or branch[0] == "-":
-        raise GitError(f"{branch!r} is no name of a branch", fix="name another branch")
+        raise GitError(f"{branch!r} is not a valid branch name", fix="name another branch")
     head = await repository.resolve(BRANCHES + project.branch)
     if head is None:
         raise GitError(f"there is no {project.branch} yet", fix="bae team run")
@@ -214,7 +214,7 @@ async def merge_work(
     if path and not is_checked_out:
         raise GitError(
             f"{delivery.into} is checked out in {path}",
-            fix="run the command there, or name another",
+            fix="run the command there, or name another branch",
         )
     if is_checked_out:
         await _refuse_changes(repository, delivery)

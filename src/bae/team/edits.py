@@ -172,20 +172,20 @@ def _check_path(root: Path, path: str, submodules: Sequence[str] = ()) -> str:
     if not path:
         raise _Refused("a block has no path: name the file in its first line")
     if len(path) > _LONGEST_PATH:
-        raise _Refused(f"{path[:60]!r}… is too long a path")
+        raise _Refused(f"{path[:60]!r}… is too long for a path")
     try:
         name = named_path(path)
     except GitError as error:
         raise _Refused(error.message) from error
     parts = name.split("/")
     if fold_name(name) == INCLUDE:
-        raise _Refused(f"{name} says what a worktree gets: only the user changes it")
+        raise _Refused(f"{name} controls which files a worktree gets: only the user may change it")
     if fold_name(parts[-1]) in (".gitattributes", ".gitmodules"):
-        raise _Refused(f"{name} says how git treats files: only the user changes it")
+        raise _Refused(f"{name} controls how git treats files: only the user may change it")
     if _ODD_PATH.search(name):
         raise _Refused(f"{path!r} is not a plain path inside the repository")
     if any(len(os.fsencode(part)) > _LONGEST_NAME for part in parts):
-        raise _Refused(f"{path[:60]!r}… is too long a path")
+        raise _Refused(f"{path[:60]!r}… is too long for a path")
     at = root
     for number, part in enumerate(parts, 1):
         at /= part
@@ -304,7 +304,7 @@ class _File:
             try:
                 after = text.encode()
             except UnicodeEncodeError:
-                problems.append(f"{self.path} would have characters that are no Unicode text")
+                problems.append(f"{self.path} would have characters that are not valid Unicode")
                 return None
             if len(after) > LARGEST_FILE or "\0" in text:
                 problem = "be binary" if "\0" in text else f"have over {LARGEST_FILE} bytes"

@@ -1,5 +1,5 @@
 """Features: groups of tasks on their own branch, which reaches the team's branch as a whole.
-Acceptance tests come first on that branch. Git has the record of what is merged and delivered."""
+Acceptance tests come first on that branch. Git records the merges and deliveries."""
 
 from __future__ import annotations
 
