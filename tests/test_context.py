@@ -12,6 +12,7 @@ from pydantic import Field
 from bae import LM, Dep, Graph, Node, NodeConfig, Recall, ReplayError
 from bae.journal import AnswerJudged, MemoryJournal, check
 from bae.language_model import scene_around
+from bae.plan import plan_of
 from bae.prompts.questions import EARLIER, SYSTEM
 from end_node import EndNode, leading_to
 from toy_backend import FourMethods, ToyBackend, route
@@ -103,7 +104,7 @@ async def test_a_class_has_its_own_setting_and_is_then_filled_by_itself():
     class Inherits(Careful):
         pass
 
-    assert Graph(start=Inherits).plans[Inherits].shows == "trace"
+    assert plan_of(Inherits).shows == "trace"
 
 
 class Draft(Node):

@@ -470,6 +470,7 @@ def test_a_module_imports_pydantic_the_standard_library_and_the_packages_of_its_
 FORMER = {
     "bae.mcp": "servers_of: `bae mcp list` lists the tools of servers",
     "bae.optimizer": "example_of: call examples_from",
+    "bae.team": "broadcast_progress: call broadcast(ws_manager, ProgressUpdate(…))",
 }
 
 
@@ -487,3 +488,18 @@ def test_a_name_that_goes_can_be_imported_with_a_warning_that_says_what_to_write
     package = __import__(module, fromlist=["x"])
     assert name not in package.__all__
     assert name not in dir(package)
+
+
+def test_an_attribute_of_a_graph_that_goes_can_be_read_with_a_warning_that_says_what_to_read():
+    class Last(bae.Node):
+        async def __call__(self) -> None: ...
+
+    graph = bae.Graph(start=Last)
+    with pytest.warns(DeprecationWarning, match="Graph.plans is not public any more") as warned:
+        plans = graph.plans  # type: ignore[attr-defined]
+    assert [*plans] == [*graph.nodes]
+    assert str(warned[0].message).endswith("read graph.nodes, graph.edges and graph.terminal_nodes")
+    assert warned[0].filename == __file__
+    assert "plans" not in dir(graph)
+    with pytest.raises(AttributeError, match="'Graph' object has no attribute 'plan'"):
+        _ = graph.plan  # type: ignore[attr-defined]

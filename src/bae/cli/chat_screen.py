@@ -38,7 +38,8 @@ _LEAST: Final = 3
 
 
 class TurnScreen(Display):
-    """Shows one turn. `ends` are the node classes of replies, `copies` those of `Graph.hidden`."""
+    """Shows one turn. `ends` are the node classes of replies, `copies` those of
+    `GraphPlan.hidden`."""
 
     keeps_texts = True
 

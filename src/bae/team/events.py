@@ -315,6 +315,7 @@ def _make_broadcast(
     return send
 
 
+# These can be imported for one more version; `broadcast` takes any event.
 broadcast_task_status = _make_broadcast(TaskStatusChanged)
 broadcast_task_assigned = _make_broadcast(TaskAssigned)
 broadcast_task_blocked = _make_broadcast(TaskBlocked)
@@ -325,10 +326,7 @@ broadcast_agent_retired = _make_broadcast(AgentRetired)
 broadcast_test_result = _make_broadcast(TestResult.of)
 broadcast_correction_attempt = _make_broadcast(CorrectionAttempt)
 broadcast_commit_created = _make_broadcast(CommitCreated)
-broadcast_work_reviewed = _make_broadcast(WorkReviewed)
 broadcast_blocker_created = _make_broadcast(BlockerCreated)
 broadcast_blocker_resolved = _make_broadcast(BlockerResolved)
-broadcast_plan_changed = _make_broadcast(PlanChanged)
-broadcast_action_requested = _make_broadcast(ActionRequested)
 broadcast_progress = _make_broadcast(ProgressUpdate)
 broadcast_activity = _make_broadcast(ActivityUpdate)
