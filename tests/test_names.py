@@ -39,7 +39,7 @@ SEARCHES = {
 }
 
 
-def compared_sentences(tree: ast.Module) -> Iterator[str]:
+def find_compared_sentences(tree: ast.Module) -> Iterator[str]:
     """The texts of several words that a module compares with another text or searches for."""
     for node in ast.walk(tree):
         parts: list[ast.AST] = []
@@ -59,7 +59,7 @@ def compared_sentences(tree: ast.Module) -> Iterator[str]:
 
 
 def test_nothing_is_decided_by_an_english_sentence():
-    found = {name: {*compared_sentences(tree)} for name, tree in trees().items()}
+    found = {name: {*find_compared_sentences(tree)} for name, tree in trees().items()}
     rooms = {name: texts for name, texts in found.items() if not name.startswith("team/")}
     assert {name: texts for name, texts in rooms.items() if texts} == OF_OTHERS
 

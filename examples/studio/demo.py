@@ -74,7 +74,7 @@ def run_ids(journal: Path) -> str:
 
 
 def make_team(shop: Path) -> bool:
-    """A repository with a plan that is approved. False where there is none to be had."""
+    """Make a repository with an approved plan. Return False where that is impossible."""
     if shop.exists():
         return True
     tests = f"env PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {shlex.quote(sys.executable)} -m pytest -q"
@@ -89,8 +89,8 @@ def make_team(shop: Path) -> bool:
 
 @contextmanager
 def team_at_work(shop: Path, log: Path) -> Generator[None]:
-    """The team works while the block runs, in a process of its own. It asks one question, and
-    continues when somebody answers on the page."""
+    """Run the team in its own process while the block runs. It asks one question, and continues
+    when a person answers on the page."""
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "bae", "team", "run", "--wait", *TEAM_LM],
@@ -134,6 +134,11 @@ def _ignore(number: int, frame: FrameType | None) -> None:
     """Unlike SIG_IGN, a handler is not inherited by the command."""
 
 
+def end_on(number: int, frame: FrameType | None) -> None:
+    """End as after Ctrl-C where the process is told to end or its terminal is closed."""
+    raise SystemExit(128 + number)
+
+
 def show(command: list[str]) -> None:
     """Print a command as a person would type it."""
     words = [each.replace(str(EXAMPLES), "examples") for each in command]
@@ -141,6 +146,8 @@ def show(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, end_on)
     if len(sys.argv) > 1:
         raise SystemExit(main(Path(sys.argv[1]).resolve()))
     with tempfile.TemporaryDirectory(prefix="bae-studio-") as place:

@@ -107,7 +107,7 @@ async def test_a_cancelled_broadcast_is_cancelled():
         await events.broadcast(Messages(asyncio.CancelledError()), events.TaskUnblocked(1, 2))
 
 
-def test_a_message_has_the_number_of_its_event_whatever_the_event_has():
+def test_a_message_has_the_number_of_its_event_whatever_the_event_contains():
     event = events.CorrectionAttempt(project_id=1, task_id=2, attempt=3, failure="boom")
     message = events.StoredEvent(number=70, at=1.5, event=event).to_message()
     assert (message["number"], message["time"], message["attempt"]) == (70, 1.5, 3)
