@@ -1,11 +1,11 @@
-"""Has a change made bae slower or larger? The bae of this checkout and that of another one, in
-turns, each sample in a process of its own:
+"""Has a change made bae slower or larger? Measures the bae of this checkout and of another checkout
+in turns, each sample in a process of its own:
 
     git worktree add /tmp/before some-commit
     python -m benchmarks.against /tmp/before
 
-It prints both and the ratio of this one to the other. Times are processor time, of all threads, so
-that other programs on the machine count little.
+It prints both figures and the ratio of this checkout to the other. Times are processor time of all
+threads, so other programs on the machine matter little.
 """
 
 from __future__ import annotations
@@ -114,12 +114,13 @@ def durable_step() -> float:
 
 
 def durable_runs() -> float:
-    """Seconds a run of five steps, of a hundred at once that a file keeps: the best of a few."""
+    """Seconds per run of five steps, with a hundred runs at once in a journal file: the best of a
+    few samples."""
     return min(asyncio.run(durable(DURABLE_RUNS, 5)) for _ in range(5)) / DURABLE_RUNS
 
 
 async def durable(runs: int, steps: int) -> float:
-    """Seconds that so many runs at once take."""
+    """Seconds that this number of concurrent runs takes."""
     from benchmarks.durable.contenders.bae_journal import opened
 
     with tempfile.TemporaryDirectory() as folder:
@@ -157,7 +158,7 @@ def sample_in(source: Path, name: str) -> float:
 
 
 def bytes_in(source: Path) -> float:
-    """What a run of d adds to memory."""
+    """The memory that a run of case d adds."""
     os.environ["PYTHONPATH"] = str(source)
     return child(BAE, CROWD)["bytes"] / CROWD
 

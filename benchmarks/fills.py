@@ -1,5 +1,5 @@
-"""What a fill through bae costs over calling the same SDK by hand. A provider on loopback answers,
-in a process of its own, so that only the caller's processor time is counted:
+"""The cost of a fill through bae above a direct call of the same SDK. A provider on loopback
+answers, in a process of its own, so that only the caller's processor time is counted:
 
     python -m benchmarks.fills
 
@@ -148,7 +148,7 @@ async def dspy(url: str) -> AsyncIterator[dict[str, Call]]:
         yield {"by hand": by_hand, "bae": lambda: lm.make(DAY, Outfit)}
 
 
-async def measured(calls: dict[str, Call]) -> dict[str, list[float]]:
+async def measure_processor_time(calls: dict[str, Call]) -> dict[str, list[float]]:
     """Milliseconds of processor time a call, one figure a round, in turns."""
     for call in calls.values():
         for _ in range(10):
@@ -165,9 +165,9 @@ async def measured(calls: dict[str, Call]) -> dict[str, list[float]]:
     return found
 
 
-async def compared(made: Callable[[str], Any], url: str) -> dict[str, list[float]]:
+async def compare_fills(made: Callable[[str], Any], url: str) -> dict[str, list[float]]:
     async with made(url) as calls:
-        return await measured(calls)
+        return await measure_processor_time(calls)
 
 
 def main() -> int:
@@ -183,7 +183,7 @@ def main() -> int:
         ) as server:
             assert server.stdout is not None
             assert server.stdin is not None
-            found = asyncio.run(compared(made, server.stdout.readline().strip()))
+            found = asyncio.run(compare_fills(made, server.stdout.readline().strip()))
             server.stdin.close()
         pairs = zip(found["bae"], found["by hand"], strict=True)
         added = [through - alone for through, alone in pairs]

@@ -18,7 +18,7 @@ _serial = itertools.count()
 
 
 @cache
-def _compiled(source: str) -> CodeType:
+def _compile_source(source: str) -> CodeType:
     # A user's module is compiled once too, so parsing is no part of what defining costs.
     return compile(source, "<generated>", "exec")
 
@@ -27,7 +27,7 @@ def fresh_module(source: str) -> ModuleType:
     """Execute `source` as a new module that `get_type_hints` can find."""
     module = ModuleType(f"benchmarks_generated_{next(_serial)}")
     sys.modules[module.__name__] = module
-    exec(_compiled(source), module.__dict__)
+    exec(_compile_source(source), module.__dict__)
     return module
 
 
@@ -37,7 +37,7 @@ def forget(module: ModuleType) -> None:
 
 
 def successors(index: int) -> list[int]:
-    """The nodes that node `index` may go on to; none for the last."""
+    """The nodes that may follow node `index`; empty for the last node."""
     return [later for later in range(index + 1, index + 1 + FANOUT) if later < GRAPH_SIZE]
 
 

@@ -1,5 +1,6 @@
-"""What a step costs that an LM chooses and fills, with an LM that answers at once, against the same
-work written by hand: the prompt as JSON, the answer parsed, the choice checked, the node validated.
+"""The cost of a step that an LLM chooses and fills, with an LLM that answers at once, against the
+same work written by hand: the prompt as JSON, the answer parsed, the choice checked, the node
+validated.
 
     python -m benchmarks.lm_steps
 

@@ -238,7 +238,7 @@ async def measure(
 
 
 def table(counts: dict[tuple[str, float], Count]) -> str:
-    """The counts, as Markdown: valid at once, valid when asked again, and FillError."""
+    """The counts, as Markdown: valid at first, valid after a retry, and FillError."""
     names = list(dict.fromkeys(name for name, _ in counts))
     temperatures = list(dict.fromkeys(temperature for _, temperature in counts))
     heads = ["shape", *(f"at {each:g}" for each in temperatures), "tokens/s"]

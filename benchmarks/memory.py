@@ -25,7 +25,8 @@ def peak() -> int:
 
 
 def reset_peak() -> None:
-    """Make `peak` start again from what is resident now; does nothing where it cannot."""
+    """Make `peak` start again from the resident memory of now; does nothing where that is
+    impossible."""
     try:
         _CLEAR.write_text("5")
     except OSError:

@@ -4,9 +4,9 @@ the first run to the last, offline.
     python -m benchmarks.optimizing
 
 A scripted teacher, which knows the answers, runs the graph on three quarters of the tickets, and
-slips now and then; a person corrects those runs by forking them. From that journal the small model
-that comes with bae learns. Then it runs tickets that nothing was learned or decided by, without and
-with what it has learned. It prints the tables that docs/benchmarks.md carries.
+slips now and then; a person corrects those runs by forking them. The small local model of bae
+learns from that journal. Then it runs tickets that were used for neither training nor selection,
+without and with the learned prompts. It prints the tables that docs/benchmarks.md carries.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class Measured:
 
 
 async def collect(journal: Journal, cases: Sequence[Case], slip: int = SLIPS) -> tuple[int, int]:
-    """Have the teacher run the tickets into a journal, and correct what it got wrong, as a person
-    would: fork the run with the right value. Answers how many were run, and how many corrected."""
+    """Have the teacher run the tickets into a journal, and correct its wrong answers like a person:
+    fork the run with the right value. Returns the number of runs and of corrections."""
     graph = load_triage().graph
     slips = cases[slip - 1 :: slip]
     teacher = Teacher(cases, slips)
@@ -153,9 +153,9 @@ async def learn(
     force: bool = False,
     shown: int = SHOWN,
 ) -> None:
-    """Learn from the runs of a journal, node by node, and keep what is better on the `part` of the
-    runs that was held out, or all of it by `force`. A prompt has `shown` examples at most. It is
-    what `bae optimize` does."""
+    """Learn from the runs of a journal, node by node, like `bae optimize`. Keeps prompts that are
+    better on the held-out `part` of the runs, or all prompts with `force`. A prompt has at most
+    `shown` examples."""
     graph = load_triage().graph
     train, held_out, left_out = split_apart(await examples_from(journal, graph), part, seed)
     found.examples = len(train), len(held_out), len(left_out)
@@ -187,8 +187,8 @@ async def measure(
     new: Sequence[Case],
     **options: Any,
 ) -> Measured:
-    """Go the whole way: run `known` tickets and learn from them, evaluate on `new` ones, load what
-    was learned, and run with it. The options are those of `learn`."""
+    """Run `known` tickets and learn from them, evaluate on `new` tickets, load the learned prompts,
+    and run with them. The options are the options of `learn`."""
     from bae.compiler import create_optimized_lm
 
     graph = load_triage().graph
@@ -201,7 +201,7 @@ async def measure(
         teacher = Teacher(known)
         await learn(journal, folder, lm, teacher, found, **options)
         clock.lap("learn")
-        (folder / "learned").mkdir(exist_ok=True)  # where nothing was better there is none
+        (folder / "learned").mkdir(exist_ok=True)  # missing where nothing was better
         optimized = create_optimized_lm(graph, folder / "learned", lm)
         found.evaluation = await evaluate(
             graph, new, {"local": lm, "optimized": optimized}, journal=journal, concurrency=1
@@ -230,7 +230,7 @@ class Clock:
 
 
 def figures(found: Measured) -> str:
-    """What was measured, as Markdown."""
+    """The measurements, as Markdown."""
     assert found.evaluation is not None
     assert found.last is not None
     train, held_out, left_out = found.examples
@@ -256,7 +256,7 @@ def figures(found: Measured) -> str:
             ),
             f"And {found.evaluation.contenders[0].total.cases} tickets that nothing was learned or "
             "decided by, through the whole graph:",
-            evaluated(found.evaluation),
+            format_evaluation(found.evaluation),
             f"And the last step, a run with what was learned: “{found.last.trace[0].text}” comes "
             f"out as `{found.last.result!r}`.",
             f"Measured on {platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python "
@@ -271,7 +271,7 @@ def verdict(compared: Comparison) -> str:
     return "better" if compared.certain else "better, not beyond chance"
 
 
-def evaluated(evaluation: Evaluation) -> str:
+def format_evaluation(evaluation: Evaluation) -> str:
     rows: list[list[str]] = []
     for contender in evaluation.contenders:
         for row in (contender.total, *contender.nodes):

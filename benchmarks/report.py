@@ -1,4 +1,4 @@
-"""What a case found, and how it is shown: one table of text that is also Markdown, and verdicts.
+"""The result of a case and its output: one table of text that is also Markdown, and verdicts.
 
 `publish` puts the tables between two marker lines of a document and leaves the rest of it alone.
 """
@@ -90,7 +90,8 @@ def notes_of(contenders: Iterable[Contender], case: str) -> list[str]:
 def fewer_samples(
     samples: Mapping[str, Samples], names: Mapping[str, str], where: str = ""
 ) -> list[str]:
-    """Names those that sat rounds out, because a median of two says less than one of fifteen."""
+    """Names the contenders that sat rounds out, because a median of two means less than a median of
+    fifteen."""
     most = max(len(mine) for mine in samples.values())
     return [
         f"{names[key]}{where}: {len(mine)} of {most} samples."
@@ -117,7 +118,7 @@ def as_json(results: list[Result], where: str) -> dict[str, Any]:
 def publish(
     document: Path, where: str, results: list[Result], begin: str = BEGIN, end: str = END
 ) -> None:
-    """Replace what stands between the markers of `document`."""
+    """Replace the text between the markers of `document`."""
     text = document.read_text(encoding="utf-8")
     if text.count(begin) != 1 or text.count(end) != 1:
         raise ValueError(f"{document} needs the two marker lines once each:\n{begin}\n{end}")

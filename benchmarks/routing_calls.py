@@ -37,7 +37,7 @@ class Reply(Node):
 
 
 class Counting(Backend):
-    """Looks up until the last step, and counts what it is asked."""
+    """Looks up until the last step, and counts its questions."""
 
     model = "counting"
     free = True

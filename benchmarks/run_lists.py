@@ -103,14 +103,14 @@ async def median_ms(ask: Callable[[], Awaitable[object]]) -> tuple[float, float]
 
 
 async def measure(journal: PostgresJournal, runs: int) -> tuple[list[list[str]], dict[str, float]]:
-    """What was asked and how long it took, as rows and as medians."""
+    """The queries and their times, as rows and as medians."""
     page = (await journal.runs(limit=50))[-1].run_id
     middle = f"run-{runs // 2}"
     numbers = iter(range(99, runs, 1000))
     ready = ReadyRuns(journal, ["graph-8"])
 
     async def claim() -> None:
-        run_id = f"run-{next(numbers)}"  # its owner is gone
+        run_id = f"run-{next(numbers)}"  # its owner is dead
         await journal.release(await journal.claim(run_id), "ended", [])
 
     asked: dict[str, Callable[[], Awaitable[object]]] = {

@@ -1,5 +1,5 @@
-"""What it costs to serve runs: a server in a process of its own, with a run that stores 500 records
-a second, alone and with 50 WebSocket clients that follow it:
+"""The cost of serving runs: a server in its own process, with a run that stores 500 records a
+second, alone and with 50 WebSocket clients that follow it:
 
     python -m benchmarks.serve [--clients 50] [--rate 500] [--seconds 10] [--stalled 2]
 
@@ -98,7 +98,7 @@ class Server:
 
 
 async def follow(url: str, run_id: str, *, reads: bool) -> int:
-    """How many records of a run one client got; one that stalls reads nothing."""
+    """The number of records of a run that one client got. A stalled client reads nothing."""
     address = f"{url.replace('http', 'ws', 1)}/feed"
     async with connect(address, compression=None, max_queue=1 if not reads else 16) as socket:
         await socket.send(json.dumps({"token": TOKEN}))

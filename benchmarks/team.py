@@ -1,5 +1,5 @@
-"""How quick a team is and what it takes, in one run: five workers against one, the event loop while
-they run tests, idle agents, and events to many WebSocket clients:
+"""The speed and the cost of a team, in one run: five workers against one, the event loop while they
+run tests, idle agents, and events to many WebSocket clients:
 
     python -m benchmarks.team
 
@@ -81,7 +81,8 @@ def percentiles(samples: Sequence[float]) -> tuple[float, float, float, float]:
 
 
 async def be_idle() -> None:
-    """What a process does that shows how late others are on this machine: nothing, until told."""
+    """A process that measures the delay of other processes on this machine: it only waits for a
+    message."""
     lag = Lag()
     async with lag.measured():
         await asyncio.to_thread(sys.stdin.readline)
@@ -173,7 +174,7 @@ async def run_team(
     return took, lasted, lag
 
 
-def allowed(tasks: Sequence[PlannedTask], lasted: Mapping[str, float], workers: int) -> float:
+def minimum_time(tasks: Sequence[PlannedTask], lasted: Mapping[str, float], workers: int) -> float:
     """The time that the graph allows: each task begins when its prerequisites are done and a worker
     is free, and lasts as long as it did alone."""
     ends: dict[str, float] = {}
@@ -196,7 +197,7 @@ async def measure_workers(folder: Path, *, unit: float) -> Result:
     tasks, seconds = diamonds(unit)
     one, lasted, _ = await run_team(folder / "one", tasks, seconds, 1)
     five, _, lag = await run_team(folder / "five", tasks, seconds, 5)
-    best = allowed(tasks, lasted, 5)
+    best = minimum_time(tasks, lasted, 5)
     alone = sum(lasted.values()) - sum(seconds.values())
     return Result(
         "workers",

@@ -68,7 +68,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a worker has seen of a case."""
+    """The files and lines of a case that a worker has seen."""
 
     case: Case
     shown: dict[str, int]
@@ -191,7 +191,7 @@ async def read_for(message: str, call: Call) -> None:
     (folder, _), *_ = folders.most_common(1) or [("", 0)]
     best = [name for name in await call(find, query, f"{folder}/") if name.endswith(".py")]
     words.sort(key=lambda word: (NAME.search(word) is None, -len(word)))
-    pairs = ["|".join(map(cut_ending, words[at : at + 2])) for at in range(0, len(words), 2)]
+    pairs = ["|".join(map(common_stem, words[at : at + 2])) for at in range(0, len(words), 2)]
     for pair in pairs[:7]:
         await call(find, pair, f"{folder}/")
     for name in best[:2]:
@@ -200,7 +200,7 @@ async def read_for(message: str, call: Call) -> None:
         await call(look, name, "1-100")
 
 
-def cut_ending(word: str) -> str:
+def common_stem(word: str) -> str:
     """What the forms of a word have in common, as a pattern."""
     for ending in ENDINGS:
         if word.lower().endswith(ending) and len(word) - len(ending) >= 4:

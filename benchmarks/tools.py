@@ -1,4 +1,4 @@
-"""What an agent with tools costs, with a model that answers at once:
+"""The cost of an agent with tools, with a model that answers at once:
 
 - a round (the model calls a function and reads its result) in bae and in PydanticAI, in
   conversations of 10, 40 and 160 rounds;

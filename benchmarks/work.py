@@ -40,7 +40,7 @@ def expect(what: str, found: object, expected: object) -> None:
 
 
 class Outcome(Protocol):
-    """What a run gives back: any object with the three fields."""
+    """The result of a run: any object with the three fields."""
 
     n: int
     x: float

@@ -60,14 +60,16 @@ graph = Graph(start=Complaint, end=(Refunded, Declined))
 
 
 async def clerk(gate: OpenGate) -> bool:
-    """Stands in for a person: a real one would be asked on a screen and take their time."""
+    """Replaces a person, who would see the question on a screen and answer later."""
     print(f"{gate.question} {gate.context['euros']} EUR, {gate.context['reply']!r}")
     return gate.context["euros"] <= 50
 
 
 async def park(path: Path, complaint: Complaint) -> None:
     async with SQLiteJournal(path) as journal:
-        stopped = await graph.arun(complaint, lm=scripted(), journal=journal, run_id="complaint-7")
+        stopped = await graph.arun(
+            complaint, lm=scripted_lm(), journal=journal, run_id="complaint-7"
+        )
         for gate in stopped.waiting:
             print(f"{gate.place} waits: {gate.question}")
 
@@ -78,7 +80,7 @@ async def answer(path: Path) -> None:
             for gate in info.waiting:
                 print(f"{info.run_id}: {gate.question} Yes.")
                 where = info.run_id, gate.address
-                done = await graph.answer(*where, True, scripted(), journal=journal)
+                done = await graph.answer(*where, True, scripted_lm(), journal=journal)
                 print(repr(done.result))
 
 
@@ -86,7 +88,7 @@ def main() -> None:
     complaint = Complaint(text="The umbrella arrived wet.")
 
     print("With a person who answers, the run continues:")
-    answered = graph.run(complaint, lm=scripted(), answer=clerk)
+    answered = graph.run(complaint, lm=scripted_lm(), answer=clerk)
     print(repr(answered.result))
 
     with TemporaryDirectory() as folder:
@@ -97,7 +99,7 @@ def main() -> None:
         asyncio.run(answer(path))
 
 
-def scripted() -> ScriptedLM:
+def scripted_lm() -> ScriptedLM:
     return ScriptedLM({Proposal: {"euros": 20, "reply": "Sorry! Here is your money back."}})
 
 

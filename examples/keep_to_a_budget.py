@@ -1,7 +1,7 @@
 """A budget and a cache: no call that the budget does not cover is made, and none is made twice.
 
-The budget is checked before a call is made. A run that it stops is not lost: with a journal it goes
-on when there is more to spend, and what was answered is not asked for again.
+The budget is checked before each call. A run that the budget stops is not lost: with a journal it
+resumes under a larger budget, and stored answers are not asked for again.
 
     bae run examples/keep_to_a_budget.py --budget calls=2 -i '{"letters": ["It broke.", "Hi!"]}'
     bae runs resume --module examples/keep_to_a_budget.py --budget calls=10
@@ -72,7 +72,7 @@ async def main() -> None:
 
 
 def label_letter(asked: Asked) -> dict[str, str]:
-    """Stands in for a model, which would be given as its name: Cached("claude-cli:haiku")."""
+    """Replaces a model, which is given by its name: Cached("claude-cli:haiku")."""
     assert isinstance(asked.previous, Read)
     known = {"It broke.": "complaint", "A lamp, please.": "order"}
     return {"kind": known.get(asked.previous.letter, "praise")}

@@ -19,7 +19,7 @@ from bae.testing import ScriptedLM
 ORDERS = {"A-17": "two umbrellas, sent on Monday", "B-4": "a lamp, waits for its shade"}
 
 
-# The inner graph: finds the order, if there is one.
+# The inner graph: finds the order, if the shop has it.
 
 
 class FindOrder(Node):

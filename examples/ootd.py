@@ -1,8 +1,7 @@
 """What to wear today: a message, what the day brings, and an outfit for it.
 
-It teaches the whole of bae in one small graph: dependencies that run at the same time, fields that
-the LM fills, a value recalled from the node before, and an answer that cannot be anything but what
-its types allow.
+It teaches all of bae in one small graph: dependencies that run at the same time, fields that the
+LLM fills, a value recalled from the previous node, and an answer that its types constrain.
 
     bae run examples/ootd.py --set message="ugh, just got up"
     bae run examples/ootd.py --set message="ugh, just got up" --lm claude-cli:sonnet
@@ -61,8 +60,8 @@ def read(name: str) -> bytes:
 
 
 async def get_location() -> Location:
-    await asyncio.sleep(0.3)  # stands in for a request, as the others do
-    # An async function must not hold up the others: to read a file it takes a thread.
+    await asyncio.sleep(0.3)  # replaces a request, like the other functions
+    # An async function must not block the others, so it reads a file in a thread.
     return Location.model_validate_json(await asyncio.to_thread(read, "location"))
 
 
@@ -79,7 +78,7 @@ def get_calendar() -> list[Event]:  # not async: bae calls it in a thread, so it
 class GettingDressed(Node):
     message: str = Field(description="how you are, in a few words")  # the caller gives it
 
-    async def __call__(self) -> AnticipateDay: ...  # empty: the LM goes on from here
+    async def __call__(self) -> AnticipateDay: ...  # empty: the LLM chooses what follows
 
 
 class AnticipateDay(Node):

@@ -1,6 +1,6 @@
 """A loop: the LM writes, a written body checks, and a bound says when to give up.
 
-A body that is written decides where the run goes; one that is empty leaves it to the LM.
+A written body decides where the run goes. An empty body leaves the choice to the LLM.
 
     bae run examples/shorten_a_slogan.py --set product="an umbrella" --max-iters 6
     python examples/shorten_a_slogan.py                       # scripted: no model is asked
@@ -53,12 +53,12 @@ graph = Graph(start=Brief, end=Slogan)
 
 def main() -> None:
     drafts = ["The umbrella that dries itself", "Dries before you do"]
-    run = graph.run(Brief(product="an umbrella"), lm=ScriptedLM({Draft: said(drafts)}))
+    run = graph.run(Brief(product="an umbrella"), lm=ScriptedLM({Draft: slogans(drafts)}))
     for node in run.trace:
         print(f"{type(node).__name__:<8}  {node}")
 
     print("\nAn LM that never gets it right:")
-    stubborn = ScriptedLM({Draft: said(["The umbrella that dries itself"] * 5)})
+    stubborn = ScriptedLM({Draft: slogans(["The umbrella that dries itself"] * 5)})
     try:
         graph.run(Brief(product="an umbrella"), lm=stubborn, max_iters=6)
     except LimitError as error:
@@ -66,7 +66,7 @@ def main() -> None:
         print(f"the last draft: {error.trace[-1]}")
 
 
-def said(texts: list[str]) -> list[dict[str, str]]:
+def slogans(texts: list[str]) -> list[dict[str, str]]:
     return [{"text": text} for text in texts]
 
 

@@ -68,7 +68,7 @@ graph = Graph(start=Morning, end=Report)
 
 
 def main() -> None:
-    run = graph.run(Morning(), lm=scripted())
+    run = graph.run(Morning(), lm=scripted_lm())
     print(run.result.headline)
     for document, summary in zip(run.result.documents, run.result.summaries, strict=True):
         print(f"{'!' if summary.urgent else ' '} {document.title:<8}  {summary.line}")
@@ -77,8 +77,8 @@ def main() -> None:
         print(f"{place}  {' -> '.join(type(node).__name__ for node in nodes)}")
 
 
-def scripted() -> ScriptedLM:
-    """Stands in for a model, which would be named instead: `lm="claude-cli:sonnet"`."""
+def scripted_lm() -> ScriptedLM:
+    """Replaces a model, which is given by its name: `lm="claude-cli:sonnet"`."""
     return ScriptedLM(
         {
             Summary: [

@@ -1,4 +1,4 @@
-"""A journal: a run whose process is killed, twice, goes on and does nothing again that was done.
+"""A journal: a run whose process is killed twice resumes and repeats no finished work.
 
     bae run examples/survive_a_crash.py -i '{"cities": ["Bern", "Rome", "Oslo"]}'
     python examples/survive_a_crash.py                        # scripted: no model is asked
@@ -74,8 +74,8 @@ async def travel(path: str) -> GraphResult[Booking]:
     lm = ScriptedLM({Choice: choose})
     trip = Trip(cities=["Bern", "Rome", "Oslo"])
     async with SQLiteJournal(path) as journal:
-        # Begin it, or go on with it: that the process which had it is gone is seen at once on the
-        # same Linux machine; elsewhere it takes the journal's lease, 30 seconds.
+        # Begin the run or resume it. On the same Linux machine the journal sees at once that the
+        # earlier process is dead; elsewhere it waits for the end of the lease, 30 seconds.
         return await graph.arun(trip, lm, journal=journal, run_id="trip", resume=True)
 
 

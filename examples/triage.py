@@ -1,12 +1,11 @@
-"""What can be learnt: a support ticket goes to one of three queues, with what it is about.
+"""Optimizing prompts: a support ticket goes to one of three queues, with its subject.
 
-The graph is small; what matters is how well a model carries it out, and that is what it can learn
-from runs. `triage_data/cases.jsonl` has 120 tickets with the answers that are right, to see how
-often a model is. docs/optimize.md tells the rest of the story.
+The graph is small. bae learns better prompts for it from runs. `triage_data/cases.jsonl` has 120
+tickets with the right answers, to measure a model. docs/optimize.md has the rest of the story.
 
     bae run examples/triage.py --set text="Where do I change the signature under my mails?"
     bae eval examples/triage.py --data examples/triage_data/cases.jsonl
-    bae optimize examples/triage.py --journal runs.db -o learnt
+    bae optimize examples/triage.py --journal runs.db -o learned
     python examples/triage.py                                 # scripted: no model is asked
 """
 

@@ -1,5 +1,5 @@
-"""For tests of runs: a run that fails instead of waiting for ever, what it raises, and a while that
-is no sleep."""
+"""For tests of runs: a run that fails instead of waiting forever, its exception, and a pause
+without sleep."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -29,7 +29,7 @@ async def run(start: Node, lm: Any = None, **options: Any) -> GraphResult[Any]:
 
 
 async def value_from(fn: Any, lm: Any = None, **options: Any) -> Any:
-    """What a field annotated `Dep(fn, **options)` holds after a run."""
+    """The value of a field annotated `Dep(fn, **options)` after a run."""
 
     class Holder(EndNode):
         value: Annotated[Any, Dep(fn, **options)]

@@ -31,7 +31,7 @@ HOW = f"install Chromium: {' && '.join(INSTALL)}; with CI=true the tests do so"
 
 
 def find_chromium() -> str:
-    """The path of Chromium. Skips the test where there is none; in CI, installs it."""
+    """The path of Chromium. Skips the test where Chromium is missing; in CI, installs it."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is not None:
         return found
@@ -61,8 +61,8 @@ def find_chromium() -> str:
 
 @asynccontextmanager
 async def open_page(url: str, **options: Any) -> AsyncIterator[Any]:
-    """A page of a new browser, at an address. Errors of the page fail the test when it is closed.
-    `options` are those of the browser's context, such as `viewport`."""
+    """Open an address in a new browser and yield the page. Errors of the page fail the test when it
+    is closed. `options` go to the browser's context, such as `viewport`."""
     playwright = pytest.importorskip("playwright.async_api")
     executable = await asyncio.to_thread(find_chromium)
     errors: list[str] = []

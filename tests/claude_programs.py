@@ -1,5 +1,5 @@
-"""For tests of backends that run a program: the real `claude`, stand-ins for it that fail on
-purpose, and what is left of a process afterwards."""
+"""For tests of backends that run a program: the real `claude`, replacements that fail on purpose,
+and checks for leftover processes."""
 
 from __future__ import annotations
 
@@ -145,8 +145,8 @@ def living(*, group: int) -> list[int]:
 
 
 def dead(*, group: int) -> bool:
-    """Wait until the processes of a group are dead: those that were killed, and are nobody's that
-    could wait for them, take a moment."""
+    """Wait until the processes of a group are dead: killed processes without a parent that waits
+    for them take a moment."""
     for pid in living(group=group):
         try:
             process = os.pidfd_open(pid)

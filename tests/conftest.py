@@ -56,8 +56,9 @@ CACHES = ("__pycache__", ".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_c
 
 
 def extra_files(config) -> set[str] | None:
-    """The files of the clone that are not in git, ignored ones too; None where they do not matter:
-    in a process of its own for some tests, and where a developer may write files meanwhile."""
+    """The files of the clone that are not in git, including ignored files. None where they do not
+    matter: in a separate process for some tests, and where a developer may write files during the
+    tests."""
     if hasattr(config, "workerinput") or not os.environ.get("BAE_REQUIRE_EXTRAS"):
         return None
     asked = ["git", "status", "--porcelain", "--ignored", "-z"]

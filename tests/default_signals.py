@@ -1,5 +1,5 @@
-"""For tests that send SIGINT or SIGHUP: `nohup` and the background of a script have these ignored,
-and a process inherits that. What is tested here is what happens when they are not."""
+"""For tests that send SIGINT or SIGHUP: `nohup` and background jobs of a script ignore these
+signals, and a process inherits that. This module restores their default handlers."""
 
 import signal
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""Nodes for tests to derive their own from, or to lead to them: what a test is about are the fields
-that they add, or the node that they lead to."""
+"""Base nodes for tests, so that a test shows only the fields that it adds or the node that it leads
+to."""
 
 from typing import Any, Union
 
@@ -11,8 +11,8 @@ class EndNode(Node):
 
 
 def leading_to(*following: Any, name: str = "Start", **fields: Any) -> type[Any]:
-    """A node class with these fields, from which the LM goes on to one of these classes, or ends
-    the run with None."""
+    """A node class with these fields, after which the LLM chooses one of these classes, or ends the
+    run with None."""
 
     async def call(self: Node): ...
 

@@ -1,4 +1,4 @@
-"""What somebody sees who follows the text of fields: the ten lines that a display needs."""
+"""The text of fields as a follower sees it: the ten lines that a display needs."""
 
 from __future__ import annotations
 

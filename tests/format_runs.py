@@ -295,7 +295,9 @@ def fields(journal_file: Path) -> str:
     header and the lines of an export, the tables of a journal."""
     parts = (StoredNode, AskerData, ErrorData, Usage, Origin, ParkedGate, ToolData, CallData)
     forms: dict[str, Any] = {part.__name__: part.__annotations__ for part in parts} | {**DATA}
-    listed = [f"{form}.{name}: {_shown(t)}" for form in forms for name, t in forms[form].items()]
+    listed = [
+        f"{form}.{name}: {_describe_type(t)}" for form in forms for name, t in forms[form].items()
+    ]
     info = RunInfo("run", "graph", "ended", 0.0, 0.0, "hash")
     lines = (Line(0, "kind", 0.0, "", 0, "{}"),)
     written = write_run(StoredRun(info, "", lines, {}, {DOT.hash: DOT.data}))
@@ -307,20 +309,20 @@ def fields(journal_file: Path) -> str:
     return "\n".join([*listed, ""])
 
 
-def _shown(kind: Any) -> str:
+def _describe_type(kind: Any) -> str:
     """A type as text, the same on every Python; with its default where it may be left out."""
     if isinstance(kind, tuple):
-        return f"{_shown(kind[0])} = {kind[1]!r}"
+        return f"{_describe_type(kind[0])} = {kind[1]!r}"
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _shown(args[0])
+        return _describe_type(args[0])
     if isinstance(kind, ForwardRef):
         return kind.__forward_arg__
     if not args:
         return kind if isinstance(kind, str) else getattr(kind, "__name__", repr(kind))
     if origin in (Union, UnionType):
-        return " | ".join(map(_shown, args))
-    return f"{getattr(origin, '__name__', origin)}[{', '.join(map(_shown, args))}]"
+        return " | ".join(map(_describe_type, args))
+    return f"{getattr(origin, '__name__', origin)}[{', '.join(map(_describe_type, args))}]"
 
 
 def lm() -> ScriptedLM:

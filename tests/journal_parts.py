@@ -1,5 +1,5 @@
-"""For tests of journals: lines, runs of them, what a store says about them, and programs that write
-one from a process of their own."""
+"""For tests of journals: lines, runs, expected refusals, and programs that write a journal from
+another process."""
 
 import os
 import sqlite3
@@ -34,16 +34,16 @@ def new_run(run_id, lines, *, graph="Trip", shape=SHAPE, **info):
     return StoredRun(entry, shape, tuple(lines), {})
 
 
-async def begun(journal: Journal, run_id="run", count=1, *, graph="Trip", **fields):
+async def begin_run(journal: Journal, run_id="run", count=1, *, graph="Trip", **fields):
     """A new run with so many lines, and the claim on it."""
     claim = await journal.create(new_run(run_id, lines(0, count, **fields), graph=graph))
     assert claim is not None
     return claim
 
 
-async def ended(journal: Journal, run_id="run", count=1, *, status="ended", **fields):
+async def end_run(journal: Journal, run_id="run", count=1, *, status="ended", **fields):
     """A run with so many lines that is over."""
-    claim = await begun(journal, run_id, count, **fields)
+    claim = await begin_run(journal, run_id, count, **fields)
     await journal.release(claim, status, [])
 
 
@@ -65,8 +65,8 @@ def execute(path: Path, *statements: str) -> list[Any]:
 
 
 @contextmanager
-def refused(code: str) -> Iterator[pytest.ExceptionInfo[JournalError]]:
-    """What is inside is refused with this code, and says what to do."""
+def expect_refusal(code: str) -> Iterator[pytest.ExceptionInfo[JournalError]]:
+    """Expect that the block is refused with this code and a fix."""
     with pytest.raises(JournalError) as info:
         yield info
     assert info.value.code == code, info.value
@@ -98,8 +98,8 @@ def program(text: str, *arguments: object, **options: Any) -> subprocess.Popen[s
     )
 
 
-def printed(text: str, *arguments: object) -> str:
-    """What a program prints that ends well and complains about nothing."""
+def run_program(text: str, *arguments: object) -> str:
+    """Run a program that must succeed with an empty stderr, and return its stdout."""
     with program(text, *arguments) as started:
         out, complaints = started.communicate(timeout=60)
     assert (started.returncode, complaints) == (0, "")

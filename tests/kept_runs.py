@@ -12,11 +12,11 @@ from bae.journal import Journal, MemoryJournal
 
 
 class Trouble(Exception):
-    """What a test makes a dependency or a body fail with."""
+    """The exception with which a test makes a dependency or a body fail."""
 
 
 class World:
-    """What happens outside of a run: effects are counted, and fail when they are told to."""
+    """The world outside of a run: counts effects, and fails them on request."""
 
     def __init__(self) -> None:
         self.done: Counter[str] = Counter()
@@ -107,7 +107,9 @@ class Paid(Node):
 refund = Graph(start=Refund)
 
 
-async def killed(journal: Journal, lines: int | None = None, run_id: str = "one") -> MemoryJournal:
+async def cut_journal(
+    journal: Journal, lines: int | None = None, run_id: str = "one"
+) -> MemoryJournal:
     """A journal with the run as a process leaves it that is killed after so many lines, or now."""
     stored = await journal.read(run_id)
     info = replace(stored.info, status="running", owner=None, lease_until=None, error="")

@@ -1,7 +1,7 @@
-"""Random small graphs for tests of runs with a journal, as source text: what hypothesis draws is a
-program that can be read. Everything it does outside of a run goes through one `Outside`, which
-counts it, fails it or cancels the run there. Nothing in it depends on time or chance, so a run that
-was interrupted has to come to what the same run comes to without."""
+"""Random small graphs for tests of runs with a journal, as source text: hypothesis draws a readable
+program. Its effects go through one `Outside`, which counts them, fails them or cancels the run
+there. Nothing in it depends on time or chance, so an interrupted run must have the same result as
+an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Topic(BaseModel):
 
 
 def number(*parts: object) -> int:
-    """A number that depends on what it is made of and on nothing else."""
+    """A number that depends only on its inputs."""
     return crc32(repr(parts).encode()) % 89
 
 
@@ -112,7 +112,7 @@ class Outside:
 
 
 class Filler(Backend):
-    """An LM whose answers follow from what it is asked, and are wrong at times."""
+    """An LLM whose answers depend only on the question, and are sometimes wrong."""
 
     model = "filler"
     first_wait = 0.0
@@ -132,7 +132,7 @@ class Filler(Backend):
             wanted: Any = asked.target
             made = _fields(wanted, seed, asked.source)
             return Answer(json.dumps({name: made[name] for name in asked.fields}))
-        chosen = _chosen(asked.types, dict(asked.source or asked.context or {}))
+        chosen = _choose_next(asked.types, dict(asked.source or asked.context or {}))
         name = "None" if chosen is NoneType else chosen.__name__
         if not asked.fillable:
             return Answer(json.dumps({"choice": name}))
@@ -142,8 +142,8 @@ class Filler(Backend):
         return Answer(json.dumps({"answer": routed}))
 
 
-def _chosen(types: Any, context: Any) -> Any:
-    """A loop is left when the node says so; elsewhere it depends."""
+def _choose_next(types: Any, context: Any) -> Any:
+    """Leave a loop when the node asks for it; elsewhere choose by the context."""
     if "left" in context:
         return types[0] if context["left"] > 0 else types[-1]
     return types[number(dict(context)) % len(types)]
@@ -206,7 +206,7 @@ class Made:
 
     @property
     def stand_ins(self) -> dict[Any, Any]:
-        """What stands in for what no journal holds, in a replay."""
+        """The replacements for live values in a replay."""
         opening = {n: fn for n, fn in vars(self.names).items() if n.startswith("opening")}
         values = {name: number(name) for name in opening}
         return {fn: None if values[n] % 7 == 0 else values[n] for n, fn in opening.items()}

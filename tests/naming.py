@@ -3,13 +3,13 @@
 import re
 
 
-def shown(value: object) -> str:
+def describe_value(value: object) -> str:
     """How a value shows itself, without where it is in memory, and sets in order."""
     if isinstance(value, set | frozenset):
-        return f"{type(value).__name__} of {', '.join(sorted(map(shown, value)))}"
+        return f"{type(value).__name__} of {', '.join(sorted(map(describe_value, value)))}"
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def shortly(value: object) -> str:
     """The beginning of that."""
-    return shown(value)[:40]
+    return describe_value(value)[:40]

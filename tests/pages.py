@@ -1,7 +1,7 @@
-"""For tests of the docs: the fenced blocks of a page, run in the order they stand in. Python is run
-as one module, a block with a title is a file, and the commands of a console that show what they
-print are carried out, in a directory of the page's own and at a terminal that is none. `python
-tests/pages.py PAGE…` writes anew what commands print where it is not what the page shows."""
+"""For tests of the docs: the fenced blocks of a page, run in their order. Python is run as one
+module, a block with a title is a file, and console commands with output are run, in a directory of
+the page's own and without a terminal. `python tests/pages.py PAGE…` updates the output on the page
+where it has changed."""
 
 from __future__ import annotations
 import __future__
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COLUMNS, ROWS = 80, 400
 
 
-def named(path: Path) -> str:
+def relative_path(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
@@ -84,7 +84,7 @@ def run_page(page: Path, module: ModuleType, folder: Path | None = None) -> dict
         elif block.language == "python":
             # Tracebacks name the page and the line in it.
             source = "\n" * (block.line - 1) + block.text
-            code = compile(source, named(page), "exec", flags=flags, dont_inherit=True)
+            code = compile(source, relative_path(page), "exec", flags=flags, dont_inherit=True)
             flags |= code.co_flags & __future__.annotations.compiler_flag
             with contextlib.chdir(folder or "."), contextlib.redirect_stdout(io.StringIO()) as out:
                 exec(code, vars(module))
@@ -144,8 +144,7 @@ def consoles(page: Path) -> bool:
 
 
 def carried_out(console: str, folder: Path) -> str:
-    """The text of a console as it comes out: as it stands where that fits, and else what was
-    printed in its place."""
+    """The new text of a console: unchanged where it fits, otherwise the printed output."""
     parts = re.split(r"^(?=\$ )", console, flags=re.MULTILINE)
     code = 0
     for number, (part, command) in enumerate(zip(parts[1:], commands(console), strict=True), 1):
@@ -164,7 +163,7 @@ def carried_out(console: str, folder: Path) -> str:
 
 
 def carry_out(line: str, folder: Path) -> tuple[int, str]:
-    """The exit code of a command, and what somebody at a terminal sees."""
+    """The exit code of a command and its output at a terminal."""
     words = shlex.split(line)
     if words[0] == "bae":
         return at_terminal(words[1:], folder)
@@ -232,7 +231,7 @@ VARYING = (
 
 
 def fits(shown: str, printed: str) -> bool:
-    """Whether a page shows what was printed: times and ids may be others, `…` is any text, and on a
+    """Whether a page shows the printed output: times and ids may differ, `…` is any text, and on a
     line of its own any lines."""
     for varying, instead in VARYING:
         shown, printed = varying.sub(instead, shown), varying.sub(instead, printed)
@@ -244,8 +243,8 @@ def fits(shown: str, printed: str) -> bool:
 
 
 def alike(shown: str, printed: str) -> bool:
-    """Whether a page shows what a model said, which may differ from one processor to another: the
-    same nodes, fields and sources, with whatever values."""
+    """Whether a page shows the output of a model, which may differ between processors: the same
+    nodes, fields and sources, with any values."""
     return shape(shown) == shape(printed)
 
 
@@ -253,8 +252,8 @@ TOOL_CALL = re.compile(r"(?m)^[│ ]*(?:[✓✗!] |(?:\w+ +)?- )\w+\(.*\n")
 
 
 def shape(text: str) -> list[tuple[str, ...]]:
-    """What a run shows, without values, times and tokens: of each line what stands first and, where
-    it has three columns, what stands last. A model with tools makes what calls it likes."""
+    """The output of a run without values, times and tokens: the first column of each line and, if
+    it has three columns, the last. A model with tools may make any calls."""
     found: list[tuple[str, ...]] = []
     text, calls = TOOL_CALL.subn("", tidy(text))
     if calls:

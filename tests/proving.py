@@ -43,7 +43,7 @@ def problems(start: type[Node], **options: Any) -> list[Problem]:
 
 
 def codes(start: type[Node], **options: Any) -> list[tuple[str, str]]:
-    """Code and place of every problem, in the order they are told."""
+    """Code and place of every problem, in the reported order."""
     return [(problem.code, problem.place) for problem in problems(start, **options)]
 
 

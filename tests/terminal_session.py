@@ -1,5 +1,5 @@
-"""For tests of the command line at a terminal: a program on a pseudo-terminal, with its screen as
-somebody sees it. Wait for what is on the screen, then type."""
+"""For tests of the command line at a terminal: a program on a pseudo-terminal, with its visible
+screen. Wait for a text on the screen, then type."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ class Session:
         os.close(self._slave)
 
     def shows(self, *wanted: str) -> str:
-        """Wait until all of this is on the screen, or was; answers what is there."""
+        """Wait until all of these texts are or were on the screen; returns the screen."""
         self.waits(lambda: all(each in self.screen for each in wanted), f"never showed {wanted}")
         return self.screen
 
     def waits(self, is_so: Callable[[], bool], otherwise: str) -> None:
-        """Wait until something is so, while the screen goes on."""
+        """Wait until a condition is true, and keep reading the screen."""
         end = monotonic() + BOUND
         over = False
         while not is_so():
@@ -116,7 +116,7 @@ class Session:
 
     @property
     def screen(self) -> str:
-        """What is on the screen, and what has gone off it at the top."""
+        """The text on the screen and the lines that scrolled off its top."""
         gone: Any = self._screen.history.top
         width = self._screen.columns
         above = ["".join(line[x].data for x in range(width)).rstrip() for line in gone]

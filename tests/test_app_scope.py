@@ -18,7 +18,7 @@ from end_node import EndNode
 
 
 class Pool:
-    """What is opened, and on which loop."""
+    """A resource, and the loop that opened it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -73,7 +73,7 @@ CLOSED = ["pool closed", "settings closed"]
 
 
 def asking(open_pool: Any) -> Graph[Any, Any]:
-    """A graph of one node that has what is opened for the app."""
+    """A graph of one node with the resource of the app."""
 
     class Ask(EndNode):
         pool: Annotated[Any, Dep(open_pool, scope="app")]
@@ -100,7 +100,7 @@ async def test_a_value_of_the_app_is_opened_once_for_all_runs_and_closed_after_t
     assert pools.log == OPEN + CLOSED
 
 
-async def test_runs_that_ask_first_at_the_same_time_share_one_opening(pools: Pools):
+async def test_runs_that_first_ask_at_the_same_time_share_one_opening(pools: Pools):
     async with pools.graph.open():
         found = await asyncio.gather(*(pools.run() for _ in range(20)))
     assert len(set(found)) == len(pools.opened) == 1
@@ -162,7 +162,7 @@ async def test_a_look_up_by_a_value_of_the_run_shares_the_pool_of_the_app(pools:
     assert pools.log == OPEN + CLOSED
 
 
-async def test_what_a_body_has_made_shares_the_pool_of_the_app_though_its_graph_has_no_source(
+async def test_resources_of_a_body_share_the_pool_of_the_app_though_its_graph_has_no_source(
     pools: Pools,
 ):
     class Aside(EndNode):
@@ -181,7 +181,7 @@ async def test_what_a_body_has_made_shares_the_pool_of_the_app_though_its_graph_
     assert pools.log == OPEN + CLOSED
 
 
-async def test_a_value_that_a_test_gives_replaces_that_of_the_app(pools: Pools):
+async def test_a_value_that_a_test_gives_replaces_the_value_of_the_app(pools: Pools):
     stand_in = Pool(asyncio.get_running_loop())
     async with pools.graph.open():
         assert await pools.run(dep_cache={pools.open_pool: stand_in}) is stand_in
@@ -220,7 +220,7 @@ async def test_a_failure_to_open_is_raised_with_its_path_and_the_next_run_tries_
     assert len(calls) == 2
 
 
-async def test_what_closing_raises_is_raised_by_the_block_and_noted_on_its_own_error():
+async def test_an_exception_while_closing_is_raised_by_the_block_and_noted_on_its_own_error():
     async def open_pool() -> AsyncIterator[str]:
         yield "pool"
         raise OSError("cannot close")
@@ -295,7 +295,7 @@ async def test_an_opening_that_no_run_waits_for_any_more_is_cancelled():
 
 
 class Held(Pools):
-    """The same, with runs that wait to be let go."""
+    """The same, with runs that wait for a signal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -394,7 +394,7 @@ def test_each_event_loop_has_values_of_its_own(pools: Pools):
     assert sorted(pools.log) == sorted((OPEN + CLOSED) * 2)
 
 
-async def test_what_is_opened_sees_the_context_of_the_block_and_not_of_the_run_that_asked():
+async def test_an_opened_resource_sees_the_context_of_the_block_and_not_of_the_run_that_asked():
     request = contextvars.ContextVar("request", default="none")
     seen: list[str] = []
 
@@ -412,7 +412,7 @@ async def test_what_is_opened_sees_the_context_of_the_block_and_not_of_the_run_t
 # Journals
 
 
-async def test_a_value_of_the_app_is_not_stored_and_a_resumed_run_takes_that_of_its_app():
+async def test_a_value_of_the_app_is_not_stored_and_a_resumed_run_takes_it_from_its_app():
     made: list[str] = []
 
     async def get_token() -> str:
@@ -471,7 +471,7 @@ async def settings() -> str:
     return ""
 
 
-async def test_a_function_of_the_app_cannot_need_what_each_run_makes():
+async def test_a_function_of_the_app_cannot_need_values_of_a_run():
     async def open_pool(settings: Annotated[str, Dep(settings)]) -> str:
         return ""
 
@@ -495,7 +495,7 @@ async def test_a_function_of_the_app_cannot_need_an_lm_or_a_value_of_a_run_and_i
         assert said in scope_problems(Annotated[Any, marker])[0][1]
 
 
-async def test_a_function_has_one_scope_in_the_whole_graph():
+async def test_a_function_has_the_same_scope_in_the_whole_graph():
     async def orders(pool: Annotated[str, Dep(settings, scope="app")]) -> str:
         return ""
 

@@ -34,7 +34,7 @@ from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError
 from typing_extensions import TypeAliasType, TypedDict
 
 from bae.assignable import assignable, could_hold, type_name, union_members
-from naming import shown
+from naming import describe_value
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -307,7 +307,7 @@ UNKNOWN = [
         for pair in rows
     ],
 )
-def test_what_always_fits_is_true_what_a_checker_would_refuse_false_and_what_types_do_not_tell_none(
+def test_assignable_is_true_if_always_false_if_a_checker_would_refuse_and_none_if_unknown(
     source: Any, target: Any, answer: bool | None
 ) -> None:
     assert assignable(source, target) is answer
@@ -378,7 +378,7 @@ def test_recursive_aliases_are_compared_without_end_in_finite_time() -> None:
 
 
 @needs_type_statement
-def test_an_alias_of_nothing_but_itself_is_unknown() -> None:
+def test_an_alias_of_only_itself_is_unknown() -> None:
     ns = exec_types("type A = A\ntype B = C\ntype C = B\ntype D = D | int")
     assert assignable(int, ns["A"]) is None
     assert assignable(ns["B"], int) is None
@@ -477,9 +477,9 @@ NOT_HELD = [
 @pytest.mark.parametrize(
     ("value", "tp", "might"),
     [*((*pair, True) for pair in HELD), *((*pair, False) for pair in NOT_HELD)],
-    ids=shown,
+    ids=describe_value,
 )
-def test_a_value_whose_class_fits_might_be_one_and_one_of_another_is_not(
+def test_a_value_whose_class_fits_might_fit_and_a_value_of_another_class_does_not(
     value: Any, tp: Any, might: bool
 ) -> None:
     assert could_hold(value, tp) is might
@@ -583,7 +583,7 @@ def test_every_type_has_a_name_on_one_line(tp: Any) -> None:
 
 
 @given(made)
-def test_a_value_made_for_a_type_might_be_one(pair: Made) -> None:
+def test_a_value_made_for_a_type_might_fit_it(pair: Made) -> None:
     tp, value = pair
     assert could_hold(value, tp) is True
 
@@ -597,7 +597,9 @@ def test_a_value_of_a_type_that_fits_might_be_the_target(pair: Made, target: Any
 
 
 @given(made, made)
-def test_what_strict_pydantic_refuses_was_never_said_to_fit(pair: Made, other: Made) -> None:
+def test_values_that_strict_pydantic_refuses_were_never_called_assignable(
+    pair: Made, other: Made
+) -> None:
     (source, value), (target, _) = pair, other
     if assignable(source, target) is True:
         try:

@@ -221,7 +221,7 @@ async def make_summary(lm: LM) -> Summary:
 @pytest.mark.parametrize(
     "source", [None, make_summary, Graph(start=Summarize)], ids=["nothing", "function", "graph"]
 )
-def test_the_lm_makes_a_node_for_a_field_by_itself_in_a_function_or_in_a_graph(source: Any):
+def test_the_lm_makes_a_node_for_a_field_directly_in_a_function_or_in_a_graph(source: Any):
     class Report(EndNode):
         summary: Annotated[Summary, Dep(source)]
 
@@ -235,7 +235,7 @@ def test_the_lm_makes_a_node_for_a_field_by_itself_in_a_function_or_in_a_graph(s
 # --- node configuration -----------------------------------------------------------------------
 
 
-def test_a_node_config_is_a_mapping_of_what_is_set_and_a_dict_is_accepted():
+def test_a_node_config_is_a_mapping_of_set_options_and_a_dict_is_accepted():
     lm = ScriptedLM([])
 
     class Pinned(EndNode):
@@ -290,7 +290,7 @@ class Later(EndNode):
     place: Annotated[str, Dep(get_location)]
 
 
-def test_a_value_given_for_a_field_with_a_source_is_kept_and_the_log_says_so(
+def test_a_value_given_for_a_field_with_a_source_is_stored_and_logged(
     caplog: pytest.LogCaptureFixture,
 ):
     caplog.set_level(logging.DEBUG, "bae")
@@ -367,7 +367,7 @@ def test_a_body_that_only_passes_leaves_it_to_the_lm_and_return_none_ends_the_ru
 @pytest.mark.parametrize(
     ("start", "raised"), [(Raises, NodeError), (Depends, DepError), (Asks, BaeLMError)]
 )
-def test_what_a_programs_own_code_raises_is_the_cause_of_an_error_of_bae(
+def test_an_exception_of_user_code_is_the_cause_of_an_error_of_bae(
     start: type[Node], raised: type[BaeError]
 ):
     lm = ScriptedLM([KeyError("in the LM")])
@@ -416,14 +416,14 @@ class Own:
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_an_lm_of_ones_own_chooses_from_a_list(inside: bool):
+def test_a_custom_lm_chooses_from_a_list(inside: bool):
     own = Own()
     result = graph.run(Ask(question="Cold?"), lm=Retry(own) if inside else own)
     assert (result.result.text, own.seen) == ("filled", [[Look, Reply]])  # type: ignore[attr-defined]
     assert type(own.seen[0]) is list
 
 
-def test_an_lm_of_ones_own_is_asked_for_looked_up_nodes_by_fill_and_may_choose_the_end():
+def test_a_custom_lm_is_asked_for_looked_up_nodes_by_fill_and_may_choose_the_end():
     own = Own()
     assert Graph(start=Makes).run(Makes(), lm=own).result == Reply(question="Cold?", text="filled")
     made = Graph(start=MakesBare).run(MakesBare(), lm=own).result
@@ -489,7 +489,7 @@ SYNC = [
 
 @pytest.mark.parametrize("around", [lambda lm: lm, Retry], ids=["alone", "in a policy"])
 @pytest.mark.parametrize(("start", "method"), SYNC, ids=[type(each).__name__ for each, _ in SYNC])
-def test_an_lm_that_is_not_async_is_told_which_method_to_make_async(
+def test_an_lm_that_is_not_async_is_refused_with_the_method_to_make_async(
     start: Node, method: str, around: Callable[[Any], Any]
 ):
     with pytest.raises(BaeLMError) as caught:
@@ -500,7 +500,7 @@ def test_an_lm_that_is_not_async_is_told_which_method_to_make_async(
 
 
 @pytest.mark.parametrize("mock", [Mock, MagicMock])
-def test_a_mock_that_is_not_async_is_told_of_the_one_that_is(mock: type[Mock]):
+def test_a_mock_that_is_not_async_is_refused_with_the_async_mock(mock: type[Mock]):
     with pytest.raises(BaeLMError, match=rf"{mock.__name__}\.fill is not async") as caught:
         Graph(start=Fills).run(Fills(), lm=mock())
     assert "AsyncMock" in (caught.value.fix or "")
@@ -512,7 +512,7 @@ def test_a_mock_that_is_not_async_is_told_of_the_one_that_is(mock: type[Mock]):
     Graph(start=Fills).run(Fills(), lm=mixed)
 
 
-def test_a_backend_or_policy_that_is_not_async_is_told_which_method_to_make_async():
+def test_a_backend_or_policy_that_is_not_async_is_refused_with_the_method_to_make_async():
     class Answers(Backend):
         def answer(self, prompt: Prompt) -> Answer:  # type: ignore[override]
             return Answer('{"text": "No."}')
@@ -550,7 +550,7 @@ def test_backends_take_the_positional_arguments_of_3_0_or_name_them():
         ("bae.dspy_backend", "API_RETRY_EXCEPTIONS", "BaeLMError"),
     ],
 )
-def test_a_name_of_3_0_that_is_gone_says_what_to_write(module: str, name: str, instead: str):
+def test_a_removed_name_of_3_0_explains_what_to_write(module: str, name: str, instead: str):
     if module == "bae.dspy_backend":
         pytest.importorskip("dspy")
     for line in (f"from {module} import {name}", f"import {module}\n{module}.{name}"):
@@ -607,7 +607,7 @@ def test_the_names_of_3_0_are_in_bae_and_import_no_other_package():
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
-async def test_a_compiled_graph_in_an_event_loop_is_told_of_arun():
+async def test_a_compiled_graph_in_an_event_loop_is_refused_in_favor_of_arun():
     pytest.importorskip("dspy")
     with pytest.raises(BaeError, match=r"await compiled\.arun"):
         bae.compile_graph(graph).run(Ask(question="Cold?"))
@@ -637,7 +637,7 @@ def keys(provider: Any) -> set[str]:
     return {each.headers["authorization"] for each in provider.requests}
 
 
-def test_the_lm_of_dspy_is_asked_before_those_that_the_environment_has_keys_for(
+def test_the_lm_of_dspy_is_asked_before_lms_with_keys_in_the_environment(
     configured: Any, provider: Any
 ):
     provider.script({"choice": "Reply"}, {"text": "No."})
@@ -655,7 +655,7 @@ def test_the_lm_of_dspy_is_asked_before_those_that_the_environment_has_keys_for(
     provider.assert_complete()
 
 
-def test_the_variable_and_an_lm_that_is_given_come_before_that_of_dspy(
+def test_the_variable_and_a_given_lm_come_before_the_lm_of_dspy(
     configured: Any, provider: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     assert a_run().trace[-1] == Reply(question="Cold?", text="No.")
@@ -667,7 +667,7 @@ def test_the_variable_and_an_lm_that_is_given_come_before_that_of_dspy(
     assert provider.requests == []
 
 
-def test_a_graph_is_compiled_optimized_saved_and_asked_with_what_was_learned(
+def test_a_graph_is_compiled_optimized_saved_and_asked_with_learned_prompts(
     configured: Any, provider: Any, tmp_path: Path
 ):
     from bae import DSPyBackend, OptimizedLM
@@ -705,7 +705,7 @@ def test_a_graph_is_compiled_optimized_saved_and_asked_with_what_was_learned(
     assert keys(provider) == {"Bearer mine"}
 
 
-def test_a_compiled_graph_has_the_predictors_that_learned_nothing_too(configured: Any):
+def test_a_compiled_graph_also_has_the_predictors_that_learned_nothing(configured: Any):
     compiled = bae.compile_graph(graph)
     assert compiled.optimized == {}
     same = compiled.optimize([])  # too few examples to learn anything
@@ -732,7 +732,7 @@ def test_an_optimized_lm_needs_nothing(configured: Any):
 # --- the command line -------------------------------------------------------------------------
 
 
-def test_the_short_options_of_3_0_are_taken(
+def test_the_short_options_of_3_0_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     pytest.importorskip("typer")

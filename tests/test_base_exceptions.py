@@ -1,6 +1,6 @@
-"""What is raised and is no `Exception` (by a test framework, a library in Rust, a generator) ends a
-run as any failure does: it is raised, or is the cause of what is, nothing is left open, and the
-journal says so. So does an exception whose text cannot be had, or cannot be written."""
+"""A `BaseException` that is no `Exception` (of a test framework, a library in Rust, a generator)
+ends a run like any failure: it is raised, or is the cause of the raised error, nothing is left
+open, and the journal records it. So does an exception whose text cannot be computed or written."""
 
 from __future__ import annotations
 
@@ -188,11 +188,13 @@ KINDS = [
     ],
     ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )
-async def test_it_ends_the_run_and_nothing_is_left_open(place: str, raised: BaseException):
+async def test_a_base_exception_ends_the_run_and_nothing_is_left_open(
+    place: str, raised: BaseException
+):
     RAISED[:], OPENED[:], CLOSED[:] = [raised], [], []
     before = asyncio.all_tasks()
     async with MemoryJournal() as journal:
-        found: Any = await failed(Graph(start=PLACES[place]), journal)
+        found: Any = await run_failing(Graph(start=PLACES[place]), journal)
         (run,) = await journal.runs()
     while isinstance(found, BaeError):
         found = found.cause
@@ -226,13 +228,13 @@ class Numbered(Exception):
 
 @dataclass(frozen=True)
 class Frozen(Exception):
-    """One that no attribute can be set on, its notes neither."""
+    """An exception without settable attributes, not even notes."""
 
     number: int = 7
 
 
 class Bare(BaeError):
-    """One that does not call the constructor of its base."""
+    """An exception that does not call the constructor of its base."""
 
     def __init__(self) -> None:
         pass
@@ -254,7 +256,7 @@ TEXTS: dict[str, Callable[[], Exception]] = {
 
 
 @pytest.mark.parametrize("text", TEXTS)
-async def test_whatever_the_text_of_an_exception_the_run_has_failed_and_can_be_read(
+async def test_with_any_exception_text_the_run_has_failed_and_can_be_read(
     text: str, tmp_path: Path
 ):
     journals: list[tuple[str, Journal]] = [
@@ -265,7 +267,7 @@ async def test_whatever_the_text_of_an_exception_the_run_has_failed_and_can_be_r
         RAISED[:], OPENED[:], CLOSED[:] = [TEXTS[text]()], [], []
         graph = Graph(start=PLACES[place])
         async with journal:
-            caught = await failed(graph, journal)
+            caught = await run_failing(graph, journal)
             assert isinstance(caught, Exception)
             (run,) = await journal.runs()
             stored = await journal.read("a")
@@ -277,7 +279,7 @@ async def test_whatever_the_text_of_an_exception_the_run_has_failed_and_can_be_r
         assert len(describe(caught).encode()) < 20_000
 
 
-async def failed(graph: Graph[Any, Any], journal: Journal) -> BaseException:
+async def run_failing(graph: Graph[Any, Any], journal: Journal) -> BaseException:
     with pytest.raises(BaseException) as caught:
         await graph.arun(
             graph.start(), lm=BrokenLM(), journal=journal, run_id="a", answer=broken_answer

@@ -238,7 +238,7 @@ def opening(log: list[str], is_async: bool = False) -> Any:
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_cancelling_leaves_no_task_and_nothing_open(scenario: Scenario, times: int):
+async def test_cancelling_leaves_no_task_and_no_open_resource(scenario: Scenario, times: int):
     point, log = Reached(), list[str]()
     left = await cancel_at(scenario(point, opening(log, times == 1)), point.event, times)
     assert left == set()
@@ -268,7 +268,7 @@ async def test_a_timeout_around_a_run_is_a_timeout(scenario: Scenario):
 # Threads
 
 
-async def test_the_wait_for_a_thread_ends_at_once_though_the_thread_goes_on():
+async def test_the_wait_for_a_thread_ends_at_once_though_the_thread_continues():
     entered, release, ended = asyncio.Event(), threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -461,7 +461,7 @@ async def test_a_run_in_a_task_that_was_cancelled_before_is_a_run_like_any_other
     assert ran == ["bae-dep-close", "failed as it should"]
 
 
-async def test_cancelling_while_a_failed_run_lets_go_of_what_it_started_early_is_a_cancellation():
+async def test_cancelling_a_failed_run_while_it_releases_early_work_is_a_cancellation():
     running, leaving, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def stubborn() -> int:
@@ -495,7 +495,7 @@ async def test_cancelling_while_a_failed_run_lets_go_of_what_it_started_early_is
 # Outside a run, and after any other end
 
 
-async def test_cancelling_resolve_dep_and_resolve_fields_leaves_nothing_either():
+async def test_cancelling_resolve_dep_and_resolve_fields_leaves_nothing_open():
     for kind in ("dep", "fields"):
         point, sibling = Reached(), Reached()
 

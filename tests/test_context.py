@@ -12,13 +12,14 @@ from pydantic import Field
 from bae import LM, Dep, Graph, Node, NodeConfig, Recall, ReplayError
 from bae.journal import AnswerJudged, MemoryJournal, check
 from bae.language_model import scene_around
+from bae.plan import plan_of
 from bae.prompts.questions import EARLIER, SYSTEM
 from end_node import EndNode, leading_to
 from toy_backend import FourMethods, ToyBackend, route
 
 
 def known(prompt: Any) -> dict[str, Any]:
-    """What a prompt tells a model, as JSON."""
+    """The JSON of a prompt."""
     return json.loads(prompt.text.partition("\n\n")[2])
 
 
@@ -53,7 +54,7 @@ async def test_a_graph_shows_the_nodes_that_its_setting_names(context: Any):
     assert graph.validate() == []
 
 
-async def test_the_prompts_of_a_graph_are_those_that_a_run_sends():
+async def test_the_prompts_of_a_graph_are_the_prompts_that_a_run_sends():
     graph, lm = Graph(start=Ticket, context="start"), shop()
     await graph.arun(START, lm)
 
@@ -63,7 +64,7 @@ async def test_the_prompts_of_a_graph_are_those_that_a_run_sends():
 
 
 @pytest.mark.parametrize("context", [None, "previous", Hold])
-async def test_nothing_more_is_shown_where_the_setting_names_nothing_that_is_there(context: Any):
+async def test_a_setting_without_matching_nodes_adds_nothing(context: Any):
     graph, lm = Graph(start=Ticket, context=context), shop()
     await graph.arun(START, lm)
 
@@ -72,7 +73,7 @@ async def test_nothing_more_is_shown_where_the_setting_names_nothing_that_is_the
     assert [problem.code for problem in graph.validate()] == ["bae-context-lost"]
 
 
-async def test_a_class_has_its_own_setting_and_is_then_filled_by_itself():
+async def test_a_class_has_its_own_setting_and_is_then_filled_separately():
     class Ask(Node):
         text: str
 
@@ -103,7 +104,7 @@ async def test_a_class_has_its_own_setting_and_is_then_filled_by_itself():
     class Inherits(Careful):
         pass
 
-    assert Graph(start=Inherits).plans[Inherits].shows == "trace"
+    assert plan_of(Inherits).shows == "trace"
 
 
 class Draft(Node):
@@ -137,14 +138,14 @@ async def test_a_long_trace_is_cut_to_its_newest_nodes_and_that_is_reported(
     ]
 
 
-async def test_a_node_that_is_longer_than_the_limit_is_left_out_as_a_whole():
+async def test_a_node_that_is_longer_than_the_limit_is_left_out_completely():
     lm = shop()
     await Graph(start=Ticket, context="start", context_limit=10).arun(START, lm)
 
     assert known(lm.prompts[1])["before"] == ["(1 earlier step is left out)"]
 
 
-async def test_what_bodies_and_functions_ask_shows_the_same():
+async def test_questions_of_bodies_and_functions_show_the_same_context():
     class Ask(Node):
         text: str
 
@@ -237,7 +238,7 @@ async def test_an_lm_that_is_no_backend_finds_the_nodes_in_the_scene():
     assert scene_around.get().shown == ()
 
 
-async def test_a_run_resumes_and_replays_with_what_was_shown_and_a_changed_setting_is_reported():
+async def test_a_run_resumes_and_replays_with_its_context_and_a_changed_setting_is_reported():
     journal, lm = MemoryJournal(), shop()
     graph = Graph(start=Ticket, context="start")
     result = await graph.arun(START, lm, journal=journal, run_id="one")
@@ -262,7 +263,7 @@ async def test_a_run_resumes_and_replays_with_what_was_shown_and_a_changed_setti
     assert await check(other, journal) == []
 
 
-async def test_what_a_question_shows_of_a_secret_is_not_stored():
+async def test_secrets_in_a_question_are_not_stored():
     class Login(leading_to(leading_to(Reply))):  # type: ignore[misc]
         node_config = NodeConfig(show=("token",))
         token: str = Field(repr=False)
@@ -295,7 +296,7 @@ def test_a_wrong_limit_is_refused(wrong: Any):
         NodeConfig(context_limit=wrong)
 
 
-async def test_a_value_recalled_from_a_node_that_is_shown_is_there_once():
+async def test_a_value_recalled_from_a_shown_node_appears_once():
     class Answered(EndNode):
         message: Annotated[str, Recall()]
         text: str

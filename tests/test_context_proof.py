@@ -20,27 +20,27 @@ Triage = leading_to(Reply, name="Triage", urgent=bool)
 Ticket = leading_to(Triage, name="Ticket", message=str)
 
 
-def lost(start: type[Node]) -> list[tuple[str, str, str]]:
+def list_lost_inputs(start: type[Node]) -> list[tuple[str, str, str]]:
     found = [p for p in Graph(start=start).validate() if p.code == "bae-context-lost"]
     assert {p.severity for p in found} <= {"warning"}
     return [(p.place, p.message.rpartition("the path ")[2], p.fix) for p in found]
 
 
-def test_a_fill_without_what_the_caller_gave_is_warned_of_with_its_path_and_the_recall_to_add():
+def test_a_fill_without_an_input_of_the_caller_is_warned_of_with_its_path_and_a_recall():
     fix = "add `message: Annotated[str, Recall(Ticket)]` to Reply"
-    assert lost(Ticket) == [("Reply", "Ticket -> Triage -> Reply", fix)]
+    assert list_lost_inputs(Ticket) == [("Reply", "Ticket -> Triage -> Reply", fix)]
 
 
-def test_a_choice_without_it_is_warned_of_once_and_not_again_for_what_is_chosen():
+def test_a_choice_without_it_is_warned_of_once_and_not_again_for_the_chosen_class():
     chooses = leading_to(Reply, Triage, None, name="Sorted", urgent=bool)
-    found = lost(leading_to(chooses, message=str))
+    found = list_lost_inputs(leading_to(chooses, message=str))
 
     fix = "add `message: Annotated[str, Recall(Start)]` to Sorted"
     assert found[0] == ("Sorted", "Start -> Sorted", fix)
     assert [place for place, _, _ in found].count("Sorted") == 1
 
 
-def test_a_recall_on_the_node_before_or_on_the_one_to_fill_shows_it():
+def test_a_recall_on_the_previous_node_or_on_the_filled_node_shows_it():
     class Start(Node):
         message: str
 
@@ -61,10 +61,10 @@ def test_a_recall_on_the_node_before_or_on_the_one_to_fill_shows_it():
         said: Annotated[str, Recall(Start)]
         text: str
 
-    assert lost(Start) == []
+    assert list_lost_inputs(Start) == []
 
 
-def test_a_recall_that_finds_what_an_lm_wrote_since_does_not_show_it():
+def test_a_recall_of_a_later_answer_of_an_lm_does_not_show_it():
     class Start(Node):
         message: str
 
@@ -81,12 +81,12 @@ def test_a_recall_that_finds_what_an_lm_wrote_since_does_not_show_it():
 
         async def __call__(self) -> Draft | None: ...
 
-    assert [(place, path) for place, path, _ in lost(Start)] == [
+    assert [(place, path) for place, path, _ in list_lost_inputs(Start)] == [
         ("Check", "Start -> Draft -> Check"),
     ]
 
 
-def test_code_may_pass_on_what_its_node_holds():
+def test_code_may_pass_on_fields_of_its_node():
     copied = leading_to(Reply, name="Copied", text=str)
 
     class Start(Node):
@@ -95,22 +95,22 @@ def test_code_may_pass_on_what_its_node_holds():
         async def __call__(self) -> copied:  # type: ignore[valid-type]
             return copied(text=self.message)
 
-    assert lost(Start) == []
+    assert list_lost_inputs(Start) == []
 
 
-def test_code_cannot_pass_on_what_its_node_does_not_hold():
+def test_code_cannot_pass_on_fields_that_its_node_lacks():
     class Topic(Node):
         name: str
 
         async def __call__(self, lm: LM) -> Reply:
             return await lm.make(self, Reply)
 
-    assert [each[:2] for each in lost(leading_to(Topic, message=str))] == [
+    assert [each[:2] for each in list_lost_inputs(leading_to(Topic, message=str))] == [
         ("Reply", "Start -> Topic -> Reply")
     ]
 
 
-def test_a_node_that_recalls_one_that_code_made_from_it_shows_it():
+def test_a_node_that_recalls_a_node_that_code_made_from_it_shows_it():
     class Start(Node):
         message: str
 
@@ -129,7 +129,7 @@ def test_a_node_that_recalls_one_that_code_made_from_it_shows_it():
         async def __call__(self) -> Consider:
             return self.so_far
 
-    assert lost(Start) == []
+    assert list_lost_inputs(Start) == []
 
 
 class Client:
@@ -156,10 +156,10 @@ def test_a_setting_that_shows_a_node_which_code_made_from_it_shows_it():
     assert warned(Mail) == ["Reply"]  # not every path has a ticket
 
 
-def test_what_json_cannot_say_is_not_what_is_lost():
-    assert lost(leading_to(Triage, client=Client)) == []
+def test_a_value_that_json_cannot_hold_is_not_reported_as_lost():
+    assert list_lost_inputs(leading_to(Triage, client=Client)) == []
     asking = leading_to(Triage, client=Client, message=str)
-    assert [fix for _, _, fix in lost(asking)] == [
+    assert [fix for _, _, fix in list_lost_inputs(asking)] == [
         "add `message: Annotated[str, Recall(Start)]` to Reply"
     ]
 
@@ -183,7 +183,7 @@ def test_a_recall_that_no_prompt_shows_does_not_count():
 
         async def __call__(self) -> Triage: ...
 
-    assert [path for _, path, _ in lost(Start)] == [
+    assert [path for _, path, _ in list_lost_inputs(Start)] == [
         "Start -> Excluded -> Reply",
         "Start -> Held -> Triage",
     ]
@@ -201,24 +201,24 @@ def test_a_start_that_is_filled_again_is_shown_it_by_the_node_before():
         async def __call__(self) -> Start: ...
 
     fix = "add `message: Annotated[str, Recall(Start)]` to Rewrite"
-    assert lost(Start) == [("Start", "Start -> Rewrite -> Start", fix)]
+    assert list_lost_inputs(Start) == [("Start", "Start -> Rewrite -> Start", fix)]
 
 
-def test_a_graph_inside_is_held_to_what_its_own_start_is_given():
+def test_an_inner_graph_is_checked_against_the_inputs_of_its_own_start():
     ticket = Graph(start=Ticket)
 
     class Start(EndNode):
         items: list[str]
         replies: Annotated[list[Reply], Map(ticket, over="items")]
 
-    assert [place for place, _, _ in lost(Start)] == ["Reply"]
+    assert [place for place, _, _ in list_lost_inputs(Start)] == ["Reply"]
     assert Graph(start=Start, context="start").validate() == []  # it holds for graphs inside
 
 
-def test_a_class_that_is_not_meant_to_see_it_says_so():
+def test_a_class_can_declare_that_it_is_not_meant_to_see_a_value():
     class Title(EndNode):
         node_config = NodeConfig(context="previous")
         text: str
 
     middle = leading_to(Title, name="Middle", urgent=bool)
-    assert lost(leading_to(middle, message=str)) == []
+    assert list_lost_inputs(leading_to(middle, message=str)) == []

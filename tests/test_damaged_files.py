@@ -141,7 +141,7 @@ def places_in(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def damage_json(text: str, rng: random.Random) -> str:
-    """One value is another, gone, or under another name."""
+    """Change, remove or rename one value."""
     value = {"": json.loads(text)}
     *around, last = ("", *rng.choice(list(places_in(value[""]))))
     parent: Any = value
@@ -159,7 +159,7 @@ def damage_json(text: str, rng: random.Random) -> str:
 
 
 def damage_bytes(data: bytes, rng: random.Random) -> bytes:
-    """Some bytes are others, gone, or there twice; or the end is missing."""
+    """Change, remove or repeat some bytes, or cut off the end."""
     found = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         at, many = rng.randrange(len(found) + 1), rng.randint(1, 40)
@@ -178,7 +178,7 @@ def damage_bytes(data: bytes, rng: random.Random) -> bytes:
 
 
 def damage_lines(data: bytes, rng: random.Random) -> bytes:
-    """One line of JSON has another value, or is gone, or there twice."""
+    """Change a value in one line of JSON, or remove or repeat the line."""
     lines = data.decode().splitlines()
     at = rng.randrange(len(lines))
     match rng.randrange(10):
@@ -212,7 +212,7 @@ def damage_rows(file: Path, rng: random.Random) -> str:
 
 
 class Outcomes:
-    """Notes what is raised that is no `BaeError`, for all cases together."""
+    """Notes exceptions other than `BaeError`, for all cases together."""
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
@@ -275,7 +275,7 @@ async def use_runs(journal: Journal, case: object, outcomes: Outcomes) -> None:
 
 
 @pytest.mark.parametrize("damage", [damage_lines, damage_bytes])
-async def test_exported_runs_that_were_changed(many, damage, runs, tmp_path, outcomes):
+async def test_damaged_exports_cause_no_unexpected_error(many, damage, runs, tmp_path, outcomes):
     whole = (runs / "runs.jsonl").read_bytes()
     for case in range(many):
         file = tmp_path / "runs.jsonl"
@@ -288,7 +288,7 @@ async def test_exported_runs_that_were_changed(many, damage, runs, tmp_path, out
             await use_runs(journal, case, outcomes)
 
 
-async def test_journals_with_changed_rows(many, runs, tmp_path, outcomes):
+async def test_damaged_rows_of_a_journal_cause_no_unexpected_error(many, runs, tmp_path, outcomes):
     for case in range(many // 2):
         file = tmp_path / f"{case}.db"
         file.write_bytes((runs / "runs.db").read_bytes())
@@ -297,21 +297,21 @@ async def test_journals_with_changed_rows(many, runs, tmp_path, outcomes):
             await use_runs(journal, f"{case} ({what})", outcomes)
 
 
-async def test_journals_with_changed_bytes(many, runs, tmp_path, outcomes):
+async def test_damaged_bytes_of_a_journal_cause_no_unexpected_error(many, runs, tmp_path, outcomes):
     for case in range(many // 2):
         file = tmp_path / f"{case}.db"
         file.write_bytes(damage_bytes((runs / "runs.db").read_bytes(), random.Random(case)))
         async with SQLiteJournal(file, durability="normal") as journal:
             await use_runs(journal, case, outcomes)
-        await outcomes.of(case, replayed, file)
+        await outcomes.of(case, replay_file, file)
 
 
-def replayed(file: Path) -> None:
+def replay_file(file: Path) -> None:
     with replaying(file) as recorded:
         assert recorded.runs is not None
 
 
-def test_one_damaged_row_hides_no_other_run_and_keeps_nothing_from_being_seen(runs, tmp_path):
+def test_a_damaged_row_hides_no_other_run(runs, tmp_path):
     """Every column, not UTF-8 and of another type, while the errors are held."""
 
     async def look(column: str, value: str) -> None:
@@ -354,9 +354,7 @@ def test_one_damaged_row_hides_no_other_run_and_keeps_nothing_from_being_seen(ru
 
 @pytest.mark.parametrize("value", ["cast(x'ff' as text)", "x'ff'", "'a' || char(10)", "''"])
 @pytest.mark.parametrize("column", ["id", "graph", "shared"])
-async def test_an_export_leaves_no_damaged_run_out_and_is_one_that_can_be_loaded(
-    column, value, runs, tmp_path
-):
+async def test_an_export_leaves_no_damaged_run_out_and_can_be_loaded(column, value, runs, tmp_path):
     file = tmp_path / "runs.db"
     file.write_bytes((runs / "runs.db").read_bytes())
     execute(file, f"update runs set {column} = {value} where id = 'parked'")
@@ -377,7 +375,7 @@ DAMAGES = [damage_text, damage_bytes]
 KNOWN = {"weather": Weather(degrees=7.5)}
 
 
-async def test_caches_and_logs_of_calls_that_were_changed(many, tmp_path, outcomes):
+async def test_damaged_caches_and_call_logs_cause_no_unexpected_error(many, tmp_path, outcomes):
     backend = ToyBackend(lambda prompt: {"mood": "calm"})
     whole = tmp_path / "whole.db"
     with closing(CallLog(whole)) as log:
@@ -403,7 +401,7 @@ async def test_caches_and_logs_of_calls_that_were_changed(many, tmp_path, outcom
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_artifacts_that_were_changed(many, damage, tmp_path, outcomes):
+async def test_damaged_artifacts_cause_no_unexpected_error(many, damage, tmp_path, outcomes):
     known = {"Begin": {"words": ["a"]}, "context": {"weather": {"degrees": 3.0}}}
     example = PromptExample(known=known, answer={"mood": "calm"})
     learned = LearnedPrompt(instruction="Look outside", examples=[example])
@@ -417,7 +415,7 @@ async def test_artifacts_that_were_changed(many, damage, tmp_path, outcomes):
 
 
 @pytest.mark.parametrize("what", ["bytes", "folder", "pipe"])
-async def test_a_lock_of_an_optimization_that_is_something_else(many, what, tmp_path):
+async def test_a_damaged_lock_of_an_optimization_causes_no_unexpected_error(many, what, tmp_path):
     pytest.importorskip("dspy")
     lock = tmp_path / ".calls" / "lock"
     lock.parent.mkdir()
@@ -447,7 +445,7 @@ CASE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_cases_that_were_changed(many, damage, tmp_path, outcomes):
+async def test_damaged_cases_cause_no_unexpected_error(many, damage, tmp_path, outcomes):
     file = tmp_path / "cases.jsonl"
     for case in range(many):
         file.write_bytes(damage(json.dumps(CASE).encode(), random.Random(case)))
@@ -456,7 +454,7 @@ async def test_cases_that_were_changed(many, damage, tmp_path, outcomes):
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("ending", [".json", ".yaml"])
-async def test_datasets_that_were_changed(many, damage, ending, tmp_path, outcomes):
+async def test_damaged_datasets_cause_no_unexpected_error(many, damage, ending, tmp_path, outcomes):
     pytest.importorskip("pydantic_evals")
     file = tmp_path / f"cases{ending}"
     case = {"name": "one", "inputs": {"words": ["a"]}, "expected_output": {"top": "a shirt"}}
@@ -468,7 +466,7 @@ async def test_datasets_that_were_changed(many, damage, ending, tmp_path, outcom
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_scripts_that_were_changed(many, damage, tmp_path, outcomes):
+async def test_damaged_scripts_cause_no_unexpected_error(many, damage, tmp_path, outcomes):
     file = tmp_path / "script.json"
     in_order = [{"mood": "calm"}, "Outfit", {"top": "a shirt"}]
     by_name = {"fills": {"Day": [{"mood": "calm"}], "Outfit": in_order[2]}, "choices": ["Outfit"]}
@@ -509,7 +507,7 @@ def unexpected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BaseExce
     return found
 
 
-def test_a_pyproject_that_was_changed(many, tmp_path, unexpected, capsys):
+def test_a_damaged_pyproject_causes_no_unexpected_error(many, tmp_path, unexpected, capsys):
     from bae.cli import main
 
     hostile = ["[" * 3000, "x = " + "[" * 3000, "n = " + "9" * 5000, "d = 2026-99-99", "\x00"]
@@ -549,7 +547,7 @@ graph = Graph(start=Start)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_a_run_starts_with_from_files_that_were_changed(many, damage, unexpected, capsys):
+def test_a_damaged_start_file_causes_no_unexpected_error(many, damage, unexpected, capsys):
     from bae.cli import main
 
     Path("app.py").write_text(APP)
@@ -559,7 +557,7 @@ def test_what_a_run_starts_with_from_files_that_were_changed(many, damage, unexp
         assert not unexpected, case
 
 
-def test_whatever_a_field_is_set_to(unexpected, capsys):
+def test_any_value_of_set_causes_no_unexpected_error(unexpected, capsys):
     from bae.cli import main
 
     Path("app.py").write_text(APP)
@@ -570,7 +568,9 @@ def test_whatever_a_field_is_set_to(unexpected, capsys):
             assert not unexpected, (field, value[:80])
 
 
-def test_commands_on_exported_runs_that_were_changed(many, runs, tmp_path, unexpected, capsys):
+def test_commands_on_damaged_exports_cause_no_unexpected_error(
+    many, runs, tmp_path, unexpected, capsys
+):
     from bae.cli import main
 
     whole = (runs / "runs.jsonl").read_bytes()
@@ -584,7 +584,9 @@ def test_commands_on_exported_runs_that_were_changed(many, runs, tmp_path, unexp
         assert not unexpected, case
 
 
-def test_commands_on_journals_with_changed_rows(many, runs, tmp_path, unexpected, capsys):
+def test_commands_on_damaged_journals_cause_no_unexpected_error(
+    many, runs, tmp_path, unexpected, capsys
+):
     from bae.cli import main
 
     for case in range(many // 2):

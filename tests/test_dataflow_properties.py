@@ -1,6 +1,6 @@
 """The dataflow against random dependency graphs, delays, failures and cancellations: every function
-runs at most once and never before its inputs, nothing outlives the run, what is opened is closed in
-reverse, and the result is what evaluating one thing after the other would give."""
+runs at most once and never before its inputs, nothing outlives the run, opened resources are closed
+in reverse, and the result equals a sequential evaluation."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ class Injected(Exception):
 
 @dataclass
 class Function:
-    """One function of an example, by number: what it takes and how it behaves."""
+    """One function of an example, by number: its inputs and its behavior."""
 
     number: int
     inputs: list[int]
@@ -79,15 +79,15 @@ class Example:
         return below
 
     def value(self, number: int) -> Any:
-        """What a function returns, worked out one call after the other."""
+        """The result of a function, computed sequentially."""
         return (number, *(self.value(each) for each in self.functions[number].inputs))
 
     def failing(self, number: int) -> set[int]:
         return {each for each in self.needed_by(number) if self.functions[each].fails}
 
     def cut_short(self) -> set[int]:
-        """The functions whose call may be cancelled though the run goes on: a failure beside them
-        leaves a field its default. Such a call never landed, so a later step may make it anew."""
+        """The functions whose call may be cancelled though the run continues: a failure beside them
+        leaves a field its default. Such a call never finished, so a later step may repeat it."""
         return {
             each
             for step in self.steps
@@ -393,7 +393,7 @@ def check_each_landed_once(journal: RunJournal) -> None:
 
 @many
 @given(examples())
-def test_with_failures_the_result_is_the_sequential_one_or_the_cause_is_an_injected_failure(
+def test_with_failures_the_result_is_the_sequential_result_or_the_cause_is_an_injected_failure(
     example: Example,
 ):
     outcome, seen = run_example(example)

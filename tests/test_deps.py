@@ -17,7 +17,7 @@ from bae.resolver import resolve_dep, resolve_fields
 from bae.testing import ScriptedLM
 from bounded import BOUND, error_from, run, some_turns, value_from
 from end_node import EndNode, leading_to
-from naming import shown
+from naming import describe_value
 
 
 def seven() -> int:
@@ -31,7 +31,7 @@ async def eight() -> int:
 # What can be called
 
 
-def noted(fn: Callable[..., Any]) -> Callable[..., Any]:
+def record_calls(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return ("noted", fn(*args, **kwargs))
@@ -51,7 +51,7 @@ def scale(a: Annotated[int, Dep(seven)], factor: int = 3, *rest: int, **more: in
     return a * factor + len(rest) + len(more)
 
 
-@noted
+@record_calls
 def decorated(a: Annotated[int, Dep(seven)]) -> Any:
     return a + 1
 
@@ -102,7 +102,7 @@ class Fetch:
         (join, "78"),
         (scale, 21),
     ],
-    ids=shown,
+    ids=describe_value,
 )
 async def test_whatever_is_callable_is_called_with_its_inputs(fn: Any, value: Any):
     assert await value_from(fn) == value
@@ -186,7 +186,7 @@ async def test_two_sync_dependencies_run_at_the_same_time():
     assert {result.a, result.b} == {0, 1}
 
 
-async def test_a_deep_chain_goes_on_while_an_unrelated_sibling_waits():
+async def test_a_deep_chain_continues_while_an_unrelated_sibling_waits():
     bottom_of_chain = asyncio.Event()
 
     async def slow() -> str:
@@ -217,7 +217,7 @@ async def test_a_deep_chain_goes_on_while_an_unrelated_sibling_waits():
 # Once a run
 
 
-def counted(name: str = "counted") -> tuple[Callable[[], int], list[str]]:
+def make_counter(name: str = "counted") -> tuple[Callable[[], int], list[str]]:
     calls: list[str] = []
 
     def fn() -> int:
@@ -227,7 +227,7 @@ def counted(name: str = "counted") -> tuple[Callable[[], int], list[str]]:
     return fn, calls
 
 
-async def test_those_who_ask_at_the_same_time_share_one_call():
+async def test_concurrent_requests_share_one_call():
     calls: list[str] = []
     asked_by_both = asyncio.Event()
 
@@ -270,7 +270,7 @@ async def test_those_who_ask_at_the_same_time_share_one_call():
 
 
 async def test_cache_false_calls_the_function_for_every_field_that_asks():
-    fresh, calls = counted()
+    fresh, calls = make_counter()
 
     class Holder(EndNode):
         a: Annotated[int, Dep(fresh, cache=False)]
@@ -285,7 +285,7 @@ async def test_cache_false_calls_the_function_for_every_field_that_asks():
 
 
 async def test_a_value_in_the_cache_is_used_instead_of_calling_and_nothing_below_it_is_called():
-    below, calls = counted()
+    below, calls = make_counter()
 
     def above(x: Annotated[int, Dep(below)]) -> int:
         calls.append("above")
@@ -429,7 +429,7 @@ async def test_a_field_with_a_default_keeps_it_when_its_dependency_fails_and_tha
     assert "ValueError: bad" in record.message
 
 
-async def test_a_failed_dependency_of_a_filled_node_is_tried_once_and_its_default_stands():
+async def test_a_failed_dependency_of_a_filled_node_is_tried_once_and_its_default_is_used():
     calls: list[str] = []
 
     def fails() -> str:

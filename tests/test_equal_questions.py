@@ -12,7 +12,7 @@ import pytest
 from bae import LM, Dep, Graph, Map, Node
 from bae.journal import LMAnswered, MemoryJournal
 from end_node import EndNode
-from kept_runs import Trouble, killed
+from kept_runs import Trouble, cut_journal
 from toy_backend import FourMethods
 
 
@@ -82,7 +82,7 @@ async def test_a_resumed_body_asks_again_only_what_was_not_answered(order, answe
     await BRAINSTORM.arun(Brainstorm(), Counting(order), journal=journal, run_id="one")
     lines = (await journal.read("one")).lines
     numbers = [line.n for line in lines if line.kind == "LMAnswered"]
-    left = await killed(journal, numbers[answered - 1] + 1)
+    left = await cut_journal(journal, numbers[answered - 1] + 1)
     lm = Counting()
     lm.calls = 7
     result = await BRAINSTORM.resume("one", lm, journal=left)
@@ -115,7 +115,7 @@ async def test_a_question_that_is_asked_again_after_it_failed_is_the_same_questi
 
     again = Counting()
     again.calls = 7
-    resumed = await graph.resume("one", again, journal=await killed(journal, answered + 1))
+    resumed = await graph.resume("one", again, journal=await cut_journal(journal, answered + 1))
 
     assert resumed.result.text == "1 7"  # the paid answer is used, though it now comes first
 
@@ -152,7 +152,7 @@ async def test_items_of_a_map_with_an_equal_question_each_have_their_own_answer_
     for cut in range(3, len((await journal.read("one")).lines)):
         lm = Counting()
         lm.calls = 7
-        left = await killed(journal, cut)
+        left = await cut_journal(journal, cut)
         answered = [line for line in (await left.read("one")).lines if line.kind == "LMAnswered"]
         resumed = await LISTS.resume("one", lm, journal=left)
         assert len(set(resumed.result.answers)) == 3, cut

@@ -129,7 +129,7 @@ def test_every_exception_of_bae_is_listed_here():
 
 
 @each_class
-def test_a_message_is_enough_to_make_one(cls: type[BaeError], code: str, given: Any):
+def test_a_message_is_enough_to_make_an_error(cls: type[BaeError], code: str, given: Any):
     error = cls("it broke")
 
     assert str(error) == f"[{code}] it broke"
@@ -210,7 +210,7 @@ async def test_an_error_of_a_run_survives_pickling_with_its_journal(
     assert copy.journal.of(RunEnded)[-1].error is copy
 
 
-async def test_a_fill_error_has_what_pydantic_said():
+async def test_a_fill_error_has_the_message_of_pydantic():
     error = await error_from(
         FillError, Graph(start=Fills).arun(Fills(), ScriptedLM([{"top": "x"}] * 3))
     )

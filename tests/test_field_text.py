@@ -1,5 +1,5 @@
-"""What somebody sees who follows the text of fields: each string as it grows, decoded, at its own
-place, and what of it is void. A run that nobody follows has none of it."""
+"""The text of fields as a follower sees it: each string as it grows, decoded, at its own place, and
+its void parts. A run without a follower has no such text."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def strings_in(value: Any, path: JSONPath = ()) -> dict[JSONPath, str]:
     return found
 
 
-def decoded(*pieces: str) -> dict[JSONPath, str]:
+def decode_pieces(*pieces: str) -> dict[JSONPath, str]:
     decoder, found = JSONStrings(), dict[JSONPath, str]()
     for piece in pieces:
         for path, text in decoder.feed(piece):
@@ -75,15 +75,15 @@ def decoded(*pieces: str) -> dict[JSONPath, str]:
 
 @settings(max_examples=60)
 @given(value=objects, ascii=st.booleans(), indent=st.sampled_from([None, 1]))
-def test_wherever_json_is_cut_its_strings_are_those_that_json_loads_finds(
+def test_wherever_json_is_cut_its_strings_are_the_strings_that_json_loads_finds(
     value: Any, ascii: bool, indent: int | None
 ) -> None:
     text = json.dumps(value, ensure_ascii=ascii, indent=indent)
     text = readable(text, 0)
     right = strings_in(json.loads(text))
-    assert decoded(*text) == right
+    assert decode_pieces(*text) == right
     for cut in range(len(text)):
-        assert decoded(text[:cut], text[cut:]) == right
+        assert decode_pieces(text[:cut], text[cut:]) == right
 
 
 @settings(max_examples=100)
@@ -109,7 +109,7 @@ def test_what_is_no_json_object_is_broken_where_json_loads_refuses_it(
     decoder.feed("}")  # the end of what is cut off, or one too many
     if isinstance(right, dict):
         assert decoder.broken
-        assert decoded(text) == strings_in(right)
+        assert decode_pieces(text) == strings_in(right)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_place_inside_a_value_is_read_as_it_is_written(within: list[str | int]
 
 
 class Pieces(Backend):
-    """Says its answers in pieces, and waits between them until `go` says so."""
+    """Streams its answers in pieces, and waits for `go` between them."""
 
     def __init__(self, *answers: Any, size: int = 3, **options: Any) -> None:
         super().__init__(retries=0, **options)
@@ -222,7 +222,7 @@ async def test_each_string_of_an_answer_has_a_place_and_its_text_however_it_is_c
     assert seen.kinds[0] == "AnswerBegan"
 
 
-async def test_text_is_there_before_the_answer_is() -> None:
+async def test_text_is_available_before_the_answer() -> None:
     seen = Seen()
 
     async def halting(prompt: Prompt) -> Answer:
@@ -252,7 +252,7 @@ async def test_many_pieces_are_few_records() -> None:
     assert len(seen.deltas) < 20
 
 
-async def test_a_run_that_nobody_follows_has_no_text() -> None:
+async def test_a_run_without_a_follower_records_no_text() -> None:
     result = await ASKING.arun(Ask(), Pieces(WHOLE))
     assert not result.journal.of(FieldText)
     assert not result.journal.of(AnswerBegan)
@@ -272,7 +272,7 @@ async def test_the_fields_of_an_llm_that_does_not_stream_come_at_once() -> None:
         assert "AnswerBegan" not in seen.kinds
 
 
-async def test_text_that_is_told_from_a_thread_is_taken() -> None:
+async def test_text_streamed_from_a_thread_is_accepted() -> None:
     async def threaded(prompt: Prompt) -> Answer:
         await asyncio.to_thread(lambda: (tell('{"headline": '), tell('"Rain"}')))
         return Answer('{"headline": "Rain"}')
@@ -313,7 +313,7 @@ async def test_what_is_no_json_has_no_text_or_is_void(text: str) -> None:
     assert seen.now == TEXTS
 
 
-async def test_a_key_that_comes_twice_counts_as_the_parser_has_it() -> None:
+async def test_a_repeated_key_counts_as_the_parser_reads_it() -> None:
     text = '{"headline": "one", "notes": {"a": "b"}, "headline": "two"}'
     seen = await follow(ASKING, Ask(), Pieces(text))
     assert seen.now == {"1:Article.headline": "two", "1:Article.notes.a": "b"}
@@ -435,7 +435,7 @@ class Choose(Node):
     async def __call__(self) -> Article | Letter | None: ...
 
 
-async def test_of_a_choice_that_comes_filled_the_fields_stream_and_the_choice_does_not() -> None:
+async def test_of_a_filled_choice_the_fields_stream_and_the_choice_does_not() -> None:
     graph = Graph(start=Choose)
     first = {"answer": {"choice": "Article", "fields": WHOLE}}
     late = {"answer": {"fields": WHOLE, "choice": "Article"}}

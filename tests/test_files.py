@@ -1,5 +1,4 @@
-"""Images and documents: what they are made from, what JSON may say of them, and what a model sees
-of them."""
+"""Images and documents: their sources, their JSON, and their form in a prompt."""
 
 from __future__ import annotations
 
@@ -83,7 +82,7 @@ def test_a_jpeg_of_very_many_parts_is_refused_before_all_are_looked_at():
 
 
 @given(data=st.sampled_from([png(40, 30), gif(), jpeg(), webp(b"VP8L")]), cut=st.integers(0, 40))
-def test_an_image_whose_header_is_cut_off_is_refused_or_whole(data, cut):
+def test_an_image_whose_header_is_cut_off_is_refused_or_complete(data, cut):
     try:
         image = Image.from_bytes(data[:cut])
     except ValueError:
@@ -320,7 +319,7 @@ def test_a_huge_data_url_is_refused_before_it_is_decoded():
         Document.from_bytes(b"a" * (MAX_BYTES + 1))
 
 
-def test_an_address_in_json_is_for_fields_whose_type_says_so():
+def test_an_address_in_json_is_for_fields_whose_type_allows_it():
     assert TypeAdapter(Image | ImageUrl).validate_json(json.dumps(ADDRESS)) == ImageUrl(ADDRESS)
     for url in ("file:///etc/passwd", "/etc/passwd", "javascript:alert(1)"):
         with pytest.raises(ValidationError):
@@ -725,7 +724,7 @@ def test_an_lm_that_is_pinned_by_name_and_takes_none_is_refused_before_the_first
     assert (it.value.code, it.value.sent, it.value.trace) == ("bae-lm-files", False, [])
 
 
-def test_an_optional_file_is_refused_when_it_is_there_and_nothing_is_sent():
+def test_an_optional_file_is_refused_when_it_is_given_and_nothing_is_sent():
     class Start(Node):
         photo: Image | Document | None = None
 

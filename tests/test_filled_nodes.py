@@ -29,7 +29,7 @@ from bae.lm import Budget, Budgeted
 from bae.resolver import classify_fields, resolve_fields
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import killed
+from kept_runs import cut_journal
 from toy_backend import ToyBackend
 
 CALLS: list[str] = []
@@ -147,7 +147,7 @@ async def test_a_setting_of_which_nodes_are_shown_counts_for_it_too():
     assert '"Middle":{"word":"b"}' in lm.prompts[0].text
 
 
-def answered(prompt: Any) -> dict[str, Any]:
+def answer_prompt(prompt: Any) -> dict[str, Any]:
     return SCRIPT[prompt.question.target]
 
 
@@ -164,7 +164,7 @@ async def test_fields_are_filled_at_the_same_time():
                 await both.wait()
             return await super().answer(prompt)
 
-    result = await asyncio.wait_for(graph.arun(START, Meeting(answered)), 30)
+    result = await asyncio.wait_for(graph.arun(START, Meeting(answer_prompt)), 30)
     assert waiting == {"Background", "Tone"}
     assert isinstance(result.result.tone, Tone)
 
@@ -242,7 +242,7 @@ async def test_recall_does_not_find_it():
     assert result.result == Maybe(tone=None)
 
 
-async def test_a_graph_and_a_filled_node_of_one_class_are_told_apart():
+async def test_a_graph_and_a_filled_node_of_one_class_are_distinguished():
     class Word(EndNode):
         text: str = "as it is"
 
@@ -260,7 +260,7 @@ async def test_a_graph_and_a_filled_node_of_one_class_are_told_apart():
 # Failures
 
 
-async def test_a_failed_fill_names_the_field_and_a_default_stands_in_for_it():
+async def test_a_failed_fill_names_the_field_and_a_default_replaces_it():
     class Broken(ScriptedLM):
         async def answer(self, prompt: Any) -> Any:
             raise ConnectionError("no line")
@@ -291,14 +291,14 @@ async def test_cancelling_a_run_cancels_the_fills_and_a_budget_counts_them():
                 cancelled.append(prompt.name)
                 raise
 
-    running = asyncio.create_task(graph.arun(START, Slow(answered)))
+    running = asyncio.create_task(graph.arun(START, Slow(answer_prompt)))
     await asked.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert "Tone" in cancelled
 
-    backend = ToyBackend(answered)
+    backend = ToyBackend(answer_prompt)
     with pytest.raises(BudgetError):
         await graph.arun(START, Budgeted(backend, Budget(calls=2)))
     assert {prompt.name for prompt in backend.prompts} == {"Background", "Tone"}
@@ -332,13 +332,13 @@ async def test_a_gate_of_the_node_parks_the_run_until_it_is_answered():
 # The journal
 
 
-async def test_a_run_that_is_cut_after_any_line_resumes_and_replays_and_asks_nothing_twice():
+async def test_a_run_that_is_cut_after_any_line_resumes_and_replays_and_repeats_no_question():
     async with MemoryJournal() as journal:
         first = await graph.arun(START, ScriptedLM(SCRIPT), journal=journal, run_id="one")
         stored = await journal.read("one")
         answered = [line for line in stored.lines if line.kind == "FillEnded"]
         for count in range(1, len(stored.lines)):
-            left = await killed(journal, count)
+            left = await cut_journal(journal, count)
             lm = ScriptedLM(SCRIPT)
             again = await graph.resume("one", lm, journal=left)
             assert again.trace == first.trace
@@ -347,7 +347,7 @@ async def test_a_run_that_is_cut_after_any_line_resumes_and_replays_and_asks_not
             assert (await graph.replay("one", journal=left)).trace == first.trace
 
 
-async def test_a_file_tells_why_and_when_and_is_exported_and_loaded(tmp_path: Any):
+async def test_a_stored_file_has_provenance_and_times_and_is_exported_and_loaded(tmp_path: Any):
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
         first = await graph.arun(START, ScriptedLM(SCRIPT), journal=journal, run_id="one")
         why = await journal.why("one", "Reply.background")
@@ -411,7 +411,7 @@ def test_the_other_form_is_named_where_a_node_class_is_run_as_a_graph():
 
 
 @pytest.mark.parametrize("annotation", [str, Tone | Background, list[Tone], Node])
-def test_a_type_that_is_not_one_node_class_is_refused(annotation: Any):
+def test_a_type_that_is_not_a_single_node_class_is_refused(annotation: Any):
     class Wrong(EndNode):
         value: Annotated[annotation, Dep()]  # pyright: ignore[reportInvalidTypeForm]
 
@@ -444,7 +444,7 @@ class Two(Node):
 
 
 @pytest.mark.parametrize("cls", [Itself, One])
-def test_a_node_that_is_filled_for_itself_is_refused(cls: type[Node]):
+def test_a_node_that_is_filled_from_itself_is_refused(cls: type[Node]):
     class Start(EndNode):
         node: Annotated[cls, Dep()]  # pyright: ignore[reportInvalidTypeForm]
 

@@ -29,7 +29,7 @@ class Write(Node):
 # Nobody to answer
 
 
-async def test_a_run_without_an_answerer_stops_and_says_everything_it_waits_for():
+async def test_a_run_without_an_answerer_stops_and_lists_everything_it_waits_for():
     result = await run(Write(text="hi"))
     assert [(gate.place, gate.question, gate.type) for gate in result.waiting] == [
         ("Send.to", "to whom?", str),
@@ -249,7 +249,7 @@ async def test_an_answer_that_does_not_fit_is_asked_again_with_what_was_wrong():
     assert "integer" in problems[1]
 
 
-async def test_answers_that_never_fit_end_in_a_gate_error_that_says_why():
+async def test_answers_that_never_fit_end_in_a_gate_error_with_the_reason():
     asked: list[OpenGate] = []
 
     async def answer(gate: OpenGate) -> Any:

@@ -1,5 +1,5 @@
-"""What dependencies that open something promise: closed once, after the run, newest first, however
-the run ends, and never opened without somebody to close them."""
+"""What dependencies that open a resource promise: it is closed once, after the run, newest first,
+for every outcome of the run, and never opened without a later close."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from end_node import EndNode
 
 
 class Log(list[str]):
-    """What was opened and closed, in order, and the dependencies that tell it."""
+    """The opened and closed resources, in order, and the dependencies that log them."""
 
     def generator(self, name: str) -> Any:
         def open_sync() -> Iterator[str]:
@@ -211,7 +211,7 @@ async def test_cancelled_error_raised_by_a_clean_up_itself_is_a_failure_and_not_
     assert error.code == "bae-dep-close"
 
 
-async def test_a_generator_that_yields_nothing_is_an_error_that_says_so():
+async def test_a_generator_that_yields_nothing_is_reported_as_such():
     def none() -> Iterator[int]:
         yield from ()
 
@@ -224,7 +224,7 @@ async def test_a_generator_that_yields_nothing_is_an_error_that_says_so():
             await resolve_dep(fn, stack=AsyncExitStack())
 
 
-async def test_a_generator_that_yields_twice_is_an_error_that_says_so_and_is_closed():
+async def test_a_generator_that_yields_twice_is_reported_as_such_and_closed():
     log = Log()
 
     def twice() -> Iterator[int]:
@@ -448,7 +448,7 @@ async def test_every_item_of_a_map_may_open_something_and_all_are_closed():
     assert [line.removeprefix("close ") for line in log[used + 1 :]] == opened[::-1]
 
 
-async def test_what_a_graph_inside_opens_stays_open_until_the_whole_run_is_over():
+async def test_a_resource_that_an_inner_graph_opens_stays_open_until_the_outer_run_is_over():
     log = Log()
     connect = log.generator("db")
 
@@ -465,7 +465,7 @@ async def test_what_a_graph_inside_opens_stays_open_until_the_whole_run_is_over(
     assert log == ["open db", "use db", "close db"]
 
 
-async def test_a_try_that_fails_to_open_leaves_nothing_for_closing_but_the_one_that_worked():
+async def test_after_a_failed_attempt_to_open_only_the_successful_attempt_is_closed():
     log = Log()
 
     def shaky() -> Iterator[str]:

@@ -182,7 +182,7 @@ def test_the_input_of_a_run_may_come_from_a_command_of_the_shell(
 # Aliases of YAML
 
 
-def test_aliases_of_yaml_that_stand_for_too_much_are_refused(tmp_path: Path):
+def test_yaml_aliases_that_expand_too_far_are_refused(tmp_path: Path):
     pytest.importorskip("pydantic_evals")
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
     for name, inner in zip("bcdefghi", "abcdefgh", strict=True):

@@ -1,5 +1,5 @@
-"""The LM that a written body or a dependency function is given: it resolves the fields of what it
-makes first, as a run does, and nothing is done or recorded twice."""
+"""The LLM that a written body or a dependency function gets: it first resolves the fields of the
+node to make, as a run does, and no work is repeated or recorded twice."""
 
 from __future__ import annotations
 
@@ -346,8 +346,10 @@ async def test_a_function_with_the_lm_is_not_started_early_since_it_may_recall()
 # With a journal
 
 
-async def interrupted(graph: Graph[Any, Any], start: Node, lm: Any, what: str) -> MemoryJournal:
-    """The journal of a run that has failed at something which works by now."""
+async def record_failed_run(
+    graph: Graph[Any, Any], start: Node, lm: Any, what: str
+) -> MemoryJournal:
+    """The journal of a run that has failed at a function which works now."""
     journal = MemoryJournal()
     WORLD.failing.add(what)
     with pytest.raises(Exception, match=what):
@@ -357,7 +359,7 @@ async def interrupted(graph: Graph[Any, Any], start: Node, lm: Any, what: str) -
 
 
 async def test_a_run_that_failed_at_the_lm_looks_nothing_up_again():
-    journal = await interrupted(SHOP, LATE, OneWord(), "fill Reply")
+    journal = await record_failed_run(SHOP, LATE, OneWord(), "fill Reply")
     lm = OneWord()
     result = await SHOP.resume("one", lm, journal=journal)
 
@@ -402,7 +404,7 @@ ORDERS = Graph(start=Order)
 @pytest.mark.parametrize("what", ["send", "fill Sent"])
 async def test_a_resumed_body_has_its_nodes_back_and_what_no_journal_holds_made_again(what: str):
     start = Order(message="hi")
-    journal = await interrupted(ORDERS, start, OneWord(), what)
+    journal = await record_failed_run(ORDERS, start, OneWord(), what)
     result = await ORDERS.resume("one", OneWord(), journal=journal)
 
     assert (result.result.number, result.result.message) == (2, "hi")
@@ -426,7 +428,7 @@ async def test_a_replay_asks_nothing_and_a_fork_continues_from_what_is_recorded(
     assert (why.source, why.value) == ("recall", "it came late")
 
 
-async def test_each_node_that_a_body_has_made_gets_a_value_of_its_own_where_nothing_is_shared():
+async def test_each_node_that_a_body_has_made_gets_its_own_value_where_nothing_is_shared():
     class Many(Node):
         async def __call__(self, lm: LM) -> Order2:
             made = [await lm.make(self, Order2) for _ in range(3)]
@@ -434,7 +436,7 @@ async def test_each_node_that_a_body_has_made_gets_a_value_of_its_own_where_noth
             return made[0].model_copy(update={"text": str([each.number for each in made])})
 
     graph = Graph(start=Many)
-    journal = await interrupted(graph, Many(), OneWord(), "body")
+    journal = await record_failed_run(graph, Many(), OneWord(), "body")
     result = await graph.resume("one", OneWord(), journal=journal)
     assert result.result.text == "[1, 2, 3]"
     assert WORLD.done["count"] == 3
@@ -447,7 +449,7 @@ async def test_each_node_that_a_body_has_made_gets_a_value_of_its_own_where_noth
                 WORLD.do("third")
             return await super().fill(*args, **kwargs)
 
-    journal = await interrupted(graph, Many(), Slow(), "third")
+    journal = await record_failed_run(graph, Many(), Slow(), "third")
     result = await graph.resume("one", OneWord(), journal=journal)
     assert result.result.text == "[1, 2, 3]"
     assert WORLD.done["count"] == 3
@@ -478,7 +480,7 @@ async def test_a_class_that_is_not_of_the_graph_is_looked_up_and_its_answer_is_k
 
     graph = Graph(start=Asks)
     start = Asks(message="hi")
-    journal = await interrupted(graph, start, OneWord(), "body")
+    journal = await record_failed_run(graph, start, OneWord(), "body")
     WORLD.failing.add("fill Last")
     with pytest.raises(Exception, match="fill Last"):
         await graph.resume("one", OneWord(), journal=journal)

@@ -39,7 +39,7 @@ SPELLINGS = ["future", "quoted", "plain"] if sys.version_info >= (3, 14) else ["
 defined later from Python 3.14 on."""
 
 
-def spelled(source: str, spelling: str) -> str:
+def respell(source: str, spelling: str) -> str:
     """The program `source`, whose annotations are plain, in another spelling, with its imports."""
     match spelling:
         case "future":
@@ -103,7 +103,7 @@ def load(request: pytest.FixtureRequest, modules: None) -> Load:
     """Runs a program whose annotations are plain, as a module, in each spelling."""
 
     def load(source: str, name: str = "nodes_made", **names: Any) -> Any:
-        return run_as_module(spelled(textwrap.dedent(source), request.param), name, **names)
+        return run_as_module(respell(textwrap.dedent(source), request.param), name, **names)
 
     return load
 
@@ -160,7 +160,7 @@ Either = Yes | No
         ("Ask | Yes", ["Ask", "Yes"]),
     ],
 )
-def test_a_return_type_says_where_a_node_leads_in_every_spelling(load, hint, expected):
+def test_a_return_type_names_the_next_node_in_every_spelling(load, hint, expected):
     made = load(f"""
 class Ask(Node):
     async def __call__(self) -> {hint}: ...
@@ -203,7 +203,7 @@ def inside():
     assert leads_to(made.inside()[int]) == ["Later"]
 
 
-def test_a_subclass_leads_where_its_parent_does_unless_it_says_otherwise(load):
+def test_a_subclass_leads_where_its_parent_does_by_default(load):
     made = load(f"""
 class Ask(Node):
     async def __call__(self) -> Yes | None: ...
@@ -279,7 +279,7 @@ class Uses(Node):
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_a_mixin_that_is_no_node_may_name_what_only_its_subclass_sees(modules, spelling):
     mixin = "class LeadsOn:\n    async def __call__(self, lm: LM) -> Late: ...\n"
-    leads_on = run_as_module(spelled(mixin, spelling), "nodes_made_mixins").LeadsOn
+    leads_on = run_as_module(respell(mixin, spelling), "nodes_made_mixins").LeadsOn
     made = run_as_module(
         f"""{HEAD}
 class Late(Node):
@@ -362,7 +362,7 @@ def test_a_body_is_empty_whatever_its_parameters_are(load, parameters):
     assert not is_left_to_the_lm(load(source.format(body="return Yes()")).Ask)
 
 
-def test_an_empty_body_in_a_closure_is_empty_and_one_that_uses_it_is_written(load):
+def test_an_empty_body_in_a_closure_is_empty_and_a_body_that_uses_it_is_written(load):
     made = load("""
 def define(value):
     class Ask(Node):
@@ -396,21 +396,21 @@ def ends_there(ask: type[Node]) -> bool:
 
 
 @pytest.mark.parametrize("body", [*RETURNED.values(), *EMPTY.values()], ids=[*RETURNED, *EMPTY])
-def test_a_written_return_of_none_is_told_from_an_empty_body_by_the_source(tmp_path, body):
+def test_a_written_return_of_none_is_distinguished_from_an_empty_body_by_the_source(tmp_path, body):
     programs = [ASK, ASK.replace(":\n        {body}", ": {body}")]
     for number, program in enumerate(programs[: 1 if "\n" in body else 2]):
         path = tmp_path / f"returned{number}.py"
-        path.write_text(spelled(program.format(body=body), "future"))
+        path.write_text(respell(program.format(body=body), "future"))
         assert ends_there(runpy.run_path(str(path))["Ask"]) is (body in RETURNED.values())
 
 
 def test_source_is_read_again_when_it_was_edited_and_a_return_alone_is_seen_without(tmp_path):
     path = tmp_path / "edited.py"
     for body, ends in (("pass", False), ("return None", True)):
-        path.write_text(spelled(ASK.format(body=body), "future"))
+        path.write_text(respell(ASK.format(body=body), "future"))
         assert ends_there(runpy.run_path(str(path))["Ask"]) is ends
     made: dict[str, Any] = {}
-    exec(spelled(ASK.format(body="return"), "future"), made)
+    exec(respell(ASK.format(body="return"), "future"), made)
     assert ends_there(made["Ask"])
 
 
@@ -529,7 +529,7 @@ def define():
     assert graph.run(first(note={"text": "a"}), lm=lm).result.note.text == "b"
 
 
-def test_classes_of_nested_functions_and_class_bodies_may_name_those_around(load):
+def test_annotations_in_nested_functions_and_class_bodies_may_name_the_enclosing_classes(load):
     made = load("""
 def outermost():
     class Far(Node):
@@ -572,7 +572,7 @@ class Outside(Node):
         assert cls(note={"text": "a"}).note.text == "a"
 
 
-def test_a_name_of_the_function_goes_before_that_of_the_module_and_each_call_has_its_own(load):
+def test_a_name_of_the_function_shadows_the_module_and_each_call_has_its_own(load):
     made = load("""
 class Last(Node):
     async def __call__(self) -> None: ...
@@ -662,7 +662,7 @@ def test_modules_that_import_each_other_may_name_each_others_nodes(
     sources, given, spelling, first, tmp_path, monkeypatch, modules
 ):
     for name, source in sources.items():
-        (tmp_path / f"{name}.py").write_text(spelled(source, spelling))
+        (tmp_path / f"{name}.py").write_text(respell(source, spelling))
     monkeypatch.syspath_prepend(tmp_path)
     __import__(first)
     a, b = sys.modules["nodes_made_a"], sys.modules["nodes_made_b"]
@@ -732,7 +732,7 @@ class Note(BaseModel):
 # --- names that cannot be found ---------------------------------------------------------------
 
 
-def unresolved(start: type[Node]) -> tuple[str, str]:
+def only_problem(start: type[Node]) -> tuple[str, str]:
     """The place and the text of the one problem of a graph."""
     (problem,) = Graph(start=start).validate()
     assert (problem.code, problem.severity) == ("bae-hint-unresolved", "error")
@@ -771,7 +771,7 @@ class Flow:
             assert f"{label}: the name 'Missing' cannot be resolved" in str(caught.value)
             assert looked in str(caught.value)
             assert "TYPE_CHECKING" in str(caught.value)
-        place, message = unresolved(ask)
+        place, message = only_problem(ask)
         assert place == "Ask.__call__"
         assert "'Missing'" in message
         assert looked in message
@@ -797,7 +797,7 @@ class Misspelt(Node):
     assert fixes[1:] == ["did you mean bytearray", "did you mean Builtin"]
 
 
-def test_a_field_that_names_what_is_nowhere_says_so_when_it_is_asked_for(load):
+def test_a_field_with_an_unresolvable_name_is_reported_when_it_is_asked_for(load):
     made = load("""
 class Ask(Node):
     note: list[Missing]
@@ -814,7 +814,7 @@ def define():
             with pytest.raises(HintError, match="the name 'Missing' cannot be resolved") as caught:
                 asked()
             assert looked in str(caught.value)
-        assert looked in unresolved(ask)[1]
+        assert looked in only_problem(ask)[1]
 
 
 def test_a_graph_refuses_to_run_while_a_name_is_missing_and_runs_once_it_is_there(load):

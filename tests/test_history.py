@@ -1,4 +1,4 @@
-"""What a history tells of a run, folded from its records alone."""
+"""The history of a run, computed from its records alone."""
 
 from asyncio import Event
 from typing import Annotated
@@ -74,13 +74,13 @@ async def say_yes(gate: object) -> bool:
     return True
 
 
-async def finished():
+async def run_graph():
     lm = ScriptedLM([Answer, {"text": "a"}])
     return await GRAPH.arun(Ask(numbers=[1, 2]), lm, answer=say_yes)
 
 
 async def test_every_value_is_found_by_its_place():
-    result = await finished()
+    result = await run_graph()
     history = History(result.journal)
 
     for text, value in (
@@ -106,7 +106,7 @@ async def test_every_value_is_found_by_its_place():
 
 
 async def test_graphs_inside_are_under_the_source_they_run_for_and_nothing_stays_open():
-    result = await finished()
+    result = await run_graph()
     history = History(result.journal)
 
     assert list(history.graphs) == ["", "0:Ask.doubled[0]", "0:Ask.doubled[1]"]
@@ -119,8 +119,8 @@ async def test_graphs_inside_are_under_the_source_they_run_for_and_nothing_stays
     assert all(step.state == "done" and not step.is_open for step in history.steps())
 
 
-async def test_work_that_starts_also_ends_and_parts_end_before_the_whole():
-    result = await finished()
+async def test_work_that_starts_also_ends_and_parts_end_before_their_parent():
+    result = await run_graph()
     opened: list[object] = []
 
     def watch(change: str, work: object) -> None:
@@ -138,7 +138,7 @@ async def test_work_that_starts_also_ends_and_parts_end_before_the_whole():
 
 
 async def test_every_change_is_reported_in_order_with_what_it_is_inside_of():
-    result = await finished()
+    result = await run_graph()
     changes: list[str] = []
 
     def watch(change: str, work: Work) -> None:
@@ -213,7 +213,7 @@ def test_each_question_of_a_body_has_its_own_answers_and_usage():
 
 def test_an_error_of_the_users_own_called_waiting_is_a_failure():
     class Waiting(Exception):
-        """Named like what a run raises where a person is to answer."""
+        """Named like the exception of a run that waits for a person."""
 
     history = History([RunStarted(1.0, "", 0, "r", "Ask", Ask(numbers=[]))])
     ended = SourceEnded(2.0, "", 0, Ask, "length", "dep", "get_length", 0.5, None, Waiting())
@@ -221,7 +221,7 @@ def test_an_error_of_the_users_own_called_waiting_is_a_failure():
     assert history.run.steps[0].sources["length", ""].state == "failed"
 
 
-async def test_a_failure_is_that_of_the_source_and_of_its_step():
+async def test_a_failure_belongs_to_its_source_and_its_step():
     def fail() -> int:
         raise ValueError("no")
 
@@ -279,7 +279,7 @@ def test_a_long_run_can_be_kept_in_bounded_memory():
 
 
 async def test_every_tool_call_is_known_with_its_round_its_result_and_what_ran_for_it():
-    result = await tool_runs.finished()
+    result = await tool_runs.run_to_end()
     history = History(result.journal)
 
     step = history.step("", 1)
@@ -313,7 +313,7 @@ async def test_every_tool_call_is_known_with_its_round_its_result_and_what_ran_f
 
 
 async def test_tool_calls_start_report_and_end_inside_the_question_that_makes_them():
-    result = await tool_runs.finished()
+    result = await tool_runs.run_to_end()
     changes: list[str] = []
 
     def watch(change: str, work: Work) -> None:

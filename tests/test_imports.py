@@ -35,7 +35,7 @@ PYDANTIC = {
 
 
 def python(program: str) -> list[str]:
-    """What a fresh interpreter prints, word for word."""
+    """The words that a fresh interpreter prints."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
         capture_output=True,
@@ -103,7 +103,7 @@ def third_party(modules: list[str]) -> set[str]:
     return {name for name in found if not name.startswith("_sysconfigdata")}
 
 
-def test_importing_bae_imports_nothing_that_takes_time():
+def test_importing_bae_imports_no_slow_modules():
     new = python(NEW_MODULES.format(program="import bae"))
     assert "bae" in new
     assert third_party(new) == set()
@@ -135,7 +135,7 @@ assert Graph(start=Start, end=Last).run(Start(), Echo()).result.text == "a"
 """
 
 
-def test_a_run_without_tools_loads_nothing_that_runs_tools():
+def test_a_run_without_tools_loads_no_code_for_tools():
     new = python(NEW_MODULES.format(program=FILL))
     assert "bae.lm.backend" in new
     for module in ("bae.toolbox", "bae.tool_plan", "bae.lm.tool_loop", "bae.sources.tools"):
@@ -237,7 +237,7 @@ def test_a_star_import_brings_exactly_the_public_names():
     assert set(names) - {"__builtins__"} == set(bae.__all__)
 
 
-def test_every_name_that_type_checkers_are_told_of_is_public_and_the_other_way_round():
+def test_the_names_for_type_checkers_are_exactly_the_public_names():
     tree = ast.parse(Path(bae.__file__).read_text())
     told = [
         alias
@@ -258,7 +258,7 @@ NO_CLASSES = {
 }
 
 
-def undocumented(package: Any) -> Iterator[str]:
+def list_undocumented(package: Any) -> Iterator[str]:
     """The public names of a package, and of the classes among them, without a docstring."""
     for name in set(package.__all__) - NO_CLASSES:
         value = getattr(package, name)
@@ -278,7 +278,7 @@ def undocumented(package: Any) -> Iterator[str]:
 def test_everything_public_has_a_docstring_and_so_has_everything_public_on_it():
     packages = (bae, bae.compiler, bae.evals, bae.lm, bae.optimizer, bae.testing)
     packages += (bae.given_files, bae.subprocesses, bae.tasks)
-    assert [name for package in packages for name in undocumented(package)] == []
+    assert [name for package in packages for name in list_undocumented(package)] == []
 
 
 # --- rooms ------------------------------------------------------------------------------------
@@ -295,26 +295,26 @@ MODULES = dict(modules())
 
 
 @functools.cache
-def parsed(path: Path) -> ast.Module:
+def parse_file(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
 @pytest.mark.once
 def test_every_module_opens_by_saying_what_it_is_for():
-    assert [name for name, path in MODULES.items() if not ast.get_docstring(parsed(path))] == []
+    assert [name for name, path in MODULES.items() if not ast.get_docstring(parse_file(path))] == []
 
 
-def imported(module: str, *, when_loaded: bool = False) -> set[str]:
+def list_imports(module: str, *, when_loaded: bool = False) -> set[str]:
     """The modules that a module imports anywhere, for type checkers alone included, as dotted
     names; `from bae import Node` counts as bae.Node too. Or those alone that it needs to load."""
     path = MODULES[module]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    return set(imported_by(path, package, when_loaded))
+    return set(list_imports_of_file(path, package, when_loaded))
 
 
 @functools.cache
-def imported_by(path: Path, package: str, when_loaded: bool) -> frozenset[str]:
-    tree = parsed(path)
+def list_imports_of_file(path: Path, package: str, when_loaded: bool) -> frozenset[str]:
+    tree = parse_file(path)
     found: set[str] = set()
     for node in tree.body if when_loaded else ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -365,7 +365,7 @@ def trespasses(module: str) -> set[str]:
     if module in DOORS:
         return set()
     own = room_of(module)
-    others = {room_of(name) for name in imported(module) if is_bae(name)} - {own}
+    others = {room_of(name) for name in list_imports(module) if is_bae(name)} - {own}
     return {
         f"{module} -> {other}"
         for other in others
@@ -384,13 +384,13 @@ def test_a_room_imports_only_the_rooms_before_it():
 
 def test_a_door_to_other_rooms_loads_none_of_them_by_itself():
     for module in DOORS & MODULES.keys():
-        names = imported(module, when_loaded=True)
+        names = list_imports(module, when_loaded=True)
         assert {room_of(name) for name in names if is_bae(name)} <= {"core"}
 
 
 def test_no_modules_need_each_other_to_load():
     needs = {
-        module: {name for name in imported(module, when_loaded=True) if name in MODULES}
+        module: {name for name in list_imports(module, when_loaded=True) if name in MODULES}
         for module in MODULES
     }
     sorter = graphlib.TopologicalSorter(
@@ -443,8 +443,8 @@ NEWER = {"annotationlib"}
 
 def foreign_packages(module: str) -> set[str]:
     """The packages that a module imports anywhere, those included that it asks for by name."""
-    names = imported(module)
-    for node in ast.walk(parsed(MODULES[module])):
+    names = list_imports(module)
+    for node in ast.walk(parse_file(MODULES[module])):
         if not isinstance(node, ast.Call) or not node.args:
             continue
         called = getattr(node.func, "id", getattr(node.func, "attr", ""))
@@ -470,11 +470,12 @@ def test_a_module_imports_pydantic_the_standard_library_and_the_packages_of_its_
 FORMER = {
     "bae.mcp": "servers_of: `bae mcp list` lists the tools of servers",
     "bae.optimizer": "example_of: call examples_from",
+    "bae.team": "broadcast_progress: call broadcast(ws_manager, ProgressUpdate(…))",
 }
 
 
 @pytest.mark.parametrize("module", sorted(FORMER))
-def test_a_name_that_goes_can_be_imported_with_a_warning_that_says_what_to_write(module: str):
+def test_a_deprecated_name_can_be_imported_with_a_warning_that_names_its_successor(module: str):
     name, _, instead = FORMER[module].partition(": ")
     with pytest.warns(DeprecationWarning, match=f"{name} is not public any more") as warned:
         exec(f"from {module} import {name}")
@@ -487,3 +488,18 @@ def test_a_name_that_goes_can_be_imported_with_a_warning_that_says_what_to_write
     package = __import__(module, fromlist=["x"])
     assert name not in package.__all__
     assert name not in dir(package)
+
+
+def test_an_attribute_of_a_graph_that_goes_can_be_read_with_a_warning_that_says_what_to_read():
+    class Last(bae.Node):
+        async def __call__(self) -> None: ...
+
+    graph = bae.Graph(start=Last)
+    with pytest.warns(DeprecationWarning, match="Graph.plans is not public any more") as warned:
+        plans = graph.plans  # type: ignore[attr-defined]
+    assert [*plans] == [*graph.nodes]
+    assert str(warned[0].message).endswith("read graph.nodes, graph.edges and graph.terminal_nodes")
+    assert warned[0].filename == __file__
+    assert "plans" not in dir(graph)
+    with pytest.raises(AttributeError, match="'Graph' object has no attribute 'plan'"):
+        _ = graph.plan  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
 """What look-ups by value promise: a dependency takes arguments from the trace and from fields of
-its node, is called once for equal ones, whoever asks, and starts as soon as they are there."""
+its node, is called once for equal arguments of any caller, and starts as soon as they are
+available."""
 
 from __future__ import annotations
 
@@ -184,7 +185,7 @@ async def test_a_map_takes_bound_and_recalled_values_for_every_item():
     assert result.result.ratings == ["a q w 2", "b q w 2"]
 
 
-async def test_a_default_of_a_parameter_or_of_a_field_is_the_argument_where_nothing_is_recalled():
+async def test_a_default_of_a_parameter_or_of_a_field_is_the_argument_where_no_value_is_recalled():
     def greet(mood: Annotated[Mood | None, Recall()] = None, /) -> str:
         return "none" if mood is None else mood.name
 
@@ -204,7 +205,7 @@ async def test_a_default_of_a_parameter_or_of_a_field_is_the_argument_where_noth
 # One call for equal arguments
 
 
-async def test_equal_arguments_are_one_call_for_concurrent_askers_nodes_and_graphs_inside():
+async def test_equal_arguments_are_one_call_for_concurrent_callers_nodes_and_inner_graphs():
     class Inner(EndNode):
         hits: Annotated[list[str], Dep(search_newest)] = Field(init=False)
 
@@ -231,7 +232,7 @@ async def test_equal_arguments_are_one_call_for_concurrent_askers_nodes_and_grap
     assert sorted(asked) == ["count", "count", "how?", "how?", "why?", "why?"]
 
 
-async def test_who_comes_later_waits_for_the_call_in_progress_and_fails_with_it():
+async def test_a_later_caller_waits_for_the_call_in_progress_and_fails_with_it():
     async def fail(query: str) -> str:
         asked.append(query)
         await some_turns()
@@ -299,7 +300,7 @@ async def test_a_cache_that_is_carried_over_holds_the_values_by_arguments():
     assert asked == ["a", "b"]
 
 
-async def test_an_argument_that_is_there_delays_nothing_and_other_inputs_do_not_wait_for_it():
+async def test_an_available_argument_delays_nothing_and_other_inputs_do_not_wait_for_it():
     opened, typed = asyncio.Event(), asyncio.Event()
 
     async def connect() -> str:
@@ -341,7 +342,7 @@ async def test_what_depends_on_the_trace_or_a_field_is_not_started_early():
 # What is recorded
 
 
-async def test_a_parameter_is_recalled_where_function_or_field_say_so_and_that_is_recorded():
+async def test_a_parameter_is_recalled_where_function_or_field_ask_for_it_and_is_recorded():
     result = await run(Question(text="why?"), ScriptedLM({Answer: {"text": "so"}}))
 
     assert (result.result.hits, result.result.count) == (["why? 1", "why? 2"], 2)
@@ -365,7 +366,7 @@ async def test_fields_are_resolved_by_hand_with_a_trace_and_a_recall_without_nam
         await resolve_fields(Answer, [])
 
 
-async def test_the_way_to_a_failure_goes_through_the_bound_field():
+async def test_the_path_to_a_failure_passes_the_bound_field():
     def broken() -> str:
         raise ValueError("no word")
 

@@ -18,7 +18,7 @@ from growth import Scans
 
 
 async def map_over(fn: Any, items: list[Any], **options: Any) -> list[Any]:
-    """What a field of `Holder` holds after a run that maps over its items."""
+    """The value of a field of `Holder` after a run that maps over its items."""
 
     class Holder(EndNode):
         items: list[Any]
@@ -76,7 +76,7 @@ async def test_no_more_items_are_worked_on_at_once_than_the_limit_and_as_many_as
     assert most == limit
 
 
-async def test_a_slow_item_holds_up_nobody_but_itself():
+async def test_a_slow_item_delays_only_itself():
     others = asyncio.Event()
     done: list[int] = []
 
@@ -257,7 +257,7 @@ async def test_a_graph_takes_the_item_as_its_start_node():
     assert [summary.text for summary in result.result.summaries] == ["about a", "about b"]
 
 
-async def test_a_node_class_takes_the_item_as_its_one_plain_field_and_nodes_are_nested_by_item():
+async def test_a_node_class_takes_the_item_as_its_only_plain_field_and_nodes_are_nested_by_item():
     class Holder(EndNode):
         urls: list[str]
         summaries: Annotated[list[Summary], Map(Page, over="urls")]

@@ -47,7 +47,7 @@ def answering(*tools: Any, **options: Any) -> Graph[Any, Any]:
     return Graph(start=Question, end=Answer)
 
 
-async def called(server: Any, *rounds: Any, **options: Any) -> list[ToolCall]:
+async def run_calls(server: Any, *rounds: Any, **options: Any) -> list[ToolCall]:
     """The calls of a run in which a model makes the calls of these rounds."""
     graph = answering(server)
     script = [each if isinstance(each, list) else [each] for each in rounds]
@@ -57,7 +57,7 @@ async def called(server: Any, *rounds: Any, **options: Any) -> list[ToolCall]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs. One that ended and that nobody has asked about does not."""
+    """Whether a process runs. A zombie does not run."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -70,7 +70,7 @@ def owners() -> list[asyncio.Task[Any]]:
 
 
 async def until(holds: Any) -> None:
-    """Wait for another process, which tells nobody."""
+    """Wait for another process by polling."""
     async with asyncio.timeout(20):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -160,10 +160,10 @@ async def test_a_model_calls_the_tools_of_a_server_that_the_sdk_has_made(transpo
 
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
-async def test_what_a_server_returns_is_text_once_or_else_data_or_else_a_note(transport):
+async def test_the_result_of_a_server_is_read_as_text_as_data_or_as_a_note(transport):
     with MCPLoopback("media", "error", "refuse", "hostile", "garbled", "misfit") as loopback:
         names = ("media", "error", "refuse", "hostile", "garbled", "misfit")
-        calls = await called(
+        calls = await run_calls(
             getattr(loopback, transport)(),
             [Call("echo", text="hi"), Call("add", a=1, b=2), *map(Call, names)],
         )
@@ -199,7 +199,7 @@ async def test_a_result_over_the_bound_is_an_error_for_the_model_and_the_server_
 ):
     with MCPLoopback("oversized", size=300_000) as loopback:
         server = getattr(loopback, transport)(max_bytes=100_000)
-        large, after = await called(server, Call("oversized"), Call("echo", text="still here"))
+        large, after = await run_calls(server, Call("oversized"), Call("echo", text="still here"))
         assert "limit" in str(large.error)
         assert "100,000" in str(large.error)
         assert after.result == "still here"
@@ -210,7 +210,7 @@ async def test_a_result_over_the_bound_is_an_error_for_the_model_and_the_server_
 async def test_a_call_that_stalls_ends_at_its_timeout_as_unknown_and_others_do_not_wait(transport):
     with MCPLoopback("stall") as loopback:
         server = getattr(loopback, transport)(timeout=0.5)
-        stalled, echo, later = await called(
+        stalled, echo, later = await run_calls(
             server, [Call("stall"), Call("echo", text="a")], Call("echo", text="b")
         )
     assert "bound of 0.5 s" in str(stalled.error)
@@ -230,7 +230,7 @@ async def test_fifty_calls_at_once_each_get_their_own_result(transport):
 @pytest.mark.parametrize("asked", ["sample", "elicit", "roots"])
 async def test_what_a_server_asks_of_the_program_is_refused_and_the_error_names_the_server(asked):
     with MCPLoopback(asked) as loopback:
-        (call,) = await called(loopback.stdio(), Call(asked))
+        (call,) = await run_calls(loopback.stdio(), Call(asked))
     assert "the server loopback asked for" in str(call.error)
     assert "which bae refuses" in str(call.error)
 
@@ -245,14 +245,14 @@ async def test_progress_of_a_server_reaches_observers_of_the_run():
 
 async def test_lines_that_are_no_messages_are_ignored():
     with MCPLoopback("chatter") as loopback:
-        (call,) = await called(loopback.stdio(), Call("echo", text="a"))
+        (call,) = await run_calls(loopback.stdio(), Call("echo", text="a"))
     assert call.result == "a"
 
 
 async def test_a_message_that_is_far_over_the_bound_ends_the_connection():
     with MCPLoopback("oversized", size=3_000_000) as loopback:
         server = loopback.stdio(max_bytes=100_000)
-        large, after = await called(server, Call("oversized"), Call("echo", text="a"))
+        large, after = await run_calls(server, Call("oversized"), Call("echo", text="a"))
         assert "in one message, and the limit is 100,000" in str(large.error)
         assert "unknown whether this call ran" in str(large.error)
         assert after.result == "a"
@@ -264,7 +264,7 @@ async def test_a_message_that_is_far_over_the_bound_ends_the_connection():
 
 async def test_a_server_that_dies_in_a_call_is_opened_again_and_the_call_is_not_repeated():
     with MCPLoopback("crash") as loopback:
-        crash, echo = await called(loopback.stdio(), Call("crash"), Call("echo", text="a"))
+        crash, echo = await run_calls(loopback.stdio(), Call("crash"), Call("echo", text="a"))
         assert "ended with status 3" in str(crash.error)
         assert "unknown whether this call ran" in str(crash.error)
         assert echo.result == "a"
@@ -272,7 +272,7 @@ async def test_a_server_that_dies_in_a_call_is_opened_again_and_the_call_is_not_
         assert [name for name, _ in loopback.calls] == ["crash", "echo"]
 
 
-async def test_a_call_that_begins_after_the_server_was_seen_to_end_is_made_on_a_new_one():
+async def test_a_call_that_begins_after_the_end_of_the_server_uses_a_new_server():
     with MCPLoopback("die") as loopback:
         async with loopback.stdio().open() as tools:
             fns: dict[str, Any] = {tool.name: tool.fn for tool in tools}
@@ -285,12 +285,12 @@ async def test_a_call_that_begins_after_the_server_was_seen_to_end_is_made_on_a_
 
 async def test_a_call_over_http_that_never_reached_the_server_is_made_on_a_new_session():
     with MCPLoopback("ends-session") as loopback:
-        (call,) = await called(loopback.http(), Call("echo", text="a"))
+        (call,) = await run_calls(loopback.http(), Call("echo", text="a"))
         assert call.result == "a"
         assert [name for name, _ in loopback.calls] == ["echo"]
 
 
-async def test_a_server_over_http_that_is_gone_fails_the_run_and_says_so():
+async def test_a_server_over_http_that_has_gone_away_fails_the_run_with_a_clear_error():
     with MCPLoopback("crash") as loopback:
         graph = answering(loopback.http())
         # A call may still reach the dying process, which is unknown then.
@@ -386,7 +386,7 @@ async def test_a_server_that_starts_too_slowly_is_ended():
     ],
     ids=["program", "directory", "address"],
 )
-async def test_a_server_that_is_not_there_is_an_error_that_says_what_is_missing(server, message):
+async def test_a_missing_server_is_an_error_that_names_what_is_missing(server, message):
     with pytest.raises(ToolServerError, match=message):
         async with server.open():
             raise AssertionError
@@ -409,7 +409,7 @@ async def test_the_servers_of_a_file_are_opened_together_and_their_tools_have_th
         }
         file = tmp_path / "mcp.json"
         file.write_text(json.dumps({"mcpServers": servers}))
-        calls = await called(
+        calls = await run_calls(
             MCP.from_file(file, only=["echo"]),
             [Call("one_echo", text="a"), Call("two_echo", text="b"), Call("two_add", a=1, b=1)],
         )
@@ -433,7 +433,7 @@ async def test_a_caller_that_is_cancelled_at_the_moment_a_server_is_open_leaves_
         assert owners() == []
 
 
-async def test_several_servers_offer_those_of_the_wanted_tools_that_each_has(tmp_path):
+async def test_several_servers_offer_the_wanted_tools_that_each_has(tmp_path):
     with MCPLoopback("many-tools") as one, MCPLoopback() as two:
         servers = {
             name: {"command": command, "args": args}
@@ -479,7 +479,7 @@ GO = {"result": {"tools": [{"name": "go", "inputSchema": {"type": "object"}}]}}
 
 
 class OddAnswers(BaseHTTPRequestHandler):
-    """A server over HTTP without the SDK. `answer` is what it sends to a call."""
+    """A server over HTTP without the SDK. It sends `answer` to a call."""
 
     protocol_version = "HTTP/1.1"
     answer: tuple[str, str] = "", ""
@@ -524,7 +524,7 @@ def serving_odd(kind: str, body: str) -> Iterator[str]:
 async def test_events_that_end_without_an_answer_leave_unknown_whether_the_call_ran():
     event = 'data: {"method": "notifications/x", "jsonrpc": "2.0"}\n\n'
     with serving_odd("text/event-stream", event) as url:
-        (call,) = await called(MCP.http(url, name="odd"), Call("go"))
+        (call,) = await run_calls(MCP.http(url, name="odd"), Call("go"))
     assert "it is unknown whether this call ran" in (call.error or "")
 
 
@@ -532,19 +532,19 @@ async def test_a_token_that_a_server_repeats_in_an_error_is_hidden():
     error = '{"jsonrpc": "2.0", "id": ID, "error": {"code": 1, "message": "no hush-hush-7"}}'
     with serving_odd("application/json", error) as url:
         server = MCP.http(url, name="odd", headers={"Authorization": "Bearer hush-hush-7"})
-        (call,) = await called(server, Call("go"))
+        (call,) = await run_calls(server, Call("go"))
     assert call.error == "the server odd refused the call: no •••"
 
 
 async def test_an_error_of_a_server_is_no_lost_connection_whatever_its_code():
     answer = {"error": {"code": -32000, "message": "there is no such page"}}
-    (call,) = await called(answering_raw(GO, answer), Call("go"))
+    (call,) = await run_calls(answering_raw(GO, answer), Call("go"))
     assert call.error == "the server raw refused the call: there is no such page"
 
 
-async def test_a_result_that_is_no_valid_one_is_said_to_be_of_a_call_that_ran():
+async def test_an_invalid_result_is_reported_for_a_call_that_ran():
     answer = {"result": {"content": [{"type": "of another protocol"}]}}
-    (call,) = await called(answering_raw(GO, answer), Call("go"))
+    (call,) = await run_calls(answering_raw(GO, answer), Call("go"))
     assert (call.error or "").startswith("the call ran, but the server raw")
 
 
@@ -586,11 +586,9 @@ async def answering_http(raw: bytes) -> AsyncIterator[MCP]:
         ('401 No\r\ncontent-type: application/json\r\n\r\n{"error": "x"}', "call: HTTP 401 No"),
     ],
 )
-async def test_an_answer_over_http_never_says_that_a_call_was_refused_which_may_have_run(
-    raw, error
-):
+async def test_an_answer_over_http_never_reports_a_call_as_refused_that_may_have_run(raw, error):
     async with answering_http(f"HTTP/1.1 {raw}".encode()) as server:
-        (call,) = await called(server, Call("go"))
+        (call,) = await run_calls(server, Call("go"))
     assert error in str(call.error)
 
 
@@ -601,13 +599,13 @@ async def test_a_server_that_repeats_secrets_in_its_errors_does_not_show_them():
     server = MCP.stdio(
         *(raw.command, *raw.args), env={"A": "s3cr3t", "B": "s3cr3t-key-of-mine"}, name="raw"
     )
-    (call,) = await called(server, Call("go"))
+    (call,) = await run_calls(server, Call("go"))
     assert call.error == "the server raw refused the call: no access with •••, nor with •••"
     answer = json.dumps({"jsonrpc": "2.0", "id": None, **error})
     head = "HTTP/1.1 400 No\r\ncontent-type: application/json\r\n\r\n"
     async with answering_http(f"{head}{answer}".encode()) as http:
         headers = {"Authorization": "Bearer s3cr3t-key-of-mine", "X-Key": "s3cr3t"}
-        (call,) = await called(MCP.http(http.endpoints[0].url, headers=headers), Call("go"))
+        (call,) = await run_calls(MCP.http(http.endpoints[0].url, headers=headers), Call("go"))
     assert "s3cr3t" not in str(call.error)
     assert "no access with •••" in str(call.error)
 
@@ -671,7 +669,7 @@ async def test_names_that_providers_refuse_are_shortened_and_reach_the_server_as
         assert loopback.calls == [("git.status", {})]
 
 
-async def test_only_the_tools_that_are_wanted_are_offered_and_unknown_ones_are_an_error():
+async def test_only_the_wanted_tools_are_offered_and_unknown_tools_are_an_error():
     with MCPLoopback("many-tools") as loopback:
         async with loopback.stdio(only=["add", "tool_7"], prefix="my_").open() as tools:
             assert [tool.name for tool in tools] == ["my_add", "my_tool_7"]
@@ -680,7 +678,7 @@ async def test_only_the_tools_that_are_wanted_are_offered_and_unknown_ones_are_a
                 raise AssertionError
 
 
-async def test_what_a_server_says_about_its_tools_is_bounded_and_skips_no_approval():
+async def test_what_a_server_declares_about_its_tools_is_bounded_and_skips_no_approval():
     with MCPLoopback("hostile-list") as loopback:
         server = loopback.stdio(approve=True)
         graph = answering(server)
@@ -692,7 +690,7 @@ async def test_what_a_server_says_about_its_tools_is_bounded_and_skips_no_approv
             assert max(len(tool.description) for tool in tools) < 5_000
 
 
-async def test_a_call_that_a_person_approves_reaches_the_server_and_one_that_is_refused_does_not():
+async def test_an_approved_call_reaches_the_server_and_a_refused_call_does_not():
     answers = [True, False]
 
     async def answer(gate: Any) -> bool:
@@ -700,7 +698,7 @@ async def test_a_call_that_a_person_approves_reaches_the_server_and_one_that_is_
 
     with MCPLoopback() as loopback:
         server = loopback.stdio(approve=lambda **arguments: "text" in arguments)
-        first, second, third = await called(
+        first, second, third = await run_calls(
             server,
             Call("echo", text="a"),
             Call("echo", text="b"),
@@ -749,7 +747,9 @@ async def test_a_server_is_opened_once_for_a_run_and_once_for_all_runs_of_an_ope
 
 async def test_children_that_a_server_leaves_behind_end_with_it():
     with MCPLoopback("children", "crash") as loopback:
-        child, _, pid = await called(loopback.stdio(), Call("children"), Call("crash"), Call("pid"))
+        child, _, pid = await run_calls(
+            loopback.stdio(), Call("children"), Call("crash"), Call("pid")
+        )
     assert not is_alive(int(child.result))
     assert not is_alive(int(pid.result))
 

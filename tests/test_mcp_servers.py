@@ -20,7 +20,7 @@ from bae.tools import TOOL_NAME
 pytestmark = pytest.mark.once
 
 
-def written(folder: Path, data: Any) -> Path:
+def write_servers(folder: Path, data: Any) -> Path:
     file = folder / "mcp.json"
     file.write_text(data if isinstance(data, str) else json.dumps(data))
     return file
@@ -34,7 +34,7 @@ def test_a_file_of_the_common_form_is_read_with_variables_of_the_environment(tmp
         "docs": {"type": "http", "url": "https://example.com/mcp?key=1", "headers": {"A": "b"}},
         "off": {"command": "nothing", "disabled": True},
     }
-    found = MCP.from_file(written(tmp_path, {"mcpServers": servers}))
+    found = MCP.from_file(write_servers(tmp_path, {"mcpServers": servers}))
     git, docs = found.endpoints
     assert (git.name, git.command, git.args, git.cwd) == (
         "git",
@@ -72,17 +72,17 @@ def test_a_file_of_the_common_form_is_read_with_variables_of_the_environment(tmp
     ],
     ids=lambda value: None,
 )
-def test_a_file_that_cannot_be_used_is_an_error_that_says_what_to_write(tmp_path, data, message):
+def test_an_unusable_file_is_an_error_that_shows_what_to_write(tmp_path, data, message):
     if message == "env of a is no object":
         data["mcpServers"]["a"]["env"] = [1]
     with pytest.raises(ToolServerError, match=message) as info:
-        MCP.from_file(written(tmp_path, data))
+        MCP.from_file(write_servers(tmp_path, data))
     assert info.value.code == "bae-mcp-file"
     assert info.value.fix
 
 
 def test_a_file_without_a_server_that_is_wanted_is_an_error_that_lists_the_others(tmp_path):
-    file = written(tmp_path, {"mcpServers": {"a": {"command": "x"}}})
+    file = write_servers(tmp_path, {"mcpServers": {"a": {"command": "x"}}})
     with pytest.raises(ToolServerError, match="no server b"):
         MCP.from_file(file, servers=["b"])
 
@@ -114,7 +114,7 @@ def test_wrong_options_are_refused_where_they_are_written():
         MCP.stdio(["uvx", "mcp-server-git"])  # type: ignore[arg-type]
 
 
-def test_a_missing_package_is_an_error_that_says_how_to_install_it(monkeypatch):
+def test_a_missing_package_is_an_error_that_shows_how_to_install_it(monkeypatch):
     monkeypatch.setattr("bae.mcp.servers.is_there", lambda package: False)
     with pytest.raises(ToolServerError, match="needs the package mcp") as info:
         MCP.stdio("x")

@@ -84,7 +84,7 @@ async def test_an_lm_whose_methods_do_not_fit_is_named():
         await Graph(start=Ask).arun(Ask(), Short())
 
 
-async def test_a_body_that_leaves_a_plain_field_out_is_told_which():
+async def test_a_body_that_leaves_a_plain_field_out_is_reported_with_the_field():
     class Start(Node):
         async def __call__(self, lm: LM) -> Answer:
             return Answer()  # type: ignore[call-arg]
@@ -107,7 +107,7 @@ def test_options_of_a_source_are_checked_where_they_are_written(options: Any):
         Map(get_number, "x", limit=None)  # type: ignore[arg-type]
 
 
-def test_recall_from_a_node_that_is_not_in_the_graph_says_so():
+def test_recall_from_a_node_outside_the_graph_is_reported():
     class Start(Node):
         async def __call__(self) -> Later:
             return Later()
@@ -119,7 +119,7 @@ def test_recall_from_a_node_that_is_not_in_the_graph_says_so():
     assert problem.message.endswith("; Answer cannot be reached in this graph")
 
 
-def test_a_map_declared_as_its_item_says_that_it_is_a_list():
+def test_a_map_declared_as_its_item_is_reported_as_a_list():
     def double(item: int) -> int:
         return 2 * item
 
@@ -132,7 +132,7 @@ def test_a_map_declared_as_its_item_says_that_it_is_a_list():
     assert problem.fix == "declare the field list[int]"
 
 
-def test_a_class_that_was_defined_again_is_told_from_the_older_one():
+def test_a_class_that_was_defined_again_is_distinguished_from_the_older_class():
     older = type("Answer", (Answer,), {"__module__": __name__})
     (first, *_) = Graph(start=Ask, end=older).validate()
     assert first.code == "bae-end-unreachable"
@@ -140,7 +140,7 @@ def test_a_class_that_was_defined_again_is_told_from_the_older_one():
     assert "they still mean the older one" in first.fix
 
 
-def test_a_graph_of_something_else_than_a_node_class_says_what_to_write():
+def test_a_graph_of_something_else_than_a_node_class_shows_what_to_write():
     class Text(BaseModel):
         words: str = ""
 
@@ -153,7 +153,7 @@ def test_a_graph_of_something_else_than_a_node_class_says_what_to_write():
         any_graph(start=Ask, end=[Answer])
 
 
-def test_a_dependency_that_was_called_is_told_to_be_given_itself_and_nothing_is_left():
+def test_a_dependency_that_was_called_is_refused_with_the_function_itself_and_nothing_is_left():
     markers: list[Any] = [Dep, lambda fn: Map(fn, over="x")]
 
     async def g1() -> str:
@@ -191,9 +191,7 @@ class Three(EndNode): ...
         (2, "exceeded 2 iterations: Three would be one more (One -> Two -> Three)"),
     ],
 )
-async def test_a_bound_that_is_too_low_for_a_way_without_a_loop_speaks_of_none(
-    bound: int, said: str
-):
+async def test_a_too_low_limit_on_a_path_without_a_loop_mentions_no_loop(bound: int, said: str):
     error = await error_from(LimitError, Graph(start=One).arun(One(), max_iters=bound))
     assert error.message == said
     assert error.fix == (f"raise the bound with max_iters={2 * bound} or max_iters=0 for none")

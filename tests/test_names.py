@@ -6,6 +6,7 @@ import gc
 import re
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ SEARCHES = {
 }
 
 
-def compared_sentences(tree: ast.Module) -> Iterator[str]:
+def find_compared_sentences(tree: ast.Module) -> Iterator[str]:
     """The texts of several words that a module compares with another text or searches for."""
     for node in ast.walk(tree):
         parts: list[ast.AST] = []
@@ -58,7 +59,7 @@ def compared_sentences(tree: ast.Module) -> Iterator[str]:
 
 
 def test_nothing_is_decided_by_an_english_sentence():
-    found = {name: {*compared_sentences(tree)} for name, tree in trees().items()}
+    found = {name: {*find_compared_sentences(tree)} for name, tree in trees().items()}
     rooms = {name: texts for name, texts in found.items() if not name.startswith("team/")}
     assert {name: texts for name, texts in rooms.items() if texts} == OF_OTHERS
 
@@ -85,3 +86,51 @@ def test_a_class_name_means_one_thing_in_the_whole_package():
             if not name.startswith("_"):
                 found.setdefault(name, []).append(module)
     assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}
+
+
+PUBLIC = (
+    *("bae", "bae.compiler", "bae.engine", "bae.evals", "bae.files", "bae.given_files"),
+    *("bae.journal", "bae.lm", "bae.mcp", "bae.observers", "bae.optimizer", "bae.otel"),
+    *("bae.pictures", "bae.resolver", "bae.serve", "bae.subprocesses", "bae.tasks", "bae.team"),
+    "bae.testing",
+)
+"""The modules of the API reference."""
+NAMES_OF_BAE_3 = {
+    *("bae.lm.node_to_signature", "bae.resolver.build_dep_dag", "bae.resolver.recall_from_trace"),
+    "bae.resolver.validate_node_deps",
+}
+"""Only the page for users of bae 3.0 names these."""
+DOCS = SOURCE.parents[1] / "docs"
+
+
+@cache
+def taught_names(page: Path) -> set[str]:
+    """The names in the code of a page, without the classes and functions that it defines itself."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall("(?s)```.*?```", text)
+    spans = re.findall("`[^`\n]+`", re.sub("(?s)```.*?```", "", text))
+    defined = re.findall(r"(?m)^\s*(?:class|(?:async )?def) (\w+)", "\n".join(blocks))
+    return {*re.findall(r"\w+", "\n".join([*blocks, *spans]))} - {*defined}
+
+
+def pages_that_teach() -> set[str]:
+    pages = {*DOCS.glob("*.md"), *DOCS.glob("how-to/*.md")} - {DOCS / "from-bae-3.md"}
+    return set().union(*map(taught_names, pages))
+
+
+def test_a_page_of_the_docs_teaches_every_public_name():
+    reference = {path.stem for path in DOCS.glob("reference/*.md")} - {"index", "commands"}
+    assert {module.rpartition(".")[2] for module in PUBLIC} == reference
+    taught = pages_that_teach()
+    names = {f"{module}.{name}" for module in PUBLIC for name in import_module(module).__all__}
+    untaught = {name for name in names if name.rpartition(".")[2] not in taught}
+    assert untaught == NAMES_OF_BAE_3
+    assert {name.rpartition(".")[2] for name in untaught} <= taught_names(DOCS / "from-bae-3.md")
+
+
+def test_a_page_of_the_docs_teaches_every_public_attribute_and_method_of_a_graph():
+    class Last(bae.Node):
+        async def __call__(self) -> None: ...
+
+    names = {name for name in dir(bae.Graph(start=Last)) if not name.startswith("_")}
+    assert names - pages_that_teach() == set()

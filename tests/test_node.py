@@ -22,7 +22,7 @@ from bae import Dep, Gate, Graph, Map, Node, NodeConfig, NodeError, Recall
 from bae.testing import ScriptedLM
 from bounded import error_from
 from end_node import EndNode, leading_to
-from naming import shown
+from naming import describe_value
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def test_a_generic_node_is_a_node_for_each_of_its_arguments():
     assert Box[int].is_terminal()
 
 
-def test_a_subclass_may_take_the_source_of_a_field_away_and_give_one():
+def test_a_subclass_may_remove_or_add_the_source_of_a_field():
     class Base(EndNode):
         one: Annotated[str, Dep(get_place)]
         two: str = "plain"
@@ -90,7 +90,7 @@ def test_a_node_may_write_its_own_constructor():
 
 
 @pytest.mark.parametrize(
-    "source", [Dep(get_place), Map(len, over="plain"), Recall(), Gate("where?")], ids=shown
+    "source", [Dep(get_place), Map(len, over="plain"), Recall(), Gate("where?")], ids=describe_value
 )
 def test_every_source_lets_its_field_be_left_out(source):
     class Sourced(EndNode):
@@ -100,7 +100,7 @@ def test_every_source_lets_its_field_be_left_out(source):
     assert Sourced(plain=["a"]).model_dump() == {"plain": ["a"]}
 
 
-def test_reading_a_field_too_early_says_when_it_will_be_there():
+def test_reading_a_field_too_early_reports_when_it_will_be_there():
     draft = Trip(who="me")
     with pytest.raises(AttributeError) as caught:
         draft.place
@@ -246,7 +246,7 @@ class Noted(EndNode):
     _unset: str = PrivateAttr()
 
 
-def test_private_attributes_set_on_a_draft_are_there_when_it_is_whole():
+def test_private_attributes_set_on_a_draft_are_there_when_it_is_complete():
     draft = Noted(who="me")
     draft._visits = 2
     draft._log.append("built")
@@ -256,7 +256,7 @@ def test_private_attributes_set_on_a_draft_are_there_when_it_is_whole():
     assert run(Noted(who="you"))._log == []
 
 
-def test_model_post_init_runs_once_and_when_the_node_is_whole():
+def test_model_post_init_runs_once_when_the_node_is_complete():
     class Counted(EndNode):
         place: Annotated[str, Dep(get_place)]
         _letters: int = 0
@@ -313,7 +313,7 @@ def log():
     return Watched.log
 
 
-def test_each_validator_of_a_draft_runs_once_and_as_soon_as_its_value_is_there(log):
+def test_each_validator_of_a_draft_runs_once_as_soon_as_its_value_is_available(log):
     draft = Watched(whom="me")
     assert log == [("before", {"whom": "me"}), ("who", "me")]
     log.clear()
@@ -322,7 +322,7 @@ def test_each_validator_of_a_draft_runs_once_and_as_soon_as_its_value_is_there(l
     assert (whole.who, whole.place) == ("me!", "harbour?")
 
 
-def test_validators_see_a_node_that_is_given_whole_as_they_would_any_model(log):
+def test_validators_see_a_node_that_is_given_completely_like_any_model(log):
     node = Watched(whom="me", place="here")
     assert log.pop(0) == ("before", {"whom": "me", "place": "here"})
     assert log == [("who", "me"), ("place", "here"), ("after", "me!", "here?")]
@@ -357,7 +357,7 @@ def test_a_validator_that_refuses_the_whole_node_or_breaks_stops_the_run(raised:
         assert caught.value.cause is raised
 
 
-def test_a_wrap_validator_sees_the_node_when_it_is_whole():
+def test_a_wrap_validator_sees_the_node_when_it_is_complete():
     class Wrapped(EndNode):
         who: str
         place: Annotated[str, Dep(get_place)]
@@ -425,7 +425,7 @@ def test_a_computed_field_that_needs_a_source_is_left_out_of_a_drafts_repr():
     assert whole.model_dump()["label"] == "me at harbour"
 
 
-def test_a_cached_property_of_a_draft_is_worked_out_anew_when_it_is_whole():
+def test_a_cached_property_of_a_draft_is_computed_again_when_it_is_complete():
     class Cached(EndNode):
         model_config = ConfigDict(extra="forbid")
         who: str
@@ -490,7 +490,7 @@ def test_a_call_that_is_not_a_coroutine_function_is_refused_with_what_to_write(c
     assert "async def __call__(self)" in str(caught.value)
 
 
-async def test_calling_a_node_without_a_call_of_its_own_says_to_write_one():
+async def test_calling_a_node_without_its_own_call_is_an_error_that_says_to_write_one():
     class Bare(Node):
         pass
 
@@ -502,7 +502,7 @@ async def test_calling_a_node_without_a_call_of_its_own_says_to_write_one():
 # --- node_config ------------------------------------------------------------------------------
 
 
-def test_a_pinned_lm_chooses_where_its_node_goes_on_but_fills_nothing_else():
+def test_a_pinned_lm_chooses_the_next_node_but_fills_nothing_else():
     pinned, passed = ScriptedLM(["Answer"]), ScriptedLM([{"text": "passed"}])
 
     class Ask(leading_to(leading_to(None, name="Answer", text=str), Trip)):  # type: ignore[misc]

@@ -72,7 +72,7 @@ class Seen:
         return [record for _, record in self.told]
 
 
-async def test_an_observer_is_told_of_every_record_in_order_and_which_run_it_belongs_to():
+async def test_an_observer_receives_every_record_in_order_with_its_run():
     seen = Seen()
     with observing(seen):
         one, two = await asyncio.gather(graph.arun(start, lm()), graph.arun(start, lm()))
@@ -86,7 +86,7 @@ async def test_an_observer_is_told_of_every_record_in_order_and_which_run_it_bel
         assert [type(record.node) for record in steps] == [Start, Middle, Last]
 
 
-async def test_a_record_is_told_before_the_run_goes_on():
+async def test_an_observer_receives_a_record_before_the_run_continues():
     happened: list[str] = []
 
     class One(Node):
@@ -144,7 +144,7 @@ async def test_blocks_nest_and_end():
     assert len(outer.records) == 2 * len(inner.records)
 
 
-async def test_an_observer_for_the_process_is_told_of_all_runs_until_it_is_removed():
+async def test_an_observer_for_the_process_receives_all_runs_until_it_is_removed():
     seen = Seen()
     remove = observe(seen)
     try:
@@ -157,7 +157,7 @@ async def test_an_observer_for_the_process_is_told_of_all_runs_until_it_is_remov
     assert len({run for run, _ in seen.told}) == 2
 
 
-async def test_one_that_is_there_twice_is_told_once_and_stays_until_both_are_removed():
+async def test_an_observer_added_twice_is_called_once_and_stays_until_both_are_removed():
     seen = Seen()
     first, second = observe(seen), observe(seen)
     try:
@@ -212,7 +212,7 @@ async def test_only_what_ends_a_program_gets_through_an_observer():
         coroutine.send(None)
 
 
-async def test_an_observer_that_takes_too_long_once_is_told_no_more_of_that_run(
+async def test_an_observer_that_takes_too_long_once_receives_no_more_of_that_run(
     caplog: pytest.LogCaptureFixture,
 ):
     told: list[str] = []
@@ -234,7 +234,7 @@ async def test_an_observer_that_takes_too_long_once_is_told_no_more_of_that_run(
     assert "s at a RunStarted and is not called again in the run first" in caplog.text
 
 
-async def test_a_run_that_fails_or_is_cancelled_is_told_of_to_the_end():
+async def test_a_run_that_fails_or_is_cancelled_is_observed_to_the_end():
     async def fail() -> int:
         raise ConnectionError
 
@@ -269,7 +269,7 @@ async def test_dependencies_that_are_resolved_by_hand_are_no_run():
     assert seen.told == []
 
 
-async def test_what_is_known_of_a_run_by_its_object_is_gone_with_the_run():
+async def test_data_keyed_by_a_run_object_is_released_with_the_run():
     known: weakref.WeakKeyDictionary[ObservedRun, int] = weakref.WeakKeyDictionary()
 
     def count(run: ObservedRun, record: Record) -> None:
@@ -285,7 +285,7 @@ async def test_what_is_known_of_a_run_by_its_object_is_gone_with_the_run():
 
 
 @pytest.mark.parametrize("how", [observe, lambda observer: observing(observer).__enter__()])
-async def test_an_async_observer_is_refused_since_nobody_would_await_it(how: Callable[..., Any]):
+async def test_an_async_observer_is_refused_since_it_would_not_be_awaited(how: Callable[..., Any]):
     async def later(run: ObservedRun, record: Record) -> None: ...
 
     class Later:
@@ -306,7 +306,7 @@ async def test_observers_and_streams_get_tool_calls_when_they_start_report_and_e
 
     start, told = tool_runs.Question(text="how large?"), ("Tool", "Round")
     with observing(lambda run, record: seen.append(name(record))):
-        async with tool_runs.GRAPH.stream(start, lm=tool_runs.scripted()) as records:
+        async with tool_runs.GRAPH.stream(start, lm=tool_runs.make_scripted_lm()) as records:
             streamed = [name(record) async for record in records]
     about_tools = [each for each in streamed if each.startswith(told)]
     assert about_tools == [each for each in seen if each.startswith(told)]

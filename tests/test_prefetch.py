@@ -131,7 +131,7 @@ async def test_its_failure_surfaces_when_its_node_is_reached_and_names_that_node
     assert flaky.calls == 1
 
 
-async def test_its_failure_is_nobody_s_business_when_its_node_is_not_reached():
+async def test_a_failed_prefetch_does_not_matter_when_its_node_is_not_reached():
     flaky = Flaky()
 
     async def fail_after_it() -> None:
@@ -194,7 +194,7 @@ async def test_nothing_is_left_running_when_what_was_started_is_not_needed():
     assert log == ["open", "cancelled", "close"]
 
 
-async def test_it_goes_on_while_a_map_of_what_the_lm_has_filled_is_made():
+async def test_it_continues_while_a_map_of_values_that_the_lm_has_filled_is_made():
     release, running = asyncio.Event(), asyncio.Event()
     calls: list[str] = []
 

@@ -152,7 +152,7 @@ def test_what_exists_keeps_its_permissions(make):
 
 
 @pytest.mark.parametrize("name", ["made.db", "made.jsonl"])
-def test_no_moment_lets_others_read(name, monkeypatch):
+def test_at_no_moment_can_other_users_read_the_file(name, monkeypatch):
     """Whatever opens a file by its path finds it private, or makes it so."""
     import sqlite3
 
@@ -174,7 +174,7 @@ def test_no_moment_lets_others_read(name, monkeypatch):
     assert set(seen) == {0o600}
 
 
-def test_a_file_is_written_whole_or_stays_as_it_was(monkeypatch):
+def test_a_file_is_written_completely_or_stays_unchanged(monkeypatch):
     file = Path("report.md")
     write_private(file, b"old")
     monkeypatch.setattr(os, "fsync", lambda number: (_ for _ in ()).throw(OSError(28, "full")))

@@ -34,7 +34,7 @@ def test_a_problem_reads_as_place_message_and_fix_on_two_lines():
     )
 
 
-def test_all_problems_are_told_at_once_with_errors_before_warnings():
+def test_all_problems_are_reported_at_once_with_errors_before_warnings():
     def untold():
         return 1
 
@@ -192,7 +192,7 @@ def graphs(draw: st.DrawFn) -> dict[int, list[int]]:
 
 
 @given(graphs(), st.sets(st.integers(0, 5)))
-def test_every_place_that_cannot_get_out_leads_to_a_loop_that_is_told_and_no_other_does(
+def test_every_place_without_an_exit_leads_to_a_reported_loop_and_no_other_place_does(
     edges: dict[int, list[int]], drawn: set[int]
 ):
     # A place that leads nowhere is an end; in a graph of nodes it returns None.
@@ -230,7 +230,7 @@ C = leading_to(B, None, name="C")
 A = leading_to(B, C, name="A")
 
 
-def test_an_end_of_a_graph_that_never_ends_has_nothing_to_name_instead():
+def test_an_end_of_a_graph_that_never_ends_has_no_suggested_replacement():
     class Round(Node):
         async def __call__(self) -> Round: ...
 
@@ -248,7 +248,7 @@ def test_no_end_or_all_ends_in_any_order_are_fine(end: Any):
 # Return types
 
 
-def test_each_wrong_member_of_a_union_is_told_and_the_right_ones_are_followed():
+def test_each_wrong_member_of_a_union_is_reported_and_the_right_members_are_followed():
     start = leading_to(int, B, str, None)
 
     assert [p.message for p in problems(start)] == [
@@ -258,7 +258,7 @@ def test_each_wrong_member_of_a_union_is_told_and_the_right_ones_are_followed():
     assert Graph(start=start).nodes == (start, B)
 
 
-def test_a_second_lm_parameter_and_one_that_can_only_be_given_by_position_are_errors():
+def test_a_second_lm_parameter_and_a_positional_only_lm_parameter_are_errors():
     class ByPosition(Node):
         async def __call__(self, lm: LM, /) -> None: ...
 
@@ -277,7 +277,7 @@ def test_parameters_that_need_no_filling_are_fine():
 
 
 @pytest.mark.parametrize("returned", ["nothing", Mood, str], ids=str)
-def test_what_follows_from_a_wrong_return_type_is_not_told_besides(returned: Any):
+def test_consequences_of_a_wrong_return_type_are_not_reported(returned: Any):
     class Start(Node):
         async def __call__(self): ...
 
@@ -288,7 +288,7 @@ def test_what_follows_from_a_wrong_return_type_is_not_told_besides(returned: Any
         assert the_problem(Start, end=ends).place == "Start.__call__"
 
 
-def test_what_follows_from_a_missing_call_is_not_told_besides():
+def test_consequences_of_a_missing_call_are_not_reported():
     class Lonely(Node):
         text: str = ""
 
@@ -301,7 +301,7 @@ def test_what_follows_from_a_missing_call_is_not_told_besides():
 # One node class by itself
 
 
-def test_validate_node_deps_says_what_is_wrong_with_one_class_a_text_each():
+def test_validate_node_deps_describes_each_problem_of_one_class_in_a_text():
     class Alone(EndNode):
         a: Annotated[str, Dep(get_weather)]
         b: Annotated[list[int], Map(len_of, over="c")]

@@ -183,7 +183,7 @@ def test_what_cannot_be_annotated_is_only_warned_of(fn: Any):
     assert (problem.severity, problem.code) == ("warning", "bae-dep-unannotated")
 
 
-def test_one_problem_of_a_function_does_not_hide_another():
+def test_a_problem_of_a_function_does_not_hide_another_problem():
     def untold(x, y: Annotated[str, Dep(get_weather)], z: Annotated[int, Gate("z?")]):
         return 1
 

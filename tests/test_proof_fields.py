@@ -15,7 +15,7 @@ from pydantic.json_schema import SkipJsonSchema
 from bae import LM, Dep, Gate, Graph, Map, Node, OpenGate, Recall
 from bae.testing import ScriptedLM
 from end_node import EndNode, leading_to
-from naming import shown
+from naming import describe_value
 from proving import (
     Box,
     Celsius,
@@ -83,7 +83,7 @@ class Lines(RootModel[list[str]]):
     ],
     ids=str,
 )
-def test_a_map_over_anything_list_like_is_fine(over: Any):
+def test_a_map_over_any_list_like_type_is_fine(over: Any):
     assert problems(mapping(over)) == []
 
 
@@ -142,12 +142,12 @@ def test_a_map_over_a_map_is_fine():
     ],
     ids=str,
 )
-def test_the_items_of_anything_list_like_are_looked_at(over: Any, items: str):
+def test_the_items_of_any_list_like_type_are_checked(over: Any, items: str):
     problem = the_error("bae-map-item", "Maps.mapped", mapping(over))
     assert problem.message == f"len_of(line) takes str, but the items are {items}"
 
 
-def test_a_mapped_function_must_take_the_item_and_nothing_else():
+def test_a_mapped_function_must_take_only_the_item():
     def two(a: str, b: int) -> int:
         return 1
 
@@ -175,7 +175,7 @@ def test_what_a_map_makes_must_fit_its_field():
     assert the_problem(mapping(list[str], len_of, int)).code == "bae-dep-type"
 
 
-def test_a_mapped_graph_takes_the_item_as_its_start_or_as_the_starts_one_field():
+def test_a_mapped_graph_takes_the_item_as_its_start_or_as_the_only_field_of_the_start():
     class Inner(EndNode):
         name: str
         size: int = 1
@@ -200,7 +200,7 @@ def test_a_mapped_graph_with_two_fields_to_give_is_an_error():
 # What the LM fills
 
 
-def filled(annotation: Any, default: Any = ...) -> type[Node]:
+def make_graph_with_field(annotation: Any, default: Any = ...) -> type[Node]:
     """A graph whose LM fills a field of that type."""
     return leading_to(create_model("Filled", __base__=EndNode, x=(annotation, default)))
 
@@ -230,7 +230,7 @@ class HoldsOpaque(BaseModel, arbitrary_types_allowed=True):
     ids=str,
 )
 def test_a_field_for_the_lm_without_a_json_schema_is_an_error(annotation: Any):
-    problem = the_error("bae-field-no-schema", "Filled.x", filled(annotation))
+    problem = the_error("bae-field-no-schema", "Filled.x", make_graph_with_field(annotation))
     assert "has no JSON schema" in problem.message
 
 
@@ -253,19 +253,21 @@ def test_a_field_for_the_lm_without_a_json_schema_is_an_error(annotation: Any):
     ],
     ids=str,
 )
-def test_a_field_for_the_lm_that_json_can_say_is_fine(annotation: Any):
-    assert problems(filled(annotation)) == []
+def test_a_field_for_the_lm_that_json_can_hold_is_fine(annotation: Any):
+    assert problems(make_graph_with_field(annotation)) == []
 
 
 def test_enum_members_that_json_cannot_name_are_an_error_with_a_default_too():
-    problem = the_error("bae-field-no-schema", "Filled.x", filled(Literal[Color.RED], Color.RED))
+    problem = the_error(
+        "bae-field-no-schema", "Filled.x", make_graph_with_field(Literal[Color.RED], Color.RED)
+    )
     assert "JSON cannot name the members of Color: make it a StrEnum" in problem.message
 
 
-def test_a_default_that_json_cannot_say_is_no_problem_and_no_warning():
+def test_a_default_that_json_cannot_hold_is_no_problem_and_no_warning():
     lock = Field(default_factory=threading.Lock, exclude=True)
     for annotation, default in ((list[int], object()), (SkipJsonSchema[int], 0), (object, lock)):
-        assert problems(filled(annotation, default)) == []
+        assert problems(make_graph_with_field(annotation, default)) == []
 
 
 def test_only_fields_that_the_lm_fills_need_a_json_schema():
@@ -304,7 +306,7 @@ def test_only_fields_that_the_lm_fills_need_a_json_schema():
         dict[str, list[Annotated[Weather, Gate("?")]]],
         Annotated[Annotated[Weather, Dep(get_weather)] | None, "noted"],
     ],
-    ids=shown,
+    ids=describe_value,
 )
 def test_a_source_inside_the_type_is_an_error_since_it_would_not_be_seen(annotation: Any):
     start = create_model("Start", __base__=EndNode, x=(annotation, ...))
@@ -322,7 +324,9 @@ def test_a_source_inside_the_type_of_a_parameter_is_an_error_too():
 # Gates
 
 
-@pytest.mark.parametrize("answer", [str, int, Literal["red", "blue"], Mood, bool | str], ids=shown)
+@pytest.mark.parametrize(
+    "answer", [str, int, Literal["red", "blue"], Mood, bool | str], ids=describe_value
+)
 def test_a_gate_whose_answer_is_more_than_a_yes_is_something_for_the_lm_to_work_with(answer: Any):
     class Letter(EndNode):
         tone: Annotated[answer, Gate("In which tone?")]

@@ -1,5 +1,5 @@
-"""What is nested, shared or chained is proved in proportion to its size, and what is too deep is
-refused with its name: neither is left to run for ever, nor to run out of stack."""
+"""Nested, shared or chained types are proved in time proportional to their size, and too deep types
+are refused by name: no proof runs forever or exhausts the stack."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_models_inside_models_are_looked_at_once_each() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_a_recall_is_proved_whichever_way_its_graph_comes_to_run(data: st.DataObject) -> None:
+def test_a_recall_is_proved_however_its_graph_is_run(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 6))
     holds = [data.draw(st.booleans()) for _ in range(count)]
     inside = [

@@ -77,7 +77,7 @@ def test_a_field_whose_type_the_parameter_does_not_take_is_an_error():
     assert "search(query) takes str, but the field word is str | None" in problem.message
 
 
-def test_a_parameter_that_is_not_bound_stays_an_error_and_says_how_to_bind_it():
+def test_an_unbound_parameter_stays_an_error_that_shows_how_to_bind_it():
     missing = problems(node(number=int, hits=Annotated[list[str], Dep(search, top="number")]))
     assert [(each.code, each.message) for each in missing] == [
         ("bae-dep-unfilled", "nothing can fill the parameter query of search")
@@ -120,7 +120,7 @@ def test_markers_that_bind_differently_differ_and_differ_in_no_option():
     assert problems(both) == []
 
 
-def test_a_map_leaves_one_parameter_for_the_item_besides_those_that_are_bound():
+def test_a_map_leaves_one_parameter_for_the_item_besides_the_bound_parameters():
     def rate(item: str, query: str, scale: int) -> int:
         return scale
 

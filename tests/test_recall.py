@@ -1,5 +1,5 @@
-"""What `Recall` promises: the newest value of its type that somebody gave, filled or answered, in
-this run or around it; and that a graph which cannot serve one is refused before it runs."""
+"""What `Recall` promises: the newest value of its type that was given, filled or answered, in this
+run or around it; and a graph that cannot serve a recall is refused before it runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Worked(EndNode):
     fine: Annotated[bool, Gate("fine?")]
 
 
-def test_a_node_class_finds_nodes_of_its_subclasses_and_those_held_in_fields():
+def test_a_node_class_finds_nodes_of_its_subclasses_and_nodes_in_fields():
     class Shouted(Said): ...
 
     class Quotes(EndNode):
@@ -80,7 +80,7 @@ def test_values_from_gates_and_maps_are_found_once_they_are_resolved():
     assert recall_from_trace([holding(list[int], [7]), Worked(lines=["a"])], list[int]) == [7]
 
 
-def test_none_in_an_optional_field_is_no_value_and_the_search_goes_on():
+def test_none_in_an_optional_field_is_no_value_and_the_search_continues():
     mood = Mood(name="older")
     trace = [holding(Mood | None, mood), holding(Mood | None, None)]
 
@@ -134,12 +134,12 @@ def test_a_value_is_found_by_its_declared_type(held: Any, value: Any, wanted: An
 
 
 @pytest.mark.parametrize(("held", "value", "wanted"), MISSED, ids=str)
-def test_a_value_of_another_type_is_not_taken_for_it(held: Any, value: Any, wanted: Any):
+def test_a_value_of_another_type_is_not_recalled(held: Any, value: Any, wanted: Any):
     with pytest.raises(RecallError):
         recall_from_trace([holding(held, value)], wanted)
 
 
-def test_a_recall_that_finds_nothing_says_what_was_looked_through():
+def test_a_recall_without_a_match_lists_what_was_searched():
     trace = [Said(text="a"), Felt(mood=Mood())]
     with pytest.raises(RecallError) as caught:
         recall_from_trace(trace, list[Weather])
@@ -220,7 +220,7 @@ async def test_a_loop_recalls_what_the_round_before_left():
     assert [node.before for node in result.trace[1:]] == ["0", "1", "2"]
 
 
-async def test_a_default_stands_in_where_nothing_is_found():
+async def test_a_default_is_used_where_nothing_is_found():
     class End(EndNode):
         mood: Annotated[Mood, Recall()] = Field(default_factory=lambda: Mood(name="default"))
 
@@ -233,7 +233,7 @@ async def test_a_default_stands_in_where_nothing_is_found():
     assert result.journal.of(Recalled) == []
 
 
-async def test_a_graph_inside_recalls_its_own_trace_before_the_one_around_it():
+async def test_an_inner_graph_recalls_its_own_trace_before_the_outer_trace():
     class Foreign(EndNode):
         word: Annotated[str, Recall()]
 
@@ -313,7 +313,7 @@ def test_recall_of_a_node_type_looks_only_at_nodes_of_that_type_and_its_subclass
         assert f"Recall{wanted} on the path Start -> End" in problem.message
 
 
-def test_a_recall_that_neither_a_graph_nor_those_around_it_can_serve_names_the_whole_way():
+def test_a_recall_that_no_enclosing_graph_can_serve_names_the_whole_path():
     class Deeper(EndNode):
         topic: Annotated[str, Recall()]
 
@@ -330,7 +330,7 @@ def test_a_recall_that_neither_a_graph_nor_those_around_it_can_serve_names_the_w
     assert "on the path Start -> Outer -> Inner -> Deep -> Deeper" in problem.message
 
 
-def test_a_graph_used_where_its_recall_is_served_and_where_it_is_not_is_told_once():
+def test_a_graph_used_where_its_recall_is_served_and_where_it_is_not_is_reported_once():
     class Inner(EndNode):
         topic: Annotated[str, Recall()]
 
@@ -556,7 +556,8 @@ NOTHING = object()
 
 
 def newest(shape: Shape, classes: list[type[Node]], trace: list[Node], kind: int) -> Any:
-    """What a recall must find: the newest value of its type, the first where there are several."""
+    """The value that a recall must find: the newest value of its type, and the first of several in
+    a node."""
     for node in reversed(trace):
         for held in shape.holds[classes.index(type(node))]:
             value = getattr(node, f"h{held}")

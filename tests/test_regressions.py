@@ -240,7 +240,7 @@ async def test_what_an_async_generator_opens_is_closed_in_the_task_and_context_t
     assert tasks[0] is tasks[1]
 
 
-async def test_a_circle_through_a_graph_is_told_outside_a_run_too():
+async def test_a_circle_through_a_graph_is_reported_outside_a_run_too():
     async def top(inner: Annotated[Any, Dep(Circle)]) -> int:
         return 1
 
@@ -296,7 +296,7 @@ class Last(Node):
     assert Graph(start=made["Start"]).validate() == []
 
 
-async def test_a_validator_of_a_dependency_that_raises_is_told_before_the_lm_is_asked():
+async def test_a_failing_validator_of_a_dependency_is_reported_before_the_lm_is_asked():
     def broken(value: int) -> int:
         raise KeyError("unheard of")
 

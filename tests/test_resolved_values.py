@@ -111,7 +111,7 @@ async def test_a_node_that_agrees_with_what_was_resolved_is_left_alone():
     assert result.trace[-1] is built[-1]
 
 
-async def test_the_node_is_validated_as_a_whole_with_the_resolved_value():
+async def test_the_whole_node_is_validated_with_the_resolved_value():
     class Pair(EndNode):
         low: Annotated[int, Dep(lambda: 5)]
         high: int

@@ -1,5 +1,5 @@
-"""What a `GraphResult` promises: the nodes in order, the one the run ended at, what it cost, what
-it waits for, and the journal all of that is read from."""
+"""What a `GraphResult` promises: the nodes in order, the last node, the cost, the open gates, and
+the journal behind them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def script() -> ScriptedLM:
     return ScriptedLM([{"n": 1}, {"text": "done"}])
 
 
-async def test_the_trace_has_every_node_in_order_and_the_terminal_one_last():
+async def test_the_trace_has_every_node_in_order_and_the_terminal_node_last():
     start = Start()
     result = await Graph(start=Start, end=End).arun(start, script())
 
@@ -59,7 +59,7 @@ async def test_runs_of_one_graph_share_neither_id_nor_trace_nor_journal():
         assert result.journal.of(RunStarted)[0].run_id == result.run_id
 
 
-async def test_the_journal_tells_the_run_from_start_to_end_whatever_becomes_of_the_trace():
+async def test_the_journal_records_the_run_from_start_to_end_whatever_becomes_of_the_trace():
     start = Start()
     result = await Graph(start=Start, name="a name").arun(start, script())
     trace = [*result.trace]
@@ -102,7 +102,7 @@ class Metered(FourMethods):
         return types[0]
 
 
-async def test_a_cost_that_one_call_does_not_know_makes_the_whole_unknown():
+async def test_an_unknown_cost_of_one_call_makes_the_total_unknown():
     result = await Graph(start=Start).arun(Start(), Metered(cost=None))
 
     assert result.usage == Usage(2, 20, 10, 4, None)
@@ -170,7 +170,7 @@ class Approval(EndNode):
     who: Annotated[str, Gate("who says so?")]
 
 
-async def test_a_waiting_run_has_no_result_and_says_why():
+async def test_a_waiting_run_has_no_result_and_explains_why():
     result = await run(Asking())
     with pytest.raises(GateError) as caught:
         result.result

@@ -1,6 +1,6 @@
-"""What routing promises: where a run goes on is what the return type says, chosen and filled by the
-LM where the body is empty, by the body where it is written; anything else is an error that names
-both what was declared and what came."""
+"""What routing promises: the return type declares the next nodes. The LLM chooses and fills the
+next node where the body is empty, a written body returns it. Any other node is an error that names
+the declared and the returned class."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ async def test_a_return_that_was_not_declared_is_an_error_that_names_both(
     assert error.trace == [start]
 
 
-async def test_a_node_that_declares_one_return_or_none_is_told_which():
+async def test_a_wrong_return_is_reported_with_the_declared_return():
     class End(Node):
         async def __call__(self) -> None:
             return Done()  # type: ignore[return-value]
@@ -469,7 +469,7 @@ async def test_run_inside_a_loop_raises_and_points_to_arun():
     assert "await graph.arun(" in (caught.value.fix or "")
 
 
-async def test_no_lm_where_one_is_needed_is_an_error_before_anything_is_called():
+async def test_a_missing_lm_is_an_error_before_anything_is_called():
     called: list[str] = []
     middle = leading_to(Done, name="Middle")
 
@@ -494,7 +494,7 @@ async def test_no_lm_where_one_is_needed_is_an_error_before_anything_is_called()
     assert 'NodeConfig(lm="…")' in (error.fix or "")
 
 
-async def test_every_use_of_an_lm_is_named_when_there_is_none():
+async def test_every_use_of_an_lm_is_named_when_there_is_no_lm():
     async def ask(lm: LM) -> int:
         return 1
 
@@ -521,7 +521,7 @@ async def test_every_use_of_an_lm_is_named_when_there_is_none():
         assert error.message == f"there is no LM, and {why}"
 
 
-async def test_a_pinned_lm_is_used_before_that_of_the_run_and_by_its_class_alone():
+async def test_a_pinned_lm_is_used_before_the_lm_of_the_run_and_only_by_its_class():
     pinned = RecordingLM(Special={"n": 1})
 
     class Special(Node):
@@ -584,7 +584,7 @@ async def test_an_exception_in_a_body_is_a_node_error_with_the_cause():
     assert error.journal.of(RunEnded)[-1].error is error
 
 
-async def test_a_bae_error_raised_in_a_body_passes_as_itself():
+async def test_a_bae_error_raised_in_a_body_passes_unchanged():
     mine = BaeError("mine", code="my-own", fix="do this")
 
     class Start(Node):
@@ -621,7 +621,7 @@ Chooses = leading_to(Done, Other, name="Chooses")
     [([], "choosing after Chooses"), ([Done], "filling Done")],
     ids=["choosing", "filling"],
 )
-async def test_an_exception_of_the_lm_is_an_lm_error_with_the_cause_and_a_bae_error_itself(
+async def test_an_exception_of_the_lm_is_an_lm_error_and_a_bae_error_passes_unchanged(
     choices: Any, doing: str
 ):
     cause = ConnectionError("no route")

@@ -119,12 +119,12 @@ def places(rule: Callable[[ast.AST], Iterator[int]], *own: str) -> list[str]:
     return found
 
 
-def test_no_more_places_tell_kinds_of_field_sources_apart():
+def test_no_more_places_distinguish_kinds_of_field_sources():
     found = places(sources_told_apart, "markers.py", "sources/")
     assert len(found) <= SOURCES_TOLD_APART, "\n".join(found)
 
 
-def test_no_more_places_tell_kinds_of_records_apart():
+def test_no_more_places_distinguish_kinds_of_records():
     found = places(records_told_apart, "records.py")
     assert len(found) <= RECORDS_TOLD_APART, "\n".join(found)
 

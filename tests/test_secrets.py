@@ -76,7 +76,7 @@ class Plain(Node):
 graph = Graph(start=Login)
 
 
-def test_secret_fields_are_found_however_deep_they_are_and_say_why() -> None:
+def test_secret_fields_are_found_at_any_depth_with_a_reason() -> None:
     assert secret_fields(Login) == {
         "token": "it holds a SecretStr",
         "keys": "it holds a SecretBytes",
@@ -124,7 +124,9 @@ def test_what_a_complaint_quotes_is_left_out() -> None:
     assert secrets.field_named("t0ken is wrong") == "withheld"
 
 
-def test_classes_are_shown_where_none_holds_a_secret_nor_those_that_bodies_may_ask_for() -> None:
+def test_classes_are_shown_if_neither_they_nor_classes_that_bodies_may_ask_for_hold_a_secret() -> (
+    None
+):
     class Shows(Plain):
         node_config = NodeConfig(show=("text",))  # perhaps a copy of a secret
 
@@ -137,7 +139,7 @@ def test_classes_are_shown_where_none_holds_a_secret_nor_those_that_bodies_may_a
     assert not may_show([before], following=True)
 
 
-def test_hidden_parts_of_a_value_are_taken_out() -> None:
+def test_hidden_parts_of_a_value_are_removed() -> None:
     value: Any = {"a": [Account(name="ann", token="t"), 1], "b": (Covered("k"),)}
     plain = {"a": [1, "x"], "b": Plain(text="t")}
     assert without_hidden_parts(plain, "-") is plain

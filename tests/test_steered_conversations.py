@@ -27,7 +27,7 @@ from bae import (
 from bae.journal import MemoryJournal
 from bae.testing import Call, ScriptedLM
 from end_node import EndNode
-from kept_runs import killed
+from kept_runs import cut_journal
 from tool_backends import ToolBackend, call
 
 SEEN: list[Any] = []
@@ -129,7 +129,7 @@ async def test_refused_answers_are_counted_and_the_last_round_can_be_announced()
     assert texts_of(lm.prompts[-1])[-1] == "this is your last round"
 
 
-async def test_accept_has_as_many_seconds_as_the_marker_says():
+async def test_accept_has_as_many_seconds_as_the_marker_sets():
     async def accept(reply: Any) -> None:
         await asyncio.Event().wait()
 
@@ -215,7 +215,7 @@ async def test_a_text_that_was_stored_before_a_kill_is_neither_lost_nor_made_aga
     stored = [n for n, line in enumerate(lines) if '"steered"' in line.data]
     assert len(stored) == 3
     SEEN.clear()
-    cut, lm = await killed(journal, stored[1] + 1), ToolBackend(*ROUNDS[1:])
+    cut, lm = await cut_journal(journal, stored[1] + 1), ToolBackend(*ROUNDS[1:])
     await graph.resume("one", lm, journal=cut)
     assert SEEN == [2]
     assert texts_of(lm.prompts[0]) == ["text 0", "a found", "b found", "text 1"]
@@ -368,7 +368,7 @@ async def test_a_body_that_catches_the_error_is_resumed_after_any_line_and_repla
     assert replayed.trace[1] == whole.trace[1]
     lines = (await journal.read("one")).lines
     for many in range(1, len(lines)):
-        cut = await killed(journal, many)
+        cut = await cut_journal(journal, many)
         made = sum(line.kind == "RoundMade" for line in lines[:many])
         filled = any(line.kind == "FillEnded" for line in lines[:many])
         left = [*SAME[made:], *([] if filled else [{"text": "gave up"}])]

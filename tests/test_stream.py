@@ -1,5 +1,5 @@
-"""What a stream promises: the records of a run as they are written, none missed; a result when they
-are exhausted; and that nothing is left of a run nobody reads any more."""
+"""What a stream promises: the records of a run as they are written, without gaps; a result at their
+end; and nothing is left of a run without a reader."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Sign(asyncio.Event):
 
 
 class Hold:
-    """A place in a run where it stays until it is cancelled or let go."""
+    """A place in a run where it waits until it is cancelled or released."""
 
     def __init__(self) -> None:
         self.reached = Sign()
@@ -82,7 +82,7 @@ def hold() -> Hold:
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """What is dropped is gone at once, or it is not gone in this test."""
+    """Disable the garbage collector, so that dropped objects are freed at once or not at all."""
     gc.collect()
     gc.disable()
     yield
@@ -90,7 +90,7 @@ def no_collector() -> Iterator[None]:
 
 
 async def nothing_left() -> bool:
-    """Whether this task is the only one, once those that can end have ended."""
+    """Whether this task is the only task, after all others could end."""
     for _ in range(20):
         await asyncio.sleep(0)
     return asyncio.all_tasks() == {asyncio.current_task()}
@@ -103,7 +103,7 @@ async def until(stream: Any, kind: type[Record]) -> Record:
     raise AssertionError(f"no {kind.__name__} came")
 
 
-async def test_the_records_of_a_stream_are_those_of_the_journal():
+async def test_the_records_of_a_stream_are_the_records_of_the_journal():
     stream = Graph(start=Start).stream(Start(), script())
     records = [record async for record in stream]
 
@@ -112,7 +112,7 @@ async def test_the_records_of_a_stream_are_those_of_the_journal():
     assert isinstance(records[-1], RunEnded)
 
 
-async def test_records_come_while_the_run_goes_on(hold: Hold):
+async def test_records_arrive_while_the_run_continues(hold: Hold):
     stream = hold.graph.stream(hold.start())
     await until(stream, StepStarted)
     await hold.reached.wait()
@@ -145,7 +145,7 @@ async def test_a_run_does_not_start_before_it_is_read():
     assert [record async for record in stream] == []
 
 
-async def test_a_slow_reader_misses_nothing_and_holds_nobody_up(hold: Hold):
+async def test_a_slow_reader_misses_nothing_and_delays_nothing(hold: Hold):
     hold.go.set()
     stream = hold.graph.stream(hold.start())
     first = await anext(stream)
@@ -293,7 +293,7 @@ async def test_an_answered_gate_is_streamed_on_from_there():
     assert len(records.result.journal) > len(found)
 
 
-async def test_a_resumed_run_is_streamed_and_one_that_has_ended_has_nothing_to_stream():
+async def test_a_resumed_run_is_streamed_and_a_finished_run_has_nothing_to_stream():
     async with MemoryJournal() as journal:
         with pytest.raises(BaeError):
             await SAYING.arun(Say(), ScriptedLM([]), journal=journal, run_id="one")

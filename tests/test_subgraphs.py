@@ -1,5 +1,5 @@
-"""What a graph as a dependency promises: a run inside the run, with the same LM, limits, answers
-and dependencies, its nodes nested in the trace and its errors naming the way to them."""
+"""What a graph as a dependency promises: a run inside the run, with the same LLM, limits, answers
+and dependencies. Its nodes are nested in the trace, and its errors name their path."""
 
 import asyncio
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ class Ask(Node):
 # The value
 
 
-async def test_a_node_class_stands_for_the_graph_that_starts_there_and_a_function_may_need_it():
+async def test_a_node_class_means_the_graph_that_starts_there_and_a_function_may_need_it():
     def shout(answer: Annotated[Answer, Dep(Ask)]) -> str:
         return answer.text.upper()
 
@@ -36,7 +36,7 @@ async def test_a_node_class_stands_for_the_graph_that_starts_there_and_a_functio
     assert await value_from(shout) == "INNER"
 
 
-async def test_the_lm_goes_on_inside_as_it_does_outside():
+async def test_the_lm_continues_inside_as_it_does_outside():
     class Draft(EndNode):
         text: str
 
@@ -279,7 +279,7 @@ async def test_a_failed_sibling_cancels_a_graph_and_all_in_it_before_the_error_i
     ]
 
 
-async def test_a_dependency_shared_with_a_cancelled_graph_goes_on_for_those_who_still_want_it():
+async def test_a_dependency_shared_with_a_cancelled_graph_continues_for_its_other_callers():
     shared_runs, inner_failed = asyncio.Event(), asyncio.Event()
     calls: list[str] = []
 
@@ -308,7 +308,7 @@ async def test_a_dependency_shared_with_a_cancelled_graph_goes_on_for_those_who_
     assert calls == ["shared"]
 
 
-async def test_a_dependency_cancelled_with_a_graph_is_called_anew_for_one_who_asks_later():
+async def test_a_dependency_cancelled_with_a_graph_is_called_again_for_a_later_caller():
     calls: list[str] = []
     running = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What is promised of work that must end although its task is cancelled."""
+"""Promises for work that must end although its task is cancelled."""
 
 import asyncio
 
@@ -7,7 +7,9 @@ import pytest
 from bae.tasks import finish_despite_cancel, wait_despite_cancel
 
 
-async def cancelled_while(task: asyncio.Task[object], ready: asyncio.Event, times: int = 2) -> None:
+async def cancel_while_waiting(
+    task: asyncio.Task[object], ready: asyncio.Event, times: int = 2
+) -> None:
     """Cancel a task so often, each time once it waits again."""
     await ready.wait()
     for _ in range(times):
@@ -18,7 +20,7 @@ async def cancelled_while(task: asyncio.Task[object], ready: asyncio.Event, time
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_work_is_done_to_its_end_and_its_value_told_before_the_cancellation_is_raised(
+async def test_work_is_finished_and_its_value_is_reported_before_the_cancellation_is_raised(
     fails: bool,
 ):
     ready, go, told = asyncio.Event(), asyncio.Event(), list[int]()
@@ -31,7 +33,7 @@ async def test_work_is_done_to_its_end_and_its_value_told_before_the_cancellatio
         return 3
 
     task = asyncio.ensure_future(finish_despite_cancel(work(), told.append))
-    await cancelled_while(task, ready)
+    await cancel_while_waiting(task, ready)
     assert told == []
     go.set()
     with pytest.raises(asyncio.CancelledError):  # which goes before what the work raises
@@ -75,7 +77,7 @@ async def test_waiting_returns_the_last_cancellation_instead_of_raising_it():
         return await wait_despite_cancel([future])
 
     task = asyncio.ensure_future(waits())
-    await cancelled_while(task, ready)
+    await cancel_while_waiting(task, ready)
     future.set_result(1)
     assert isinstance(await task, asyncio.CancelledError)
     assert await wait_despite_cancel([future]) is None

@@ -48,7 +48,7 @@ class Reply(EndNode):
 graph = Graph(start=Say, end=Reply)
 
 
-def scripted(*replies: str) -> ScriptedLM:
+def make_scripted_lm(*replies: str) -> ScriptedLM:
     return ScriptedLM({Reply: [{"text": reply} for reply in replies]})
 
 
@@ -56,7 +56,7 @@ async def talk(journal: MemoryJournal, *texts: str, thread: str = "ana", of: Any
     """Say the texts one after the other; the last prompt."""
     prompt: Prompt | None = None
     for text in texts:
-        lm = scripted(f"re: {text}")
+        lm = make_scripted_lm(f"re: {text}")
         await of.arun(of.start(text=text), lm, thread=thread, journal=journal)
         prompt = lm.prompts[-1]
     assert prompt is not None
@@ -91,14 +91,14 @@ async def test_the_head_of_the_prompt_is_the_same_from_turn_to_turn():
             assert after.conversation[: len(head)] == head
 
 
-async def test_the_oldest_turns_are_left_out_as_a_whole_and_the_prompt_says_so():
+async def test_the_oldest_turns_are_left_out_in_one_piece_and_the_prompt_mentions_it():
     async with MemoryJournal() as journal:
         prompt = await talk(journal, *map(str, range(7)))
         assert turns_of(prompt)[0] == ("user", "(2 earlier turns are left out)\n\n2")
         assert len(turns_of(prompt)) == 8
 
 
-async def test_a_prompt_says_so_where_every_turn_is_too_long_to_be_shown():
+async def test_a_prompt_mentions_that_every_turn_is_too_long_to_be_shown():
     class Answer(EndNode):
         history: Annotated[Messages, Thread(limit=100)]
         text: str
@@ -120,7 +120,7 @@ async def test_a_prompt_says_so_where_every_turn_is_too_long_to_be_shown():
     ]
 
 
-async def shown_with(marker: Thread, texts: Sequence[str]) -> list[tuple[int, int]]:
+async def count_shown_turns(marker: Thread, texts: Sequence[str]) -> list[tuple[int, int]]:
     """How many turns each turn of a thread shows, and how many it leaves out."""
 
     class Answer(EndNode):
@@ -143,9 +143,9 @@ async def shown_with(marker: Thread, texts: Sequence[str]) -> list[tuple[int, in
     return counts
 
 
-async def test_the_newest_turns_are_shown_after_one_that_is_too_long():
+async def test_the_newest_turns_are_shown_after_a_turn_that_is_too_long():
     texts = ["x" * 10] * 5 + ["y" * 500] + ["z" * 10] * 12
-    counts = await shown_with(Thread(last=20, limit=200), texts)
+    counts = await count_shown_turns(Thread(last=20, limit=200), texts)
     assert counts[6:10] == [(0, 6), (1, 6), (2, 6), (3, 6)]
     assert {shown for shown, _ in counts[10:14]} == {3}
     assert counts[14:] == [(4, 10), (5, 10), (6, 10), (7, 10)]
@@ -174,7 +174,7 @@ async def test_an_lm_that_chooses_or_fills_after_a_node_with_a_thread_reads_the_
     assert "history" not in choice.text + fill.text
 
 
-async def test_a_choice_that_comes_filled_reads_the_turns_and_stores_them():
+async def test_a_filled_choice_reads_the_turns_and_stores_them():
     class Open(Node):
         text: str
 
@@ -195,7 +195,7 @@ async def test_a_choice_that_comes_filled_reads_the_turns_and_stores_them():
         assert again.trace == result.trace
 
 
-async def test_one_text_tells_the_turns_from_the_question():
+async def test_one_text_separates_the_turns_from_the_question():
     async with MemoryJournal() as journal:
         prompt = await talk(journal, "one", "two")
         assert prompt.flat() == (
@@ -215,7 +215,7 @@ async def test_a_wrong_answer_is_asked_again_after_the_turns_and_no_turn_is_a_wr
     assert backend.prompts[0].is_first
 
 
-async def test_a_cache_tells_equal_questions_with_other_turns_apart():
+async def test_a_cache_distinguishes_equal_questions_with_other_turns():
     backend = ToyBackend(lambda prompt: {"text": f"{len(prompt.conversation)} messages"})
     cached = Cached(backend)
     texts: list[str] = []
@@ -307,7 +307,7 @@ async def test_a_secret_of_an_earlier_turn_is_not_shown_even_where_the_journal_h
     of = Graph(start=Login)
     async with MemoryJournal(secrets=True) as journal:
         for _ in range(2):
-            lm = scripted("hello")
+            lm = make_scripted_lm("hello")
             start = Login(name="ana", token="s3cret")
             await of.arun(start, lm, thread="t", journal=journal)
     assert "s3cret" not in str(lm.prompts[-1])
@@ -321,7 +321,7 @@ async def test_turns_of_a_changed_graph_are_shown_as_text():
 
     async with MemoryJournal() as journal:
         await talk(journal, "one")
-        lm = scripted("two")
+        lm = make_scripted_lm("two")
         await Graph(start=Chat).arun(Chat(question="two"), lm, thread="ana", journal=journal)
         assert turns_of(lm.prompts[-1]) == [("user", "one"), ("assistant", "re: one")]
 
@@ -336,7 +336,7 @@ async def test_a_turn_whose_text_field_has_another_name_today_is_shown_as_it_was
 
     async with MemoryJournal() as journal:
         await talk(journal, "one")
-        lm = scripted("two")
+        lm = make_scripted_lm("two")
         await Graph(start=Say).arun(Say(message="two"), lm, thread="ana", journal=journal)
         assert turns_of(lm.prompts[-1]) == [("user", "one"), ("assistant", "re: one")]
 
@@ -370,7 +370,7 @@ async def test_a_body_reads_the_turns():
 @pytest.mark.parametrize("has_journal", [True, False])
 async def test_a_run_without_a_thread_has_no_turns_and_no_error(has_journal: bool):
     journal = MemoryJournal() if has_journal else None
-    result = await graph.arun(Say(text="hi"), scripted("hello"), journal=journal)
+    result = await graph.arun(Say(text="hi"), make_scripted_lm("hello"), journal=journal)
     assert result.trace[-1].history == Messages()
 
 
@@ -391,7 +391,7 @@ async def test_a_test_gives_the_turns_by_hand():
     assert result.trace[0].history is history
 
 
-async def test_a_dependency_takes_the_turns_and_is_called_once_for_equal_ones():
+async def test_a_dependency_takes_the_turns_and_is_called_once_for_equal_turns():
     called: list[int] = []
 
     async def summarize(history: Messages) -> str:
@@ -452,10 +452,10 @@ async def test_a_thread_on_a_class_outside_the_graph_is_refused_where_there_are_
             await lm.make(self, Reply)
 
     of = Graph(start=Open)
-    await of.arun(Open(text="hi"), scripted("hello"))
+    await of.arun(Open(text="hi"), make_scripted_lm("hello"))
     async with MemoryJournal() as journal:
         with pytest.raises(JournalError) as refused:
-            await of.arun(Open(text="hi"), scripted("hello"), thread="t", journal=journal)
+            await of.arun(Open(text="hi"), make_scripted_lm("hello"), thread="t", journal=journal)
     assert refused.value.code == "bae-thread-outside"
 
 
@@ -528,14 +528,16 @@ async def test_the_arguments_of_a_turn_are_checked_before_anything_runs():
             {"thread": "t", "journal": journal, "busy_timeout": -1},
         ):
             with pytest.raises(ValueError):
-                await graph.arun(Say(text="hi"), scripted(), **wrong)
+                await graph.arun(Say(text="hi"), make_scripted_lm(), **wrong)
         for name in ("", " ", "a\nb", 5, "a" * 501):
             with pytest.raises(BaeError) as refused:
-                await graph.arun(Say(text="hi"), scripted(), thread=name, journal=journal)  # pyright: ignore[reportArgumentType]
+                await graph.arun(Say(text="hi"), make_scripted_lm(), thread=name, journal=journal)  # pyright: ignore[reportArgumentType]
             assert refused.value.code == "bae-thread-name"
         for metadata in ({"a": object()}, {1: "a"}, {"n": float("nan")}, {"a": "\ud800"}):
             with pytest.raises(TypeError, match="metadata"):
-                await graph.arun(Say(text="hi"), scripted(), journal=journal, metadata=metadata)  # pyright: ignore[reportArgumentType]
+                await graph.arun(
+                    Say(text="hi"), make_scripted_lm(), journal=journal, metadata=metadata
+                )  # pyright: ignore[reportArgumentType]
         assert await journal.runs() == []
 
 
@@ -566,7 +568,7 @@ async def test_the_records_of_a_run_have_the_turns():
     async with MemoryJournal() as journal:
         await talk(journal, "one")
         async with graph.stream(
-            Say(text="two"), scripted("re: two"), thread="ana", journal=journal
+            Say(text="two"), make_scripted_lm("re: two"), thread="ana", journal=journal
         ) as records:
             seen = [record async for record in records]
         (shown,) = [record for record in seen if isinstance(record, TurnsShown)]
@@ -592,7 +594,7 @@ def test_the_prompts_of_a_graph_show_a_sample_of_a_turn():
     st.one_of(st.none(), st.integers(1, 12)),
     st.integers(1, 80),
 )
-def test_the_window_has_the_newest_turns_whole_within_both_bounds(
+def test_the_window_has_the_newest_turns_uncut_within_both_limits(
     texts: list[tuple[str, str]], omitted: int, last: int | None, limit: int
 ):
     known = Messages(texts, "t", omitted)

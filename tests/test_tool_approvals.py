@@ -37,7 +37,7 @@ from bae.prompts.messages import CallPart
 from bae.testing import Call, ScriptedLM
 from bounded import some_turns
 from end_node import EndNode
-from kept_runs import killed
+from kept_runs import cut_journal
 from tool_backends import ToolBackend, call
 from toy_backend import ToyBackend
 
@@ -144,7 +144,7 @@ async def test_refusals_are_no_mistakes_of_the_model():
     assert [call.error for call in result.result.calls] == ["a person refused this call"] * 6
 
 
-async def test_a_person_changes_the_arguments_and_the_model_is_told():
+async def test_a_person_changes_the_arguments_and_the_model_learns_it():
     backend = ToyBackend(
         Answer("", calls=(CallPart("x", "refund", {"order": "A1", "euros": 90}),)), ANSWER
     )
@@ -239,7 +239,7 @@ async def test_a_long_argument_hides_no_other_from_the_person_who_is_asked():
     assert person.gates[0].context == arguments
 
 
-async def test_a_predicate_says_whether_a_person_is_asked_and_knows_defaults():
+async def test_a_predicate_decides_whether_a_person_is_asked_and_knows_defaults():
     seen: list[int] = []
 
     async def is_large(euros: int) -> bool:
@@ -283,7 +283,7 @@ def test_no_time_to_answer_is_refused(seconds: float):
 
 
 @pytest.mark.parametrize("approve", [None, 3, "", " "])
-def test_an_approve_that_is_none_of_these_is_refused(approve: Any):
+def test_an_invalid_approve_argument_is_refused(approve: Any):
     with pytest.raises((TypeError, ValueError), match="approve="):
         Tool(refund, approve=approve)
 
@@ -295,7 +295,7 @@ async def test_a_yes_for_the_run_is_not_asked_for_again():
     assert [call.result for call in result.result.calls] == ["sent 5", "sent 5"]
 
 
-async def test_calls_that_need_nobody_do_not_wait_for_a_person():
+async def test_calls_that_need_no_approval_do_not_wait_for_a_person():
     finished = asyncio.Event()
 
     async def look_up(order: str) -> str:
@@ -441,7 +441,7 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_run_still_waits():
         assert DONE == {"refund A1 1": 1}
 
 
-async def test_a_run_that_is_cut_after_any_line_asks_and_does_nothing_twice():
+async def test_a_run_that_is_cut_after_any_line_repeats_no_question_and_no_call():
     async with MemoryJournal() as journal:
         lm = calling(*TWO)
         await graph.arun(START, lm, journal=journal, run_id="one")
@@ -451,7 +451,7 @@ async def test_a_run_that_is_cut_after_any_line_asks_and_does_nothing_twice():
         assert DONE == {"look up A1": 1, "refund A1 5": 1, "refund A2 90": 1}
         for count in range(1, len(stored.lines)):
             DONE.clear()
-            left = await killed(journal, count)
+            left = await cut_journal(journal, count)
             kinds = Counter(line.kind for line in stored.lines[:count])
             script = [[*TWO], ANSWER][kinds["RoundMade"] :]
             person = Person("run", "run")
@@ -466,7 +466,7 @@ async def test_a_run_that_is_cut_after_any_line_asks_and_does_nothing_twice():
             assert (await graph.replay("one", journal=left)).trace == result.trace
 
 
-async def test_other_arguments_need_another_yes():
+async def test_other_arguments_need_another_approval():
     """A graph inside that fails begins again, and makes another call with the same id."""
     tries: list[int] = []
 
@@ -608,7 +608,7 @@ async def test_a_yes_for_the_run_holds_after_a_resume():
         assert DONE.total() == 2
 
 
-async def test_a_call_that_nobody_approves_in_time_is_refused():
+async def test_a_call_without_approval_in_time_is_refused():
     graph = asking(Tool(refund, approve=True, approve_timeout=0.01))
 
     async def never(gate: OpenGate) -> Any:
@@ -659,7 +659,7 @@ async def test_a_body_that_has_a_node_filled_parks_and_continues():
 
 
 @pytest.mark.parametrize("way", ["gather", "group"])
-async def test_questions_of_a_body_at_the_same_time_go_on_before_the_run_parks(way: str):
+async def test_questions_of_concurrent_bodies_are_asked_before_the_run_parks(way: str):
     async def count(order: str) -> int:
         """Count, and let others have their turn."""
         await some_turns()
@@ -869,7 +869,7 @@ def test_a_model_that_asks_for_a_secret_is_refused_before_the_run():
     assert [problem.code for problem in problems] == ["bae-ask-secret"]
 
 
-async def test_a_model_reads_that_nobody_answered_in_time():
+async def test_a_model_learns_that_an_answer_did_not_come_in_time():
     graph = asking(Ask(timeout=0.01))
 
     async def never(gate: OpenGate) -> Any:
@@ -883,13 +883,13 @@ async def test_a_model_reads_that_nobody_answered_in_time():
 # Interrupted calls
 
 
-async def interrupted(journal: MemoryJournal, graph: Graph[Any, Any]) -> MemoryJournal:
+async def copy_killed_run(journal: MemoryJournal, graph: Graph[Any, Any]) -> MemoryJournal:
     """A copy of the journal whose run was killed while its call ran."""
     lm = calling(Call("refund", order="A1"))
     await graph.arun(start(graph), lm, journal=journal, run_id="one")
     lines = (await journal.read("one")).lines
     began = next(line.n for line in lines if line.kind == "ToolStarted")
-    return await killed(journal, began + 1)
+    return await cut_journal(journal, began + 1)
 
 
 @pytest.mark.parametrize(
@@ -900,12 +900,12 @@ async def interrupted(journal: MemoryJournal, graph: Graph[Any, Any]) -> MemoryJ
         (Interruption(repeat=False), None, "a person chose not to repeat", 0),
     ],
 )
-async def test_a_person_says_what_becomes_of_an_interrupted_call(
+async def test_a_person_decides_what_becomes_of_an_interrupted_call(
     answer: Any, result: Any, error: str | None, again: int
 ):
     graph = asking(Tool(refund, unfinished="ask"))
     async with MemoryJournal() as journal:
-        left = await interrupted(journal, graph)
+        left = await copy_killed_run(journal, graph)
         DONE.clear()
         lm = ScriptedLM({"Reply": [ANSWER]})
         parked = await graph.resume("one", lm, journal=left)
@@ -923,12 +923,12 @@ async def test_a_person_says_what_becomes_of_an_interrupted_call(
 async def test_a_call_that_is_interrupted_twice_is_asked_about_twice():
     graph = asking(Tool(refund, unfinished="ask"))
     async with MemoryJournal() as journal:
-        left = await interrupted(journal, graph)
+        left = await copy_killed_run(journal, graph)
         await graph.resume("one", ScriptedLM({"Reply": [ANSWER]}), journal=left)
         await graph.answer("one", "c1", True, ScriptedLM({"Reply": [ANSWER]}), journal=left)
         stored = await left.read("one")
         starts = [line.n for line in stored.lines if line.kind == "ToolStarted"]
-        again = await killed(left, starts[-1] + 1)
+        again = await cut_journal(left, starts[-1] + 1)
         parked = await graph.resume("one", ScriptedLM({"Reply": [ANSWER]}), journal=again)
         assert parked.waiting[0].place == "Reply.calls(refund)(c1)(unfinished 2)"
 
@@ -979,7 +979,7 @@ async def test_a_parked_run_reads_a_message_when_it_continues_and_keeps_it_when_
         stored = await journal.read("one")
         told = next(line.n for line in stored.lines if line.kind == "RoundReplied")
         for count in (told, told + 1):  # before it is recorded, and after
-            left = await killed(journal, count)
+            left = await cut_journal(journal, count)
             again = ToyBackend(ANSWER)
             again.calls_tools = True
             await graph.resume("one", again, journal=left, answer=Person())

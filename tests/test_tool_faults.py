@@ -1,5 +1,5 @@
-"""Tools and models that do what nobody had in mind: what is wrong about a call stays in the call,
-secrets stay hidden, and the LM reads nothing that is not so."""
+"""Faulty tools and models: the fault of a call stays in the call, secrets stay hidden, and the LLM
+reads no wrong statements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bae.testing import Call, ScriptedLM
 from bae.tools import ToolServer
 from bounded import error_from
 from end_node import EndNode
-from naming import shown
+from naming import describe_value
 from tool_backends import ToolBackend, call
 
 ANSWER = {"text": "done"}
@@ -148,7 +148,7 @@ async def test_a_call_that_took_too_long_is_not_tried_again():
 
 
 @pytest.mark.parametrize("arguments", [[1], 3, None])
-async def test_arguments_that_are_no_object_are_told_to_the_model(arguments: Any):
+async def test_arguments_that_are_no_object_are_reported_to_the_model(arguments: Any):
     async def look(at: str) -> str:
         """Look."""
         return at
@@ -184,7 +184,7 @@ def read_clock(zone: Annotated[str, Dep(lambda: "UTC")]) -> str:
     return f"noon {zone}"
 
 
-async def test_a_picked_tool_may_be_one_that_the_proof_only_warns_of():
+async def test_the_model_may_pick_a_tool_that_the_proof_only_warns_about():
     def pick() -> list[Tool]:
         return [Tool(read_clock)]
 
@@ -199,7 +199,7 @@ class Unopened(ToolServer):
         raise AssertionError("it is opened before a run, or not at all")
 
 
-@pytest.mark.parametrize("picked", [None, "look", [3], [Unopened()]], ids=shown)
+@pytest.mark.parametrize("picked", [None, "look", [3], [Unopened()]], ids=describe_value)
 async def test_what_is_no_list_of_tools_is_an_error_that_names_who_picked_it(picked: Any):
     def pick() -> list[Tool]:
         return picked
@@ -215,7 +215,9 @@ async def test_what_is_no_list_of_tools_is_an_error_that_names_who_picked_it(pic
 @pytest.mark.parametrize(
     "bounds", [{"limit": 1, "on_limit": "answer"}, {"max_calls": 1}], ids=["limit", "max_calls"]
 )
-async def test_a_call_that_had_begun_is_told_as_unknown_whatever_the_bounds_are_now(bounds: Any):
+async def test_a_call_that_had_begun_is_reported_as_unknown_whatever_the_limits_are_now(
+    bounds: Any,
+):
     async def look(at: str) -> str:
         """Look."""
         return at
@@ -272,13 +274,13 @@ def nothing_given():
     GIVEN.clear()
 
 
-async def exported(journal: MemoryJournal) -> str:
+async def export_text(journal: MemoryJournal) -> str:
     file = io.BytesIO()
     await journal.export(file)
     return file.getvalue().decode()
 
 
-async def test_the_model_is_not_told_that_a_person_changed_a_secret_of_its_own():
+async def test_the_model_does_not_learn_that_a_person_changed_its_secret_argument():
     lm = ToolBackend([call("log_in", user="ada", password=SECRET)], ANSWER)
     await run(graph_with(log_in), lm)
     assert read_last(lm) == ["welcome"]
@@ -298,10 +300,10 @@ async def test_a_secret_in_a_call_that_cannot_be_made_is_hidden_too(wrong: CallP
     lm = ToolBackend(Answer("", calls=(wrong,)), RuntimeError("no connection"))
     async with MemoryJournal() as journal:
         await error_from(BaeError, run(graph, lm, journal=journal, run_id="one"))
-        assert SECRET not in await exported(journal)
+        assert SECRET not in await export_text(journal)
         again = ToolBackend([call("log_in", user="ada", password=SECRET)], ANSWER)
         result = await graph.resume("one", again, journal=journal)
-        assert SECRET not in await exported(journal)
+        assert SECRET not in await export_text(journal)
     assert SECRET not in str(result.result.calls)
     assert GIVEN == [("ada", SECRET)]
 
@@ -326,14 +328,14 @@ async def test_a_secret_that_a_person_gives_is_used_and_not_stored():
         lm = ToolBackend([call("log_in", user="ada", password="guess-1")], ANSWER)
         await run(graph, lm, answer=person, journal=journal, run_id="one")
         assert GIVEN == [("ada", SECRET)]
-        assert SECRET not in await exported(journal)
+        assert SECRET not in await export_text(journal)
         lm = ToolBackend([call("log_in", user="ada", password="guess-1")], ANSWER)
         await graph.arun(graph.start(text="?"), lm, journal=journal, run_id="two")
         answer = {"arguments": {"user": "ada", "password": SECRET}}
         answering = graph.answer("two", "c1", answer, lm, journal=journal)
         refused = await error_from(GateError, answering)
         assert refused.code == "bae-gate-invalid"
-        assert SECRET not in await exported(journal) + str(refused)
+        assert SECRET not in await export_text(journal) + str(refused)
 
 
 async def test_with_reuse_a_call_has_the_arguments_that_its_result_is_of():
@@ -367,7 +369,7 @@ def give_up_in_thread(text: str) -> str:
 
 
 @pytest.mark.parametrize("tool", [give_up, give_up_in_thread])
-async def test_cancelled_error_that_a_tool_raises_itself_is_a_failure_of_the_tool(tool: Any):
+async def test_cancelled_error_raised_by_a_tool_itself_is_a_failure_of_the_tool(tool: Any):
     journal, others = MemoryJournal(), asyncio.Event()
 
     async def wait() -> str:
@@ -390,7 +392,7 @@ async def test_cancelled_error_that_a_tool_raises_itself_is_a_failure_of_the_too
     assert [info.status for info in await journal.runs()] == ["failed"]
 
 
-async def test_cancelled_error_that_accept_or_approve_raises_itself_names_the_function():
+async def test_cancelled_error_raised_by_accept_or_approve_names_the_function():
     def refuse(reply: Any) -> None:
         raise asyncio.CancelledError
 

@@ -50,7 +50,7 @@ def results_in(prompt: Prompt) -> list[list[ResultPart]]:
     return [each for each in parts if each]
 
 
-def expected(made: ToolCall, is_over: bool) -> Any:
+def expected_result(made: ToolCall, is_over: bool) -> Any:
     """The result that a call must have, or a part of its error."""
     number = made.arguments.get("number")
     if is_over:
@@ -138,7 +138,7 @@ async def test_a_random_conversation_keeps_its_promises(
         refused = each.error is not None and "call it again" in each.error
         if not refused:
             is_over = each.error is not None and "answer now" in each.error
-            wanted = expected(each, is_over)
+            wanted = expected_result(each, is_over)
             assert each.result == wanted or (each.error is not None and str(wanted) in each.error)
 
     # What is sent only grows, and each call has its result in the next message.

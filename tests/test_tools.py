@@ -362,7 +362,7 @@ async def test_what_a_dependency_opened_is_closed_when_the_run_ends():
     assert events == ["open", "a in tea", "b in tea", "closed"]
 
 
-async def test_a_failed_dependency_fails_the_run_as_that_of_a_field_does():
+async def test_a_failed_dependency_of_a_tool_fails_the_run_like_that_of_a_field():
     def get_shop() -> str:
         raise ConnectionError("closed")
 
@@ -422,14 +422,14 @@ async def test_a_tool_may_ask_the_lm_itself():
 # --- Tool(…) ------------------------------------------------------------------------------------
 
 
-async def test_name_and_description_of_a_tool_may_differ_from_those_of_its_function():
+async def test_name_and_description_of_a_tool_may_differ_from_its_function():
     lm = ToolBackend([call("plus", a=1, b=2)], {"text": ""})
     tool = Tool(add, name="plus", description="Adds.")
     await run(leading_to(node_with(tool))(), lm)
     assert [(each.name, each.description) for each in lm.prompts[0].tools] == [("plus", "Adds.")]
 
 
-async def test_a_call_that_takes_too_long_is_cancelled_and_told_as_unknown():
+async def test_a_call_that_takes_too_long_is_cancelled_and_reported_as_unknown():
     ended: list[str] = []
 
     async def wait() -> None:
@@ -574,7 +574,7 @@ def test_what_cannot_be_called_is_no_tool():
         Tools("add")
 
 
-def test_a_method_without_an_object_is_told_from_a_parameter_without_a_type():
+def test_a_method_without_an_object_is_distinguished_from_a_parameter_without_a_type():
     class Counter:
         def count(self, word: str) -> int:
             """Count a word."""
@@ -675,7 +675,7 @@ async def test_a_picked_tool_that_cannot_be_called_is_an_error_before_the_model_
 # --- reports ------------------------------------------------------------------------------------
 
 
-async def test_a_tool_reports_how_far_it_is_to_those_who_watch():
+async def test_a_tool_reports_its_progress_to_watchers():
     def copy(files: int) -> str:
         """Copy files."""
         for n in range(files):
@@ -987,7 +987,7 @@ async def test_calls_that_the_body_gives_are_not_made():
     assert (await run(Body())).result.calls == [given]
 
 
-async def test_a_body_that_leaves_the_calls_out_is_told_that_an_lm_makes_them():
+async def test_a_body_that_leaves_the_calls_out_learns_that_an_lm_makes_them():
     class Body(Node):
         async def __call__(self) -> Tally:
             return Tally(total=3)  # type: ignore[call-arg]
@@ -1019,7 +1019,7 @@ async def test_a_node_with_tools_may_be_the_tool_of_another():
 
 
 @pytest.mark.parametrize(("show", "sees"), [("calls", False), ("results", True)])
-async def test_later_nodes_see_names_and_arguments_and_results_only_where_that_is_said(
+async def test_later_nodes_see_names_and_arguments_and_results_only_where_they_ask_for_it(
     show: Any, sees: bool
 ):
     async def search(query: str) -> str:

@@ -26,7 +26,7 @@ class World:
         self.killed_at = ""
 
     def waits_at(self, text: str) -> asyncio.Event:
-        """Have the turn of a text wait; what is returned is set once it does."""
+        """Let the turn of a text wait; the returned event is set when it waits."""
         self.hold[text] = asyncio.Event()
         self.began[text] = asyncio.Event()
         return self.began[text]

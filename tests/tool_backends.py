@@ -1,5 +1,5 @@
-"""A backend for tests of conversations with tools: it plays the rounds it was made with, as a model
-with native tool calls or as one that is held to a schema, and remembers every prompt."""
+"""A backend for tests of conversations with tools: it plays its given rounds, as a model with
+native tool calls or with a schema, and remembers every prompt."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def offers_calls(prompt: Prompt) -> bool:
 
 
 def head(prompt: Prompt, messages: int) -> tuple[Any, ...]:
-    """What a request begins with: all that is sent before and in its first messages."""
+    """The beginning of a request: everything up to its first messages."""
     shown = [replace(each, echo=None) for each in prompt.conversation[:messages]]
     return prompt.system, prompt.tools, shown

@@ -68,12 +68,12 @@ SCRIPT: list[object] = [
 ]
 
 
-def scripted() -> ScriptedLM:
+def make_scripted_lm() -> ScriptedLM:
     return ScriptedLM({"Reply": [*SCRIPT], "Brief": [{"brief": "Use vinegar."}]})  # type: ignore[dict-item]
 
 
-async def finished() -> GraphResult[Reply]:
-    return await GRAPH.arun(Question(text="How large is the kettle?"), scripted())
+async def run_to_end() -> GraphResult[Reply]:
+    return await GRAPH.arun(Question(text="How large is the kettle?"), make_scripted_lm())
 
 
 class Note(EndNode):

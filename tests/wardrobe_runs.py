@@ -98,7 +98,7 @@ SCRIPT: list[Any] = [
 
 
 async def write_runs() -> None:
-    """One run that ended, one that waits and one that failed, the newest last."""
+    """A finished run, a waiting run and a failed run, the newest last."""
     import wardrobe  # pyright: ignore[reportMissingImports]
 
     async with SQLiteJournal("runs.db") as journal:
@@ -118,7 +118,7 @@ async def write_runs() -> None:
 
 
 def runs(capsys: Any, *arguments: str, code: int = 0) -> tuple[str, str]:
-    """What a command of `bae runs` prints, on stdout and on stderr."""
+    """The output of a command of `bae runs`, on stdout and on stderr."""
     done = main(["runs", *arguments])
     out, err = capsys.readouterr()
     assert done == code, out + err
@@ -126,22 +126,22 @@ def runs(capsys: Any, *arguments: str, code: int = 0) -> tuple[str, str]:
     return out, err
 
 
-def said(capsys: Any, *arguments: str) -> str:
-    """What a command prints that has nothing to note besides."""
+def read_output(capsys: Any, *arguments: str) -> str:
+    """The stdout of a command that must print nothing on stderr."""
     out, err = runs(capsys, *arguments)
     assert err == ""
     return out
 
 
-def noted(capsys: Any, *arguments: str) -> str:
-    """What a command notes that has no result to print."""
+def read_notes(capsys: Any, *arguments: str) -> str:
+    """The stderr of a command that must print nothing on stdout."""
     out, err = runs(capsys, *arguments)
     assert out == ""
     return err
 
 
-def refused(capsys: Any, *arguments: str) -> str:
-    """What a command says when it does not do it."""
+def read_refusal(capsys: Any, *arguments: str) -> str:
+    """The stderr of a command that must refuse."""
     out, err = runs(capsys, *arguments, code=1)
     assert out == ""
     assert err.startswith("error ")

@@ -68,7 +68,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return link
         to = posixpath.relpath(page_of(path), posixpath.dirname(at) or ".")
         fragment = urlsplit(link).fragment
-        # The front page of the site has other headings than that of the repository.
+        # The front page of the site and the README have different headings.
         return f"{to}#{fragment}" if fragment and path != "README.md" else to
 
     return _with_links(markdown, led)
@@ -113,7 +113,7 @@ def _outside(text: str, source: str) -> list[str]:
 
 
 def _file_of(link: str, source: str) -> str | None:
-    """The file of the repository that a link on a page means, if it means one that is there."""
+    """The file of the repository that a link on a page refers to, or None."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc or not parts.path or parts.path.startswith("/"):
         return None

@@ -75,7 +75,7 @@ async def wait_for_team(url: str) -> None:
 
 
 async def take_pictures(url: str, folder: Path) -> None:
-    """Open each page, and save what it shows."""
+    """Open each page and save a picture of it."""
     async with async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=find_chromium(), args=[*FLAGS])
         for name, path, size, theme in SHOTS:

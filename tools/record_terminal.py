@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A picture of a terminal: runs a command in a pseudo-terminal, and writes what is on the screen,
-with what has scrolled out of it, as an SVG that needs nothing else (or as text, for a file named
-.txt). The screen can be taken while the command still runs, and keys can be typed.
+"""A picture of a terminal: runs a command in a pseudo-terminal, and writes the screen and the lines
+that scrolled out of it as a self-contained SVG (or as text, for a file named .txt). It can record
+the screen while the command still runs, and type keys.
 
     python tools/record_terminal.py --columns 90 -o run.svg -- bae run examples/ootd.py
     python tools/record_terminal.py --wait 'get_weather' -o half.svg -- bae run examples/ootd.py
@@ -77,7 +77,7 @@ def record(
         stream.feed(f"\x1b[1;32m$\x1b[0m {shown}\r\n".encode())
     pending, end = list(keys), time.monotonic() + timeout
     mid = None if at is None else time.monotonic() + at
-    with _started(command, columns, rows) as (process, terminal):
+    with _start_command(command, columns, rows) as (process, terminal):
         screen.answer_on(terminal)
         while True:
             now = time.monotonic()
@@ -112,7 +112,7 @@ def as_svg(taken: Taken, title: str) -> str:
     height = top + len(taken.lines) * high + 14
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
-        f'width="{width:g}" height="{height:g}" role="img" aria-label="{_quoted(title)}">',
+        f'width="{width:g}" height="{height:g}" role="img" aria-label="{_quote_attribute(title)}">',
         f"<title>{escape(title)}</title>",
         "<style>",
         f"text {{ font-family: {FONTS}; font-size: 14px; white-space: pre; }}",
@@ -126,7 +126,7 @@ def as_svg(taken: Taken, title: str) -> str:
             for at, colour in enumerate(("#ff5f57", "#febc2e", "#28c840"))
         ),
         f'<text x="{width / 2:g}" y="26" fill="#9ca3af" text-anchor="middle">',
-        f"{escape(_fitted(title, taken.columns - 16))}</text>",
+        f"{escape(_fit_title(title, taken.columns - 16))}</text>",
     ]
     for row, line in enumerate(taken.lines):
         for start, length, text, char in _runs(line):
@@ -221,8 +221,8 @@ COLOURS = {
 
 
 class _Screen(pyte.HistoryScreen):
-    """A screen that knows dim letters, which pyte does not, and answers what a program asks of
-    its terminal. Nothing blinks in a picture: that attribute carries dim."""
+    """A screen that adds dim letters to pyte and answers the queries of a program to its terminal.
+    A picture does not blink, so the attribute for blinking stores dim."""
 
     _terminal: int | None = None
 
@@ -266,8 +266,8 @@ def _plain(line: list[Any]) -> str:
 
 
 def _runs(line: list[Any]) -> Iterator[tuple[int, int, str, Any]]:
-    """The stretches of a line that look the same: where, how many cells, what, and how. A wide
-    letter takes two cells, the second of them empty, and stands alone."""
+    """The stretches of a line with the same style: column, number of cells, text and style. A wide
+    letter takes two cells, of which the second is empty, and is a stretch of its own."""
 
     def look(item: tuple[int, Any]) -> Any:
         at, char = item
@@ -296,12 +296,12 @@ def _colour(name: str, default: str) -> str:
     return default if name == "default" else COLOURS.get(name, f"#{name}")
 
 
-def _fitted(title: str, columns: int) -> str:
+def _fit_title(title: str, columns: int) -> str:
     """A title that leaves the buttons of the window alone."""
     return title if len(title) <= columns else f"{title[: max(columns - 1, 0)]}…"
 
 
-def _quoted(text: str) -> str:
+def _quote_attribute(text: str) -> str:
     return escape(text, {'"': "&quot;"})
 
 
@@ -311,11 +311,11 @@ def _keys(said: str) -> Keys:
 
 
 @contextlib.contextmanager
-def _started(
+def _start_command(
     command: Sequence[str], columns: int, rows: int
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The command at a terminal of its own, and our end of that terminal. It is gone when the
-    block is left."""
+    """Run the command at its own terminal, and yield the process and our end of the terminal. The
+    process is killed when the block ends."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     surroundings = {

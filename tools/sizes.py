@@ -81,14 +81,14 @@ class Scripted(Backend):
 
 @dataclass
 class Walk:
-    """What a run went through."""
+    """The number of steps of a run."""
 
     files: set[str] = field(default_factory=set[str])
     changes: int = 0
 
 
 class Hook:
-    """The profile hook: counts for `walk` while there is one."""
+    """The profile hook: counts for the active `walk`."""
 
     def __init__(self) -> None:
         self.walk: Walk | None = None

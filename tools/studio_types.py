@@ -76,14 +76,14 @@ def members(schema: dict[str, Any], *, is_sent: bool) -> str:
     return "".join(lines)
 
 
-def sent_by_clients(document: dict[str, Any]) -> set[str]:
+def list_request_schemas(document: dict[str, Any]) -> set[str]:
     """The schemas of request bodies, and those inside them."""
     operations = [each for path in document["paths"].values() for each in path.values()]
     bodies = [each.get("requestBody") for each in operations if isinstance(each, dict)]
     return schemas_inside(document, bodies)
 
 
-def imported_by_page() -> set[str]:
+def list_page_imports() -> set[str]:
     """The names of the types that the sources of the page import."""
     texts = (each.read_text(encoding="utf-8") for each in SOURCES.rglob("*.ts*"))
     lists = (match for text in texts for match in _IMPORT.findall(text))
@@ -110,9 +110,9 @@ def schemas_inside(document: dict[str, Any], parts: list[Any]) -> set[str]:
 
 def write_types(document: dict[str, Any]) -> str:
     """The file of types."""
-    parts, sent = [HEAD], sent_by_clients(document)
+    parts, sent = [HEAD], list_request_schemas(document)
     schemas = document["components"]["schemas"]
-    imported = [{"$ref": _REF + name} for name in imported_by_page() if name in schemas]
+    imported = [{"$ref": _REF + name} for name in list_page_imports() if name in schemas]
     for name in sorted(schemas_inside(document, imported)):
         schema = schemas[name]
         if schema.get("type") == "object" and "properties" in schema:

@@ -1,7 +1,7 @@
 """Case e: building a graph of two hundred node types, apart from defining the types.
 
-Every sample gets new types, because a framework may remember what it worked out about a class.
-What defining costs is shown beside it, so that work moved into the class statement is seen too.
+Every sample gets new types, because a framework may cache its analysis of a class. The cost of
+defining the types is shown beside it, so that work moved into the class statement is visible too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def measure(case: str, contenders: Mapping[str, Contender], settings: Settings) 
     build = {key: Samples() for key in field}
     validate = {key: Samples() for key in field}
     for make in field.values():
-        _whole(make())
+        _validate_completely(make())
     for order in turns(list(field), min(settings.rounds, ROUNDS)):
         for key in order:
             gc.collect()
@@ -80,7 +80,7 @@ def measure(case: str, contenders: Mapping[str, Contender], settings: Settings) 
     )
 
 
-def _whole(definition: Definition) -> None:
+def _validate_completely(definition: Definition) -> None:
     definition.build()
     if definition.validate:
         definition.validate()

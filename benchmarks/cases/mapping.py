@@ -1,8 +1,8 @@
 """Case b: what one item of a concurrent map costs, and whether that stays flat as the map grows.
 
 The floor is a semaphore and a task group, as most people would write it; a pool of workers, which
-is faster, is shown beside it. Contenders that can bound what is in flight use the same bound. One
-whose next size would take minutes by its own last figure is left out of that size.
+is faster, is shown beside it. Contenders that can bound what is in flight use the same bound. A
+contender that would take minutes for the next size, by its last figure, is left out of that size.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Definition:
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One library's way of doing the work. Each factory sets up; what it returns is timed."""
+    """The work as one library does it. Each factory sets up; the function it returns is timed."""
 
     name: str
     package: str | None

@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def chosen(text: str, known: list[str], made: argparse.ArgumentParser) -> list[str]:
+def choose_names(text: str, known: list[str], made: argparse.ArgumentParser) -> list[str]:
     """The names in a comma-separated option, in their usual order."""
     wanted = {name.strip().lower() for name in text.split(",") if name.strip()}
     if unknown := wanted - set(known):
@@ -75,8 +75,8 @@ def provenance(keys: list[str], settings: Settings, folder: Path) -> str:
 def main(arguments: list[str] | None = None) -> int:
     made = parser()
     options = made.parse_args(arguments)
-    cases = chosen(options.case, list(QUESTIONS), made)
-    keys = chosen(options.contender, list(CONTENDERS), made)
+    cases = choose_names(options.case, list(QUESTIONS), made)
+    keys = choose_names(options.contender, list(CONTENDERS), made)
     if options.rounds < 1:
         made.error("--rounds must be at least 1")
     if options.write and (
@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report(results: list[Result], where: str, options: argparse.Namespace) -> int:
-    """Print what was found, write it where that was asked for, and answer the exit status."""
+    """Print the results, write them to the requested file, and return the exit status."""
     verdicts = [verdict for result in results for verdict in result.verdicts]
     if options.json:
         print(json.dumps(as_json(results, where), indent=1))

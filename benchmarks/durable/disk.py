@@ -1,5 +1,5 @@
-"""The disk that stores are made on: its file system, and what it takes to have a write safe there.
-On one that is kept in memory nothing survives a power cut, and nothing here means anything.
+"""The disk that stores are made on: its file system, and the time of a durable write. On a file
+system in memory nothing survives a power cut, so the figures mean nothing there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def file_system(folder: Path) -> str:
 
 
 def seconds_to_be_safe(folder: Path, times: int = 200) -> float:
-    """What it takes to write a page at the end of a file and have it on the disk, the median."""
+    """The median time to append a page to a file and flush it to the disk."""
     file = folder / "page"
     took: list[float] = []
     page = os.urandom(4096)

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Ask:
-    """What one sample is about: so many runs at once of so many steps."""
+    """The size of one sample: the number of concurrent runs and of steps in each."""
 
     steps: int
     heavy: bool = False
@@ -45,7 +45,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Sample:
-    """What came of it. `size` is that of all files of the store, once it is closed."""
+    """The result of a sample. `size` is the size of all files of the store after it is closed."""
 
     seconds: float
     size: int
@@ -60,10 +60,10 @@ class Team:
         self._processes: dict[str, subprocess.Popen[str]] = {}
 
     def ask(self, key: str, wanted: Ask) -> Sample:
-        """One sample of one contender; no other contender runs meanwhile."""
+        """Take one sample of one contender while no other contender runs."""
         process = self._processes.get(key)
         if process is None:
-            process = self._processes[key] = _started(key, self.folder)
+            process = self._processes[key] = _start_process(key, self.folder)
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps(asdict(wanted)) + "\n")
@@ -78,7 +78,7 @@ class Team:
             process.communicate()
 
 
-def _started(key: str, folder: Path) -> subprocess.Popen[str]:
+def _start_process(key: str, folder: Path) -> subprocess.Popen[str]:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
         [sys.executable, "-m", __name__, key, str(folder)],
@@ -91,7 +91,7 @@ def _started(key: str, folder: Path) -> subprocess.Popen[str]:
 
 @contextmanager
 def team(folder: Path | None) -> Iterator[Team]:
-    """Processes that are gone afterwards, with all they have stored."""
+    """Processes that end with the block, together with their stored files."""
     with TemporaryDirectory(prefix="bae-durable-", dir=folder) as made:
         found = Team(Path(made))
         try:
@@ -124,16 +124,16 @@ def seconds_of(found: Mapping[str, list[Sample]]) -> dict[str, Samples]:
 
 
 async def _sample(key: str, wanted: Ask, folder: Path) -> Sample:
-    opened = CONTENDERS[key].load()
+    open_store = CONTENDERS[key].load()
     with TemporaryDirectory(dir=folder) as made:
         store = Path(made)
-        async with opened(store, CONTENDERS[key].setting) as ready:
+        async with open_store(store, CONTENDERS[key].setting) as ready:
             if wanted.warm:
                 check(await ready.run("warm-up", WARM_UP, wanted.heavy), WARM_UP, wanted.heavy)
             if ready.prepare is not None:
                 await ready.prepare(wanted.steps, wanted.heavy)
             gc.collect()
-            seconds = await (_resumed if wanted.resume else _run)(ready, wanted)
+            seconds = await (_time_resume if wanted.resume else _run)(ready, wanted)
             pragmas = ready.pragmas()
         return Sample(seconds, _size(store), pragmas)
 
@@ -153,7 +153,7 @@ async def _run(ready: Opened, wanted: Ask) -> float:
     return seconds
 
 
-async def _resumed(ready: Opened, wanted: Ask) -> float:
+async def _time_resume(ready: Opened, wanted: Ask) -> float:
     assert ready.interrupt is not None
     assert ready.resume is not None
     await ready.interrupt("interrupted", wanted.steps, wanted.heavy)
@@ -165,7 +165,7 @@ async def _resumed(ready: Opened, wanted: Ask) -> float:
 
 
 def _size(store: Path) -> int:
-    """That of all files, once what is still in a log is in the file itself."""
+    """The size of all files, after the log is merged into the database file."""
     connection = sqlite3.connect(store / "store.db")
     connection.execute("pragma wal_checkpoint(truncate)")
     connection.close()
@@ -176,7 +176,7 @@ def main(arguments: list[str]) -> None:
     key, folder = arguments
     go_offline()
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is not a reply
+    os.dup2(2, 1)  # output of a library is not a reply
     for line in sys.stdin:
         wanted: dict[str, Any] = json.loads(line)
         found = asyncio.run(_sample(key, Ask(**wanted), Path(folder)))

@@ -32,7 +32,7 @@ def page(n: int) -> str:
 
 
 class Outcome(Protocol):
-    """What a run gives back: any object with these fields; heavy ones have a `text` too."""
+    """The result of a run: any object with these fields. Heavy results also have a `text`."""
 
     n: int
     left: int

@@ -52,7 +52,7 @@ def engine_of(way: str, url: str, address: str) -> Engine:
 
 
 def dbos_engine(url: str) -> Engine:
-    """The engine of the docs. What it loses it would find after a minute, too late to count."""
+    """The engine of the docs. It would find lost runs after a minute, too late to count."""
     page = Path(__file__).parents[2] / "docs" / "how-to" / "engine.md"
     (code,) = re.findall(r'title="dbos_engine.py"\n(.*?)^```$', page.read_text(), re.S | re.M)
     names: dict[str, Any] = {}

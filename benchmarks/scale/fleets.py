@@ -67,7 +67,7 @@ def workers(number: int, url: str, way: str, address: str) -> Generator[None]:
 
 
 async def measure_fleets(url: str, address: str, runs: int, latencies: int) -> list[Result]:
-    """The table of throughput, and that of latency."""
+    """The tables of throughput and of latency."""
     speeds: dict[str, list[float]] = {}
     waits: dict[str, list[float]] = {}
     async with PostgresJournal(url) as journal:
@@ -77,15 +77,15 @@ async def measure_fleets(url: str, address: str, runs: int, latencies: int) -> l
             for number in (1, 2, 3):
                 with workers(number, url, way, address):
                     say(f"  {name}: {number} workers")
-                    await _speed(journal, engine, 5)  # all is connected, and has tables
-                    speeds.setdefault(name, []).append(await _speed(journal, engine, runs))
+                    await _measure_speed(journal, engine, 5)  # all is connected, and has tables
+                    speeds.setdefault(name, []).append(await _measure_speed(journal, engine, runs))
                     if number == 1:
                         waits[name] = await _waits(journal, engine, latencies)
             await engine.close()
     return [_throughput(speeds, runs), _latency(waits)]
 
 
-async def _speed(journal: PostgresJournal, engine: Engine, runs: int) -> float:
+async def _measure_speed(journal: PostgresJournal, engine: Engine, runs: int) -> float:
     """Runs a second, from the first submission to the last end."""
     slots = asyncio.Semaphore(SUBMITTED_AT_ONCE)
 

@@ -123,7 +123,7 @@ async def with_langgraph(url: str) -> AsyncGenerator[Run]:
 
 
 async def measure_steps(url: str, settings: Settings) -> list[Result]:
-    """Both tables: a run alone, and a hundred at once."""
+    """Both tables: a single run, and a hundred concurrent runs."""
     async with AsyncExitStack() as stack:
         ways = {HAND: by_hand(url), BAE: with_bae(url), LANGGRAPH: with_langgraph(url)}
         runs = {name: await stack.enter_async_context(way) for name, way in ways.items()}

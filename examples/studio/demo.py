@@ -74,7 +74,7 @@ def run_ids(journal: Path) -> str:
 
 
 def make_team(shop: Path) -> bool:
-    """A repository with a plan that is approved. False where there is none to be had."""
+    """Make a repository with an approved plan. Return False where that is impossible."""
     if shop.exists():
         return True
     tests = f"env PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {shlex.quote(sys.executable)} -m pytest -q"
@@ -89,8 +89,8 @@ def make_team(shop: Path) -> bool:
 
 @contextmanager
 def team_at_work(shop: Path, log: Path) -> Generator[None]:
-    """The team works while the block runs, in a process of its own. It asks one question, and
-    continues when somebody answers on the page."""
+    """Run the team in its own process while the block runs. It asks one question, and continues
+    when a person answers on the page."""
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "bae", "team", "run", "--wait", *TEAM_LM],

@@ -78,7 +78,7 @@ MISSING_CASE = {
 
 
 class DemoLM(ScriptedLM):
-    """Answers by what is asked for."""
+    """Answers by the class that is asked for."""
 
     async def fill(self, *args: Any, **kwargs: Any) -> Any:
         """Think for a moment, and answer."""
@@ -100,8 +100,8 @@ def make_lm() -> DemoLM:
 
 
 def work(asked: Asked) -> Call | list[Call] | str:
-    """What a worker's LLM says after what it has said so far. It keeps nothing itself, so that a
-    run which was killed continues."""
+    """The next message of a worker's LLM, computed from the earlier messages. Without state of its
+    own it also continues a killed run."""
     request: Any = asked.previous
     said = [each for each in asked.prompt.conversation if each.role == "assistant"]
     return CONVERSATIONS[request.task][len(said)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from bae.assignable import union_members
 from bae.exceptions import HintError, Problem, an_error, describe
+from bae.graph_plan import plan_of_graph
 from bae.hints import NOWHERE, Names, annotations_of, rebuild, signature_of
 from bae.language_model import LM
 from bae.markers import Dep, Map, Marker
@@ -94,7 +95,7 @@ class CallPlan:
         They are errors for a `Dep`, and the place of the item for a `Map`."""
         if self.graph is None:
             return self.unfilled
-        plain = self.graph.given_fields
+        plain = plan_of_graph(self.graph).given_fields
         return tuple((field.name, field.annotation) for field in plain if field.required)
 
     @property
@@ -102,7 +103,7 @@ class CallPlan:
         """The types of the parameters that a marker can bind, by name: free or with a default."""
         if self.graph is None:
             return dict((*self.unfilled, *self.optional))
-        return {field.name: field.annotation for field in self.graph.given_fields}
+        return {field.name: field.annotation for field in plan_of_graph(self.graph).given_fields}
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(name for name, _ in self.inputs)})"
@@ -205,7 +206,7 @@ def plan_below(fn: Any, planning: CallPlanning) -> CallPlan:
     if fn is None:
         plan = CallPlan(fn, key, "Dep()", "sync", Any, problems=[_nothing_to_call()])
     elif graph is not None:
-        name = graph.start.__name__ if graph.is_filled else graph.name
+        name = graph.start.__name__ if plan_of_graph(graph).is_filled else graph.name
         plan = CallPlan(fn=fn, key=key, name=name, kind="graph", graph=graph)
     else:
         plan = CallPlan(fn=fn, key=key, name=name_of(fn), kind=_kind(fn))

@@ -11,6 +11,7 @@ from pydantic import SecretBytes, SecretStr
 
 from bae.assignable import type_name, union_members
 from bae.exceptions import Problem, a_warning
+from bae.graph_plan import plan_of_graph
 from bae.plan import FieldPlan, NodePlan, plan_of
 from bae.sources.recall import RecallField
 
@@ -24,8 +25,8 @@ def lost_context(graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> It
     """A warning for every node class that an LM fills, or whose successor an LM chooses, without
     seeing anything from the caller on some path. `contexts` are the settings that the graph runs
     with: several, if graphs with different settings are around it."""
-    start = graph.plans[graph.start]
-    given = [f for f in graph.given_fields if f.required and _is_shown(start, f)]
+    start = plan_of_graph(graph).plans[graph.start]
+    given = [f for f in plan_of_graph(graph).given_fields if f.required and _is_shown(start, f)]
     if not given:
         return
     walk = _Walk(graph, contexts)
@@ -55,8 +56,11 @@ def _filled_for(plan: NodePlan) -> Iterator[tuple[FieldPlan, NodePlan]]:
     """The fields of a node for which an LM fills a node, and the plan of that node."""
     for field in plan.sourced:
         graph = None if field.call is None else field.call.graph
-        if graph is not None and graph.is_filled and graph.plans[graph.start].plain:
-            yield field, graph.plans[graph.start]
+        if graph is None or not plan_of_graph(graph).is_filled:
+            continue
+        start = plan_of_graph(graph).plans[graph.start]
+        if start.plain:
+            yield field, start
 
 
 class _Visit(NamedTuple):
@@ -70,7 +74,7 @@ class _Walk:
     """The questions that are asked along the paths of a graph."""
 
     def __init__(self, graph: Graph[Any, Any], contexts: Sequence[Shown | None]) -> None:
-        self._start, self._plans, self._contexts = graph.start, graph.plans, contexts
+        self._start, self._plans, self._contexts = graph.start, plan_of_graph(graph).plans, contexts
         plans = self._plans.values()
         self._filled = {cls for p in plans if not p.written for cls in p.successors}
         self._carriers = set(self._plans)

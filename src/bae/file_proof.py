@@ -10,6 +10,7 @@ from bae import files
 from bae.core_schemas import field_schema, parts
 from bae.exceptions import BaeLMError, Problem, an_error
 from bae.files import OF_FILE
+from bae.graph_plan import plan_of_graph
 from bae.language_model import RoutingLM
 from bae.plan import FieldPlan, NodePlan
 from bae.secrets import secret_fields
@@ -39,8 +40,8 @@ def holds_file(cls: type[Node], name: str) -> bool:
 
 def file_problems(graph: Graph[Any, Any]) -> Iterator[Problem]:
     """The problems of files and bytes in fields that the LMs of a graph see or fill."""
-    for cls in graph.filled_nodes:
-        plan = graph.plans[cls]
+    graph_plan = plan_of_graph(graph)
+    for plan in map(graph_plan.plans.__getitem__, graph_plan.filled_nodes):
         for field in plan.plain:
             file_class = "" if field.is_parsed or not field.required else _field_file(plan, field)
             if file_class:
@@ -101,9 +102,9 @@ def _files_shown_by(graph: Graph[Any, Any]) -> Iterator[ShownFile]:
 
 def _asked_fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, NodePlan, FieldPlan]]:
     """The fields that questions show: the node whose LM is asked, and the field with its node."""
-    plans = graph.plans
-    filled = graph.filled_nodes
-    for cls in filled:
+    graph_plan = plan_of_graph(graph)
+    plans = graph_plan.plans
+    for cls in graph_plan.filled_nodes:
         yield from ((plans[cls], plans[cls], field) for field in plans[cls].context)
     for plan in plans.values():
         if plan.written:
@@ -119,8 +120,9 @@ def _seen_fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodePlan, FieldPlan]]
     """The fields that LMs see or fill."""
     for _, plan, field in _asked_fields(graph):
         yield plan, field
-    for cls in graph.filled_nodes:
-        yield from ((graph.plans[cls], field) for field in graph.plans[cls].plain)
+    graph_plan = plan_of_graph(graph)
+    for plan in map(graph_plan.plans.__getitem__, graph_plan.filled_nodes):
+        yield from ((plan, field) for field in plan.plain)
 
 
 def _is_hidden(plan: NodePlan, field: FieldPlan) -> bool:

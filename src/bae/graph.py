@@ -3,7 +3,7 @@ them once, and runs them as often as you want."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from inspect import cleandoc
 from typing import (
     TYPE_CHECKING,
@@ -19,11 +19,9 @@ from typing import (
 )
 
 from bae import rooms
-from bae.calls import every_call
 from bae.exceptions import HintError, LoopError, ProofError
-from bae.language_model import Scene
+from bae.graph_plan import GraphPlan, plan_of_graph
 from bae.node import Node, NodeTypes, check_context
-from bae.plan import NodePlan, plan_of
 from bae.run import Run, RunOptions
 from bae.runner import run_graph
 from bae.turns import TurnOptions
@@ -34,15 +32,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from bae.exceptions import Problem
-    from bae.file_proof import ShownFile
     from bae.language_model import LM, Shown
     from bae.observers import RunStream
-    from bae.plan import FieldPlan
     from bae.prompts.messages import Prompt
     from bae.result import GraphResult, Recovered
     from bae.rooms import Engine, Journal, RunInfo, StoredThread
     from bae.run import GateAnswerer, RunParameters, WorkParameters
-    from bae.secrets import Copies
     from bae.writer import Log
 
 S = TypeVar("S", bound=Node, contravariant=True)
@@ -141,85 +136,49 @@ class Graph(Generic[S, T]):
         check_context("Graph", context, context_limit)
         self.context, self.context_limit = context, context_limit
         self.system = None if system is None else cleandoc(system)
-        self.scene = None if self.system is None else Scene(self.system)
-        self.is_filled = False
-        """Whether the graph is one node that an LM fills; see `graph_to_fill`."""
+        self._plan = GraphPlan(self)
         self._problems: list[Problem] | None = None
         self._proved = False
-
-    # These facts follow from the classes. Each is computed when it is first read, and is a plain
-    # attribute from then on. While names are missing, it is computed each time.
-
-    plans: dict[type[Node], NodePlan]
-    """The plan of every node class, the start first, in the order in which they are reached."""
-    has_sources: bool
-    """Whether any field of any node has a source."""
-    given_fields: tuple[FieldPlan, ...]
-    """The fields that the caller passes with the start node."""
-    plans_with_tools: tuple[NodePlan, ...]
-    """The nodes that an LM fills with tools, here and in the graphs inside."""
-    shown_files: tuple[ShownFile, ...]
-    """The fields with an image or a document that an LM sees, here and in the graphs inside."""
-    needs_lm: str
-    """Why a run needs an LM passed to it; empty when it does not."""
-    turns_read: float
-    """How many earlier turns of a thread the nodes may show, here and in the graphs inside."""
-    turn_calls_read: bool
-    """Whether the nodes show the tool calls of these turns too."""
-    graphs: tuple[Graph[Any, Any], ...]
-    """This graph and the graphs inside it, all the way down, the outermost first."""
-    hidden: Copies | None
-    """The fields, here and in the graphs inside, that may hold a copy of a field with `repr=False`;
-    None where there are none."""
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            find = _FACTS.get(name)
-            if find is None:
+            if name not in _FORMER:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            fact = find(self)
-            if all("plans" in vars(each) for each in (fact if name == "graphs" else (self,))):
-                vars(self)[name] = fact
-            return fact
+            import warnings
 
-    @property
-    def filled_nodes(self) -> list[type[Node]]:
-        """The node classes that an LM fills: those that follow an empty body."""
-        if self.is_filled:
-            return [self.start]
-        empty = [plan for plan in self.plans.values() if not plan.written]
-        return list(dict.fromkeys(target for plan in empty for target in plan.successors))
-
-    @property
-    def asks_person(self) -> bool:
-        """Whether a person supplies the value of a field, here or in a graph inside."""
-        return any(field.asks_person for field in self._sourced_fields())
-
-    @property
-    def recalls(self) -> bool:
-        """Whether a field, here or in a graph inside, looks up its value in the trace. The value
-        may come from a run around this graph."""
-        return any(any(field.recalls()) for field in self._sourced_fields())
-
-    def _sourced_fields(self) -> Iterator[FieldPlan]:
-        for plan in [plan for graph in self.graphs for plan in graph.plans.values()]:
-            yield from plan.called
+            warnings.warn(
+                f"Graph.{name} is not public any more, and bae {rooms.LAST_VERSION} is the last "
+                f"version that has it: {_FORMER[name]}",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return getattr(self._plan, name)
 
     @property
     def nodes(self) -> NodeTypes:
         """Every node class that can be reached, the start first."""
-        return NodeTypes(self.plans)
+        return NodeTypes(self._plan.plans)
 
     @property
     def edges(self) -> dict[type[Node], NodeTypes]:
         """The node classes that each node class may lead to, by its return type."""
-        return {cls: NodeTypes(plan.successors) for cls, plan in self.plans.items()}
+        return {cls: NodeTypes(plan.successors) for cls, plan in self._plan.plans.items()}
 
     @property
     def terminal_nodes(self) -> NodeTypes:
         """The node classes a run may end at."""
-        return NodeTypes(cls for cls, plan in self.plans.items() if plan.may_end)
+        return NodeTypes(cls for cls, plan in self._plan.plans.items() if plan.may_end)
+
+    @property
+    def graphs(self) -> tuple[Graph[Any, Any], ...]:
+        """This graph and the graphs inside it, all the way down, the outermost first."""
+        return self._plan.graphs
+
+    @property
+    def needs_lm(self) -> str:
+        """Why a run needs an LM passed to it; empty when it does not."""
+        return self._plan.needs_lm
 
     def validate(self, *, journal: bool = False) -> list[Problem]:
         """Find everything that is known to go wrong, before anything runs. The list has errors
@@ -237,7 +196,7 @@ class Graph(Generic[S, T]):
             problems = prove(self)
             if not any(problem.code == HintError.code for problem in problems):
                 self._problems = problems
-        if not journal or any(plan.unresolved for plan in self.plans.values()):
+        if not journal or any(plan.unresolved for plan in self._plan.plans.values()):
             return list(problems)
         unstorable, notes = rooms.journal_problems(self)
         errors = [problem for problem in problems if problem.severity == "error"]
@@ -629,128 +588,29 @@ class Graph(Generic[S, T]):
         return RunStream(lambda: self.answer(run_id, field, value, lm, max_iters, **known))
 
     def __repr__(self) -> str:
-        return f"<Graph {self.name}, {len(self.plans)} nodes>"
+        return f"<Graph {self.name}, {len(self._plan.plans)} nodes>"
 
 
 def graph_to_fill(cls: type[Node]) -> Graph[Any, Any]:
     """A graph of one node, which an LM fills. Its body is not run."""
     graph = Graph(start=cls, name=f"{cls.__name__} (filled)")
-    graph.is_filled = True
+    plan_of_graph(graph).is_filled = True
     return graph
 
 
-def _find_plans(graph: Graph[Any, Any]) -> dict[type[Node], NodePlan]:
-    plans: dict[type[Node], NodePlan] = {}
-    ahead = [graph.start]
-    for cls in ahead:
-        if cls not in plans:
-            plans[cls] = plan_of(cls).without_body() if graph.is_filled else plan_of(cls)
-            ahead.extend(plans[cls].successors)
-    # Names that could not be resolved may be defined by the next call.
-    if not any(plan.provisional for plan in plans.values()):
-        graph.plans = plans
-    return plans
-
-
-def _find_sources(graph: Graph[Any, Any]) -> bool:
-    return any(plan.called for plan in graph.plans.values())
-
-
-def _find_given(graph: Graph[Any, Any]) -> tuple[FieldPlan, ...]:
-    return () if graph.is_filled else graph.plans[graph.start].plain
-
-
-def _find_plans_with_tools(graph: Graph[Any, Any]) -> tuple[NodePlan, ...]:
-    plans = {cls: plan for each in graph.graphs for cls, plan in each.plans.items()}
-    return tuple(plan for plan in plans.values() if plan.tools is not None)
-
-
-def _find_shown_files(graph: Graph[Any, Any]) -> tuple[ShownFile, ...]:
-    from bae.file_proof import find_shown_files
-
-    return find_shown_files(graph)
-
-
-def _find_graphs(graph: Graph[Any, Any]) -> tuple[Graph[Any, Any], ...]:
-    graphs: list[Graph[Any, Any]] = [graph]
-    # A node class that is a dependency becomes a graph for every field that asks for it.
-    seen = {(graph.start, graph.name)}
-    for each in graphs:
-        for field in [field for plan in each.plans.values() for field in plan.called]:
-            for call in every_call(field.call):
-                inner = call.graph
-                if inner is not None and (inner.start, inner.name) not in seen:
-                    seen.add((inner.start, inner.name))
-                    graphs.append(inner)
-    return tuple(graphs)
-
-
-def _find_hidden(graph: Graph[Any, Any]) -> Copies | None:
-    from bae.secrets import hidden_copies
-
-    return hidden_copies(graph) or None
-
-
-def _find_turns_read(graph: Graph[Any, Any]) -> float:
-    return max((field.turns_read for field in _fields_of(graph)), default=0)
-
-
-def _find_turn_calls_read(graph: Graph[Any, Any]) -> bool:
-    return any(field.turn_calls_read for field in _fields_of(graph))
-
-
-def _fields_of(graph: Graph[Any, Any]) -> Iterator[FieldPlan]:
-    for each in graph.graphs:
-        for plan in each.plans.values():
-            yield from plan.fields.values()
-
-
-def _find_need_of_lm(graph: Graph[Any, Any]) -> str:
-    graph.needs_lm = ""  # for a graph that depends on itself, which the proof refuses
-    try:
-        return _why_lm(graph)
-    finally:
-        vars(graph).pop("needs_lm", None)
-
-
-_FACTS: Final[Mapping[str, Callable[[Graph[Any, Any]], Any]]] = {
-    "plans": _find_plans,
-    "has_sources": _find_sources,
-    "given_fields": _find_given,
-    "plans_with_tools": _find_plans_with_tools,
-    "shown_files": _find_shown_files,
-    "needs_lm": _find_need_of_lm,
-    "turns_read": _find_turns_read,
-    "turn_calls_read": _find_turn_calls_read,
-    "graphs": _find_graphs,
-    "hidden": _find_hidden,
+_FORMER: Final[Mapping[str, str]] = {
+    "asks_person": "bae.resolver.classify_fields(node_class) has the kind of each field",
+    "filled_nodes": "graph.prompts() has the prompt of each node that an LM fills",
+    "given_fields": "read graph.start.model_fields",
+    "has_sources": "bae.resolver.classify_fields(node_class) has the kind of each field",
+    "hidden": "read `repr` of each field in node_class.model_fields",
+    "is_filled": "only graphs that bae makes itself are filled",
+    "plans": "read graph.nodes, graph.edges and graph.terminal_nodes",
+    "plans_with_tools": "bae.resolver.classify_fields(node_class) has the kind of each field",
+    "recalls": "bae.resolver.classify_fields(node_class) has the kind of each field",
+    "scene": "read graph.system",
 }
-
-
-def _why_lm(graph: Graph[Any, Any]) -> str:
-    for plan in graph.plans.values():
-        if why := _node_needs_lm(graph, plan):
-            return why
-        for field in plan.called:
-            for call in every_call(field.call):
-                inside = "" if call.graph is None else call.graph.needs_lm
-                if why := f"{call.name} asks for it" if call.needs_lm else inside:
-                    return f"{plan.name}.{field.name} needs one: {why}"
-    return ""
-
-
-def _node_needs_lm(graph: Graph[Any, Any], plan: NodePlan) -> str:
-    if graph.is_filled and plan.plain and plan.lm is None:
-        return f"the LM fills {plan.name}"
-    if plan.written:
-        asks = plan.needs_lm and plan.lm is None
-        return f"{plan.name}.__call__ asks for one" if asks else ""
-    if len(plan.offered) > 1 and plan.lm is None:
-        return f"{plan.name} has an empty body: the LM chooses where it goes on"
-    for target in plan.successors:
-        if graph.plans[target].lm is None and graph.plans[target].plain:
-            return f"{plan.name} has an empty body: the LM goes on from it to {target.__name__}"
-    return ""
+"""Attributes that were public, and what to read instead."""
 
 
 def with_thread(

@@ -12,6 +12,7 @@ from bae.calls import CallPlan, every_call, too_deep
 from bae.context_proof import lost_context
 from bae.exceptions import Problem, a_warning, an_error
 from bae.file_proof import file_problems
+from bae.graph_plan import plan_of_graph
 from bae.markers import Dep
 from bae.node_proof import check_node, recall_on_start
 from bae.plan import FieldPlan, NodePlan
@@ -59,7 +60,7 @@ class _Nest:
         self.problems: list[Problem] = []
         self._chains: dict[NestKey, list[str]] = {}
         """From each graph on, the names of the longest chain of graphs inside each other."""
-        chain = self._walk(root, {(root.start, root.is_filled): root.name})
+        chain = self._walk(root, {(root.start, plan_of_graph(root).is_filled): root.name})
         if len(chain) > DEEPEST:
             self.problems.append(too_deep("graphs are inside each other", chain, DEEPEST))
 
@@ -69,7 +70,7 @@ class _Nest:
         longest: list[str] = []
         for link in self._links_of(graph):
             inner, key = link.inner, _key(link.inner)
-            begin = inner.start, inner.is_filled
+            begin = inner.start, plan_of_graph(inner).is_filled
             if begin in around:
                 names = " -> ".join([*around.values(), inner.name])
                 self.problems.append(_inside_itself(names, link))
@@ -84,7 +85,7 @@ class _Nest:
     def _links_of(self, graph: Graph[Any, Any]) -> list[_Link]:
         links = self.links[_key(graph)] = [
             _Link(graph, cls, field.name, call.graph)
-            for cls, plan in graph.plans.items()
+            for cls, plan in plan_of_graph(graph).plans.items()
             for field in plan.called
             for call in every_call(field.call)
             if call.graph is not None
@@ -159,7 +160,7 @@ def _inside_itself(names: str, link: _Link) -> Problem:
 
 
 def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
-    plans, edges, ends = graph.plans, graph.edges, graph.terminal_nodes
+    plans, edges, ends = plan_of_graph(graph).plans, graph.edges, graph.terminal_nodes
     for plan in plans.values():
         yield from check_node(plan)
     yield from _options_that_differ(plans.values())
@@ -171,12 +172,12 @@ def _prove(graph: Graph[Any, Any], nest: _Nest) -> Iterator[Problem]:
             if field.required:  # otherwise its default is used
                 for way, _, recall in field.recalls():
                     yield from _check_recall(graph, cls, recall, nest, place + way)
-    filled = graph.filled_nodes
+    filled = plan_of_graph(graph).filled_nodes
     for cls in filled:
         for field in plans[cls].fields.values():
             yield from field.fill_problems(plans[cls])
     if graph.start not in filled:
-        for field in graph.given_fields:
+        for field in plan_of_graph(graph).given_fields:
             place = f"{graph.start.__name__}.{field.name}"
             yield from (problem.at(place) for problem in field.given_problems())
     yield from file_problems(graph)
@@ -243,7 +244,7 @@ def _check_recall(
 def _not_in_graph(graph: Graph[Any, Any], field: RecallField) -> str:
     """A note that the class a Recall names is not in the graph; empty if it is."""
     marker = field.marker
-    if marker.node_type is None or marker.node_type in graph.plans:
+    if marker.node_type is None or marker.node_type in plan_of_graph(graph).plans:
         return ""
     return f"; {marker.node_type.__name__} cannot be reached in this graph"
 
@@ -252,7 +253,7 @@ def _skipped_note(graph: Graph[Any, Any], field: RecallField, gap: Sequence[str]
     """A note on a field of the path that comes from a Dep and may be the field that was meant."""
     if _not_in_graph(graph, field):
         return None
-    for cls, plan in graph.plans.items():
+    for cls, plan in plan_of_graph(graph).plans.items():
         for other in plan.sourced:
             if (
                 cls.__name__ in gap[:-1]
@@ -309,9 +310,9 @@ def _check_end(graph: Graph[Any, Any], ends: NodeTypes) -> Iterator[Problem]:
         return
         # Problems of a return type are reported already. That nothing follows there, or that no run
         # ends there, is only a consequence.
-    known = not any(plan.misrouted for plan in graph.plans.values())
+    known = not any(plan.misrouted for plan in plan_of_graph(graph).plans.values())
     for cls in graph.end:
-        plan = graph.plans.get(cls)
+        plan = plan_of_graph(graph).plans.get(cls)
         if plan is None and known:
             yield _unreachable(graph, cls)
         elif plan is not None and not plan.may_end and (plan.offered or not plan.misrouted):

@@ -37,6 +37,7 @@ from bae.failures import (
 )
 from bae.file_proof import files_refused
 from bae.given_lm import GivenLM
+from bae.graph_plan import plan_of_graph
 from bae.invoke import call_within_bounds
 from bae.language_model import RoutingLM, ask_lm, is_lm, scene_around, spending_limit
 from bae.markers import Dep, Map
@@ -89,19 +90,20 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
 
     Graphs inside a run come through here too, with a `Run` of their own that has an outer run.
     """
+    graph_plan = plan_of_graph(graph)
     hidden = run.scene.hidden
     if run.outer is None:
         _check_start(graph, start, run)
-        hidden = graph.hidden
-    run.plans = plans = graph.plans
+        hidden = graph_plan.hidden
+    run.plans = plans = graph_plan.plans
     if run.outer is None:
         opening = opening_of(graph, run) if apps else None
-        if opening is not None or graph.has_sources:
+        if opening is not None or graph_plan.has_sources:
             run.flow = Dataflow(run.options.dep_cache)
             run.flow.opening = opening
     failure: BaseException | None = None
-    if graph.scene is not None:
-        run.scene = graph.scene
+    if graph_plan.scene is not None:
+        run.scene = graph_plan.scene
     if hidden is not run.scene.hidden:
         run.scene = replace(run.scene, hidden=hidden)
     if graph.context is not None or graph.context_limit is not None:
@@ -121,7 +123,7 @@ async def run_graph(graph: Graph[Any, T], start: Node, run: Run) -> GraphResult[
             await run.writer.begin(run, graph, start)
         if run.outer is None and (run.turns is not None or turns_in_use.get() is not None):
             turns = turns_in_use.set(run.turns)
-        if graph.is_filled and not start.__dict__:
+        if graph_plan.is_filled and not start.__dict__:
             previous = next(run.seen(), None)
             start, given_up = await _fill(run, plans, plans[graph.start], previous)
         await _follow(run, plans, start, given_up, find_next)
@@ -174,7 +176,7 @@ async def run_inside(
 def _first_node(call: CallPlan, item: tuple[Any, ...], bound: Mapping[str, Any]) -> Node:
     graph = cast("Graph[Any, Any]", call.graph)
     start = graph.start
-    if graph.is_filled:
+    if plan_of_graph(graph).is_filled:
         return empty_draft(start)
     if not item:
         return start(**bound)
@@ -603,11 +605,11 @@ def _check_start(graph: Graph[Any, Any], start: Node, run: Run) -> None:
         # The rest of a resumed run may need no LM.
         run.lm = (find_default_lm if run.past is NO_PAST else LazyLM)(graph.needs_lm)
     if run.past is NO_PAST and run.lm is not None:
-        for plan in graph.plans_with_tools:
+        for plan in plan_of_graph(graph).plans_with_tools:
             refused = tools_refused(run.lm, plan) if plan.lm is None else None
             if refused is not None:
                 raise refused
-    for shown in graph.shown_files if run.past is NO_PAST else ():
+    for shown in plan_of_graph(graph).shown_files if run.past is NO_PAST else ():
         refused = files_refused(_find_lm(run, shown.asking), shown)
         if refused is not None:
             raise refused

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from bae.calls import MISSING, CallPlan, call_at, every_call, recalls_of, siblings_of
 from bae.core_schemas import CoreSchemaDict, field_schema, parts, returned_schema, type_schema
+from bae.graph_plan import plan_of_graph
 from bae.plan import plan_of
 from bae.records import Asker
 
@@ -108,7 +109,7 @@ def hidden_fields(cls: type) -> frozenset[str]:
 def hidden_copies(graph: Graph[Any, Any]) -> dict[type[Node], frozenset[str]]:
     """The fields of a graph, and of the graphs inside it, that are not hidden themselves, but may
     get a copy of a hidden value from bae."""
-    plans = {cls: plan for each in graph.graphs for cls, plan in each.plans.items()}
+    plans = {cls: plan for each in graph.graphs for cls, plan in plan_of_graph(each).plans.items()}
     if all(field.info.repr for plan in plans.values() for field in plan.fields.values()):
         return {}
     secrets = Secrets.of(graph)
@@ -181,7 +182,7 @@ def _with_graphs(cls: type[Node]) -> Iterator[type[Node]]:
         for call in every_call(field.call):
             if call.graph is not None:
                 for graph in call.graph.graphs:
-                    yield from graph.plans
+                    yield from graph.nodes
 
 
 def may_show(classes: Iterable[type], *, following: bool = False) -> bool:
@@ -238,7 +239,7 @@ class Secrets:
         secrets = _GRAPHS.get(graph)
         if secrets is None:
             graphs = graph.graphs
-            secrets = cls(dict.fromkeys(node for each in graphs for node in each.plans))
+            secrets = cls(dict.fromkeys(node for each in graphs for node in each.nodes))
             settings = [g.context for g in graphs] + [p.shows for p in secrets._plans.values()]
             # If a question may show any node, any secret counts.
             if all(context in (None, "previous") for context in settings):
@@ -259,7 +260,7 @@ class Secrets:
         return wider
 
     def _note_asks(self, graph: Graph[Any, Any]) -> None:
-        for cls, plan in graph.plans.items():
+        for cls, plan in plan_of_graph(graph).plans.items():
             self._note(Asker("choice", cls), {cls, *plan.successors})
             for successor in plan.successors:
                 self._note(Asker("fill", successor), {cls, successor})

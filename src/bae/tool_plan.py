@@ -16,6 +16,7 @@ from pydantic_core import PydanticSerializationError, core_schema, to_jsonable_p
 from bae.approvals import ApprovalRule, approval_rule
 from bae.calls import CallPlan, name_of, plan_call
 from bae.core_schemas import type_schema
+from bae.graph_plan import plan_of_graph
 from bae.hints import Names, function_behind, signature_of
 from bae.markers import Dep
 from bae.prompts.messages import ToolSpec
@@ -151,7 +152,7 @@ class ToolPlan:
         """The parameters that the model passes, by name: the type, and whether it is required."""
         call = self.call
         if call.graph is not None:
-            fields = call.graph.given_fields
+            fields = plan_of_graph(call.graph).given_fields
             return {f.name: (_annotation(f.info), f.required) for f in fields}
         named = {name: (hint, True) for name, hint in call.unfilled}
         return named | {name: (hint, False) for name, hint in call.optional}
@@ -295,7 +296,7 @@ def _docstring(fn: Any) -> str:
 def _words_of(graph: Graph[Any, Any]) -> str:
     """The description of a graph for a model: the description of its start node, or its
     instruction."""
-    plan = graph.plans[graph.start]
+    plan = plan_of_graph(graph).plans[graph.start]
     return plan.description or plan.instruction
 
 

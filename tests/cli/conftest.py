@@ -44,7 +44,7 @@ class Done:
 
     @property
     def data(self) -> Any:
-        """What a script reads."""
+        """The JSON output, parsed."""
         return json.loads(self.out)
 
     @property

@@ -1,5 +1,5 @@
-"""The command `bae` as a whole: its help, what it imports before it does anything, how errors are
-told, its exit codes, shell completion, and what it says where its packages are missing."""
+"""The command `bae`: its help, its imports before any work, its error messages, exit codes, shell
+completion, and the message where a package is missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SOURCE = Path(bae.__file__).parent.parent
 def every_command(
     command: Any, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The whole tree of commands, each with the words that call it."""
+    """Every command in the tree, with the words that call it."""
     yield path, command
     for name, below in getattr(command, "commands", {}).items():
         yield from every_command(below, (*path, name))
@@ -52,7 +52,7 @@ def python(program: str, *, env: dict[str, str] | None = None) -> subprocess.Com
 # --- help ---------------------------------------------------------------------------------------
 
 
-def test_there_are_the_commands_that_the_docs_tell_of():
+def test_the_documented_commands_are_all_commands_of_bae():
     assert list(COMMANDS[()].list_commands(_context())) == [
         *("new", "run", "chat", "check", "prompts", "graph", "runs", "eval", "optimize", "team"),
         *("studio", "mcp", "serve", "submit", "worker", "engine", "db", "lm", "version"),
@@ -64,7 +64,7 @@ def _context() -> Any:
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(("bae", *path)))
-def test_the_help_of_every_command_is_whole_and_fits_into_80_columns(
+def test_the_help_of_every_command_is_complete_and_fits_into_80_columns(
     path: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("COLUMNS", "80")
@@ -82,7 +82,7 @@ def test_the_help_of_every_command_is_whole_and_fits_into_80_columns(
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(("bae", *path)))
-def test_every_command_says_what_it_does_and_every_parameter_what_it_is_for(
+def test_every_command_and_every_parameter_has_a_description(
     path: tuple[str, ...],
 ):
     command = COMMANDS[path]
@@ -118,7 +118,7 @@ def test_no_arguments_at_all_are_answered_with_help(capsys: pytest.CaptureFixtur
     assert "Usage: bae runs" in capsys.readouterr().err
 
 
-def test_help_imports_nothing_that_takes_time():
+def test_help_imports_no_slow_modules():
     program = """
 import sys
 before = set(sys.modules)
@@ -137,7 +137,7 @@ print("\\n", *sorted(set(sys.modules) - before))
     assert len(ours) < 10
 
 
-def test_the_help_of_a_team_command_imports_nothing_that_takes_time():
+def test_the_help_of_a_team_command_imports_no_slow_modules():
     commands = [path for path in COMMANDS if path[:1] == ("team",)]
     assert ("team", "tasks", "list") in commands
     program = f"""
@@ -156,7 +156,9 @@ print("\\nslow:", *sorted(slow & sys.modules.keys()))
 # --- version ------------------------------------------------------------------------------------
 
 
-def test_the_version_is_told_with_those_of_the_packages(capsys: pytest.CaptureFixture[str]):
+def test_the_version_command_also_prints_the_versions_of_the_packages(
+    capsys: pytest.CaptureFixture[str],
+):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"bae {bae.__version__}\n"
     assert main(["version"]) == 0
@@ -185,7 +187,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     return raised
 
 
-def test_an_error_is_told_on_stderr_with_what_to_do_and_no_traceback(
+def test_an_error_goes_to_stderr_with_a_fix_and_no_traceback(
     failing: list[BaseException], capsys: pytest.CaptureFixture[str]
 ):
     error = BaeError("it broke", code="bae-error", fix="fix it", cause=OSError("no route"))
@@ -203,7 +205,7 @@ def test_an_error_is_told_on_stderr_with_what_to_do_and_no_traceback(
     )
 
 
-def test_an_error_nobody_has_foreseen_is_told_in_the_same_way(
+def test_an_unforeseen_error_is_printed_like_any_other(
     failing: list[BaseException], capsys: pytest.CaptureFixture[str]
 ):
     failing.append(ZeroDivisionError("by zero"))
@@ -217,7 +219,7 @@ def test_an_error_nobody_has_foreseen_is_told_in_the_same_way(
 
 @pytest.mark.parametrize("words", [["--debug", "version"], ["version", "--debug"], ["version"]])
 @pytest.mark.parametrize("error", [BaeError("it broke"), ValueError("no")], ids=["ours", "other"])
-def test_debug_shows_the_traceback_wherever_it_stands_and_for_the_variable(
+def test_debug_shows_the_traceback_at_any_position_and_through_the_variable(
     failing: list[BaseException],
     words: list[str],
     error: Exception,
@@ -234,7 +236,7 @@ def test_debug_shows_the_traceback_wherever_it_stands_and_for_the_variable(
     assert said.err.endswith(f"{error}\n")
 
 
-def test_what_follows_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str]):
+def test_arguments_after_two_dashes_are_no_options(capsys: pytest.CaptureFixture[str]):
     assert main(["version", "--", "--debug"]) == 2
     assert "--debug" in capsys.readouterr().err
 
@@ -267,7 +269,7 @@ def test_ways_to_end_have_their_exit_codes(
 
 
 @pytest.mark.parametrize("code", [None, 0, 3, "why"])
-def test_code_that_says_sys_exit_does_not_say_how_the_command_came_out(
+def test_a_graph_that_calls_sys_exit_does_not_choose_the_exit_code_of_the_command(
     failing: list[BaseException], code: Any, capsys: pytest.CaptureFixture[str]
 ):
     failing.append(SystemExit(code))
@@ -298,7 +300,7 @@ def test_a_command_line_that_makes_no_sense_ends_with_2_and_a_hint(
 
 
 @pytest.mark.once
-def test_a_reader_that_has_seen_enough_is_told_nothing_more():
+def test_a_closed_pipe_gets_no_further_output():
     program = """
 import os, sys
 read, write = os.pipe()
@@ -312,7 +314,7 @@ sys.exit(main({words!r}))
 
 
 @pytest.mark.once
-def test_a_terminal_without_unicode_gets_what_it_can_show():
+def test_a_terminal_without_unicode_gets_characters_it_can_show():
     done = python(
         "from bae.cli import main; main(['lm', 'list'])", env={"PYTHONIOENCODING": "ascii"}
     )
@@ -335,7 +337,7 @@ def test_the_package_can_be_called_as_a_module():
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])
-def test_without_its_packages_it_says_what_to_install(package: str):
+def test_a_missing_package_is_reported_with_its_install_command(package: str):
     program = f"""
 import sys
 sys.modules[{package!r}] = None
@@ -353,10 +355,10 @@ sys.exit(main(["--help"]))
 # --- completion ---------------------------------------------------------------------------------
 
 
-def completed(
+def list_completions(
     words: str, shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> list[str]:
-    """What a shell offers for the last word of a command line."""
+    """The completions of a shell for the last word of a command line."""
     monkeypatch.setenv("_BAE_COMPLETE", f"complete_{shell}")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
@@ -402,7 +404,7 @@ def test_a_shell_completes_files_names_of_lms_and_options(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    found = completed(words, shell, monkeypatch, capsys)
+    found = list_completions(words, shell, monkeypatch, capsys)
     if shell == "zsh":
         found = [each.partition(":")[0] if "--" in each else each for each in found]
         assert found == (offered or ["_files"])

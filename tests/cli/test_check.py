@@ -1,6 +1,5 @@
-"""`bae check`: every mistake that the proof knows, in a file of its own, leads to its fix by what
-is printed; what is printed is laid out to be read; and runs that a deployment would break are
-named."""
+"""`bae check`: for every mistake that the proof knows, in a file of its own, the output leads to
+its fix; the output is readable; and runs that a deployment would break are named."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ def ids(mistake: Mistake) -> str:
 
 
 @pytest.mark.parametrize("mistake", PROVED, ids=ids)
-def test_a_mistake_is_said_with_its_place_its_fix_its_code_and_its_line(
+def test_a_mistake_is_reported_with_its_place_its_fix_its_code_and_its_line(
     mistake: Mistake, capsys: pytest.CaptureFixture[str]
 ):
     write(mistake.text)
@@ -86,7 +85,7 @@ def test_a_mistake_is_said_with_its_place_its_fix_its_code_and_its_line(
 
 
 @pytest.mark.parametrize("mistake", RAISED, ids=ids)
-def test_what_keeps_a_module_from_loading_is_said_with_its_line_and_its_fix(
+def test_a_module_that_does_not_load_is_reported_with_the_line_and_a_fix(
     mistake: Mistake, capsys: pytest.CaptureFixture[str]
 ):
     write(mistake.text)
@@ -119,7 +118,7 @@ def test_every_code_of_the_proof_has_a_mistake():
 # --- how it is printed --------------------------------------------------------------------------
 
 
-def test_a_graph_without_problems_is_told_in_one_line(capsys: pytest.CaptureFixture[str]):
+def test_a_graph_without_problems_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]):
     write(FINE)
     for options in ([], ["--strict"]):
         assert main(["check", "app.py", *options]) == 0
@@ -128,7 +127,7 @@ def test_a_graph_without_problems_is_told_in_one_line(capsys: pytest.CaptureFixt
         )
 
 
-def test_problems_are_laid_out_as_the_proof_itself_lays_them_out(
+def test_problems_are_formatted_like_the_proof(
     capsys: pytest.CaptureFixture[str],
 ):
     write(WARNED)
@@ -191,7 +190,7 @@ def test_node_classes_that_no_graph_of_the_module_reaches_are_named_and_fail_not
     assert json.loads(capsys.readouterr().out)["not_reached"] == ["Old"]
 
 
-def test_nothing_is_said_not_to_be_reached_where_a_wrong_return_type_is_why(
+def test_a_wrong_return_type_is_not_reported_again_as_unreached_nodes(
     capsys: pytest.CaptureFixture[str],
 ):
     write(FINE.replace(" -> Answer | Refusal", ""))
@@ -238,7 +237,7 @@ graph = Graph(start=Ask)
 """
 
 
-def test_the_tools_of_a_graph_are_listed_with_what_the_model_gives(
+def test_the_tools_of_a_graph_are_listed_with_the_arguments_of_the_model(
     capsys: pytest.CaptureFixture[str],
 ):
     text = TOOLS.replace('Tool(Ask, name="ask_again"), ', "")
@@ -266,7 +265,7 @@ def test_tools_with_mistakes_are_not_listed(capsys: pytest.CaptureFixture[str]):
     assert "tools of" not in said
 
 
-def test_what_a_script_reads_has_the_whole_proof(capsys: pytest.CaptureFixture[str]):
+def test_the_output_for_scripts_has_the_whole_proof(capsys: pytest.CaptureFixture[str]):
     write(WARNED)
     assert main(["check", "app.py", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
@@ -298,7 +297,7 @@ def test_what_a_script_reads_has_the_whole_proof(capsys: pytest.CaptureFixture[s
         ("raise SystemExit(5)", 1, "bae-module-failed"),
     ],
 )
-def test_a_script_is_told_what_keeps_the_module_from_loading_in_one_shape(
+def test_a_script_gets_every_loading_error_in_one_shape(
     text: str | None, code: int, error: str | None, capsys: pytest.CaptureFixture[str]
 ):
     if text is not None:
@@ -313,7 +312,7 @@ def test_a_script_is_told_what_keeps_the_module_from_loading_in_one_shape(
     assert "app.py" in said.err
 
 
-def test_a_class_that_no_file_has_is_told_without_a_line(capsys: pytest.CaptureFixture[str]):
+def test_a_class_without_a_file_is_reported_without_a_line(capsys: pytest.CaptureFixture[str]):
     write(
         "from bae import Graph, Node\n"
         "made = {}\n"
@@ -371,13 +370,13 @@ async def journal() -> str:
     return "runs.db"
 
 
-def test_runs_that_can_go_on_are_no_trouble(journal: str, capsys: pytest.CaptureFixture[str]):
+def test_runs_that_can_be_resumed_are_no_problem(journal: str, capsys: pytest.CaptureFixture[str]):
     write(FINE)
     assert main(["check", "app.py", "--against", journal]) == 0
     assert capsys.readouterr().out.endswith("runs.db: every unfinished run of Ask can be resumed\n")
 
 
-def test_unfinished_runs_that_the_code_would_break_are_named_with_what_changed(
+def test_unfinished_runs_that_the_code_would_break_are_named_with_the_change(
     journal: str, capsys: pytest.CaptureFixture[str]
 ):
     write(
@@ -455,7 +454,7 @@ def test_a_language_model_that_can_be_made_is_checked_without_a_network(
     assert "no problems" in capsys.readouterr().out
 
 
-def test_what_a_language_model_lacks_is_a_problem_and_a_wrong_name_is_wrong_usage(
+def test_a_missing_requirement_of_an_llm_is_a_problem_and_a_wrong_name_is_wrong_usage(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pydantic_ai")

@@ -93,7 +93,7 @@ def park(bae: Bae, *calls: Any) -> Any:
     return done
 
 
-def logged() -> list[str]:
+def read_log() -> list[str]:
     return Path("log").read_text().splitlines() if Path("log").exists() else []
 
 
@@ -107,7 +107,7 @@ def test_a_parked_round_prints_one_command_for_each_call(bae: Bae):
         ["runs", "answer", "one", "c1", "yes"],
         ["runs", "answer", "one", "c3", "yes"],
     ]
-    assert logged() == ["find A-1"]
+    assert read_log() == ["find A-1"]
     listed = bae("runs", "list", "--status", "waiting", "--json").data
     assert "refund(order='A-1', euros=20)" in json.dumps(listed)
     shown = bae("runs", "show", "one")
@@ -132,7 +132,7 @@ def test_the_calls_are_answered_by_their_ids(bae: Bae):
     assert done.code == 0
     calls = done.data["result"]["fields"]["calls"]
     assert [call["error"] for call in calls] == [None, None, "a person refused this call: too much"]
-    assert logged() == ["find A-1", "refund A-1 5"]
+    assert read_log() == ["find A-1", "refund A-1 5"]
 
 
 def test_json_has_the_call_that_a_person_is_asked_about(bae: Bae):
@@ -166,7 +166,7 @@ def test_a_yes_for_the_run_is_listed_and_revoked(bae: Bae):
     assert (unknown.code, "bae-approval-unknown" in unknown.err) == (1, True)
     again = bae("runs", "resume", "one", *options, *script([TWO]))
     assert again.code == 3
-    assert logged() == []
+    assert read_log() == []
 
 
 def test_a_yes_for_the_thread_is_given_listed_and_revoked(bae: Bae):
@@ -178,7 +178,7 @@ def test_a_yes_for_the_thread_is_given_listed_and_revoked(bae: Bae):
     options = ["-m", "app.py:graph", "--no-ask"]
     assert bae("runs", "answer", "one", "c1", "thread", *options, *script(ANSWER)).code == 0
     assert turn("two", [TWO], ANSWER).code == 0
-    assert logged() == ["refund A-1 20", "refund A-2\x1b[31m 90"]
+    assert read_log() == ["refund A-1 20", "refund A-2\x1b[31m 90"]
     line = "Reply.calls(refund)  1:Reply.calls(refund)(c1)"
     (listed,) = bae("runs", "approvals", "two").out.splitlines()
     assert listed.startswith(line)
@@ -188,13 +188,13 @@ def test_a_yes_for_the_thread_is_given_listed_and_revoked(bae: Bae):
     assert turn("three", [TWO]).code == 3
 
 
-def test_a_yes_for_a_thread_is_refused_where_there_is_none(bae: Bae):
+def test_approving_a_thread_is_refused_where_there_is_no_thread(bae: Bae):
     park(bae, ONE)
     wrong = bae("runs", "answer", "one", "c1", "thread", "-m", "app.py:graph", "--no-ask")
     assert (wrong.code, "belongs to no thread" in wrong.err) == (1, True)
 
 
-def test_a_parked_run_is_told_something(bae: Bae):
+def test_a_parked_run_accepts_a_message(bae: Bae):
     park(bae, ONE)
     assert bae("runs", "tell", "one", "Be\x1b[31m quick.").code == 0
     assert bae("runs", "tell", "one", "In French.", "--json").data == {
@@ -210,14 +210,14 @@ def test_a_parked_run_is_told_something(bae: Bae):
     assert (over.code, "bae-tell-over" in over.err) == (1, True)
 
 
-def test_a_run_without_tools_is_told_nothing(bae: Bae):
+def test_a_run_without_tools_refuses_a_message(bae: Bae):
     assert bae("run", "app.py:plain", "--run-id", "two", "--no-ask").code == 3
     nobody = bae("runs", "tell", "two", "hello")
     assert (nobody.code, "bae-tell-nobody" in nobody.err) == (1, True)
 
 
 @pytest.mark.parametrize("command", ["tell", "approvals", "answer"])
-def test_the_help_says_what_to_type(bae: Bae, command: str):
+def test_the_help_shows_what_to_type(bae: Bae, command: str):
     done = bae("runs", command, "--help")
     assert done.code == 0
     assert f"bae runs {command} last" in done.out
@@ -239,7 +239,7 @@ def test_the_terminal_asks_about_calls_and_takes_words(folder: Path):
         terminal.shows("? Which color?", "red | blue")
         terminal.types("BLUE\r")
         assert terminal.ends() == 0
-    assert logged() == ["refund A-1 20"]
+    assert read_log() == ["refund A-1 20"]
 
 
 @pytest.mark.once
@@ -249,15 +249,15 @@ def test_ctrl_d_leaves_the_calls_waiting(folder: Path):
         terminal.types(CTRL_D)
         assert terminal.ends() == 3
         terminal.shows("answer with: bae runs answer")
-    assert logged() == ["find A-1"]
+    assert read_log() == ["find A-1"]
 
 
 @pytest.mark.once
-def test_the_terminal_tells_apart_the_calls_of_items(folder: Path):
+def test_the_terminal_distinguishes_the_calls_of_items(folder: Path):
     options = ["--set", 'texts=["a", "b"]', *script([ONE], [ONE], ANSWER, ANSWER)]
     with Session(folder, "run", "app.py:many", *options, columns=120) as terminal:
         for item in (0, 1):
             terminal.shows(f"0:Many.replies[{item}]/Reply.calls(refund)(c1)", "answer (yes")
             terminal.types("no\r")
         assert terminal.ends() == 0
-    assert logged() == []
+    assert read_log() == []

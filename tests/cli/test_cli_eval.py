@@ -1,5 +1,5 @@
-"""`bae eval`: cases run with one LM or several, what is printed and written of it, and when it
-fails; `--optimized` on every command that runs something."""
+"""`bae eval`: cases run with one LLM or several, the printed and written reports, and failures;
+`--optimized` on every command that runs a graph."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def first_contender(file: str) -> Any:
     return json.loads(Path(file).read_text())["contenders"][0]
 
 
-# What is printed and written
+# Printed and written reports
 
 
 def test_the_table_is_on_stdout_and_all_else_on_stderr(evaluate):
@@ -200,7 +200,7 @@ def test_the_table_is_on_stdout_and_all_else_on_stderr(evaluate):
     assert row(quiet.out, "total")
 
 
-def test_without_a_name_it_is_written_beside_the_journal_and_a_second_one_beside_the_first(
+def test_without_a_name_a_report_is_written_beside_the_journal_and_a_second_beside_the_first(
     evaluate,
 ):
     evaluate()
@@ -227,7 +227,7 @@ def test_the_suffix_of_an_output_decides_its_format_and_a_link_stays_one(evaluat
 
 
 @pytest.mark.parametrize("how", [(), ("--json",)])
-def test_what_cannot_be_written_at_the_end_is_printed_all_the_same(evaluate, how):
+def test_a_report_that_cannot_be_written_at_the_end_is_printed_anyway(evaluate, how):
     done = evaluate("-o", "out/a.md", "--metric", "app.py:spoiling", *how)
     assert done.code == 1
     assert "out/a.md could not be written" in done.err
@@ -238,7 +238,7 @@ def test_what_cannot_be_written_at_the_end_is_printed_all_the_same(evaluate, how
         assert row(done.out, "total")[0] == "1.00"
 
 
-def test_where_nothing_can_be_written_it_is_printed_with_a_note(evaluate):
+def test_where_nothing_can_be_written_the_report_is_printed_with_a_note(evaluate):
     Path(".bae").write_text("no directory")
     done = evaluate()
     assert done.code == 0, done.err
@@ -304,7 +304,7 @@ def test_cases_that_scored_less_than_all_are_listed_a_few_of_them_the_least_firs
     assert "and 4 more, which the files have" in done.out
 
 
-def test_the_runs_are_in_the_journal_that_is_named_or_in_none(evaluate):
+def test_the_runs_are_in_the_named_journal_or_in_no_journal(evaluate):
     none = evaluate("--no-journal", "-o", "a.md", lms=("poor",))
     assert none.code == 0
     assert "bae runs show" not in none.out
@@ -318,7 +318,7 @@ def test_the_runs_are_in_the_journal_that_is_named_or_in_none(evaluate):
     assert [each[:5] for each in asyncio.run(ids())] == ["eval-"] * 3
 
 
-def test_a_graph_that_asks_no_model_needs_none(bae):
+def test_a_graph_that_asks_no_model_needs_no_model(bae):
     write_cases(*({"input": each, "expected": {"text": "A"}} for each in "ab"))
     done = bae("eval", "app.py:Plain", "--data", "cases.jsonl")
     assert done.code == 0, done.err
@@ -404,7 +404,7 @@ def test_cases_that_do_not_fit_are_refused_with_their_lines_before_anything_runs
         ("--fail-under .5 -o report.txt", 2, ".md, .json, .csv"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_what_to_write(evaluate, arguments, code, says):
+def test_senseless_options_are_refused_with_what_to_write(evaluate, arguments, code, says):
     Path("folder.md").mkdir()
     os.mkfifo("pipe.md")
     done = evaluate(*shlex.split(arguments))
@@ -450,7 +450,7 @@ def test_judge_usage_is_printed_below_the_table(evaluate):
     assert "judged with" not in evaluate().out
 
 
-def test_a_metric_that_raises_later_leaves_what_was_scored_and_fails_the_command(evaluate):
+def test_a_metric_that_raises_later_leaves_earlier_scores_and_fails_the_command(evaluate):
     done = evaluate("--metric", "app.py:choosy", "-o", "a.json", "--quiet")
     assert done.code == 1
     assert row(done.out, "total")[0] == "1.00"
@@ -498,7 +498,7 @@ def test_evaluators_of_a_dataset_are_named_or_left_out_for_a_metric(bae, evaluat
         assert "--evaluator has no use" in refused.err
 
 
-# What was learned
+# Learned prompts
 
 
 def learn(directory: str = "learned", answer: str = "dry it", known: Any = None) -> None:
@@ -533,7 +533,7 @@ def test_each_lm_is_evaluated_with_and_without_learned_prompts(evaluate):
     assert "--optimized link is there twice, once as learned" in twice.err
 
 
-def test_what_was_learned_for_a_class_that_is_another_by_now_is_refused_by_its_name(bae, evaluate):
+def test_a_prompt_learned_for_a_class_that_has_changed_is_refused_by_its_name(bae, evaluate):
     learn()
     Path("app.py").write_text(APP.replace("score: int = 0", "score: int = 0\n    mood: str"))
     for done in (evaluate("--optimized", "learned"), bae(*RUN, "--optimized", "learned")):
@@ -582,7 +582,7 @@ def test_a_run_with_learned_prompts_shows_them_to_the_model(bae, provider):
 
 @pytest.mark.skipif(os.name != "posix", reason="it sends itself a signal")
 @pytest.mark.usefixtures("default_signals")
-def test_what_is_stopped_before_it_begins_is_never_begun():
+def test_a_case_that_is_stopped_before_it_begins_is_never_begun():
     begun: list[int] = []
 
     async def begin() -> None:
@@ -599,7 +599,7 @@ def test_what_is_stopped_before_it_begins_is_never_begun():
 
 
 @pytest.mark.once
-def test_a_budget_that_runs_out_ends_it_with_what_was_done(evaluate, provider):
+def test_a_spent_budget_ends_the_command_with_the_finished_cases(evaluate, provider):
     provider.always({"answer": "dry it"})
     done = evaluate("--lm", "anthropic", "--budget", "calls=2", lms=())
     assert provider.received == 2
@@ -613,7 +613,7 @@ def test_a_budget_that_runs_out_ends_it_with_what_was_done(evaluate, provider):
 
 @pytest.mark.once
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent to another process")
-def test_ctrl_c_ends_it_with_what_was_done_printed_and_written():
+def test_ctrl_c_ends_the_command_with_the_finished_cases_printed_and_written():
     words = "eval app.py --data cases.jsonl --metric app.py:held --lm scripted:good.json -c 1"
     process = subprocess.Popen(
         [sys.executable, "-m", "bae", *words.split()],
@@ -639,7 +639,7 @@ def test_ctrl_c_ends_it_with_what_was_done_printed_and_written():
     assert "Traceback" not in err
 
 
-def test_optimizing_without_its_package_says_what_to_install(bae, monkeypatch):
+def test_optimizing_without_its_package_shows_what_to_install(bae, monkeypatch):
     bae(*RUN)
     monkeypatch.setitem(sys.modules, "dspy", None)
     done = bae("optimize", "app.py", "-o", "learned", "--lm", "scripted:good.json")

@@ -56,13 +56,13 @@ def run(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, 
     return status, captured.out, captured.err
 
 
-def started(capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str, str]:
+def run_with_files(capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str, str]:
     sets = ["--set", "text=hi", "--set", "photo=@dot.png", "--set", 'papers=["@note.txt"]']
     return run(*RUN, *sets, *more, capsys=capsys)
 
 
 def test_a_file_is_given_by_its_path_and_shown_with_its_type_and_size(capsys):
-    status, _, told = started(capsys)
+    status, _, told = run_with_files(capsys)
     assert status == 0
     assert f"photo=Image(dot.png, image/png, {DOT.size} bytes)" in told
     status, shown, _ = run("runs", "show", "--journal", "runs.db", capsys=capsys)
@@ -76,7 +76,7 @@ def test_a_file_is_given_by_its_path_and_shown_with_its_type_and_size(capsys):
 
 @pytest.mark.parametrize("name", [DOT.hash, DOT.hash[7:15], "dot.png"])
 def test_a_file_of_a_run_is_saved_by_its_name_or_hash(name, capsys):
-    started(capsys)
+    run_with_files(capsys)
     save = ["runs", "file", "last", name, "-o", "copy.png", "--journal", "runs.db"]
     assert run(*save, capsys=capsys)[0] == 0
     assert Path("copy.png").read_bytes() == DOT.data
@@ -86,8 +86,8 @@ def test_a_file_of_a_run_is_saved_by_its_name_or_hash(name, capsys):
     assert run(*save, "--force", capsys=capsys)[0] == 0
 
 
-def test_a_file_that_the_run_does_not_have_is_an_error_with_those_it_has(capsys):
-    started(capsys)
+def test_a_file_that_the_run_does_not_have_is_an_error_that_lists_its_files(capsys):
+    run_with_files(capsys)
     save = ["runs", "file", "last", "other.png", "-o", "copy.png", "--journal", "runs.db"]
     status, _, why = run(*save, capsys=capsys)
     assert status == 1
@@ -107,7 +107,7 @@ def test_a_file_that_the_run_does_not_have_is_an_error_with_those_it_has(capsys)
         ("papers=@dot.png", "no PDF and no text"),
     ],
 )
-def test_a_file_that_cannot_be_given_is_an_error_that_says_why(given, why, capsys):
+def test_a_file_that_cannot_be_given_is_an_error_with_the_reason(given, why, capsys):
     sets = ["--set", "text=hi", "--set", given]
     if not given.startswith("photo"):
         sets += ["--set", "photo=@dot.png"]

@@ -106,7 +106,7 @@ def test_show_is_colored_only_where_that_is_wanted(capsys, monkeypatch):
     assert re.sub(r"\x1b\[[\d;]*m", "", colored) == capsys.readouterr().out
 
 
-def test_show_tells_a_script_everything_as_json(capsys):
+def test_show_prints_everything_as_json_for_a_script(capsys):
     bae("show", "asking_app.py", "--json")
     said = json.loads(capsys.readouterr().out)
 
@@ -166,7 +166,7 @@ def test_export_has_the_options_of_the_drawing():
     assert float(root.get("width", "0")) > float(root.get("height", "0"))
 
 
-def test_export_writes_over_no_file_unless_it_is_told_to(capsys):
+def test_export_overwrites_a_file_only_on_request(capsys):
     Path("x.svg").write_text("mine")
     bae("export", "asking_app.py", "-o", "x.svg", code=1)
 

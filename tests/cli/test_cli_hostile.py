@@ -262,9 +262,7 @@ def test_no_note_or_warning_acts_on_the_terminal_from_the_start_of_the_program(
     assert not [line for line in text.split("\n") if line.startswith("FORGED")]
 
 
-def test_what_a_shell_is_offered_is_quoted_or_left_out(
-    project: Path, capfd: pytest.CaptureFixture[str]
-):
+def test_shell_completions_are_quoted_or_left_out(project: Path, capfd: pytest.CaptureFixture[str]):
     from bae.cli.options import open_gates, run_ids
 
     Path(".bae").mkdir()
@@ -340,7 +338,7 @@ graph = Graph(start=Start)
 @pytest.mark.parametrize(
     "raised", ["panic", "generator", "group", "outcome", "silent", "bare", "half", "long"]
 )
-def test_whatever_code_raises_is_told_as_an_error(
+def test_any_exception_of_user_code_is_reported_as_an_error(
     where: str, raised: str, project: Path, capfd: pytest.CaptureFixture[str]
 ):
     Path("broken.py").write_text(BASE % (raised, where))

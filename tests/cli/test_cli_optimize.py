@@ -1,5 +1,5 @@
-"""`bae optimize`: what is learned from the runs of a journal, what is written and what is not, and
-that whatever ends it early, no call is paid for twice."""
+"""`bae optimize`: the prompts learned from the runs of a journal, the written files, and early
+ends: no call is paid for twice."""
 
 from __future__ import annotations
 
@@ -110,13 +110,13 @@ REPLY = ("--node", "Reply")
 
 
 def right(number: int) -> tuple[str, str]:
-    """What is right for a ticket: where it goes, and its queue."""
+    """The right answer for a ticket: its next node and its queue."""
     return ("Spam" if number % 4 == 0 else "Reply"), ("south" if number % 2 else "north")
 
 
 class Model:
-    """Answers wrongly by design, but for the parts that it knows, and for what it is shown examples
-    of. Requests beyond `limit` are answered with what `beyond` returns."""
+    """Answers wrongly by design, except for parts that it knows and parts with examples in the
+    prompt. Requests beyond `limit` get the result of `beyond`."""
 
     def __init__(self, url: str) -> None:
         # A name of its own: an LM of a name is made once, for the place that it was at then.
@@ -220,7 +220,7 @@ KEPT = [".calls"]
 # What is learned
 
 
-def test_what_is_better_on_held_out_runs_is_written_and_makes_runs_better(bae, optimize, model):
+def test_a_part_that_is_better_on_held_out_runs_is_written_and_improves_runs(bae, optimize, model):
     done = optimize()
     assert done.code == 0, done.err
     # What is learned cannot be asked for in one call, as an untaught model is.
@@ -247,7 +247,7 @@ def test_what_is_better_on_held_out_runs_is_written_and_makes_runs_better(bae, o
     assert taught == {"type": "Reply", "fields": {"queue": "south"}}
 
 
-def test_json_has_both_parts_with_their_intervals_and_what_was_spent(optimize, model):
+def test_json_has_both_parts_with_their_intervals_and_their_costs(optimize, model):
     data = optimize("--json").data
     assert data["done"] is True
     assert data["error"] is None
@@ -270,7 +270,7 @@ def test_json_has_both_parts_with_their_intervals_and_what_was_spent(optimize, m
 # What is not written
 
 
-def test_what_is_not_better_is_written_if_forced_without_another_call(optimize, model):
+def test_a_part_that_is_not_better_is_written_if_forced_without_another_call(optimize, model):
     model.knows = ("fill", "choice")
     done = optimize()
     asked = model.asked
@@ -288,7 +288,7 @@ def test_what_is_not_better_is_written_if_forced_without_another_call(optimize, 
     assert files() == ["Reply.json", "Ticket.json"]  # and the calls are gone
 
 
-def test_a_part_that_is_better_is_written_without_one_that_is_not(optimize, model):
+def test_an_improved_part_is_written_and_an_unimproved_part_is_not(optimize, model):
     model.knows = ("choice",)
     done = optimize()
     assert done.code == 0
@@ -318,7 +318,9 @@ def test_of_two_parts_of_a_node_the_better_one_is_written_and_the_other_stays(op
     assert [*made["held_out"], *made["kept"]["fill"]["held_out"]] == ["choice", "fill"]
 
 
-def test_what_may_be_chance_is_written_unless_certainty_is_asked_for(optimize, model):
+def test_an_improvement_that_may_be_chance_is_written_unless_certainty_is_asked_for(
+    optimize, model
+):
     few = ("--held-out", "0.05", *REPLY)
     certain = optimize(*few, "--certain")
     assert certain.code == 1
@@ -350,7 +352,7 @@ def test_with_nothing_held_out_nothing_is_written_unless_it_is_forced(optimize):
     assert files() == ["Reply.json"]
 
 
-def test_what_is_there_and_as_good_stays_and_that_is_no_failure(optimize):
+def test_an_existing_part_that_is_as_good_stays_and_that_is_no_failure(optimize):
     optimize(*REPLY)
     before = Path("learned/Reply.json").read_text()
     again = optimize(*REPLY)
@@ -441,7 +443,7 @@ def test_a_correction_does_not_include_evaluations_that_ask_the_same(bae, optimi
     assert (data["all"], data["from_evals"]) == (1, 5)
 
 
-def test_a_journal_without_a_finished_run_is_refused_with_what_to_do(bae, optimize):
+def test_a_journal_without_a_finished_run_is_refused_with_a_fix(bae, optimize):
     Path("script.json").write_text("[]")
     lm = ("--lm", "scripted:script.json")
     assert bae("run", "app.py", "--set", "text=a", *lm, "-j", "failed.db").code == 1
@@ -481,14 +483,14 @@ def test_a_directory_whose_files_do_not_fit_is_refused_with_all_of_them(bae, mod
 # Metrics
 
 
-def test_a_metric_by_class_scores_what_is_filled(optimize):
+def test_a_metric_by_class_scores_filled_nodes(optimize):
     assert optimize(*REPLY, "--metric", "app.py:METRICS").code == 0
     generous = optimize(*REPLY, "--metric", "app.py:GENEROUS", out="other")
     assert generous.code == 1
     assert "Reply fill: not better" in generous.out
 
 
-def test_a_judge_scores_what_is_filled_by_the_rubric(optimize):
+def test_a_judge_scores_filled_nodes_by_the_rubric(optimize):
     Path("judge.json").write_text(json.dumps([{"reason": "so", "grade": "poor"}] * 500))
     judge = ("--judge", "scripted:judge.json", "--rubric", "It is the right queue.")
     done = optimize(*REPLY, *judge)
@@ -518,7 +520,7 @@ def test_a_judge_scores_what_is_filled_by_the_rubric(optimize):
         ("--teacher gpt", 2, "there is no LM named"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_what_to_write(optimize, arguments, code, says):
+def test_senseless_options_are_refused_with_what_to_write(optimize, arguments, code, says):
     done = optimize(*shlex.split(arguments))
     assert done.code == code
     assert says in " ".join(done.err.replace("│", " ").split())
@@ -548,7 +550,7 @@ def test_a_spent_budget_keeps_the_calls_and_with_more_it_resumes(optimize, model
     assert files() == ["Reply.json", "Ticket.json"]
 
 
-def test_a_graph_whose_lms_are_all_pinned_is_learned_for_without_another(bae, model, monkeypatch):
+def test_a_graph_whose_lms_are_all_pinned_is_optimized_without_another_lm(bae, model, monkeypatch):
     monkeypatch.setenv("BAE_LM", "no-such-lm")
     pinned = APP.replace("Reply | Spam", "Reply").replace("Graph, Node", "Graph, Node, NodeConfig")
     config = f"    node_config = NodeConfig(lm={model.lm[1]!r})\n"
@@ -575,7 +577,7 @@ def test_quiet_prints_only_why_it_did_not_finish(optimize):
     )
 
 
-def test_where_no_answer_can_be_kept_the_command_starts_again(bae):
+def test_the_command_starts_again_where_no_answer_can_be_stored(bae):
     Path("script.json").write_text(json.dumps(["Reply"] * 99))
     words = ("optimize", "app.py", "-o", "learned", "--lm", "scripted:script.json", *FEW)
     done = bae(*words, "--budget", "calls=3")
@@ -594,7 +596,7 @@ def test_a_call_log_that_cannot_be_read_is_an_error_and_stays(optimize, model):
     assert model.asked == 0
 
 
-def test_git_ignores_the_call_log_whatever_the_directory_ignores(optimize):
+def test_git_ignores_the_call_log_whatever_else_the_directory_ignores(optimize):
     Path("learned").mkdir()
     Path("learned/.gitignore").write_text("*.tmp\n")
     optimize("--budget", "calls=1")
@@ -611,7 +613,7 @@ def test_git_ignores_the_call_log_whatever_the_directory_ignores(optimize):
         assert said.stdout == "?? learned/.gitignore\n"
 
 
-def test_quiet_prints_the_result_alone_whose_difference_is_whole_on_a_narrow_terminal(
+def test_quiet_prints_only_the_result_with_the_full_difference_on_a_narrow_terminal(
     optimize, monkeypatch
 ):
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -624,7 +626,7 @@ def test_quiet_prints_the_result_alone_whose_difference_is_whole_on_a_narrow_ter
     assert len(row) <= 40
 
 
-def test_an_lm_that_fails_ends_it_with_what_to_do_and_the_calls_are_kept(optimize, model):
+def test_an_lm_that_fails_ends_the_command_with_a_fix_and_the_calls_are_stored(optimize, model):
     model.limit, model.beyond = 10, lambda: Status(401)
     done = optimize("--json")
     assert done.code == 1
@@ -689,7 +691,7 @@ def test_one_optimization_at_a_time_writes_to_a_directory_until_it_is_killed(bae
 # Verdicts
 
 
-def test_force_writes_all_that_was_learned_and_certainty_only_what_is_beyond_chance():
+def test_force_writes_all_learned_parts_and_certainty_only_parts_beyond_chance():
     for verdict, plain, force, certain in (
         ("better", True, True, True),
         ("better, not beyond chance", True, True, False),

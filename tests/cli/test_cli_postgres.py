@@ -52,7 +52,7 @@ def url(postgres: PostgresServer) -> str:
     return postgres.new_database().replace("bae@", f"bae:{PASSWORD}@")
 
 
-def shown(url: str) -> str:
+def without_password(url: str) -> str:
     return url.replace(f":{PASSWORD}", "")
 
 
@@ -78,9 +78,13 @@ def test_db_upgrade_makes_the_tables_that_every_other_command_asks_for(
     missing = without_secret(bae("runs", "list", "-j", url), folder)
     assert missing.code == exits.FAILED
     assert "bae-journal-schema" in missing.err
-    assert f"bae db upgrade -j {shown(url)}" in " ".join(missing.err.split())
+    assert f"bae db upgrade -j {without_password(url)}" in " ".join(missing.err.split())
     first = without_secret(bae("db", "upgrade", "-j", url, "--json"), folder)
-    assert first.data == {"journal": shown(url), "before": 0, "version": first.data["version"]}
+    assert first.data == {
+        "journal": without_password(url),
+        "before": 0,
+        "version": first.data["version"],
+    }
     again = bae("db", "upgrade", "-j", url)
     assert again.code == 0
     assert "already" in again.err
@@ -88,7 +92,7 @@ def test_db_upgrade_makes_the_tables_that_every_other_command_asks_for(
 
 
 @pytest.mark.parametrize(("version", "fix"), [(0, "bae db upgrade"), (999, "update bae")])
-def test_tables_that_are_too_old_or_too_new_are_refused_with_what_to_do(
+def test_tables_that_are_too_old_or_too_new_are_refused_with_a_fix(
     bae: Any, url: str, version: int, fix: str
 ):
     bae("db", "upgrade", "-j", url)
@@ -126,7 +130,7 @@ def test_a_run_in_a_database_is_started_answered_exported_and_loaded_by_its_addr
     parked = without_secret(bae("run", "app.py", "--no-ask", "--run-id", "r1", "-j", url), folder)
     assert parked.code == exits.WAITING
     words = parked.command("runs answer")
-    assert words[-1] == shown(url)
+    assert words[-1] == without_password(url)
     assert "agreed: yes" in without_secret(bae(*words), folder).out
     monkeypatch.setenv("BAE_JOURNAL", url)
     assert [run["run_id"] for run in bae("runs", "list", "--json").data] == ["r1"]
@@ -141,7 +145,7 @@ def test_a_run_in_a_database_is_started_answered_exported_and_loaded_by_its_addr
 
 
 def test_the_project_may_name_a_database_without_a_password(bae: Any, url: str, folder: Path):
-    configure(f'journal = "{shown(url)}"')
+    configure(f'journal = "{without_password(url)}"')
     assert bae("db", "upgrade").code == 0
     parked = bae("run", "--no-ask", "--run-id", "r1")
     assert "-j" not in parked.command("runs answer")  # the command works as it is printed
@@ -167,7 +171,7 @@ def test_the_project_may_name_a_file_which_is_found_from_its_folders(
 
 
 @pytest.mark.parametrize("line", ["journal = 3", 'journal = ""', "journal = []"])
-def test_a_project_whose_journal_is_none_is_refused(bae: Any, line: str):
+def test_a_project_with_an_invalid_journal_is_refused(bae: Any, line: str):
     configure(line)
     assert "bae-journal-configured" in bae("runs", "list").err
 
@@ -207,7 +211,7 @@ def test_a_check_against_a_database_does_not_print_its_password(
     assert bae("db", "upgrade", "-j", url).code == 0
     done = without_secret(bae("check", "app.py", "--against", url, *more), folder)
     assert done.code == 0
-    assert more or shown(url) in done.out + done.err
+    assert more or without_password(url) in done.out + done.err
 
 
 async def test_a_password_is_in_no_attribute_that_is_shown_and_in_no_error(url: str):

@@ -1,4 +1,4 @@
-"""`bae prompts`: what a graph would send, to be read, and for scripts."""
+"""`bae prompts`: the prompts that a graph would send, for people and for scripts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_prompts_of_a_node_are_printed_to_be_read(capsys):
     assert printed.err == ""
 
 
-def test_a_choice_is_named_with_what_comes_filled_and_samples_are_noted(capsys):
+def test_a_choice_is_named_with_its_filled_fields_and_samples_are_noted(capsys):
     assert main(["prompts", "app.py"]) == 0
     printed = capsys.readouterr()
     headings = [line for line in printed.out.splitlines() if "->" in line and line[0] != " "]
@@ -115,14 +115,14 @@ def test_a_script_gets_every_part(capsys):
     assert prompt["schema"]["type"] == "object"
 
 
-def test_a_node_that_is_never_asked_for_is_refused_with_those_that_are(capsys):
+def test_a_node_that_no_prompt_asks_for_is_refused_with_the_nodes_that_have_prompts(capsys):
     assert main(["prompts", "app.py", "Letter"]) == 1
     said = capsys.readouterr().err
     assert "no prompt of the graph Letter asks for Letter, or offers it" in said
     assert "name one of Reply, Handover, Filed" in said
 
 
-def test_a_graph_that_asks_no_model_says_so(capsys):
+def test_a_graph_without_questions_for_a_model_is_reported(capsys):
     assert main(["prompts", "app.py:quiet"]) == 0
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -175,7 +175,7 @@ graph = Graph(start=Letter)
 """
 
 
-def test_what_a_model_is_told_of_tools_is_shown(folder, capsys):
+def test_the_tool_descriptions_of_a_prompt_are_shown(folder, capsys):
     (folder / "tools.py").write_text(TOOLS)
     assert main(["prompts", "tools.py"]) == 0
     said = capsys.readouterr().out

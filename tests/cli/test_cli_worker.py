@@ -72,14 +72,14 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
     capsys.readouterr()
     assert main(arguments) == code
     return capsys.readouterr().out
 
 
 def submit(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    return printed(capsys, "submit", "app.py", "--no-ask", *arguments).strip()
+    return run_command(capsys, "submit", "app.py", "--no-ask", *arguments).strip()
 
 
 def begin_worker(*arguments: str, folder: Path) -> subprocess.Popen[str]:
@@ -118,24 +118,24 @@ def wait_for(run_id: str, folder: Path) -> Any:
     return asyncio.run(wait())
 
 
-def test_a_run_is_submitted_by_one_command_and_carried_out_by_another(
+def test_a_run_is_submitted_by_one_command_and_executed_by_another(
     app: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert submit(capsys, "--set", "text=hello", "--run-id", "a") == "a"
-    found = json.loads(printed(capsys, "engine", "status", "--json"))
+    found = json.loads(run_command(capsys, "engine", "status", "--json"))
     assert (found["queued"], found["running"]) == ({"words": 1}, {})
     worker = begin_worker("app.py", folder=app)
     assert wait_for("a", app).count == 5
     end_worker(worker)
-    assert json.loads(printed(capsys, "engine", "status", "--json"))["queued"] == {}
+    assert json.loads(run_command(capsys, "engine", "status", "--json"))["queued"] == {}
 
 
-def test_a_worker_takes_several_graphs_and_one_that_brings_its_lm(
+def test_a_worker_takes_several_graphs_and_a_graph_with_its_own_lm(
     app: Path, capsys: pytest.CaptureFixture[str]
 ):
     submit(capsys, "--set", "text=hello", "--run-id", "a")
     asked = ["submit", "app.py:asked", "--set", "text=Ready?", "--run-id", "b", "--no-ask"]
-    printed(capsys, *asked)
+    run_command(capsys, *asked)
     worker = begin_worker("app.py", "app.py:questions", folder=app)
     assert (wait_for("a", app).count, wait_for("b", app).text) == (5, "yes")
     end_worker(worker, signal.SIGINT)
@@ -144,7 +144,7 @@ def test_a_worker_takes_several_graphs_and_one_that_brings_its_lm(
 def test_the_status_is_printed_for_people(app: Path, capsys: pytest.CaptureFixture[str]):
     submit(capsys, "--set", "text=hello")
     submit(capsys, "--set", "text=hello", "--delay", "2h")
-    lines = printed(capsys, "engine", "status").splitlines()
+    lines = run_command(capsys, "engine", "status").splitlines()
     assert lines[0].split()[:3] == ["queued", "1", "oldest"]
     assert lines[1].split() == ["delayed", "1", "words", "1"]
 
@@ -153,7 +153,7 @@ def test_a_secret_in_the_start_node_and_an_id_that_exists_are_refused(
     app: Path, capsys: pytest.CaptureFixture[str]
 ):
     login = ["submit", "app.py:logins", "--set", "token=s3cret", "--no-ask"]
-    printed(capsys, *login, code=1)
+    run_command(capsys, *login, code=1)
     assert main(login) == 1
     errors = capsys.readouterr().err
     assert "bae-submit-secret" in errors
@@ -163,9 +163,7 @@ def test_a_secret_in_the_start_node_and_an_id_that_exists_are_refused(
     assert "bae-run-exists" in capsys.readouterr().err
 
 
-def test_an_engine_that_there_is_none_of_is_a_wrong_usage(
-    app: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_an_unknown_engine_is_wrong_usage(app: Path, capsys: pytest.CaptureFixture[str]):
     for more in (["--engine", "celery"], ["--address", "127.0.0.1:7233"]):
         assert main(["engine", "status", *more]) == 2
         assert more[0] in capsys.readouterr().err

@@ -1,5 +1,5 @@
-"""Which journal a command means where none is named: that of the project, from anywhere in it, and
-without a project that of the directory at hand."""
+"""The journal of a command without `--journal`: the journal of the project, from any directory in
+it; without a project the journal of the current directory."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def _project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("pyproject.toml").write_text('[tool.bae]\ngraph = "app.py"\n')
 
 
-def listed(bae: Any) -> list[str]:
+def list_run_ids(bae: Any) -> list[str]:
     return [run["run_id"] for run in bae("runs", "list", "--json").data]
 
 
-def test_a_run_from_a_subdirectory_is_kept_with_the_project_and_found_from_anywhere_in_it(
+def test_a_run_from_a_subdirectory_is_stored_with_the_project_and_found_from_anywhere_in_it(
     bae: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir("deep/er")
@@ -53,7 +53,7 @@ def test_a_run_from_a_subdirectory_is_kept_with_the_project_and_found_from_anywh
     assert (folder / ".bae" / ".gitignore").read_text() == "*\n"
     for place in (folder, folder / "deep"):
         monkeypatch.chdir(place)
-        assert listed(bae) == ["r1"]
+        assert list_run_ids(bae) == ["r1"]
     monkeypatch.chdir("er")  # the command to copy works where it was printed
     words = parked.command("runs answer")
     assert "-j" not in words
@@ -67,14 +67,14 @@ def test_without_a_project_the_journal_is_in_the_directory_at_hand(
     monkeypatch.chdir("deep")
     assert bae(*RUN, "../app.py").code == exits.WAITING
     assert Path(".bae/runs.db").is_file()
-    assert listed(bae) == ["r1"]
+    assert list_run_ids(bae) == ["r1"]
 
 
 @pytest.mark.parametrize("text", ["[tool.bae\n", "tool = 3\n", '[tool]\nbae = "x"\n'])
 def test_a_pyproject_that_cannot_be_read_keeps_no_named_graph_from_running(bae: Any, text: str):
     Path("pyproject.toml").write_text(text)
     assert bae(*RUN, "app.py").code == exits.WAITING
-    assert listed(bae) == ["r1"]
+    assert list_run_ids(bae) == ["r1"]
 
 
 def test_the_journal_that_is_missing_is_named_as_it_is_called_from_here(

@@ -1,5 +1,5 @@
-"""A run in progress, as a tree and as lines: what is shown of it, and that nothing a run holds
-can break the display, nor the display the run."""
+"""A run in progress, as a tree and as lines: its display, and the promise that no value of a run
+breaks the display and no display breaks the run."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def summing_up() -> ScriptedLM:
 
 
 class Speaking:
-    """An LM that answers from a script and tells of what it does meanwhile."""
+    """An LLM that answers from a script and reports its progress."""
 
     def __init__(self, answers: dict[str, dict[str, Any]], telling: Sequence[Any] = ()) -> None:
         self._answers = answers
@@ -257,7 +257,7 @@ def plain(lines: Sequence[Any]) -> str:
     return "\n".join(line.plain.rstrip() for line in lines)
 
 
-def unescaped(text: str) -> str:
+def remove_escapes(text: str) -> str:
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
 
 
@@ -347,7 +347,7 @@ async def test_every_field_is_shown_with_its_value_and_where_that_came_from():
     ]
 
 
-async def test_a_field_that_waits_says_for_which_function():
+async def test_a_waiting_field_shows_its_function():
     first, second, third, *_ = (await see(ugh, script())).frames
     assert re.search(r"· weather +get_weather$", first, re.M) or "waits for get_client" in first
     assert re.search(r"⠋|⠙|⠹|⠸|⠼|⠴|⠦|⠧|⠇|⠏", first)
@@ -357,7 +357,7 @@ async def test_a_field_that_waits_says_for_which_function():
     assert "waits for" not in third
 
 
-async def test_what_the_lm_is_doing_is_shown_with_the_text_as_it_streams_in():
+async def test_the_work_of_the_lm_is_shown_with_the_text_as_it_streams_in():
     telling = [
         '{"mood": "not',
         ' so\\nbad"',
@@ -408,7 +408,7 @@ async def test_graphs_inside_a_run_are_subtrees_and_items_of_a_map_have_a_row_ea
     ]
 
 
-async def test_of_a_map_of_many_items_only_those_in_progress_have_rows_and_few_have_lines():
+async def test_a_map_of_many_items_has_rows_for_items_in_progress_and_few_lines():
     texts = [f"text {number}" for number in range(60)]
     run = await see(Report(texts=texts), summing_up(), height=20)
     assert all(frame.count("\n") < 19 for frame in run.frames)
@@ -443,7 +443,7 @@ async def test_of_a_map_of_many_items_only_those_in_progress_have_rows_and_few_h
         (All(numbers=[*range(50)]), [], ["All", "done", "[33]"], "raised ValueError: 33 is bad"),
     ],
 )
-async def test_what_failed_is_marked_with_the_error(start, answers, marks, shows):
+async def test_a_failure_is_marked_with_its_error(start, answers, marks, shows):
     run = await see(start, ScriptedLM(answers), width=120)
     assert re.findall(r"✗ (\S+)", run.whole) == marks
     assert shows in run.whole
@@ -457,7 +457,7 @@ async def test_an_error_is_red():
     assert re.search(r"\x1b\[[\d;]*31m[^\x1b]*TimeoutError", tree.console.file.getvalue())
 
 
-async def test_a_run_that_is_cancelled_says_what_was_in_progress():
+async def test_a_cancelled_run_shows_the_work_that_was_in_progress():
     begun = asyncio.Event()
 
     async def forever() -> str:
@@ -478,7 +478,7 @@ async def test_a_run_that_is_cancelled_says_what_was_in_progress():
     assert re.search(r"- Stays .*cancelled\n +- value +forever.* cancelled", run.whole)
 
 
-async def test_a_run_that_waits_for_a_person_and_is_resumed_shows_what_is_from_before():
+async def test_a_run_that_waits_for_a_person_and_is_resumed_marks_earlier_work():
     graph, journal = Graph(start=Asks), MemoryJournal()
     parked = await see(Asks(amount=3), None, graph, journal=journal, run_id="monday")
     assert re.search(r"\? Asks", parked.whole)
@@ -497,7 +497,7 @@ async def test_a_run_that_waits_for_a_person_and_is_resumed_shows_what_is_from_b
     assert "resumed" in run.lines
 
 
-async def test_nodes_from_before_a_run_was_resumed_are_said_to_be():
+async def test_nodes_from_before_a_resume_are_marked():
     journal, down = MemoryJournal(), script({"mood": "groggy"}, ValueError("down"))
     await see(ugh, down, dressing, journal=journal, run_id="monday")
     lm = script(Outfit, {"top": "jumper"})
@@ -510,7 +510,7 @@ async def test_nodes_from_before_a_run_was_resumed_are_said_to_be():
     assert "✗" not in whole
 
 
-async def test_runs_that_a_body_starts_are_shown_whole_below_the_one_they_are_started_in():
+async def test_runs_started_by_a_body_are_shown_completely_below_their_parent():
     together = asyncio.Barrier(6)
 
     class Meets(Node):
@@ -552,11 +552,11 @@ async def test_nodes_that_are_done_are_printed_once_and_leave_the_rest_of_the_sc
     assert [re.findall(r"n  (\d+)", frame) for frame in run.frames] == [
         [str(number)] for number in range(1990, 2000)
     ]
-    written = unescaped(tree.console.file.getvalue())
+    written = remove_escapes(tree.console.file.getvalue())
     assert len(re.findall(r"│   n  1994  from Count", written)) == 1
 
 
-async def test_what_is_over_in_a_map_of_graphs_is_let_go_of():
+async def test_finished_items_of_a_map_of_graphs_are_released():
     run = await see(All(numbers=[*range(34, 534)]))
     (view,) = run.tree.views.values()
     assert len(view.history.graphs) < 10
@@ -627,7 +627,7 @@ class Point:
     hidden: str = field(default="hidden", repr=False)
 
 
-def test_values_are_shown_whatever_they_are():
+def test_values_of_any_kind_are_shown():
     around: list[Any] = [1]
     around.append(around)
     assert text_of(Odd()) == "<Odd>"
@@ -671,7 +671,7 @@ values = st.recursive(
 @pytest.mark.once
 @some
 @given(values, st.integers(1, 500))
-def test_no_value_is_longer_than_it_may_be_or_has_anything_a_terminal_would_obey(value, longest):
+def test_no_value_exceeds_its_limit_or_contains_terminal_commands(value, longest):
     text = text_of(value, longest)
     assert len(text) <= longest
     assert re.sub("[\u200c\u200d]", "", text).isprintable()
@@ -804,7 +804,7 @@ def test_records_may_come_from_several_threads(runs):
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_notes_stand_under_each_other(runs, width):
+def test_notes_are_listed_below_each_other(runs, width):
     tree, run = LiveTree(console(width=width)), ObservedRun("run")
     for record in runs[0]:
         tree.observe(run, record)
@@ -815,7 +815,7 @@ def test_notes_stand_under_each_other(runs, width):
 # On the screen.
 
 
-async def test_the_tree_is_drawn_over_itself_and_stays_when_the_run_is_over():
+async def test_the_tree_is_redrawn_in_place_and_stays_when_the_run_is_over():
     tree = LiveTree(console(color_system="standard"))
     with tree:
         await see(ugh, script(), tree=tree)
@@ -823,8 +823,8 @@ async def test_the_tree_is_drawn_over_itself_and_stays_when_the_run_is_over():
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor
     drawn, _, left = written.rpartition("\x1b[1A\x1b[2K")
     assert "Packed" in drawn
-    assert unescaped(left) == plain(tree.all_lines()) + "\n"
-    assert "✓ Packed" in unescaped(left)
+    assert remove_escapes(left) == plain(tree.all_lines()) + "\n"
+    assert "✓ Packed" in remove_escapes(left)
 
 
 async def test_the_tree_is_off_the_screen_while_a_person_is_asked():
@@ -840,7 +840,7 @@ async def test_the_tree_is_off_the_screen_while_a_person_is_asked():
     assert plain(tree.all_lines()) in written()
 
 
-async def test_the_cursor_is_there_again_after_an_error():
+async def test_the_cursor_is_restored_after_an_error():
     tree = LiveTree(console())
     with pytest.raises(KeyboardInterrupt), tree:
         raise KeyboardInterrupt
@@ -858,7 +858,7 @@ class Gone(io.StringIO):
 
 
 @pytest.mark.parametrize("kind", [LiveTree, PlainLines])
-async def test_a_run_whose_terminal_is_gone_comes_out_as_it_does(kind, caplog, monkeypatch):
+async def test_a_run_that_loses_its_terminal_has_the_same_outcome(kind, caplog, monkeypatch):
     file = Gone()
     monkeypatch.setattr(sys, "stderr", file)
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -881,7 +881,7 @@ async def test_a_terminal_without_unicode_gets_plain_characters(encoding):
             await see(Wake(message="日本 … é"), script(), tree=tree)
         tree.console.print(tree.summary())
     file.flush()
-    left = unescaped(raw.getvalue().decode(encoding))
+    left = remove_escapes(raw.getvalue().decode(encoding))
     assert "+ Wake" in left
     assert "-> Outfit" in left
     assert "\\u65e5" in left
@@ -890,7 +890,7 @@ async def test_a_terminal_without_unicode_gets_plain_characters(encoding):
 # Lines.
 
 
-async def test_lines_say_what_happens_one_each_without_escapes():
+async def test_plain_lines_report_one_event_each_without_escapes():
     written = (await see(ugh, script())).lines
     assert "\x1b" not in written
     without_facts = re.sub(r"  \(\d.*\)$", "", written, flags=re.M)
@@ -914,7 +914,7 @@ async def test_lines_say_what_happens_one_each_without_escapes():
     assert all(re.match(r" +\d+\.\d\d s  ", line) for line in written.splitlines())
 
 
-async def test_lines_say_what_was_not_valid_and_what_failed():
+async def test_plain_lines_report_invalid_answers_and_failures():
     failed = await see(ugh, script({"mood": "grim"}, {"mood": "groggy"}, ValueError("down")))
     assert "LM              answer 1 was invalid: mood: Input should be" in failed.lines
     assert re.search(r" s  failed  .*ValueError: down", failed.lines)
@@ -942,7 +942,7 @@ class Terminal(io.StringIO):
         (Terminal(), {"TERM": "xterm", "COLUMNS": "20"}, False, LiveTree),
     ],
 )
-def test_the_display_is_the_one_that_the_terminal_can_show(file, environment, quiet, kind):
+def test_the_display_fits_what_the_terminal_can_show(file, environment, quiet, kind):
     chosen = display_for(Console(file=file, _environ=environment), quiet=quiet)
     assert type(chosen) is kind
 
@@ -972,7 +972,7 @@ def test_the_sum_of_a_run_is_one_line(nodes, seconds, usage, said):
     assert summary_of(nodes, seconds, usage) == (f"{first} · {said}" if said else first)
 
 
-def test_times_are_said_in_the_unit_that_fits():
+def test_times_are_shown_in_a_fitting_unit():
     said = [
         describe_duration(seconds)
         for seconds in (-1, 0.001, 0.06, 0.1, 59.94, 59.96, 3599.4, 3599.6)
@@ -1000,7 +1000,7 @@ class Hoping(End):
     looked: Annotated[list[str], Map(look_at_it, over="words")]
 
 
-async def test_fields_that_code_will_give_are_not_said_to_come_from_an_lm():
+async def test_fields_that_code_will_fill_are_not_shown_as_fields_of_the_lm():
     run = await see(Hopeful())
     assert "· text" in run.frames[0]
     assert not any("LM" in frame for frame in run.frames)
@@ -1015,7 +1015,9 @@ async def test_fields_that_an_lm_was_to_fill_are_marked_where_the_run_failed_bef
 # What others print.
 
 
-def test_what_others_print_is_above_the_tree_in_whole_lines(monkeypatch: pytest.MonkeyPatch):
+def test_output_of_other_code_appears_above_the_tree_in_whole_lines(
+    monkeypatch: pytest.MonkeyPatch,
+):
     # No fixture: pytest has its own streams in a test.
     streams = SimpleNamespace(out=Terminal(), err=Terminal())
     monkeypatch.setattr(sys, "stdout", streams.out)
@@ -1033,7 +1035,7 @@ def test_what_others_print_is_above_the_tree_in_whole_lines(monkeypatch: pytest.
             print("begun", end="", flush=True)
     finally:
         log.removeHandler(handler)
-    said = unescaped(streams.err.getvalue())
+    said = remove_escapes(streams.err.getvalue())
     lines = [line for line in said.replace("\r", "\n").splitlines() if "nodes" not in line]
     assert [line for line in lines if line.strip()] == ["half a [/tmp] logged", "printed", "begun"]
     assert handler.stream is streams.err
@@ -1045,6 +1047,6 @@ def test_progress_of_other_work_is_a_line_that_is_drawn_again_with_notes_above_i
     with line:
         line.update("1 of 2 cases")
         line.inform("note: \x1b[2Jhalf")
-    said = unescaped(file.getvalue())
+    said = remove_escapes(file.getvalue())
     assert "note: \\x1b[2Jhalf\n" in said
     assert re.search(r"\S 1 of 2 cases( · [\d.]+ s)?\n", said)

@@ -1,5 +1,5 @@
-"""Which graph a command is about: files, modules, packages, names in them, and what pyproject.toml
-says; and what is told where there is none."""
+"""The graph of a command: files, modules, packages, names in them, and pyproject.toml; and the
+error where there is no graph."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def write(name: str, text: str = GRAPH) -> Path:
     return file
 
 
-def refused(said: str | None) -> BaeError:
+def loading_error(said: str | None) -> BaeError:
     with pytest.raises(BaeError) as caught:
         load(said)
     assert caught.value.fix
@@ -102,7 +102,7 @@ def test_a_function_makes_the_graph_where_there_is_no_other():
     assert load("app.py").graph.name == "made"
 
 
-def test_a_file_is_found_by_an_absolute_path_and_finds_what_is_beside_it(tmp_path: Path):
+def test_a_file_is_found_by_an_absolute_path_and_finds_its_neighbors(tmp_path: Path):
     write("elsewhere/beside.py", "NAME = 'from beside'\n")
     file = write(
         "elsewhere/app.py",
@@ -131,7 +131,7 @@ def test_a_package_may_have_the_graph_itself():
     assert load("closet/__init__.py").module == "closet"
 
 
-def test_a_file_that_is_called_as_another_module_takes_nobodys_place():
+def test_a_file_named_like_another_module_does_not_replace_that_module():
     write("json.py")
     write("bae.py")
     assert load("json.py").graph.name == "first"
@@ -139,7 +139,7 @@ def test_a_file_that_is_called_as_another_module_takes_nobodys_place():
     assert (sys.modules["json"], sys.modules["bae"]) == (json, bae)
 
 
-def test_a_colon_with_nothing_after_it_is_none():
+def test_a_reference_with_an_empty_name_after_the_colon_is_accepted():
     write("app.py")
     assert load("app.py:").reference == "app.py"
 
@@ -154,9 +154,9 @@ def test_the_same_file_is_not_executed_twice():
     assert load("app.py").graph is load("./app.py").graph
 
 
-def test_a_file_that_failed_is_executed_anew():
+def test_a_file_that_failed_is_executed_again():
     write("app.py", "1 / 0")
-    assert refused("app.py").code == "bae-module-failed"
+    assert loading_error("app.py").code == "bae-module-failed"
     write("app.py")
     assert load("app.py").graph.name == "first"
 
@@ -198,12 +198,12 @@ def test_pyproject_may_name_a_module(monkeypatch: pytest.MonkeyPatch):
     ],
     ids=["none", "silent", "number", "no table", "no tools", "broken", "gone"],
 )
-def test_a_pyproject_that_names_nothing_is_told_with_what_to_write(text: str | None, message: str):
+def test_a_pyproject_without_a_graph_is_reported_with_what_to_write(text: str | None, message: str):
     if text is not None:
         write("pyproject.toml", text)
     elif any((folder / "pyproject.toml").exists() for folder in Path.cwd().parents):
         pytest.skip("the temporary directory is inside a project")
-    error = refused(None)
+    error = loading_error(None)
     assert error.code == "bae-module-unknown"
     assert error.message.startswith(message)
     assert is_configured() == ("gone.py" in (text or ""))
@@ -228,19 +228,21 @@ def test_a_pyproject_that_names_nothing_is_told_with_what_to_write(text: str | N
         ("app.py:wants", "bae-module-failed", "app.py:wants() failed", "--debug"),
     ],
 )
-def test_what_is_not_there_is_told_with_what_is(said: str, code: str, message: str, fix: str):
+def test_an_unknown_name_is_reported_with_the_available_names(
+    said: str, code: str, message: str, fix: str
+):
     write("app.py")
     Path("nodes").mkdir()
-    error = refused(said)
+    error = loading_error(said)
     assert error.code == code
     assert error.message.startswith(message)
     assert fix in (error.fix or "")
 
 
-def test_a_file_that_imports_from_its_package_without_an_init_is_said_how_to_be_named():
+def test_a_file_with_package_imports_but_no_init_is_reported_with_its_right_name():
     write("rel/app.py")
     write("rel/main.py", "from .app import graph\n")
-    error = refused("rel/main.py")
+    error = loading_error("rel/main.py")
     assert error.code == "bae-module-failed"
     assert "name it as a module" in (error.fix or "")
     assert load("rel.main").graph.name == "first"
@@ -248,31 +250,33 @@ def test_a_file_that_imports_from_its_package_without_an_init_is_said_how_to_be_
 
 def test_a_function_that_fails_was_called_and_not_imported():
     write("app.py", "def create_graph():\n    1 / 0\n")
-    assert refused("app.py").message == "app.py:create_graph() failed, app.py:2"
+    assert loading_error("app.py").message == "app.py:create_graph() failed, app.py:2"
     write(
         "other.py",
         "from bae import Node\n\n\ndef create_graph():\n"
         "    class Ask(Node):\n        def __call__(self) -> None: ...\n",
     )
-    assert refused("other.py").__notes__ == ["while other.py:create_graph() was called, other.py:5"]
+    assert loading_error("other.py").__notes__ == [
+        "while other.py:create_graph() was called, other.py:5"
+    ]
 
 
-def test_a_module_that_lacks_a_package_is_told_from_one_that_is_not_there():
+def test_a_module_that_lacks_a_package_is_distinguished_from_a_missing_module():
     write("app.py", "import numpyy\n")
-    error = refused("app")
+    error = loading_error("app")
     assert error.code == "bae-module-failed"
     assert error.message == "app could not be imported, app.py:1"
     assert "install the package with the module numpyy" in (error.fix or "")
 
 
-def test_the_line_that_is_told_is_the_innermost_of_the_users_own():
+def test_the_reported_line_is_the_innermost_line_of_user_code():
     write("deeper.py", "import json\n\n\ndef read():\n    return json.loads('{')\n")
     write("app.py", "from deeper import read\n\nread()\n")
-    assert refused("app.py").message == "app.py could not be imported, deeper.py:5"
+    assert loading_error("app.py").message == "app.py could not be imported, deeper.py:5"
 
 
-def test_an_error_of_bae_keeps_its_code_and_is_told_where_it_came_up():
+def test_an_error_of_bae_keeps_its_code_and_its_location():
     write("app.py", GRAPH.replace("async def", "def", 1))
-    error = refused("app.py")
+    error = loading_error("app.py")
     assert error.code == "bae-node-sync-call"
     assert error.__notes__ == ["while app.py was imported, app.py:7"]

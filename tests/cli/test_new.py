@@ -1,5 +1,5 @@
-"""`bae new`: what it writes works at once, says how to get the bae that wrote it, and writes over
-nothing."""
+"""`bae new`: the new project works at once, requires the bae that wrote it, and overwrites no
+file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def files_in(folder: str) -> set[str]:
     }
 
 
-def test_a_project_is_written_with_the_next_steps_told(
+def test_a_new_project_is_written_and_the_next_steps_are_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("BAE_LM", "local")
@@ -107,7 +107,7 @@ def test_a_project_may_have_a_name_that_is_no_module_and_lie_elsewhere(
     assert main(["check"]) == 0
 
 
-def test_the_directory_at_hand_can_become_one(
+def test_the_current_directory_can_become_a_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     Path("depot").mkdir()
@@ -157,7 +157,7 @@ def test_a_file_in_the_way_is_an_error(capsys: pytest.CaptureFixture[str]):
         ("  ", "no NAME was given"),
     ],
 )
-def test_a_name_that_cannot_be_one_is_refused_with_a_way_out(
+def test_an_impossible_name_is_refused_with_an_alternative(
     name: str, said: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["new", name]) in (1, 2)
@@ -165,7 +165,7 @@ def test_a_name_that_cannot_be_one_is_refused_with_a_way_out(
     assert list(Path().iterdir()) == []
 
 
-def test_an_lm_of_no_name_is_refused_before_anything_is_written(
+def test_an_unknown_lm_is_refused_before_anything_is_written(
     capsys: pytest.CaptureFixture[str],
 ):
     assert main(["new", "wardrobe", "--lm", "lcoal"]) == 1
@@ -185,7 +185,7 @@ def test_where_no_lm_is_ready_the_script_is_offered(
     assert "No language model is ready" not in capsys.readouterr().out
 
 
-def test_a_project_that_cannot_be_written_whole_is_not_written_at_all(
+def test_a_project_that_cannot_be_written_completely_is_not_written_at_all(
     capsys: pytest.CaptureFixture[str],
 ):
     Path("file").touch()
@@ -205,7 +205,7 @@ def test_a_project_that_cannot_be_written_whole_is_not_written_at_all(
     assert Path("depot/pyproject.toml").read_text() == "mine"
 
 
-def test_a_directory_that_was_made_for_a_project_goes_with_it(
+def test_a_directory_that_was_made_for_a_project_is_removed_with_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     write_text = Path.write_text

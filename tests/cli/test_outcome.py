@@ -1,6 +1,5 @@
-"""What `bae` says to do next: the commands that it suggests work as they stand, a run that goes on
-says when another model answers, nothing is asked for that would be of no use, and an error names
-the line of the user's own code."""
+"""The next steps that `bae` prints: suggested commands work unchanged, a resumed run reports
+another model, useless values are not asked for, and an error names the line of the user's code."""
 
 from __future__ import annotations
 
@@ -128,7 +127,7 @@ def machine(bae: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bae.lm.registry.candidates", lambda: found)
 
 
-def parked(bae: Any, run_id: str = "g1") -> Any:
+def park_run(bae: Any, run_id: str = "g1") -> Any:
     done = bae("run", "app.py", "--set", "text=wet", *LM, "--run-id", run_id, "--no-ask")
     assert done.code == 3
     return done
@@ -138,10 +137,10 @@ def parked(bae: Any, run_id: str = "g1") -> Any:
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_run_that_goes_on_with_another_model_says_so_once(
+def test_a_run_that_resumes_with_another_model_reports_it_once(
     bae: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parked(bae)
+    park_run(bae)
     done = bae("runs", "answer", "g1", "yes", "-m", "app.py")
     assert done.code == 0, done.err
     said = "the LM of this run so far was one without a name, such as a script; continuing with "
@@ -150,13 +149,13 @@ def test_a_run_that_goes_on_with_another_model_says_so_once(
 
 
 @pytest.mark.usefixtures("machine")
-def test_nothing_is_said_of_the_model_where_it_is_named_or_not_needed(
+def test_the_model_is_not_mentioned_where_it_is_named_or_not_needed(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parked(bae)
+    park_run(bae)
     assert "LM of this run" not in bae("runs", "answer", "g1", "yes", "-m", "app.py", *LM).err
     assert "LM of this run" not in bae("runs", "resume", "g1", "-m", "app.py").err
-    parked(bae, "g2")
+    park_run(bae, "g2")
     monkeypatch.setenv("BAE_LM", "scripted:script.json")
     assert "LM of this run" not in bae("runs", "answer", "g2", "yes", "-m", "app.py").err
     bae("run", "app.py:Alone", "--run-id", "a1", "--no-ask")
@@ -175,7 +174,7 @@ def test_nothing_is_said_of_the_model_where_it_is_named_or_not_needed(
         ("", ("gpt-5-mini",), False),
     ],
 )
-def test_a_model_is_known_again_by_what_it_is_asked_for_by(
+def test_a_model_is_recognized_by_the_name_it_is_asked_for_by(
     model: str, models: tuple[str, ...], same: bool
 ) -> None:
     from bae.cli.lm import has_answered
@@ -183,7 +182,7 @@ def test_a_model_is_known_again_by_what_it_is_asked_for_by(
     assert has_answered(model, models) is same
 
 
-def test_a_model_that_cannot_be_had_is_refused_before_anything_is_asked_or_stored(
+def test_an_unavailable_model_is_refused_before_anything_is_asked_or_stored(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bae.cli.start.can_ask", lambda: pytest.fail("it looked for somebody"))
@@ -196,8 +195,8 @@ def test_a_model_that_cannot_be_had_is_refused_before_anything_is_asked_or_store
     assert not Path(".bae").exists()
 
 
-def test_an_error_says_whether_the_answer_before_it_is_stored(bae: Any) -> None:
-    parked(bae)
+def test_an_error_reports_whether_the_previous_answer_is_stored(bae: Any) -> None:
+    park_run(bae)
     answer = ("runs", "answer", "g1", "approved", "yes", "-m", "app.py")
     for name, code in (("scripted:no", 1), ("zzz", 2)):
         done = bae(*answer, "--lm", name)
@@ -216,8 +215,8 @@ def test_an_error_says_whether_the_answer_before_it_is_stored(bae: Any) -> None:
 # Commands to copy
 
 
-def test_what_show_suggests_names_the_module_unless_the_project_does(bae: Any) -> None:
-    parked(bae)
+def test_suggestions_of_show_name_the_module_unless_the_project_does(bae: Any) -> None:
+    park_run(bae)
     (command,) = bae("runs", "show", "g1").commands
     assert command == ["runs", "answer", "g1", "VALUE", "-m", "MODULE"]
     Path("pyproject.toml").write_text('[tool.bae]\ngraph = "app.py"\n')
@@ -227,7 +226,7 @@ def test_what_show_suggests_names_the_module_unless_the_project_does(bae: Any) -
 
 
 def test_another_graph_is_refused_without_advice_to_try_it_again(bae: Any) -> None:
-    parked(bae)
+    park_run(bae)
     done = bae("runs", "resume", "g1", "-m", "app.py:Alone")
     assert "name the module of the graph that it was begun with" in done.err
     assert done.commands == [["runs", "resume", "g1", "-m", "MODULE"]]
@@ -238,8 +237,8 @@ def test_another_graph_is_refused_without_advice_to_try_it_again(bae: Any) -> No
     assert "the run g1 has ended before, and nothing is done again" in done.err
 
 
-def test_an_answer_to_a_run_that_has_ended_leads_to_how_it_came_out(bae: Any) -> None:
-    parked(bae)
+def test_an_answer_to_a_run_that_has_ended_leads_to_its_outcome(bae: Any) -> None:
+    park_run(bae)
     bae("runs", "answer", "g1", "yes", "-m", "app.py", *LM)
     for given in (["approved", "yes"], ["nothing", "yes"], ["yes"], []):
         done = bae("runs", "answer", "g1", *given, "-m", "app.py")
@@ -257,8 +256,8 @@ def test_a_test_that_cannot_be_written_leaves_no_recording_behind(bae: Any) -> N
     assert not Path("test_a1.jsonl").exists()
 
 
-def test_a_replay_is_given_what_was_redacted(bae: Any) -> None:
-    parked(bae)
+def test_a_replay_is_given_the_redacted_values(bae: Any) -> None:
+    park_run(bae)
     bae("runs", "answer", "g1", "yes", "-m", "app.py", *LM)
     bae("runs", "redact", "g1", "Complaint.text", "-y")
     done = bae("runs", "replay", "g1", "-m", "app.py")
@@ -272,7 +271,7 @@ def test_a_replay_is_given_what_was_redacted(bae: Any) -> None:
 
 @pytest.mark.parametrize("command", ["resume", "replay", "answer"])
 def test_without_a_module_the_option_is_named_that_gives_it(bae: Any, command: str) -> None:
-    parked(bae)
+    park_run(bae)
     done = bae("runs", command)
     assert done.code == 2
     assert "no MODULE was given" in done.err
@@ -282,7 +281,7 @@ def test_without_a_module_the_option_is_named_that_gives_it(bae: Any, command: s
 # Answers without the name of the gate
 
 
-def test_a_word_alone_is_the_answer_to_the_one_gate_that_is_open(bae: Any) -> None:
+def test_a_single_word_is_the_answer_to_the_only_open_gate(bae: Any) -> None:
     bae("run", "app.py:Alone", "--run-id", "a1", "--no-ask")
     done = bae("runs", "answer", "a1", "Alone.nam", "-m", "app.py:Alone")
     assert done.code == 1, "nearly the name of the gate"
@@ -333,13 +332,13 @@ def test_a_command_line_that_makes_no_sense_has_the_exit_code_2(
 def test_a_long_value_is_cut_and_never_how_long_it_took(bae: Any) -> None:
     slow = "import time; time.sleep(0.02); return"
     Path("app.py").write_text(APP.replace('return "Wet.', f'{slow} "Wet.'))
-    done = parked(bae)
+    done = park_run(bae)
     (line,) = [each for each in done.err.splitlines() if "'Wet." in each]
     assert re.search(r"Wet\..*…  \(0\.\d+ s\)$", line), line
     assert len(line) <= 200
 
 
-def test_a_failure_is_told_by_who_failed_and_by_the_error(bae: Any) -> None:
+def test_a_failure_is_reported_with_its_node_and_its_error(bae: Any) -> None:
     done = bae("run", "app.py:Shaky", "--no-journal")
     assert done.err.count("the service is down") == 2
     assert not re.search(r"s  failed\b", done.err)
@@ -352,8 +351,8 @@ def line_of(mark: str) -> int:
     return next(i for i, line in enumerate(APP.splitlines(), 1) if line.endswith(f"# {mark}"))
 
 
-def failed(bae: Any, *arguments: str) -> str:
-    """What a command says on stderr that comes to nothing."""
+def run_failing(bae: Any, *arguments: str) -> str:
+    """Run a command that fails, and return its stderr."""
     done = bae(*arguments)
     assert done.code == 1
     return done.err
@@ -377,7 +376,7 @@ def test_an_error_of_the_users_own_code_names_its_line_and_the_way_to_the_traceb
 
 
 def test_an_error_that_no_code_of_the_user_raised_has_no_line(bae: Any) -> None:
-    said = failed(bae, "run", "app.py:Again", "--max-iters", "2", "--quiet")
+    said = run_failing(bae, "run", "app.py:Again", "--max-iters", "2", "--quiet")
     assert "bae-limit-reached" in said
     assert "  at:" not in said
     assert "traceback" not in said
@@ -385,17 +384,17 @@ def test_an_error_that_no_code_of_the_user_raised_has_no_line(bae: Any) -> None:
 
 def test_a_module_that_cannot_be_imported_names_its_line_once(bae: Any) -> None:
     Path("broken.py").write_text("def fail():\n    raise ValueError('no')\n\n\nfail()\n")
-    said = failed(bae, "check", "broken.py")
+    said = run_failing(bae, "check", "broken.py")
     assert "broken.py could not be imported, broken.py:2  [bae-module-failed]" in said
     assert said.count("broken.py:2") == 1
     assert said.count("traceback") == 1
 
 
-def test_a_missing_language_model_is_told_in_a_line_each_way(
+def test_a_missing_language_model_is_reported_with_one_line_for_each_way(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BAE_LM", "none")
-    said = failed(bae, "run", "app.py", "--quiet")
+    said = run_failing(bae, "run", "app.py", "--quiet")
     first, *lacking = said.partition("  try:   ")[2].splitlines()
     assert first == "name one with --lm, as --lm local, or set BAE_LM; `bae lm list` says more"
     assert [line.split(":")[0].strip() for line in lacking] == [
@@ -405,39 +404,39 @@ def test_a_missing_language_model_is_told_in_a_line_each_way(
         "- local",
     ]
     assert "NodeConfig" not in said
-    said = failed(bae, "lm", "try")
+    said = run_failing(bae, "lm", "try")
     assert "try:   name one as in `bae lm try local`, or set BAE_LM; `bae lm list` says" in said
 
 
-def test_a_bound_is_told_and_of_a_loop_only_where_there_is_one(
+def test_a_limit_is_reported_and_a_loop_is_mentioned_only_where_there_is_one(
     bae: Any,
 ) -> None:
-    said = failed(bae, "run", "app.py:First", "--max-iters", "1", "--quiet", "--no-journal")
+    said = run_failing(bae, "run", "app.py:First", "--max-iters", "1", "--quiet", "--no-journal")
     assert "error exceeded 1 iterations: Last would be one more (First -> Last)  [" in said
     assert "  try:   --max-iters 2  (0 is no bound)\n" in said
-    said = failed(bae, "run", "app.py:Again", "--max-iters", "1", "--quiet", "--no-journal")
+    said = run_failing(bae, "run", "app.py:Again", "--max-iters", "1", "--quiet", "--no-journal")
     assert "exceeded 1 iterations: Again would be one more (Again -> Again)" in said
     assert "; or give the loop a way out" in said
 
 
-def test_an_unknown_field_is_told_with_something_to_do(bae: Any) -> None:
-    said = failed(bae, "run", "app.py:Letter", "--set", "zzz=1")
+def test_an_unknown_field_is_reported_with_a_fix(bae: Any) -> None:
+    said = run_failing(bae, "run", "app.py:Letter", "--set", "zzz=1")
     assert "  try:   give one of its fields: text\n" in said
-    said = failed(bae, "run", "app.py:Letter", "--set", "txt=1")
+    said = run_failing(bae, "run", "app.py:Letter", "--set", "txt=1")
     assert "  try:   did you mean text? Its fields are text\n" in said
-    said = failed(bae, "run", "app.py:Last", "--set", "zzz=1")
+    said = run_failing(bae, "run", "app.py:Last", "--set", "zzz=1")
     assert "  try:   leave it out: it has no fields\n" in said
 
 
-def test_a_step_that_a_run_has_not_is_told_by_the_option_that_names_it(bae: Any) -> None:
+def test_a_step_that_the_run_does_not_have_is_reported_with_its_option(bae: Any) -> None:
     assert bae("run", "app.py:First", "--run-id", "r1", "--quiet").code == 0
-    said = failed(bae, "runs", "fork", "r1", "--at", "9", "-m", "app.py:First")
+    said = run_failing(bae, "runs", "fork", "r1", "--at", "9", "-m", "app.py:First")
     assert "give --at the number of a node" in said
     assert "at=" not in said
 
 
-def test_a_failed_run_that_waits_for_nobody_is_not_said_to_have_ended(bae: Any) -> None:
+def test_a_failed_run_that_does_not_wait_is_not_reported_as_ended(bae: Any) -> None:
     assert bae("run", "app.py:Ask", "--run-id", "r2", "--quiet").code == 1
     for given in (["Ask.ok", "yes"], []):
-        said = failed(bae, "runs", "answer", "r2", *given, "-m", "app.py:First")
+        said = run_failing(bae, "runs", "answer", "r2", *given, "-m", "app.py:First")
         assert "waits for no answer: it has failed" in said

@@ -1,5 +1,5 @@
-"""What stands on stdout and on stderr: JSON alone where it is asked for, nothing that a terminal
-would obey, secrets withheld, and commands that can be copied."""
+"""The content of stdout and stderr: only JSON on request, no terminal commands, no secrets, and
+shell commands that can be copied."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
 
-def test_with_json_nothing_else_is_on_stdout_whatever_modules_and_dependencies_print(bae: Any):
+def test_with_json_nothing_else_is_on_stdout_even_if_modules_and_dependencies_print(bae: Any):
     done = bae("run", "app.py", "--no-journal", "--json")
     assert done.code == 0
     assert json.loads(done.out)["result"]["fields"]["said"] == "fine"
@@ -138,13 +138,13 @@ def test_with_json_nothing_else_is_on_stdout_whatever_modules_and_dependencies_p
         assert "printed on import" in done.err
 
 
-def test_without_json_what_modules_print_is_on_stdout(bae: Any):
+def test_without_json_output_of_modules_is_on_stdout(bae: Any):
     done = bae("run", "app.py", "--no-journal")
     assert done.out.startswith("printed on import\nprinted by a dependency\nEnd\n")
 
 
 @pytest.mark.once
-def test_with_json_what_subprocesses_print_is_on_stderr(tmp_path: Path):
+def test_with_json_output_of_subprocesses_is_on_stderr(tmp_path: Path):
     (tmp_path / "app.py").write_text(APP.replace("SUBPROCESS = False", "SUBPROCESS = True"))
     done = subprocess.run(
         [sys.executable, "-m", "bae", "run", "app.py", "--no-journal", "--json"],
@@ -187,9 +187,7 @@ def test_with_json_an_error_is_one_json_object_too(
     assert "Traceback" not in done.err
 
 
-def test_with_json_an_error_that_nobody_has_foreseen_is_an_object_too(
-    bae: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_with_json_an_unforeseen_error_is_an_object_too(bae: Any, monkeypatch: pytest.MonkeyPatch):
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("out of order")
 
@@ -199,7 +197,7 @@ def test_with_json_an_error_that_nobody_has_foreseen_is_an_object_too(
     assert json.loads(done.out)["error"]["message"] == "RuntimeError: out of order"
 
 
-def test_stdout_is_what_it_was_after_a_command_with_json(bae: Any):
+def test_stdout_is_restored_after_a_command_with_json(bae: Any):
     before = sys.stdout
     bae("run", "nofile.py", "--json")
     assert sys.stdout is before
@@ -209,7 +207,7 @@ def test_stdout_is_what_it_was_after_a_command_with_json(bae: Any):
 PIPED = "it is \\x1b[31mred\\x9b \\u202e \\ud800 👩\u200d👧\n"
 
 
-def test_an_error_as_json_says_its_cause_and_what_was_noted(bae: Any):
+def test_an_error_as_json_has_its_cause_and_its_notes(bae: Any):
     done = bae("run", "app.py:BeginFailing", "--json")
     error = json.loads(done.out)["error"]
     assert error["code"] == "bae-dep-failed"
@@ -218,7 +216,7 @@ def test_an_error_as_json_says_its_cause_and_what_was_noted(bae: Any):
     assert any("bae runs resume" in each for each in error["notes"])
 
 
-def test_half_a_character_in_a_result_loses_nothing_else(bae: Any):
+def test_half_a_character_in_a_result_does_not_lose_the_rest(bae: Any):
     assert "\\ud800" in bae("run", "app.py", "--no-journal").out
     done = bae("run", "app.py", "--no-journal", "--json")
     text = json.loads(done.out)["result"]["fields"]["text"]
@@ -247,9 +245,7 @@ def test_fields_that_are_not_to_be_shown_are_withheld_wherever_they_are_in_a_res
     assert "pw: (withheld)" in said.out
 
 
-def test_a_question_that_is_asked_later_has_nothing_that_a_terminal_obeys(
-    bae: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_later_question_contains_no_terminal_commands(bae: Any, monkeypatch: pytest.MonkeyPatch):
     parked = bae("run", "app.py:BeginAsking", "--run-id", "r", "--no-ask")
     assert "\x1b" not in parked.err
     monkeypatch.setattr("bae.cli.resume.can_ask", lambda: True)
@@ -270,7 +266,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()) | st.sampled_from("\x1b\
 @pytest.mark.once
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(ANY_TEXT)
-def test_no_text_has_anything_that_a_terminal_would_obey(text: str):
+def test_no_text_contains_terminal_commands(text: str):
     for said in (in_one_line(text), *in_lines(text).split("\n")):
         assert all(each.isprintable() or each in "\u200c\u200d" for each in said)
         said.encode()
@@ -298,7 +294,7 @@ def at_terminal(columns: int) -> Console:
     )
 
 
-def printed(console: Console) -> str:
+def text_of(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -309,7 +305,7 @@ def test_a_command_to_copy_is_never_wrapped(columns: int):
     console = at_terminal(columns)
     text = Text(f"  what is done is kept; once it is mended, resume with: {command}  (or not)")
     print_hanging(console, text, 9)
-    lines = printed(console).splitlines()
+    lines = text_of(console).splitlines()
     assert f"         {command}" in lines
     assert lines[-1].strip() == "(or not)"
     assert all(len(line) <= columns for line in lines if "bae" not in line)
@@ -317,27 +313,27 @@ def test_a_command_to_copy_is_never_wrapped(columns: int):
     assert " ".join("".join(lines).split()) == " ".join(text.plain.split())
     pipe = Console(file=io.StringIO(), width=columns)
     print_hanging(pipe, text, 9)
-    assert printed(pipe) == f"{text.plain}\n"
+    assert text_of(pipe) == f"{text.plain}\n"
     short = at_terminal(80)
     print_hanging(short, Text("resume with: bae runs resume 3f2a"), 2)
-    assert printed(short) == "resume with: bae runs resume 3f2a\n"
+    assert text_of(short) == "resume with: bae runs resume 3f2a\n"
 
 
-def test_the_code_of_an_error_stands_on_its_first_line(capsys: pytest.CaptureFixture[str]):
+def test_the_code_of_an_error_is_on_its_first_line(capsys: pytest.CaptureFixture[str]):
     print_error(BaeError("two things are wrong\n  this\n  that", code="bae-error"))
     assert capsys.readouterr().err.startswith(
         "error two things are wrong  [bae-error]\n      this\n      that\n"
     )
 
 
-def test_a_terminal_that_says_it_has_no_columns_is_taken_to_have_80(
+def test_a_terminal_that_reports_no_columns_counts_as_80_columns_wide(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("COLUMNS", "0")
     assert (printing.err().width, printing.out().width) == (80, 80)
 
 
-def test_a_script_is_told_which_file_was_written(bae: Any):
+def test_a_script_gets_the_name_of_the_written_file(bae: Any):
     drawn = bae("graph", "export", "app.py", "-o", "x.svg", "--json")
     assert json.loads(drawn.out) == {"path": "x.svg"}
     bae("run", "app.py")

@@ -1,5 +1,5 @@
-"""`bae run` at a real terminal: what is shown and asked, Ctrl-C wherever it comes, and that a run
-is resumed afterwards without doing anything twice."""
+"""`bae run` at a real terminal: its output and questions, Ctrl-C at any moment, and a later resume
+that repeats no work."""
 
 from __future__ import annotations
 
@@ -206,14 +206,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def logged(folder: Path) -> list[str]:
+def read_log(folder: Path) -> list[str]:
     log = folder / "log"
     return log.read_text().splitlines() if log.exists() else []
 
 
 def logs(terminal: Session, folder: Path, line: str) -> None:
     """Wait until the program has logged a line."""
-    terminal.waits(lambda: line in logged(folder), f"never logged {line!r}")
+    terminal.waits(lambda: line in read_log(folder), f"never logged {line!r}")
 
 
 def resume_command(screen: str) -> list[str]:
@@ -259,7 +259,7 @@ def test_fields_and_gates_are_asked_progress_is_shown_and_the_result_goes_to_std
         ("gate", "approved (y/n):", "Review (after Ask -> Facts -> Draft)"),
     ],
 )
-def test_ctrl_c_names_the_node_and_resume_does_nothing_twice(folder, where, seen, at):
+def test_ctrl_c_names_the_node_and_resume_repeats_no_work(folder, where, seen, at):
     (folder / "hold").write_text(where)
     with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
         terminal.shows(seen)
@@ -271,7 +271,7 @@ def test_ctrl_c_names_the_node_and_resume_does_nothing_twice(folder, where, seen
         assert "Traceback" not in shown
         assert terminal.is_as_it_was
         assert not terminal.left_processes
-    assert logged(folder)[-1] == "desk closed"
+    assert read_log(folder)[-1] == "desk closed"
     (folder / "hold").write_text("nothing")
     with Session(folder, *resume_command(shown)) as terminal:
         terminal.shows("approved (y/n):")
@@ -281,12 +281,12 @@ def test_ctrl_c_names_the_node_and_resume_does_nothing_twice(folder, where, seen
         assert terminal.ends() == 0
         terminal.shows("Printed", "Umbrellas keep rain off.", "copies")
         assert terminal.is_as_it_was
-    counts = Counter(logged(folder))
+    counts = Counter(read_log(folder))
     assert counts["quick done"] == counts["dep done"] == counts["lm done"] == 1
     assert counts["desk opened"] == counts["desk closed"]
 
 
-def test_ctrl_d_at_a_gate_leaves_the_run_waiting_and_keeps_what_was_answered(folder):
+def test_ctrl_d_at_a_gate_leaves_the_run_waiting_and_keeps_earlier_answers(folder):
     with Session(folder, "run", "app.py", "-i", "umbrellas") as terminal:
         terminal.shows("approved (y/n):")
         terminal.types("y\r")
@@ -302,7 +302,7 @@ def test_ctrl_d_at_a_gate_leaves_the_run_waiting_and_keeps_what_was_answered(fol
         terminal.types("7\r")
         assert terminal.ends() == 0
         terminal.shows("Printed", "7")
-    assert Counter(logged(folder))["lm done"] == 1
+    assert Counter(read_log(folder))["lm done"] == 1
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "its terminal is closed"])
@@ -319,10 +319,10 @@ def test_a_run_that_is_ended_from_outside_closes_everything(folder, how):
         else:
             terminal.hangs_up()
             assert terminal.ends() == 129
-    assert logged(folder)[-1] == "desk closed"
+    assert read_log(folder)[-1] == "desk closed"
 
 
-def test_a_second_ctrl_c_ends_at_once_what_does_not_listen_to_the_first(folder):
+def test_a_second_ctrl_c_ends_work_at_once_that_ignores_the_first(folder):
     with Session(folder, "run", "app.py:Deaf") as terminal:
         logs(terminal, folder, "deaf again")
         terminal.types(CTRL_C)
@@ -343,7 +343,7 @@ def test_a_secret_is_not_shown_while_it_is_typed_nor_afterwards(folder):
         assert terminal.is_as_it_was
 
 
-def test_ctrl_c_at_the_question_for_a_field_ends_it_with_nothing_begun(folder):
+def test_ctrl_c_at_the_question_for_a_field_ends_the_command_before_the_run_begins(folder):
     with Session(folder, "run", "app.py") as terminal:
         terminal.shows("topic (str):")
         terminal.types(CTRL_C)
@@ -353,7 +353,7 @@ def test_ctrl_c_at_the_question_for_a_field_ends_it_with_nothing_begun(folder):
     assert not (folder / ".bae").exists()
 
 
-def test_a_question_whose_time_is_over_makes_room_and_an_answer_is_a_whole_line(folder):
+def test_an_expired_question_makes_room_and_an_answer_is_a_whole_line(folder):
     with Session(folder, "run", "app.py:Patient") as terminal:
         terminal.shows("Sure?", "then it is no")
         terminal.shows("Who?", "name (str):")
@@ -368,9 +368,9 @@ def test_a_question_whose_time_is_over_makes_room_and_an_answer_is_a_whole_line(
         assert terminal.is_as_it_was
 
 
-def test_threads_that_nobody_can_stop_do_not_hold_up_ctrl_c(folder):
+def test_threads_that_cannot_be_stopped_do_not_delay_ctrl_c(folder):
     with Session(folder, "run", "app.py:Stuck") as terminal:
-        terminal.waits(lambda: logged(folder).count("stuck begun") == 2, "never began")
+        terminal.waits(lambda: read_log(folder).count("stuck begun") == 2, "never began")
         terminal.types(CTRL_C)
         assert terminal.ends() == 130
         terminal.shows("interrupted", "resume with: bae runs resume")
@@ -397,7 +397,7 @@ def test_nohup_keeps_a_run_going_when_its_terminal_is_closed(folder):
     assert "by: the test" in (folder / "nohup.out").read_text()
 
 
-def test_what_is_printed_while_a_question_is_open_is_above_it(folder):
+def test_output_during_an_open_question_is_above_it(folder):
     with Session(folder, "run", "app.py:Noisy", "--no-journal") as terminal:
         terminal.shows("Is it quiet?", "ok (y/n):")
         (folder / "asked").touch()

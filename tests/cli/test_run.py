@@ -1,5 +1,5 @@
-"""`bae run`, and `bae runs resume`, `fork` and `answer`: what is given on a command line, what is
-printed where, and that every command which is printed to be copied works."""
+"""`bae run`, and `bae runs resume`, `fork` and `answer`: arguments, output, and printed commands,
+which all work."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_the_result_is_on_stdout_and_all_else_on_stderr(bae: Any) -> None:
     assert "\x1b" not in done.out + done.err
 
 
-def test_json_is_one_object_with_the_result_the_trace_and_what_it_took(bae: Any) -> None:
+def test_json_is_one_object_with_the_result_the_trace_and_the_usage(bae: Any) -> None:
     done = bae("run", "app.py:Countdown", "--set", "left=2", "--json", "--run-id", "mine")
     data = done.data
     assert data.pop("seconds") >= 0
@@ -244,7 +244,7 @@ def test_a_recalled_secret_and_a_hidden_computed_field_are_withheld_from_the_res
     assert bae(*given, "--json").data["result"]["fields"] == {"pin": "(withheld)"}
 
 
-def test_a_terminal_that_stands_still_takes_nothing_from_the_outcome(
+def test_a_terminal_that_stops_reading_does_not_change_the_outcome(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hours = count(step=3600)
@@ -278,11 +278,11 @@ def test_start_fields_come_from_json_a_file_stdin_and_set(
 
 
 @pytest.mark.parametrize("given", ["3", '"3"', '{"left": 3}'])
-def test_where_there_is_one_field_to_give_its_value_alone_will_do(bae: Any, given: str) -> None:
+def test_a_single_field_can_be_given_by_its_value_alone(bae: Any, given: str) -> None:
     assert len(bae("run", "app.py:Countdown", "-i", given, "--json").data["trace"]) == 4
 
 
-def test_the_one_text_needs_no_quotes_and_a_parked_run_says_in_json_what_it_waits_for(
+def test_a_single_text_needs_no_quotes_and_a_parked_run_lists_its_questions_in_json(
     bae: Any,
 ) -> None:
     done = bae("run", "app.py", "-i", "-", *LM, "--json", stdin="my umbrella\narrived wet\n")
@@ -319,7 +319,7 @@ def test_the_one_text_needs_no_quotes_and_a_parked_run_says_in_json_what_it_wait
         (["--set", "what=tea", "--set", "count=2", "--set", "place.floor=1"], ["place.city"]),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_value_and_why(
+def test_an_unfitting_value_is_named_with_its_field_and_the_reason(
     bae: Any, arguments: list[str], said: list[str]
 ) -> None:
     done = bae("run", "app.py:orders", *arguments)
@@ -351,7 +351,7 @@ def test_a_secret_is_in_no_message_and_not_in_the_result(bae: Any) -> None:
 # The journal
 
 
-def test_a_run_is_kept_in_a_journal_that_git_leaves_alone(bae: Any) -> None:
+def test_a_run_is_stored_in_a_journal_that_git_ignores(bae: Any) -> None:
     bae("run", "app.py:Countdown", "--set", "left=0")
     assert Path(".bae/runs.db").is_file()
     assert Path(".bae/.gitignore").read_text() == "*\n"
@@ -365,7 +365,7 @@ def test_no_journal_leaves_nothing_behind_and_quiet_prints_the_result_alone(bae:
     assert not Path(".bae").exists()
 
 
-def test_a_graph_that_no_journal_can_hold_runs_without_one_and_says_so(bae: Any) -> None:
+def test_a_graph_that_no_journal_can_hold_runs_without_a_journal_and_reports_it(bae: Any) -> None:
     done = bae("run", "app.py:Live")
     assert done.code == 0
     assert "no journal is kept, so this run cannot be resumed: Live.client" in done.err
@@ -375,7 +375,7 @@ def test_a_graph_that_no_journal_can_hold_runs_without_one_and_says_so(bae: Any)
     assert "--no-journal" in done.err
 
 
-def test_where_the_journal_cannot_be_made_the_run_goes_on_and_says_so(bae: Any) -> None:
+def test_a_run_continues_without_a_journal_that_cannot_be_made_and_reports_it(bae: Any) -> None:
     Path(".bae").write_text("in the way")
     done = bae("run", "app.py:Countdown", "--set", "left=0")
     assert done.code == 0
@@ -386,7 +386,7 @@ def test_where_the_journal_cannot_be_made_the_run_goes_on_and_says_so(bae: Any) 
 # Runs that come to a stop, and the commands that go on with them
 
 
-def test_a_run_parks_at_a_gate_and_the_command_it_prints_goes_on_with_it(bae: Any) -> None:
+def test_a_run_parks_at_a_gate_and_the_printed_command_resumes_it(bae: Any) -> None:
     parked = bae("run", "app.py", "-i", "it arrived wet", *LM)
     assert (parked.code, parked.out) == (3, "")
     assert "Send this refund?" in parked.err
@@ -413,7 +413,7 @@ def test_an_answer_is_checked_before_it_is_stored_and_can_be_left_for_later(bae:
     assert done.out == "Refunded\n  euros: 0\n"
 
 
-def test_a_failed_run_says_how_to_go_on_and_does_nothing_twice(bae: Any) -> None:
+def test_a_failed_run_prints_how_to_resume_and_repeats_no_work(bae: Any) -> None:
     failed = bae("run", "app.py:Fragile")
     assert failed.code == 1
     assert "bae-node-failed" in failed.err
@@ -437,7 +437,7 @@ def test_a_bound_that_was_reached_is_raised_by_the_command_that_is_printed(bae: 
     assert Path("log").read_text().split() == ["at", "3", "at", "2", "at", "1", "at", "0"]
 
 
-def test_a_budget_that_is_spent_says_which_limit_and_how_to_allow_more(bae: Any) -> None:
+def test_a_spent_budget_is_reported_with_its_limit_and_how_to_raise_it(bae: Any) -> None:
     failed = bae("run", "app.py", "-i", "wet", *LM, "--budget", "calls=0")
     assert failed.code == 1
     assert "bae-budget-spent" in failed.err
@@ -466,7 +466,7 @@ def test_the_command_that_answers_with_a_secret_asks_for_it(bae: Any) -> None:
 
 
 @pytest.mark.parametrize("said", ["", " ", "last", "a\nb"])
-def test_a_run_is_called_what_can_be_typed(bae: Any, said: str) -> None:
+def test_run_ids_are_easy_to_type(bae: Any, said: str) -> None:
     done = bae("run", "app.py:Countdown", "--set", "left=0", f"--run-id={said}")
     assert done.code == 2
     assert "--run-id" in done.err
@@ -525,7 +525,7 @@ def test_a_number_that_only_python_reads_is_wrong_usage(
     assert "is not a number such as 20" in done.err
 
 
-def test_a_fork_goes_on_from_a_node_with_other_values_and_leaves_the_run_alone(bae: Any) -> None:
+def test_a_fork_continues_from_a_node_with_other_values_and_leaves_the_run_alone(bae: Any) -> None:
     bae("run", "app.py", "-i", "wet", *LM, "--run-id", "r1")
     made = bae("runs", "fork", "r1", "--at", "1", "--set", "euros=5", "--no-run", "-m", "app.py")
     assert made.code == 0
@@ -543,7 +543,7 @@ def test_a_fork_goes_on_from_a_node_with_other_values_and_leaves_the_run_alone(b
     assert wrong.code == 1
 
 
-def test_a_fork_runs_at_once_unless_it_is_told_not_to(bae: Any) -> None:
+def test_a_fork_runs_at_once_unless_asked_not_to(bae: Any) -> None:
     bae("run", "app.py:Countdown", "--set", "left=2", "--run-id", "r1")
     forked = ("runs", "fork", "r1", "--at", "1", "--set", "left=0", "--run-id", "r2")
     done = bae(*forked, "-m", "app.py:Countdown", "--json")
@@ -565,7 +565,7 @@ def test_a_secret_that_the_journal_does_not_keep_is_given_again_on_resume(bae: A
     assert "has no field Login.tokn" in unknown.err
 
 
-def test_commands_to_copy_leave_out_what_pyproject_says_and_name_another_journal(
+def test_printed_commands_leave_out_what_pyproject_sets_and_name_another_journal(
     bae: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.bae]\ngraph = "app.py"\n')
@@ -576,7 +576,7 @@ def test_commands_to_copy_leave_out_what_pyproject_says_and_name_another_journal
     assert bae(*words).code == 0
 
 
-def test_a_run_id_that_is_there_already_is_refused_with_the_way_to_go_on(bae: Any) -> None:
+def test_a_run_id_that_is_taken_is_refused_with_the_way_to_resume(bae: Any) -> None:
     bae("run", "app.py:Countdown", "--set", "left=0", "--run-id", "r1")
     done = bae("run", "app.py:Countdown", "--set", "left=0", "--run-id", "r1")
     assert done.code == 1
@@ -616,7 +616,7 @@ class Shown(Node):
     async def __call__(self) -> None: ...
 
 
-def shown(*, width: int, terminal: bool) -> str:
+def print_result(*, width: int, terminal: bool) -> str:
     from rich.console import Console
 
     from bae.cli.values import print_node
@@ -635,7 +635,7 @@ def shown(*, width: int, terminal: bool) -> str:
 
 
 def test_a_result_is_laid_out_with_its_parts_indented_and_its_secrets_withheld() -> None:
-    assert shown(width=80, terminal=False).splitlines() == [
+    assert print_result(width=80, terminal=False).splitlines() == [
         "Shown",
         "  lines: one",
         "    \\x1b[31mtwo",
@@ -661,10 +661,10 @@ def test_a_result_is_laid_out_with_its_parts_indented_and_its_secrets_withheld()
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 160])
-def test_a_result_at_a_terminal_fits_it_and_holds_nothing_that_the_terminal_would_obey(
+def test_a_result_fits_the_terminal_and_contains_no_terminal_commands(
     width: int,
 ) -> None:
-    lines = shown(width=width, terminal=True).splitlines()
+    lines = print_result(width=width, terminal=True).splitlines()
     assert max(map(len, lines)) <= width
     assert not any("\x1b" in line for line in lines)
     assert not any("hunter2" in line for line in lines)

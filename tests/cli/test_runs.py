@@ -1,5 +1,5 @@
-"""`bae runs`: what it prints of the runs of a journal, what it moves, deletes and takes out, and
-what it refuses."""
+"""`bae runs`: lists and shows runs of a journal, moves, deletes and redacts them, and refuses wrong
+requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,16 @@ from bae.cli import main
 from bae.journal import SQLiteJournal
 from bae.testing import ScriptedLM, Streamed
 from bounded import BOUND
-from wardrobe_runs import WARDROBE, files, flat, noted, refused, runs, said, write_runs
+from wardrobe_runs import (
+    WARDROBE,
+    files,
+    flat,
+    read_notes,
+    read_output,
+    read_refusal,
+    runs,
+    write_runs,
+)
 
 pytestmark = pytest.mark.once
 DB = ("-j", "runs.db")
@@ -102,18 +111,18 @@ def test_a_conversation_at_the_command_line_is_run_listed_shown_and_made_a_test(
     assert "2 before: 1 before" in capsys.readouterr().out
     main(["run", "talks.py", "--set", "text=other", "-q", *DB])
     capsys.readouterr()
-    listed = json.loads(said(capsys, "list", *DB, "--thread", "ana", "--json"))
+    listed = json.loads(read_output(capsys, "list", *DB, "--thread", "ana", "--json"))
     assert [info["run_id"] for info in listed] == ["r2", "r1", "r0"]
     assert listed[0]["metadata"] == {"user_id": "u1", "n": 2}
-    found = json.loads(said(capsys, "list", *DB, "--metadata", "n=1", "--json"))
+    found = json.loads(read_output(capsys, "list", *DB, "--metadata", "n=1", "--json"))
     assert [info["run_id"] for info in found] == ["r1"]
-    assert noted(capsys, "list", *DB, "--metadata", 'n="1"') == "no runs\n"
-    shown = flat(said(capsys, "show", "r2", *DB))
+    assert read_notes(capsys, "list", *DB, "--metadata", 'n="1"') == "no runs\n"
+    shown = flat(read_output(capsys, "show", "r2", *DB))
     assert "thread ana" in shown
     assert 'metadata {"user_id": "u1", "n": 2}' in shown
     assert "<- 2 earlier turns, r0 to r1" in shown
-    assert "2 earlier turns, r0 to r1" in said(capsys, "why", "r2", "Reply.history", *DB)
-    assert "went the same way" in said(capsys, "replay", "r2", "-m", "talks.py", *DB)
+    assert "2 earlier turns, r0 to r1" in read_output(capsys, "why", "r2", "Reply.history", *DB)
+    assert "went the same way" in read_output(capsys, "replay", "r2", "-m", "talks.py", *DB)
     runs(capsys, "test", "r2", "-m", "talks.py", "-o", "test_talks.py", *DB)
     assert "recorded.run(graph, 'r2')" in (folder / "test_talks.py").read_text().replace('"', "'")
     assert (folder / "test_talks.jsonl").read_text().count('"bae":"run"') == 3
@@ -126,15 +135,15 @@ def test_a_run_is_cancelled_by_its_id(folder, capsys):
     for name in ("one", "two"):
         main(["run", "talks.py:asking", "--no-ask", "-q", "--run-id", name, *DB])
     capsys.readouterr()
-    assert noted(capsys, "cancel", "one", *DB) == "the run one is cancelled\n"
-    assert json.loads(said(capsys, "cancel", "two", "--json", *DB)) == {
+    assert read_notes(capsys, "cancel", "one", *DB) == "the run one is cancelled\n"
+    assert json.loads(read_output(capsys, "cancel", "two", "--json", *DB)) == {
         "run_id": "two",
         "status": "cancelled",
     }
-    assert "one" in said(capsys, "list", "--status", "cancelled", *DB)
+    assert "one" in read_output(capsys, "list", "--status", "cancelled", *DB)
     main(["run", "talks.py", "--set", "text=hi", "-q", "--run-id", "over", *DB])
     capsys.readouterr()
-    assert "it has ended" in refused(capsys, "cancel", "over", *DB)
+    assert "it has ended" in read_refusal(capsys, "cancel", "over", *DB)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +165,7 @@ def test_options_of_conversations_that_make_no_sense_end_with_2(arguments, folde
 
 
 def test_runs_are_listed_as_a_table(journal, capsys):
-    lines = said(capsys, "list", *DB).splitlines()
+    lines = read_output(capsys, "list", *DB).splitlines()
     assert lines[0].split() == ["RUN", "GRAPH", "STATUS", "STARTED", "LASTED"]
     assert [line.split()[:3] for line in lines[1:]] == [
         ["bad789", "Morning", "failed"],
@@ -165,34 +174,32 @@ def test_runs_are_listed_as_a_table(journal, capsys):
     ]
     assert "ScriptedLM raised ValueError" in lines[1]
     assert lines[2].endswith("Ask.sure: Are you sure?")
-    assert said(capsys, "list", *DB, "--status", "ended").count("\n") == 2
-    assert said(capsys, "list", *DB, "--graph", "Ask").count("\n") == 2
+    assert read_output(capsys, "list", *DB, "--status", "ended").count("\n") == 2
+    assert read_output(capsys, "list", *DB, "--graph", "Ask").count("\n") == 2
     out, err = runs(capsys, "list", *DB, "--limit", "2")
     assert out.count("\n") == 3
     assert "--limit shows more" in err
-    assert noted(capsys, "list", *DB, "--graph", "Nothing") == "no runs\n"
+    assert read_notes(capsys, "list", *DB, "--graph", "Nothing") == "no runs\n"
 
 
-def test_the_journal_is_the_one_that_bae_run_keeps_or_that_the_environment_names(
-    journal, capsys, monkeypatch
-):
-    assert "there is no journal here" in refused(capsys, "list")
+def test_the_default_journal_is_that_of_bae_run_or_of_the_environment(journal, capsys, monkeypatch):
+    assert "there is no journal here" in read_refusal(capsys, "list")
     (journal / ".bae").mkdir()
     (journal / "runs.db").rename(journal / ".bae" / "runs.db")
-    assert "abc123" in said(capsys, "list")
+    assert "abc123" in read_output(capsys, "list")
     (journal / ".bae" / "runs.db").rename(journal / "elsewhere.db")
     monkeypatch.setenv("BAE_JOURNAL", "elsewhere.db")
-    assert "abc123" in said(capsys, "list")
+    assert "abc123" in read_output(capsys, "list")
 
 
 def test_a_line_of_the_table_is_no_wider_than_the_terminal(journal, capsys, monkeypatch):
     # A pipe has no width: there nothing is cut.
-    assert "ask456  Ask" in said(capsys, "list", *DB)
+    assert "ask456  Ask" in read_output(capsys, "list", *DB)
     monkeypatch.setenv("FORCE_COLOR", "1")  # as at a terminal
     monkeypatch.delenv("NO_COLOR")
     for columns in (80, 60):
         monkeypatch.setenv("COLUMNS", str(columns))
-        out = re.sub(r"\x1b\[[0-9;]*m", "", said(capsys, "list", *DB))
+        out = re.sub(r"\x1b\[[0-9;]*m", "", read_output(capsys, "list", *DB))
         assert max(map(len, out.splitlines())) <= columns
         assert [line.split()[0] for line in out.splitlines()[1:]] == ["bad789", "ask456", "abc123"]
 
@@ -200,8 +207,8 @@ def test_a_line_of_the_table_is_no_wider_than_the_terminal(journal, capsys, monk
 # --- show and why --------------------------------------------------------------------------------
 
 
-def test_a_run_is_told_from_its_start_to_its_end(journal, capsys):
-    text = said(capsys, "show", "abc123", *DB)
+def test_a_run_is_shown_from_its_start_to_its_end(journal, capsys):
+    text = read_output(capsys, "show", "abc123", *DB)
     assert text.startswith("Morning, run abc123: ended\n")
     for part in (
         r'0  Morning\n +message  "ugh"   <- given',
@@ -217,17 +224,17 @@ def test_a_run_is_told_from_its_start_to_its_end(journal, capsys):
         r"ended at Worn\n$",
     ):
         assert re.search(part, text), f"{part}\n{text}"
-    waiting = said(capsys, "show", "ask456", *DB)
+    waiting = read_output(capsys, "show", "ask456", *DB)
     assert "sure      <- waits for a person: Are you sure?" in waiting
     assert "waits at 0:Ask.sure: Are you sure?" in waiting
     assert waiting.endswith("answer with: bae runs answer ask456 VALUE -m MODULE -j runs.db\n")
-    failed = said(capsys, "show", "bad789", *DB)
+    failed = read_output(capsys, "show", "bad789", *DB)
     assert "failed: " in failed
     assert failed.endswith("resume with: bae runs resume bad789 -m MODULE -j runs.db\n")
-    assert "answer:" in said(capsys, "show", "abc123", *DB, "--full")
+    assert "answer:" in read_output(capsys, "show", "abc123", *DB, "--full")
 
 
-def test_full_shows_what_a_model_thought_before_its_answer(folder, capsys):
+def test_full_shows_the_thinking_of_a_model_before_its_answer(folder, capsys):
     class Write(Node):
         async def __call__(self) -> Written: ...
 
@@ -242,44 +249,44 @@ def test_full_shows_what_a_model_thought_before_its_answer(folder, capsys):
             await Graph(start=Write).arun(Write(), lm, journal=journal)
 
     asyncio.run(write())
-    assert "thinking:\n" in said(capsys, "show", *DB, "--full")
-    assert "First, the sky." in said(capsys, "show", *DB, "--full")
-    assert "First, the sky." not in said(capsys, "show", *DB)
+    assert "thinking:\n" in read_output(capsys, "show", *DB, "--full")
+    assert "First, the sky." in read_output(capsys, "show", *DB, "--full")
+    assert "First, the sky." not in read_output(capsys, "show", *DB)
 
 
-def test_a_run_is_shown_with_a_timeline_of_what_ran_when(journal, capsys):
-    text = said(capsys, "show", "abc123", *DB)
+def test_a_run_is_shown_with_a_timeline_of_its_work(journal, capsys):
+    text = read_output(capsys, "show", "abc123", *DB)
     for row in ("1 Day", "  weather <- get_weather", "  LM fills Day", "  LM chooses Outfit"):
         assert re.search(rf"^{row} .*[━╸╺─╴╶]", text, re.MULTILINE), f"{row}\n{text}"
-    assert "LM fills Day" not in said(capsys, "show", "abc123", *DB, "--no-timeline")
-    assert "sure <- a person" in said(capsys, "show", "ask456", *DB)
+    assert "LM fills Day" not in read_output(capsys, "show", "abc123", *DB, "--no-timeline")
+    assert "sure <- a person" in read_output(capsys, "show", "ask456", *DB)
 
 
 def test_a_run_is_named_by_how_its_id_begins_or_is_the_newest(journal, capsys):
-    assert "run abc123" in said(capsys, "show", "abc", *DB)
-    assert "run bad789" in said(capsys, "show", *DB)
-    assert "run bad789" in said(capsys, "show", "last", *DB)
-    assert "no run id is xyz" in refused(capsys, "show", "xyz", *DB)
-    assert "several runs begin with a: " in refused(capsys, "show", "a", *DB)
+    assert "run abc123" in read_output(capsys, "show", "abc", *DB)
+    assert "run bad789" in read_output(capsys, "show", *DB)
+    assert "run bad789" in read_output(capsys, "show", "last", *DB)
+    assert "no run id is xyz" in read_refusal(capsys, "show", "xyz", *DB)
+    assert "several runs begin with a: " in read_refusal(capsys, "show", "a", *DB)
 
 
-def test_a_journal_without_runs_says_how_to_get_some(journal, capsys):
+def test_a_journal_without_runs_shows_how_to_record_a_run(journal, capsys):
     every = ("--status", "ended", "--status", "failed", "--status", "waiting")
-    assert "3 runs" in noted(capsys, "prune", "--older-than", "0s", *every, *DB)
-    assert "the journal has no runs" in refused(capsys, "show", *DB)
+    assert "3 runs" in read_notes(capsys, "prune", "--older-than", "0s", *every, *DB)
+    assert "the journal has no runs" in read_refusal(capsys, "show", *DB)
 
 
-def test_the_timeline_names_what_decided_how_long_the_run_took(journal, capsys):
-    shown = said(capsys, "timeline", "abc123", *DB)
+def test_the_timeline_names_the_work_that_decided_the_duration_of_the_run(journal, capsys):
+    shown = read_output(capsys, "timeline", "abc123", *DB)
     assert "critical path: " in shown
-    path = json.loads(said(capsys, "timeline", "abc123", *DB, "--json"))["critical_path"]
+    path = json.loads(read_output(capsys, "timeline", "abc123", *DB, "--json"))["critical_path"]
     assert path["is_exact"]
     assert [part["place"] for part in path["parts"]][-1].endswith((":Outfit", ":Worn"))
     assert {each["place"] for each in path["slack"]} >= {part["place"] for part in path["parts"]}
 
 
 def test_a_run_is_shown_as_json_with_its_fields_the_work_and_times_in_iso(journal, capsys):
-    found = json.loads(said(capsys, "show", "abc123", *DB, "--json"))
+    found = json.loads(read_output(capsys, "show", "abc123", *DB, "--json"))
     assert (found["run_id"], found["status"], found["ended_at"]) == ("abc123", "ended", "Worn")
     nodes = found["graphs"][0]["nodes"]
     assert [node["name"] for node in nodes] == ["Morning", "Day", "Outfit", "Worn"]
@@ -299,8 +306,8 @@ def test_a_run_is_shown_as_json_with_its_fields_the_work_and_times_in_iso(journa
     for work in found["work"]:
         first, last = work["spans"][0], work["spans"][-1]
         assert found["lives"][0]["start"] <= first["start"] <= last["end"]
-    listed = json.loads(said(capsys, "list", *DB, "--json"))[0]
-    why = json.loads(said(capsys, "why", "abc123", "Day.weather", *DB, "--json"))
+    listed = json.loads(read_output(capsys, "list", *DB, "--json"))[0]
+    why = json.loads(read_output(capsys, "why", "abc123", "Day.weather", *DB, "--json"))
     assert why["value"] == weather
     for each in (listed["started"], found["updated"], first["start"], why["at"]):
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}[+-]\d\d:\d\d", each)
@@ -317,16 +324,16 @@ USAGE_KEYS = {
 
 
 def test_the_json_of_a_run_has_the_keys_that_are_promised(journal, capsys):
-    listed = json.loads(said(capsys, "list", *DB, "--json"))
+    listed = json.loads(read_output(capsys, "list", *DB, "--json"))
     assert [each["run_id"] for each in listed] == ["bad789", "ask456", "abc123"]
     assert [each["status"] for each in listed] == ["failed", "waiting", "ended"]
     (gate,) = listed[1]["waiting"]
     assert (gate["gate"], gate["address"], gate["call"]) == ("0:Ask.sure", "0:Ask.sure", None)
-    assert json.loads(said(capsys, "list", *DB, "--graph", "Nothing", "--json")) == []
+    assert json.loads(read_output(capsys, "list", *DB, "--graph", "Nothing", "--json")) == []
     for each in listed:
         assert set(each) == RUN_KEYS
         assert bool(each["error"]) == (each["status"] == "failed")
-        found = json.loads(said(capsys, "show", each["run_id"], *DB, "--json"))
+        found = json.loads(read_output(capsys, "show", each["run_id"], *DB, "--json"))
         assert set(found) == RUN_KEYS | {
             *("ended_at", "usage", "resumed", "graphs", "files", "lives", "work")
         }
@@ -341,15 +348,17 @@ def test_the_json_of_a_run_has_the_keys_that_are_promised(journal, capsys):
                 *("kind", "place", "name", "spans", "outcome", "error", "note", "marks", "usage"),
                 *("inside", "waits"),
             }
-    replayed = json.loads(said(capsys, "replay", "abc123", *DB, "-m", "wardrobe.py", "--json"))
+    replayed = json.loads(
+        read_output(capsys, "replay", "abc123", *DB, "-m", "wardrobe.py", "--json")
+    )
     assert set(replayed) == {"run_id", "outcome", "trace", "waiting", "error"}
 
 
-def test_a_long_loop_is_told_by_its_first_and_last_nodes(folder, capsys):
+def test_a_long_loop_is_shortened_to_its_first_and_last_nodes(folder, capsys):
     (folder / "loop.py").write_text(LOOP)
     assert main(["run", "loop.py", "-i", "150", "--max-iters", "0", "-q", *DB]) == 0
     capsys.readouterr()
-    text = said(capsys, "show", *DB, "--no-timeline")
+    text = read_output(capsys, "show", *DB, "--no-timeline")
     assert "  … 111 more nodes: --full shows them\n" in text
     assert re.search(r"^ 19  Count\n", text, re.MULTILINE)
     assert re.search(r"^131  Count\n", text, re.MULTILINE)
@@ -357,7 +366,7 @@ def test_a_long_loop_is_told_by_its_first_and_last_nodes(folder, capsys):
     assert "in 5:Count.inside" in text
     assert "in 50:Count.inside" not in text
     assert " more graphs inside: --full shows them\n" in text
-    full = said(capsys, "show", *DB, "--no-timeline", "--full")
+    full = read_output(capsys, "show", *DB, "--no-timeline", "--full")
     assert "more" not in full
     assert "in 50:Count.inside" in full
 
@@ -385,17 +394,17 @@ graph = Graph(start=Count)
 """
 
 
-def test_where_a_value_came_from_is_told(journal, capsys):
-    assert "get_weather" in said(capsys, "why", "abc123", "Day.weather", *DB)
-    assert "recalled" in said(capsys, "why", "abc", "Outfit.mood", "--step", "2", *DB)
-    assert "did you mean 1:Day.weather?" in refused(capsys, "why", "abc123", "Day.wether", *DB)
-    found = json.loads(said(capsys, "why", "abc", "Outfit.mood", "--json", *DB))
+def test_the_origin_of_a_value_is_shown(journal, capsys):
+    assert "get_weather" in read_output(capsys, "why", "abc123", "Day.weather", *DB)
+    assert "recalled" in read_output(capsys, "why", "abc", "Outfit.mood", "--step", "2", *DB)
+    assert "did you mean 1:Day.weather?" in read_refusal(capsys, "why", "abc123", "Day.wether", *DB)
+    found = json.loads(read_output(capsys, "why", "abc", "Outfit.mood", "--json", *DB))
     assert (found["source"], found["origin"]["source"]) == ("recall", "lm")
 
 
-def held(file: str = "runs.db") -> list[str]:
-    """What a journal holds. Not its bytes: when SQLite moves its log into the file is its own
-    affair."""
+def dump_journal(file: str = "runs.db") -> list[str]:
+    """The content of a journal as SQL. Its bytes may differ, since SQLite decides when it merges
+    its log into the file."""
 
     async def exported() -> bytes:
         written = io.BytesIO()
@@ -407,16 +416,16 @@ def held(file: str = "runs.db") -> list[str]:
 
 
 def test_commands_that_read_leave_the_journal_as_it_is(journal, capsys):
-    before = held()
-    said(capsys, "list", *DB)
-    said(capsys, "show", "abc123", *DB)
-    said(capsys, "why", "abc123", "Day.mood", *DB)
-    said(capsys, "replay", "abc123", *DB, "-m", "wardrobe.py")
-    assert held() == before
+    before = dump_journal()
+    read_output(capsys, "list", *DB)
+    read_output(capsys, "show", "abc123", *DB)
+    read_output(capsys, "why", "abc123", "Day.mood", *DB)
+    read_output(capsys, "replay", "abc123", *DB, "-m", "wardrobe.py")
+    assert dump_journal() == before
     assert files(journal) == ["runs.db", "wardrobe.py"]
 
 
-def test_what_a_run_holds_cannot_command_the_terminal(folder, capsys):
+def test_the_content_of_a_run_cannot_command_the_terminal(folder, capsys):
     import wardrobe  # pyright: ignore[reportMissingImports]
 
     async def write() -> None:
@@ -430,7 +439,7 @@ def test_what_a_run_holds_cannot_command_the_terminal(folder, capsys):
 
     asyncio.run(write())
     for command in (["list"], ["show"], ["show", "--full"], ["why", "last", "Ask.question"]):
-        text = said(capsys, *command, *DB)
+        text = read_output(capsys, *command, *DB)
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text), repr(text)
         assert "[red]x[/red]" in text
 
@@ -450,7 +459,7 @@ def test_a_run_is_shown_in_ascii_where_there_is_no_more(journal, columns, monkey
 
 
 def test_runs_are_loaded_from_a_command_of_the_shell(journal, capsys):
-    noted(capsys, "export", "all.jsonl", *DB)
+    read_notes(capsys, "export", "all.jsonl", *DB)
     reading, writing = os.pipe()  # as for `bae runs load <(command)`
     os.write(writing, Path("all.jsonl").read_bytes())
     os.close(writing)
@@ -460,36 +469,36 @@ def test_runs_are_loaded_from_a_command_of_the_shell(journal, capsys):
         os.close(reading)
     assert err == "new.db: 3 runs loaded\n"
     os.mkfifo("pipe.jsonl")
-    assert "it is a named pipe" in refused(capsys, "load", "pipe.jsonl", "-j", "new.db")
+    assert "it is a named pipe" in read_refusal(capsys, "load", "pipe.jsonl", "-j", "new.db")
 
 
 def test_runs_are_exported_and_loaded(journal, capsys):
-    assert noted(capsys, "export", "all.jsonl", *DB) == "all.jsonl: 3 runs\n"
-    assert noted(capsys, "export", "one.jsonl", "abc", *DB) == "one.jsonl: 1 run\n"
-    assert "one.jsonl is there already" in refused(capsys, "export", "one.jsonl", "ask", *DB)
-    noted(capsys, "export", "one.jsonl", "abc", "--force", *DB)
+    assert read_notes(capsys, "export", "all.jsonl", *DB) == "all.jsonl: 3 runs\n"
+    assert read_notes(capsys, "export", "one.jsonl", "abc", *DB) == "one.jsonl: 1 run\n"
+    assert "one.jsonl is there already" in read_refusal(capsys, "export", "one.jsonl", "ask", *DB)
+    read_notes(capsys, "export", "one.jsonl", "abc", "--force", *DB)
     out, err = runs(capsys, "load", "one.jsonl", "-j", "new.db")
     assert (out, err) == ("abc123\n", "new.db: 1 run loaded\n")
-    assert "already" in refused(capsys, "load", "all.jsonl", "-j", "new.db")
+    assert "already" in read_refusal(capsys, "load", "all.jsonl", "-j", "new.db")
     runs(capsys, "load", "all.jsonl", "-j", "new.db", "--existing", "keep")
-    listed = said(capsys, "list", "-j", "new.db").splitlines()
+    listed = read_output(capsys, "list", "-j", "new.db").splitlines()
     assert sorted(line.split()[0] for line in listed[1:]) == ["abc123", "ask456", "bad789"]
     # And what only reads takes the exported file as it is.
-    assert "run abc123" in said(capsys, "show", "abc", "-j", "all.jsonl")
-    shown = said(capsys, "show", "abc123", "-j", "new.db")
-    assert shown == said(capsys, "show", "abc123", *DB)
+    assert "run abc123" in read_output(capsys, "show", "abc", "-j", "all.jsonl")
+    shown = read_output(capsys, "show", "abc123", "-j", "new.db")
+    assert shown == read_output(capsys, "show", "abc123", *DB)
     for command in (["prune", "--older-than", "1d"], ["redact", "abc", "Outfit.top"]):
-        error = refused(capsys, *command, "-j", "all.jsonl")
+        error = read_refusal(capsys, *command, "-j", "all.jsonl")
         assert "no journal that can be written" in error
 
 
 def test_runs_are_loaded_into_the_journal_of_this_directory_which_is_made(journal, capsys):
-    noted(capsys, "export", "all.jsonl", *DB)
-    assert "there is no file nothing.jsonl" in refused(capsys, "load", "nothing.jsonl")
+    read_notes(capsys, "export", "all.jsonl", *DB)
+    assert "there is no file nothing.jsonl" in read_refusal(capsys, "load", "nothing.jsonl")
     assert not Path(".bae").exists()
     loaded = runs(capsys, "load", "all.jsonl", "--json")[0]
     assert sorted(json.loads(loaded)) == ["abc123", "ask456", "bad789"]
-    assert "abc123" in said(capsys, "list")
+    assert "abc123" in read_output(capsys, "list")
 
 
 def test_runs_go_through_a_pipe(journal, capfdbinary, monkeypatch):
@@ -504,35 +513,34 @@ def test_runs_go_through_a_pipe(journal, capfdbinary, monkeypatch):
 
 
 def test_a_run_that_waits_elsewhere_is_cancelled_where_it_is_loaded(journal, capsys):
-    noted(capsys, "export", "out.jsonl", "ask456", *DB)
+    read_notes(capsys, "export", "out.jsonl", "ask456", *DB)
     runs(capsys, "load", "out.jsonl", "-j", "one.db")
-    assert "cancelled" in said(capsys, "list", "-j", "one.db")
+    assert "cancelled" in read_output(capsys, "list", "-j", "one.db")
     runs(capsys, "load", "out.jsonl", "-j", "two.db", "--unfinished", "keep")
-    assert "waiting" in said(capsys, "list", "-j", "two.db")
-    assert noted(capsys, "list", "-j", "two.db", "--status", "interrupted") == "no runs\n"
+    assert "waiting" in read_output(capsys, "list", "-j", "two.db")
+    assert read_notes(capsys, "list", "-j", "two.db", "--status", "interrupted") == "no runs\n"
 
 
 # --- less ----------------------------------------------------------------------------------------
 
 
-def test_old_runs_are_pruned_and_those_that_wait_stay(journal, capsys):
+def test_old_runs_are_pruned_and_waiting_runs_stay(journal, capsys):
     old = ("prune", *DB, "--older-than")
-    assert noted(capsys, *old, "30d") == "0 runs deleted\n"
+    assert read_notes(capsys, *old, "30d") == "0 runs deleted\n"
     out, err = runs(capsys, *old, "0s", "--dry-run")
     assert (sorted(out.split()), err) == (["abc123", "bad789"], "2 runs would be deleted\n")
-    assert noted(capsys, *old, "0s") == "2 runs deleted\n"
-    assert said(capsys, "list", *DB).count("\n") == 2
+    assert read_notes(capsys, *old, "0s") == "2 runs deleted\n"
+    assert read_output(capsys, "list", *DB).count("\n") == 2
     both = ("--status", "waiting", "--status", "ended", "--json")
-    shown = json.loads(said(capsys, *old, "0s", *both, "--dry-run"))
+    shown = json.loads(read_output(capsys, *old, "0s", *both, "--dry-run"))
     assert shown == {"runs": ["ask456"], "deleted": 0, "dry_run": True}
-    done = json.loads(said(capsys, *old, "0s", *both))
+    done = json.loads(read_output(capsys, *old, "0s", *both))
     assert done == {"runs": ["ask456"], "deleted": 1, "dry_run": False}
 
 
 @pytest.fixture
 def forked(journal):
-    """Two forks that nobody has gone on with, which counts as interrupted, and one that somebody
-    has."""
+    """Two forks that were never resumed, which count as interrupted, and a resumed fork."""
     import wardrobe  # pyright: ignore[reportMissingImports]
 
     with asyncio.Runner() as runner:
@@ -544,47 +552,45 @@ def forked(journal):
         runner.run(kept.close())
 
 
-def test_those_that_are_running_are_under_way_and_those_that_were_interrupted_are_not(
-    forked, capsys
-):
+def test_running_runs_are_in_progress_and_interrupted_runs_are_not(forked, capsys):
     def listed(*arguments: str) -> list[str]:
-        found = json.loads(said(capsys, "list", "--json", *arguments, *DB))
+        found = json.loads(read_output(capsys, "list", "--json", *arguments, *DB))
         return [each["run_id"] for each in found]
 
     assert listed("--status", "running") == ["here"]
     assert listed("--status", "interrupted") == ["gone2", "gone1"]
     assert listed("--status", "interrupted", "--limit", "1") == ["gone2"]
-    assert noted(capsys, "export", "r.jsonl", "--status", "running", *DB) == "r.jsonl: 1 run\n"
-    found = json.loads(said(capsys, "list", "--json", *DB))
+    assert read_notes(capsys, "export", "r.jsonl", "--status", "running", *DB) == "r.jsonl: 1 run\n"
+    found = json.loads(read_output(capsys, "list", "--json", *DB))
     statuses = {each["run_id"]: each["status"] for each in found}
     assert (statuses["here"], statuses["gone1"]) == ("running", "interrupted")
 
 
-def test_interrupted_runs_are_pruned_and_those_under_way_stay(forked, capsys):
+def test_interrupted_runs_are_pruned_and_running_runs_stay(forked, capsys):
     prune = ("prune", "--older-than", "0s", "--json", *DB)
     out, err = runs(capsys, *prune, "--status", "running")
     assert json.loads(out)["runs"] == []
     assert "--status interrupted" in err
-    found = json.loads(said(capsys, *prune, "--status", "interrupted"))
+    found = json.loads(read_output(capsys, *prune, "--status", "interrupted"))
     assert (sorted(found["runs"]), found["deleted"]) == (["gone1", "gone2"], 2)
-    assert "here" in said(capsys, "list", *DB)
-    # What another run shares the lines of stays, and is not said to be gone.
-    assert json.loads(said(capsys, *prune, "--status", "ended"))["runs"] == []
+    assert "here" in read_output(capsys, "list", *DB)
+    # Lines that another run shares stay, and are not reported as deleted.
+    assert json.loads(read_output(capsys, *prune, "--status", "ended"))["runs"] == []
 
 
 def test_values_are_redacted(journal, capsys):
-    text = said(capsys, "redact", "abc123", "Outfit.top", "Worn.items", *DB)
+    text = read_output(capsys, "redact", "abc123", "Outfit.top", "Worn.items", *DB)
     assert "2 values of Outfit.top, Worn.items" in text
-    shown = said(capsys, "show", "abc123", *DB)
+    shown = read_output(capsys, "show", "abc123", *DB)
     assert "thick jumper" not in shown
     assert "(withheld)" in shown
     assert b"thick jumper" not in Path("runs.db").read_bytes()
-    assert "no field Outfit.tip" in refused(capsys, "redact", "abc123", "Outfit.tip", *DB)
+    assert "no field Outfit.tip" in read_refusal(capsys, "redact", "abc123", "Outfit.tip", *DB)
 
 
 @pytest.fixture
 def at_a_terminal(monkeypatch):
-    """Have stdin and stderr be a terminal, at which what is given has been typed already."""
+    """Make stdin and stderr a terminal, at which the given text has been typed already."""
     opened: list[Any] = []
 
     def typed(text: str) -> int:
@@ -603,8 +609,8 @@ def at_a_terminal(monkeypatch):
         each.close()
 
 
-def shown(terminal: int, until: str) -> str:
-    """What stands at a terminal, once a text does: it comes in pieces."""
+def read_terminal(terminal: int, until: str) -> str:
+    """Read a terminal until a text has arrived, which may come in pieces."""
     found = ""
     while until not in found:
         assert select.select([terminal], [], [], BOUND)[0], found
@@ -616,36 +622,36 @@ def shown(terminal: int, until: str) -> str:
 @pytest.mark.parametrize(
     "command", [["prune", "--older-than", "0s"], ["redact", "abc123", "Outfit.top"]]
 )
-def test_somebody_at_a_terminal_is_asked_before_anything_is_gone(command, journal, at_a_terminal):
-    before = held()
+def test_deleting_at_a_terminal_asks_for_confirmation_first(command, journal, at_a_terminal):
+    before = dump_journal()
     terminal = at_a_terminal("n\n")
     assert main(["runs", *command, *DB]) == 1
-    assert shown(terminal, "It cannot be undone")
-    assert held() == before
+    assert read_terminal(terminal, "It cannot be undone")
+    assert dump_journal() == before
     at_a_terminal("y\n")
     assert main(["runs", *command, *DB]) == 0
-    assert held() != before
+    assert dump_journal() != before
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
-def test_nobody_is_asked_who_has_said_yes_already(journal, at_a_terminal):
+def test_deleting_with_yes_asks_for_no_confirmation(journal, at_a_terminal):
     terminal = at_a_terminal("")
     assert main(["runs", "prune", "--older-than", "0s", "--yes", *DB]) == 0
-    assert "cannot be undone" not in shown(terminal, "2 runs deleted")
+    assert "cannot be undone" not in read_terminal(terminal, "2 runs deleted")
 
 
 # --- gates ---------------------------------------------------------------------------------------
 
 
-def test_a_gate_is_answered_and_the_run_left_to_whoever_goes_on(journal, capsys):
+def test_a_gate_is_answered_and_the_run_is_left_for_a_later_resume(journal, capsys):
     asked = ("answer", "ask", "sure")
     of = (*DB, "-m", "wardrobe.py:asking", "--no-run")
     runs(capsys, *asked, "perhaps", *of, code=1)
     runs(capsys, *asked, "true", *of)
-    text = said(capsys, "show", "ask456", *DB)
+    text = read_output(capsys, "show", "ask456", *DB)
     assert "(answered)" in text
     assert text.endswith("resume with: bae runs resume ask456 -m MODULE -j runs.db\n")
-    assert "(answered)" in said(capsys, "list", *DB)
+    assert "(answered)" in read_output(capsys, "list", *DB)
     runs(capsys, *asked, "true", *of, code=1)
 
     async def go_on() -> list[Any]:
@@ -661,20 +667,18 @@ def test_a_gate_is_answered_and_the_run_left_to_whoever_goes_on(journal, capsys)
 # --- replay --------------------------------------------------------------------------------------
 
 
-def test_a_run_that_goes_the_same_way_says_so_with_its_trace(journal, capsys):
-    text = said(capsys, "replay", "abc", "-m", "wardrobe.py", *DB)
+def test_a_replay_with_the_same_outcome_is_reported_with_its_trace(journal, capsys):
+    text = read_output(capsys, "replay", "abc", "-m", "wardrobe.py", *DB)
     assert text == "went the same way: Morning -> Day -> Outfit -> Worn\n"
-    text = said(capsys, "replay", "ask", "-m", "wardrobe.py:asking", *DB)
+    text = read_output(capsys, "replay", "ask", "-m", "wardrobe.py:asking", *DB)
     assert "and waits for Ask.sure" in text
-    text = said(capsys, "replay", "bad", "-m", "wardrobe", *DB)
+    text = read_output(capsys, "replay", "bad", "-m", "wardrobe", *DB)
     assert "and failed as it did then: " in text
-    found = json.loads(said(capsys, "replay", "abc", "-m", "wardrobe.py", "--json", *DB))
+    found = json.loads(read_output(capsys, "replay", "abc", "-m", "wardrobe.py", "--json", *DB))
     assert (found["outcome"], found["trace"][-1]) == ("ended", "Worn")
 
 
-def test_a_run_that_goes_another_way_shows_the_difference_and_ends_with_1(
-    journal, capsys, monkeypatch
-):
+def test_a_run_that_deviates_shows_the_difference_and_ends_with_1(journal, capsys, monkeypatch):
     import wardrobe  # pyright: ignore[reportMissingImports]
 
     async def other(self: Any) -> Any:
@@ -682,7 +686,7 @@ def test_a_run_that_goes_another_way_shows_the_difference_and_ends_with_1(
 
     monkeypatch.setattr(wardrobe.Outfit, "__call__", other)
     monkeypatch.setattr(wardrobe, "graph", Graph(start=wardrobe.Morning))
-    error = refused(capsys, "replay", "abc", "-m", "wardrobe", *DB)
+    error = read_refusal(capsys, "replay", "abc", "-m", "wardrobe", *DB)
     assert "bae-replay-diverged" in error
     assert re.search(r"\+ +\"a hat\"", error)
     assert re.search(r"- +\"a thick jumper\"", error)
@@ -718,7 +722,7 @@ def test_a_command_line_that_makes_no_sense_ends_with_2(arguments, capsys):
 
 
 @pytest.mark.parametrize("text", ["", "3", "d", "-1d", "1y", "1d2h", "∞d", "1.d.d", "nand", "1e3s"])
-def test_a_length_of_time_that_is_none_is_refused(text, capsys):
+def test_an_invalid_length_of_time_is_refused(text, capsys):
     _, err = runs(capsys, "prune", f"--older-than={text}", code=2)
     assert "length of time" in flat(err)
 
@@ -747,37 +751,37 @@ def test_lengths_of_time_are_read(text, seconds):
 )
 @pytest.mark.parametrize("name", ["nothing.db", "."])
 def test_a_journal_that_is_not_there_is_not_made(arguments, name, folder, capsys):
-    assert "there is no journal" in refused(capsys, *arguments, "-j", name)
+    assert "there is no journal" in read_refusal(capsys, *arguments, "-j", name)
     assert files(folder) == ["wardrobe.py"]
 
 
 def test_a_file_that_is_no_journal_is_refused_in_words(folder, capsys):
     Path("text").write_text("hello\n")
-    assert "text, line 1" in flat(refused(capsys, "list", "-j", "text"))
+    assert "text, line 1" in flat(read_refusal(capsys, "list", "-j", "text"))
     Path("torn.db").write_bytes(b"SQLite format 3\x00" + b"x" * 5000)
-    refused(capsys, "list", "-j", "torn.db")
-    assert "no journal" in refused(capsys, "load", "torn.db", "-j", "text")
+    read_refusal(capsys, "list", "-j", "torn.db")
+    assert "no journal" in read_refusal(capsys, "load", "torn.db", "-j", "text")
     assert Path("text").read_text() == "hello\n"
 
 
-def test_a_long_line_of_a_node_goes_on_indented_at_a_terminal(journal, capsys, monkeypatch):
+def test_a_long_line_of_a_node_wraps_with_indentation_at_a_terminal(journal, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("COLUMNS", "50")
-    out = re.sub(r"\x1b\[[0-9;]*m", "", said(capsys, "show", "abc123", *DB, "--no-timeline"))
+    out = re.sub(r"\x1b\[[0-9;]*m", "", read_output(capsys, "show", "abc123", *DB, "--no-timeline"))
     assert "  2  Outfit   <- chosen among Outfit, Rest; filled" in out
     assert re.search(r"\n         in .*; 2 LM calls\n", out), out
     assert all(line.startswith(" ") for line in out.splitlines()[1:-2] if line)
 
 
-def test_times_have_the_zone_of_whoever_reads_them(journal, capsys, monkeypatch):
+def test_times_are_in_the_time_zone_of_the_reader(journal, capsys, monkeypatch):
     import time
 
     with monkeypatch.context() as there:
         there.setenv("TZ", "Asia/Tokyo")
         time.tzset()
-        listed, shown = said(capsys, "list", *DB), said(capsys, "show", "abc123", *DB)
-        why = said(capsys, "why", "abc123", "Day.mood", *DB)
+        listed, shown = read_output(capsys, "list", *DB), read_output(capsys, "show", "abc123", *DB)
+        why = read_output(capsys, "why", "abc123", "Day.mood", *DB)
     time.tzset()
     for each in (listed, shown, why):
         assert re.search(r"\d\d:\d\d:\d\d\+09:00", each), each
@@ -795,9 +799,11 @@ def test_ids_that_bae_made_up_are_short_at_a_terminal(folder, capsys, monkeypatc
                 await wardrobe.asking.arun(start, journal=journal, run_id=name)
 
     asyncio.run(write())
-    assert [line.split()[0] for line in said(capsys, "list", *DB).splitlines()[1:]] == given[::-1]
+    assert [line.split()[0] for line in read_output(capsys, "list", *DB).splitlines()[1:]] == given[
+        ::-1
+    ]
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR")
-    out = re.sub(r"\x1b\[[0-9;]*m", "", said(capsys, "list", *DB))
+    out = re.sub(r"\x1b\[[0-9;]*m", "", read_output(capsys, "list", *DB))
     ids = [line.split()[0] for line in out.splitlines()[1:]]
     assert ids == ["a-name-that-somebody-gave-it", "fedcba98", "01234567"]

@@ -1,5 +1,5 @@
-"""How a run at the command line ends before its time: by signals, by its own code, by the clock,
-with threads that nobody can stop, and with nobody left to read what it says."""
+"""Early ends of a run at the command line: by signals, by its own code, by the clock, with threads
+that cannot be stopped, and with a closed stdout or stderr."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class GivenUp(Node):
 """
 
 
-def logged() -> list[str]:
+def read_log() -> list[str]:
     return Path("log").read_text().splitlines() if Path("log").exists() else []
 
 
@@ -247,14 +247,14 @@ def test_a_run_that_its_own_code_ends_has_failed_and_is_closed(
     told = capsys.readouterr()
     data = json.loads(told.out)
     assert (data["outcome"], data["error"]["code"]) == ("failed", "bae-run-ended-itself")
-    assert failed_runs(capsys)["r1"]
+    assert list_failed_runs(capsys)["r1"]
     assert said in data["error"]["message"]
     assert said in told.err.replace("\n", " ")
     assert "Traceback" not in told.err
-    assert logged() == ["desk closed"]
+    assert read_log() == ["desk closed"]
 
 
-def failed_runs(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+def list_failed_runs(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     """The runs that the journal has as failed, and with what."""
     assert main(["runs", "list", "--status", "failed", "--json"]) == 0
     return {row["run_id"]: row["error"] for row in json.loads(capsys.readouterr().out)}
@@ -270,9 +270,9 @@ def test_the_seconds_of_a_budget_end_a_run_that_asks_no_model(capsys: pytest.Cap
     assert json.loads(told.out)["error"]["code"] == "bae-budget-spent"
     assert "--budget: the 0.5 s are over" in told.err
     assert "bae runs resume slow --budget seconds=1" in told.err
-    assert logged() == ["waits", "desk closed"]
+    assert read_log() == ["waits", "desk closed"]
     assert json.loads(told.out)["outcome"] == "failed"
-    assert "the 0.5 s are over" in failed_runs(capsys)["slow"]
+    assert "the 0.5 s are over" in list_failed_runs(capsys)["slow"]
 
 
 def test_the_seconds_before_a_run_was_resumed_count(capsys: pytest.CaptureFixture[str]):
@@ -292,7 +292,7 @@ def test_a_terminal_that_is_closed_ends_a_run_cleanly(capsys: pytest.CaptureFixt
     said = capsys.readouterr().err
     assert "hung up after" in said
     assert "resume with: bae runs resume" in said
-    assert logged() == ["desk closed"]
+    assert read_log() == ["desk closed"]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no such signal")
@@ -305,7 +305,7 @@ def test_a_signal_that_is_ignored_stays_so():
 
 
 @pytest.mark.usefixtures("default_signals")
-def test_no_way_to_resume_is_said_for_a_run_that_the_journal_does_not_have(
+def test_no_resume_command_is_printed_for_a_run_that_the_journal_does_not_have(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(journals, "_sqlite", lambda file: SQLiteJournal(file, busy_timeout=0.05))
@@ -327,11 +327,11 @@ def test_no_way_to_resume_is_said_for_a_run_that_the_journal_does_not_have(
     assert "interrupted" in said
     assert "nothing of it is in the journal" in said
     assert "resume" not in said
-    assert logged() == []
+    assert read_log() == []
 
 
 @pytest.mark.usefixtures("default_signals")
-def test_ctrl_c_while_the_journal_is_closed_is_heard_and_the_result_is_there(
+def test_ctrl_c_while_the_journal_is_closed_is_handled_and_the_result_is_there(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     class SlowToClose(SQLiteJournal):
@@ -351,7 +351,7 @@ def test_ctrl_c_while_the_journal_is_closed_is_heard_and_the_result_is_there(
 
 
 @pytest.mark.parametrize("command", ["answer", "resume"])
-def test_a_run_that_another_process_has_is_not_done(
+def test_a_run_owned_by_another_process_is_not_finished(
     command: str, capsys: pytest.CaptureFixture[str]
 ):
     claimed, over = threading.Event(), threading.Event()
@@ -401,7 +401,7 @@ def test_a_shell_is_offered_the_newest_run_by_its_word_and_the_gates_that_are_op
 # --- threads ------------------------------------------------------------------------------------
 
 
-def test_what_a_run_failed_with_is_told_while_its_threads_are_still_at_work(
+def test_the_error_of_a_run_is_reported_while_its_threads_are_still_at_work(
     capsys: pytest.CaptureFixture[str],
 ):
     try:
@@ -416,7 +416,7 @@ def test_what_a_run_failed_with_is_told_while_its_threads_are_still_at_work(
 
 @pytest.mark.once
 @pytest.mark.parametrize(("node", "code"), [("Stuck", 1), ("GivenUp", 0)])
-def test_threads_that_nobody_can_stop_do_not_keep_the_program(node: str, code: int):
+def test_threads_that_cannot_be_stopped_do_not_keep_the_program_alive(node: str, code: int):
     done = program("run", f"app.py:{node}", "--no-journal")
     assert done.returncode == code, done.stderr
     assert ("ValueError: boom" in done.stderr) == bool(code)
@@ -426,10 +426,10 @@ def test_threads_that_nobody_can_stop_do_not_keep_the_program(node: str, code: i
 @pytest.mark.once
 def test_a_thread_has_a_second_to_finish_after_a_failure():
     assert program("run", "app.py:Finishes", "--no-journal").returncode == 1
-    assert logged() == ["thread done"]
+    assert read_log() == ["thread done"]
 
 
-def test_what_bae_logs_is_shown_in_words_of_options(
+def test_logs_of_bae_are_shown_in_words_of_options(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(logging.getLogger("bae"), "hasHandlers", lambda: False)  # pytest has some
@@ -442,7 +442,7 @@ def test_what_bae_logs_is_shown_in_words_of_options(
 
 @pytest.mark.parametrize(("node", "code"), [("Warns", 0), ("Asks", 3), ("Exits", 1)])
 @pytest.mark.parametrize("gone", ["a pipe", "a full disk"])
-def test_how_a_run_comes_out_does_not_depend_on_who_reads_stderr(
+def test_the_outcome_of_a_run_does_not_depend_on_a_reader_of_stderr(
     node: str,
     code: int,
     gone: str,

@@ -69,7 +69,7 @@ class Start(Node):
     async def __call__(self) -> None: ...
 
 
-def started(*sets: str, given: str | None = None) -> Node:
+def make_start(*sets: str, given: str | None = None) -> Node:
     return start_node(Start, given, sets, ask=False, command="bae run app.py")
 
 
@@ -114,13 +114,13 @@ FIELDS = {"re.named": "renamed", "other": "chosen"}
 
 @pytest.mark.parametrize(("name", "text", "value"), TYPED)
 def test_a_value_is_json_where_the_field_takes_it_and_else_text(name: str, text: str, value: Any):
-    node = started(f"{name}={text}")
+    node = make_start(f"{name}={text}")
     assert getattr(node, FIELDS.get(name, name)) == value
     assert node.model_fields_set == {FIELDS.get(name, name)}
 
 
 @given(st.text())
-def test_whatever_is_typed_for_a_text_is_that_text_unless_it_is_a_text_in_json(text: str) -> None:
+def test_any_typed_text_is_that_text_unless_it_is_a_text_in_json(text: str) -> None:
     try:
         said = json.loads(text)
     except ValueError:
@@ -129,18 +129,18 @@ def test_whatever_is_typed_for_a_text_is_that_text_unless_it_is_a_text_in_json(t
 
 
 def test_i_takes_an_object_by_names_or_aliases_and_set_wins_over_it() -> None:
-    node = started("number=2", given='{"number": 1, "re.named": 0.5, "one": 3}')
+    node = make_start("number=2", given='{"number": 1, "re.named": 0.5, "one": 3}')
     assert node == Start(number=2, **{"re.named": Decimal("0.5"), "one": 3})
 
 
 @pytest.mark.parametrize("name", ["amount", "Amount"])
 def test_fields_of_a_model_inside_are_set_by_name_or_alias(name: str) -> None:
-    node = started(f"price.{name}=1.50", "price.of=tea", "price.code=0815")
+    node = make_start(f"price.{name}=1.50", "price.of=tea", "price.code=0815")
     assert node == Start(price=Price(Amount=Decimal("1.50"), of="tea", code="0815"))
 
 
 def test_an_object_and_fields_inside_it_may_be_set_in_any_order() -> None:
-    node = started("price.of=tea", 'price={"Amount": 1.50}', "price.code=12")
+    node = make_start("price.of=tea", 'price={"Amount": 1.50}', "price.code=12")
     assert node == Start(price=Price(Amount=Decimal("1.50"), of="tea", code="12"))
 
 
@@ -151,7 +151,7 @@ class Prices(Node):
 
 
 @pytest.mark.parametrize("said", ['{"tea": 0.10}', '{"prices": {"tea": 0.10}}'])
-def test_the_one_field_may_be_an_object_itself(said: str) -> None:
+def test_the_only_field_may_be_an_object_itself(said: str) -> None:
     node = start_node(Prices, said, (), ask=False, command="")
     assert repr(node) == "Prices(prices={'tea': Decimal('0.1')})"
 
@@ -167,7 +167,7 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
 
 def refusal(given: str | None, *sets: str) -> BaeError:
     with pytest.raises(BaeError) as caught:
-        started(*sets, given=given)
+        make_start(*sets, given=given)
     assert caught.value.code == "bae-start-fields"
     return caught.value
 
@@ -195,7 +195,7 @@ def test_a_text_that_does_not_fit_is_refused_with_a_set_that_works(said: str) ->
     start_node(Start, None, [example], ask=False, command="")
 
 
-def test_the_names_of_enum_members_are_said_where_the_values_do_not_tell_them() -> None:
+def test_enum_members_are_listed_by_name_where_their_values_are_unclear() -> None:
     assert describe_type(Start.model_fields["level"].annotation) == "1 (LOW) | 2 (HIGH)"
     assert describe_type(Start.model_fields["size"].annotation) == "small | LARGE"
 
@@ -219,7 +219,7 @@ def test_an_example_is_never_the_name_of_a_type() -> None:
         assert example_of(Asked, name) not in (None, "Path", "Any")
 
 
-def test_no_example_stands_in_for_a_secret() -> None:
+def test_no_example_replaces_a_secret() -> None:
     assert example_of(Asked, "token") is None
     gate = OpenGate("The token?", Asked, "token", SecretStr)
     line = CommandLine("app.py", ".bae/runs.db").answer("r1", gate)
@@ -241,7 +241,7 @@ class Needed(Node):
     async def __call__(self) -> None: ...
 
 
-def test_what_looks_like_an_option_comes_after_two_dashes_in_a_command_to_copy() -> None:
+def test_values_that_look_like_options_follow_two_dashes_in_a_printed_command() -> None:
     said = CommandLine("app.py", "my.db", "local")
     assert said.answer_with("r1", "Asked.below", "-5") == (
         "bae runs answer --lm local -m app.py -j my.db -- r1 Asked.below -5"

@@ -22,13 +22,15 @@ from bae.journal.report import Span, Timeline, TimelineEntry
 pytestmark = pytest.mark.once
 
 
-def drawn(found: Timeline, width: int = 80, encoding: str = "utf-8", full: bool = False) -> str:
+def draw_timeline(
+    found: Timeline, width: int = 80, encoding: str = "utf-8", full: bool = False
+) -> str:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width, color_system=None)
     return "\n".join(line.plain for line in bars_of(found, console, full=full))
 
 
-def made_up(
+def make_timeline(
     *lives: tuple[float, float], work: Iterator[TimelineEntry] | tuple[TimelineEntry, ...] = ()
 ) -> Timeline:
     return Timeline("x", "G", "ended", tuple(Span(*life) for life in lives), tuple(work))
@@ -45,9 +47,9 @@ def node(*inside: TimelineEntry) -> TimelineEntry:
     return TimelineEntry("node", "0:Day", "Day", spans, "done", inside=inside)
 
 
-def test_bars_stand_where_the_work_was_and_say_when_and_how_long():
+def test_bars_are_placed_at_the_time_of_the_work_with_start_and_duration():
     work = (node(dep("a", (0, 5)), dep("b", (0, 10)), dep("c", (5, 10), outcome="failed")),)
-    axis, *rows = drawn(made_up((0, 10), work=work), 80).splitlines()
+    axis, *rows = draw_timeline(make_timeline((0, 10), work=work), 80).splitlines()
     assert axis.split() == ["0", "s", "10", "s", "from", "took"]
     assert [re.split(r"[━─]+ *", row)[1] for row in rows] == [
         "0 s  10 s",
@@ -65,7 +67,7 @@ def test_bars_stand_where_the_work_was_and_say_when_and_how_long():
 
 def test_the_time_between_a_crash_and_the_resume_is_narrow_and_marked():
     work = (node(dep("a", (0, 10)), dep("b", (100_000, 100_010))),)
-    text = drawn(made_up((0, 10), (100_000, 100_010), work=work))
+    text = draw_timeline(make_timeline((0, 10), (100_000, 100_010), work=work))
     _, day, a, b, legend = text.splitlines()
     assert all("╱" in row for row in (day, a, b))
     assert a.index("━") < a.index("╱") < b.index("━")
@@ -74,11 +76,11 @@ def test_the_time_between_a_crash_and_the_resume_is_narrow_and_marked():
     assert "waited" not in legend
 
 
-def test_work_after_a_gap_is_from_where_it_stands_on_the_axis():
+def test_work_after_a_gap_has_its_true_start_on_the_axis():
     gate = TimelineEntry("gate", "0:Day.g", "?", (Span(8, 100_001),), "done", waits=True)
     work = (node(dep("a", (0, 10)), gate, dep("b", (100_001, 100_010))),)
-    axis, day, a, g, b, _, legend = drawn(
-        made_up((0, 10), (100_000, 100_010), work=work)
+    axis, day, a, g, b, _, legend = draw_timeline(
+        make_timeline((0, 10), (100_000, 100_010), work=work)
     ).splitlines()
     assert "20 s" in axis
     assert re.search(r" 11 s +9 s$", b)
@@ -86,15 +88,15 @@ def test_work_after_a_gap_is_from_where_it_stands_on_the_axis():
     assert "┅" in g
     assert all("╱" in row and "┅" not in row for row in (day, a, b))
     assert "┅ a person was waited for" in legend
-    ascii = drawn(made_up((0, 10), (100_000, 100_010), work=work), encoding="ascii")
+    ascii = draw_timeline(make_timeline((0, 10), (100_000, 100_010), work=work), encoding="ascii")
     assert ascii.isascii()
     assert re.search(r"g <- a person .*=\.", ascii)
     assert re.search(r"a <- get_a +=+ */", ascii)
 
 
-def test_many_gaps_are_told_by_their_number_and_their_sum():
+def test_many_gaps_are_summarized_by_count_and_sum():
     lives = [(20.0 * i, 20.0 * i + 10) for i in range(6)]
-    text = drawn(made_up(*lives, work=(node(dep("a", (0, 10))),)))
+    text = draw_timeline(make_timeline(*lives, work=(node(dep("a", (0, 10))),)))
     assert "no process worked on it: 5 times, 50 s in all" in text
 
 
@@ -104,7 +106,7 @@ def test_many_gaps_are_told_by_their_number_and_their_sum():
     st.integers(1, 300),
     st.data(),
 )
-def test_no_row_is_wider_than_the_terminal_whatever_the_lives_of_the_run(lives, width, data):
+def test_no_row_is_wider_than_the_terminal_for_any_periods_of_work(lives, width, data):
     spans: list[Span] = []
     at = 0.0
     for gap, lasted in lives:
@@ -114,7 +116,7 @@ def test_no_row_is_wider_than_the_terminal_whatever_the_lives_of_the_run(lives, 
     chosen = [sorted(data.draw(st.tuples(times, times))) for _ in range(3)]
     work = (node(*(dep(f"d{i}", (start, end)) for i, (start, end) in enumerate(chosen))),)
     found = Timeline("x", "G", "ended", tuple(spans), work)
-    rows = drawn(found, width).splitlines()
+    rows = draw_timeline(found, width).splitlines()
     for row in rows[1:5]:
         assert len(row) <= max(width, 44)
         assert re.search(r"[━─╱]", row)
@@ -124,7 +126,7 @@ def test_long_runs_are_drawn_with_their_first_and_last_nodes():
     each = [
         TimelineEntry("node", f"{i}:Day", "Day", (Span(i, i + 1),), "done") for i in range(2000)
     ]
-    found = made_up((0, 2000), work=tuple(each))
+    found = make_timeline((0, 2000), work=tuple(each))
     rows = rows_of(found)
     assert len(rows) == 41
     assert [label for label, _ in rows[19:22]] == ["19 Day", "… 1960 more", "1980 Day"]
@@ -133,7 +135,7 @@ def test_long_runs_are_drawn_with_their_first_and_last_nodes():
 
 def test_a_question_that_is_open_is_drawn_until_now():
     gate = TimelineEntry("gate", "0:Ask.sure", "Sure?", (Span(0, 259_201),), "waiting", waits=True)
-    _, ask, asked, *legend = drawn(made_up((0, 1), work=(node(gate),))).splitlines()
+    _, ask, asked, *legend = draw_timeline(make_timeline((0, 1), work=(node(gate),))).splitlines()
     assert "╱" in ask
     assert "┅" in asked
     assert asked.endswith("3 d  waiting")
@@ -141,9 +143,9 @@ def test_a_question_that_is_open_is_drawn_until_now():
     assert said == ["╱ no process worked on it: 3 d", "┅ a person was waited for"]
 
 
-def test_what_is_left_out_is_not_said_to_be_done_where_some_of_it_failed():
+def test_omitted_work_is_not_reported_as_done_where_some_of_it_failed():
     each = [TimelineEntry("item", f"[{i}]", "Day", (Span(i, i + 1),), "failed") for i in range(9)]
-    rows = rows_of(made_up((0, 9), work=tuple(each)))
+    rows = rows_of(make_timeline((0, 9), work=tuple(each)))
     assert [(label, work.outcome) for label, work in rows][-1] == ("… 3 more", "failed")
 
 
@@ -153,9 +155,9 @@ def test_long_maps_are_drawn_as_a_few_rows_and_how_many_more():
         for i in range(50)
     )
     mapped = TimelineEntry("map", "0:Day.short", "Piece", (Span(0, 50),), "done", inside=items)
-    found = made_up((0, 50), work=(node(mapped),))
-    text = drawn(found)
+    found = make_timeline((0, 50), work=(node(mapped),))
+    text = draw_timeline(found)
     assert "short <- Piece x 50" in text
     assert "… 47 more" in text
     assert len(text.splitlines()) < 10
-    assert len(drawn(found, full=True).splitlines()) > 50
+    assert len(draw_timeline(found, full=True).splitlines()) > 50

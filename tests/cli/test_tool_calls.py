@@ -75,15 +75,15 @@ def tree() -> LiveTree:
     return LiveTree(Console(file=io.StringIO(), width=100, height=40, force_terminal=True))
 
 
-def drawn(lines: list[Any]) -> list[str]:
+def plain_lines(lines: list[Any]) -> list[str]:
     return [without_times(line.plain).rstrip() for line in lines]
 
 
 async def test_the_tree_shows_each_call_with_arguments_result_or_error_below_the_field():
     display = tree()
     with observing(display.observe):
-        await tool_runs.finished()
-    rows = drawn(display.all_lines())
+        await tool_runs.run_to_end()
+    rows = plain_lines(display.all_lines())
     assert any(row.startswith("✓ Reply") and row.endswith("3 rounds") for row in rows)
     shown = [re.sub(r"\s{2,}", "  ", row.strip()) for row in rows]
     assert "calls  5 calls in 2 rounds: search, read_page, research  LM" in shown
@@ -100,7 +100,7 @@ async def test_a_running_call_is_shown_with_its_newest_report_and_the_graph_that
     display, frames = tree(), list[list[str]]()
 
     async def look(topic: str) -> str:
-        frames.append(drawn(display.frame()))
+        frames.append(plain_lines(display.frame()))
         return topic
 
     class Inner(Node):
@@ -115,7 +115,7 @@ async def test_a_running_call_is_shown_with_its_newest_report_and_the_graph_that
     async def count() -> int:
         report("page 1", 1, 4)
         report("page 3", 3, 4)
-        frames.append(drawn(display.frame()))
+        frames.append(plain_lines(display.frame()))
         return 4
 
     class Start(Node):
@@ -140,11 +140,11 @@ async def test_a_running_call_is_shown_with_its_newest_report_and_the_graph_that
     assert re.search(r"inner\(topic='tea'\)[\s\S]*Found", inside)
 
 
-async def test_a_call_is_coming_until_it_begins_and_the_one_that_fails_has_the_error_once():
+async def test_a_call_is_announced_until_it_begins_and_a_failed_call_shows_its_error_once():
     display, frames = tree(), list[list[str]]()
 
     async def get_index() -> str:
-        frames.append(drawn(display.frame()))
+        frames.append(plain_lines(display.frame()))
         return "index"
 
     async def search(query: str, index: Annotated[str, Dep(get_index)]) -> str:
@@ -162,17 +162,17 @@ async def test_a_call_is_coming_until_it_begins_and_the_one_that_fails_has_the_e
         await Graph(start=Start, end=Reply).arun(Start(), lm)
     [before] = frames
     assert any(re.search(r"· search\(query='tea'\)$", row) for row in before)
-    after = drawn(display.all_lines())
+    after = plain_lines(display.all_lines())
     assert any(
         re.search(r"✗ search\(query='tea'\) +RuntimeError: the index is gone", row) for row in after
     )
     assert "\n".join(after).count("the index is gone") == 1
 
 
-async def test_lines_tell_of_calls_when_they_begin_and_end():
+async def test_lines_report_the_begin_and_the_end_of_calls():
     written = io.StringIO()
     with observing(PlainLines(Console(file=written, width=200)).observe):
-        await tool_runs.finished()
+        await tool_runs.run_to_end()
     lines = [re.sub(r"^\s*[\d.]+ s\s+", "", line) for line in written.getvalue().splitlines()]
     assert "LM              is calling tools, or filling text" in lines
     assert "LM calls        search(query='kettle')" in lines
@@ -209,7 +209,7 @@ async def test_an_answer_that_accept_refuses_has_a_row_and_a_line_with_the_reaso
     file, display = io.StringIO(), tree()
     with observing(display.observe), observing(PlainLines(Console(file=file, width=200)).observe):
         await Graph(start=start).arun(start(), lm)
-    rows = [re.sub(r"[│\s]{2,}", "  ", row).strip() for row in drawn(display.all_lines())]
+    rows = [re.sub(r"[│\s]{2,}", "  ", row).strip() for row in plain_lines(display.all_lines())]
     about = [row for row in rows if row[0] in "✓!" and ("search(" in row or "refused" in row)]
     assert about == [
         "✓ search(query='a')  'A'",
@@ -242,7 +242,7 @@ async def test_arguments_and_results_are_not_shown_where_a_node_can_hold_a_secre
         await Graph(start=Start, end=Reply).arun(Start(key=SecretStr("hunter2")), lm)
     shown = display.console.file.getvalue()
     if isinstance(display, LiveTree):
-        shown += "\n".join(drawn(display.all_lines()))
+        shown += "\n".join(plain_lines(display.all_lines()))
     assert "search(…)" in shown
     assert "hunter2" not in shown
 
@@ -263,7 +263,7 @@ async def test_of_many_calls_the_newest_are_shown():
     lm = ScriptedLM({"Reply": [*rounds, {"text": "ok"}]})
     with observing(display.observe):
         await Graph(start=Start, end=Reply).arun(Start(), lm)
-    rows = drawn(display.all_lines())
+    rows = plain_lines(display.all_lines())
     assert any("… 22 earlier calls" in row for row in rows)
     assert [n for n in range(30) if any(f"step(n={n})" in row for row in rows)] == [*range(22, 30)]
 
@@ -330,7 +330,7 @@ def test_a_node_that_a_body_has_an_lm_make_is_shown_with_a_line_for_each_call(ba
     assert re.search(r'search\(query="broken"\) -> error: .*ToolCallError', bae("runs", "show").out)
 
 
-def test_what_a_body_asked_before_it_failed_is_shown_with_answers_calls_and_results(bae):
+def test_questions_of_a_body_that_failed_are_shown_with_answers_calls_and_results(bae):
     app = APP.replace("import Graph", "import LM, Graph")
     app = app.replace("__call__(self) -> Reply: ...", "__call__(self, lm: LM) -> Reply:\n")
     made = "        await lm.make(self, Reply)\n        raise RuntimeError('no')"
@@ -449,7 +449,7 @@ async def test_while_a_person_is_asked_about_a_call_the_node_waits_and_no_lm_is_
         text: str
 
     async def answer(gate: object) -> bool:
-        frames.append(drawn(display.frame()))
+        frames.append(plain_lines(display.frame()))
         return True
 
     lm = ScriptedLM({"Reply": [Call("pay", euros=4), {"text": "done"}]})
@@ -461,7 +461,7 @@ async def test_while_a_person_is_asked_about_a_call_the_node_waits_and_no_lm_is_
     assert not any("filling text" in row for row in rows)
 
 
-def test_what_a_model_writes_cannot_command_the_terminal_or_flood_it(bae):
+def test_text_of_a_model_cannot_command_the_terminal_or_flood_it(bae):
     hostile = "\x1b[31m\r\u202e" + "x" * 100_000
     rounds = [[{"call": "s\x1b[2J", "arguments": {hostile: [hostile]}}], {"text": "fine"}]
     with open("script.json", "w", encoding="utf-8") as file:

@@ -11,8 +11,8 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Mistake:
-    """A file, the code of what is wrong with it, and what must be said so that it can be fixed
-    without reading any source."""
+    """A file, the code of its mistake, and the texts that the output must contain so that a user
+    can fix it without reading the source of bae."""
 
     name: str
     code: str
@@ -115,7 +115,7 @@ graph = Graph(start=Ask)
 """
 
 
-def refused(
+def unloadable_file(
     name: str, source: str, *said: str, code: str = "bae-module-failed", future: bool = True
 ) -> Mistake:
     """A file that cannot even be imported."""
@@ -982,34 +982,34 @@ DURABLE = [
     ),
 ]
 IMPORTS = [
-    refused(
+    unloadable_file(
         "sync body",
         "class Ask(Node):  # here\n    def __call__(self) -> Answer: ...\n",
         "Ask.__call__ is not a coroutine function",
         "write `async def __call__(self) -> …`",
         code="bae-node-sync-call",
     ),
-    refused(
+    unloadable_file(
         "config that is none",
         'class Ask(Node):  # here\n    node_config = {"llm": "local"}\n',
         "no NodeConfig",
         'write `node_config = NodeConfig(lm="…")`',
         code="bae-node-config",
     ),
-    refused(
+    unloadable_file(
         "syntax", "class Ask(Node)  # here\n    question: str\n", "SyntaxError", "expected ':'"
     ),
-    refused(
+    unloadable_file(
         "node for a class",
         'graph = Graph(start=Answer(text=""))  # here\n',
         "Graph takes Node classes, not Answer(text=''): give the class, Answer",
     ),
-    refused(
+    unloadable_file(
         "model for a node class",
         "graph = Graph(start=Mood)  # here\n",
         "Mood is a BaseModel; make it a Node: class Mood(Node)",
     ),
-    refused(
+    unloadable_file(
         "dep that was called",
         """
         async def ask_name() -> str:
@@ -1021,29 +1021,29 @@ IMPORTS = [
         """,
         "Dep(ask_name(…)): give the function itself: Dep(ask_name)",
     ),
-    refused(
+    unloadable_file(
         "no annotation",
         'class Ask(Node):  # here\n    question = ""\n',
         "A non-annotated attribute was detected: `question = ''`",
     ),
-    refused(
+    unloadable_file(
         "bound that is none",
         'class Ask(Node):  # here\n    number: int = Field(gt="a")\n',
         "'gt' must be coercible to an integer",
     ),
-    refused(
+    unloadable_file(
         "program that ends",
         "import sys\n\nsys.exit(3)  # here\n",
         'put what runs the program under if __name__ == "__main__":',
     ),
-    refused(
+    unloadable_file(
         "no graph",
         "class Ask(Node):\n    async def __call__(self) -> Answer: ...\n",
         "neither `graph` nor `create_graph()`",
         "write graph = Graph(start=YourFirstNode)",
         code="bae-module-no-graph",
     ),
-    refused(
+    unloadable_file(
         "graph of another name",
         "refunds = Graph(start=Answer)\n",
         "neither `graph` nor `create_graph()`",
@@ -1052,7 +1052,7 @@ IMPORTS = [
     ),
 ]
 BEFORE_3_14 = [
-    refused(
+    unloadable_file(
         "class further down",
         """
         class Ask(Node):
@@ -1069,20 +1069,20 @@ BEFORE_3_14 = [
         "write `from __future__ import annotations`",
         future=False,
     ),
-    refused(
+    unloadable_file(
         "name that is nowhere",
         "def get() -> Nowhere:  # here\n    return 1\n",
         "name 'Nowhere' is not defined",
         "define Nowhere",
         future=False,
     ),
-    refused(
+    unloadable_file(
         "dep that is text",
         'class Ask(Node):\n    name: Annotated[str, Dep("get_name")]  # here\n',
         "Dep('get_name'): give it something to call: a function",
         future=False,
     ),
-    refused(
+    unloadable_file(
         "gate without a question",
         "class Ask(Node):\n    fine: Annotated[bool, Gate()]  # here\n",
         "missing 1 required positional argument: 'question'",

@@ -1,2 +1,2 @@
-"""For crash tests: a graph with effects, the processes that run it, and what is checked when one of
-them was killed."""
+"""For crash tests: a graph with effects, the processes that run it, and the checks after a process
+was killed."""

@@ -22,7 +22,7 @@ from bae.plan import plan_of
 from crash.newsroom import INSIDE, OUTSIDE, REMADE, START, History, Printed, Round, label
 
 
-def acknowledged(records: Iterable[Record]) -> Counter[str]:
+def count_effects(records: Iterable[Record]) -> Counter[str]:
     """How often each effect is done for good, going by the records of a run."""
     nodes: dict[tuple[str, int], Node] = {}
     bodies: set[tuple[str, int]] = set()
@@ -35,7 +35,7 @@ def acknowledged(records: Iterable[Record]) -> Counter[str]:
         follows = ends or isinstance(record, StepStarted | Returned)
         if follows and before is not None and plan_of(type(before)).written:
             bodies.add((record.path, record.step - 1))
-        done.update(_done(record, before))
+        done.update(_effects_of(record, before))
     done.update(f"body {label(nodes[spot])}" for spot in bodies)
     return done
 
@@ -45,7 +45,7 @@ def calls(effects: Counter[str]) -> int:
     return sum(n for name, n in effects.items() if name.startswith(("choose", "fill")))
 
 
-def _done(record: Record, before: Node | None) -> Iterator[str]:
+def _effects_of(record: Record, before: Node | None) -> Iterator[str]:
     match record:
         case SourceEnded(source="dep", error=None):
             if record.by not in REMADE | INSIDE | OUTSIDE:

@@ -1,6 +1,5 @@
-"""One run through all the processes that it takes until it has ended, and what must hold after each
-of them: nothing that was acknowledged is lost or done again, and what was under way once more at
-most."""
+"""One run through all processes until it has ended, and the checks after each process: no
+acknowledged work is lost or repeated, and work in progress is repeated at most once."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from typing import Any
 from bae.journal import RunInfo
 from bae.journal.decoder import decode
 from crash import newsroom
-from crash.acknowledged import acknowledged, calls
+from crash.acknowledged import calls, count_effects
 from crash.child import Action, Job, Outcome, Report, Task
 from crash.effects import Happened
 from crash.forks import Forks
@@ -29,25 +28,25 @@ DEATH_IS_SEEN = sys.platform == "linux"
 """Whether others see at once that the owner of a run has died; elsewhere its lease must be over."""
 LEASE = 30.0 if DEATH_IS_SEEN else 0.2
 AT_ONCE = 12
-"""How many stories go on at the same time."""
+"""The number of concurrent stories."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The run as it is when nobody kills it: how it ends, the effects it has, and what each of the
-    two processes that it takes writes to the journal."""
+    """The run without a kill: its outcome, its effects, and the journal writes of its two
+    processes."""
 
     outcome: Outcome
     effects: Counter[str]
     writes: tuple[list[str], list[str]]
     seconds: tuple[float, float]
     parked: Path
-    """A folder with the run as it is parked, to go on from."""
+    """A folder with the parked run, from which processes continue."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A run as its journal has it at one time."""
+    """A run as its journal has it at a moment."""
 
     info: RunInfo | None
     unanswered: int
@@ -56,7 +55,7 @@ class Standing:
 
     @property
     def next(self) -> Action:
-        """What is to be done with the run so that it goes on."""
+        """The next job that continues the run."""
         if self.info is None:
             return "begin"
         return "answer" if self.unanswered else "resume"
@@ -66,8 +65,7 @@ NOTHING = Standing(None, 0, 0, Counter())
 
 
 class Story:
-    """One run, `run_id`, in a journal of its own or one that others share, and everything that
-    processes did with it."""
+    """One run, `run_id`, in its own or a shared journal, and the work of all processes on it."""
 
     def __init__(
         self, forks: Forks, folder: Path, run_id: str = "run", of: Path | str | None = None
@@ -98,8 +96,8 @@ class Story:
     async def to_the_end(
         self, expected: Counter[str], kills: Sequence[Kill | float | None] = ()
     ) -> Outcome:
-        """Have processes go on with the run, one after another, until it has ended. `kills` says of
-        each when it is killed: around a write, after so many seconds, or not at all."""
+        """Let processes continue the run, one after another, until it has ended. `kills` has the
+        time of each kill: around a write, after a number of seconds, or None."""
         left = iter(kills)
         most = self.process + len(kills) + 4
         while self.outcome is None:
@@ -111,7 +109,7 @@ class Story:
     async def one_process(
         self, kill: Kill | float | None = None, expected: Counter[str] | None = None
     ) -> None:
-        """Have one process go on with the run, and check what it did."""
+        """Let one process continue the run, and check its work."""
         await self.lease_over()
         job = self.job(kill if isinstance(kill, Kill) else None)
         report = await self.forks.run(job, kill if isinstance(kill, float) else None)
@@ -163,13 +161,13 @@ class Story:
                 assert [line.n for line in stored.lines] == list(range(len(stored.lines)))
                 records, _ = decode(newsroom.graph, stored.lines)
                 if info.run_id == self.run_id:
-                    done = acknowledged(records)
+                    done = count_effects(records)
                     unanswered = sum(not gate.answered for gate in stored.info.waiting)
                     mine = Standing(stored.info, unanswered, len(stored.lines), done)
         return mine
 
     async def lease_over(self) -> None:
-        """Wait until the owner of the run, if it has one, counts as gone."""
+        """Wait until the owner of the run, if it has one, counts as dead."""
         if DEATH_IS_SEEN:
             return
         until = None if self.standing.info is None else self.standing.info.lease_until
@@ -177,8 +175,8 @@ class Story:
             await asyncio.sleep(max(0.0, until - time()) + 0.001)
 
 
-async def uninterrupted(forks: Forks, folder: Path) -> Reference:
-    """Run the graph once with nobody killing it: to its gate, and to its end."""
+async def run_uninterrupted(forks: Forks, folder: Path) -> Reference:
+    """Run the graph once without kills: to its gate, and to its end."""
     story = Story(forks, folder / "reference")
     await story.one_process()
     assert story.outcome is None
@@ -201,11 +199,11 @@ async def uninterrupted(forks: Forks, folder: Path) -> Reference:
     )
 
 
-async def all_of(
+async def run_stories(
     story: Callable[..., Coroutine[Any, Any, None]], cases: Iterable[tuple[Any, ...]]
 ) -> None:
-    """One story for each case, some of them at the same time. All are told to their ends, and what
-    went wrong is said together."""
+    """Run one story for each case, some at the same time. All stories run to their ends, and their
+    failures are reported together."""
     limit = asyncio.Semaphore(AT_ONCE)
 
     async def one(case: tuple[Any, ...]) -> str:

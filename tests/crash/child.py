@@ -1,5 +1,5 @@
-"""What a forked process does: begin runs, resume them, or answer at their gate, all at once, and
-report how they came out, if it lives."""
+"""The work of a forked process: begin runs, resume them, or answer at their gate, all at once, and
+report their outcomes if the process lives."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Action = Literal["begin", "resume", "answer"]
 
 @dataclass
 class Task:
-    """One run, and what is to be done with it; `effects` is the file that effects are written to,
-    `process` the number of this process among those of the run."""
+    """One run and its next job. `effects` is the file of effects, `process` the number of this
+    process among the processes of the run."""
 
     run_id: str
     action: Action
@@ -38,7 +38,7 @@ class Task:
 
 @dataclass
 class Job:
-    """What one process does. With `at_once` it waits until it is told to begin."""
+    """The jobs of one process. With `at_once` it waits for a signal to begin."""
 
     journal: str
     tasks: list[Task]
@@ -49,7 +49,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """How a run came out: its trace, or what was raised."""
+    """The outcome of a run: its trace or its exception."""
 
     trace: list[Any] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
@@ -62,8 +62,8 @@ class Outcome:
 
 @dataclass
 class Report:
-    """What a process says when it is through: how its runs came out, what it wrote to the journal,
-    and how long that took."""
+    """The report of a finished process: the outcomes of its runs, its journal writes, and its
+    duration."""
 
     outcomes: dict[str, Outcome]
     writes: list[str]
@@ -120,7 +120,7 @@ async def _action(task: Task, journal: Journal) -> GraphResult[Any]:
 
 
 async def answer_all(run_id: str, lm: LM, options: dict[str, Any]) -> GraphResult[Any]:
-    """Answer every gate that a run waits for; it goes on with the last one."""
+    """Answer every gate that a run waits for; the last answer resumes the run."""
     stored = await options["journal"].read(run_id)
     *gates, last = (each.address for each in stored.info.waiting if not each.answered)
     for gate in gates:

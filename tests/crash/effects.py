@@ -1,5 +1,5 @@
-"""What a run does to the world outside of it, written to a file that no journal knows of: one line
-when an effect begins, one when it has happened. `checks.py` holds them against the journal."""
+"""The effects of a run on the outside world, in a file that no journal knows: one line when an
+effect begins, and another when it has happened. `checks.py` compares them with the journal."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Said = Literal["begin", "end", "kept"]
 
 
 class Effects:
-    """The file of a run's effects, as one of its processes writes it. A line is one write to a file
-    opened for appending, so that a kill leaves it whole or not there."""
+    """The file of a run's effects, as one of its processes writes it. Each line is one appending
+    write, so a kill leaves it complete or missing."""
 
     def __init__(self, path: Path | str, process: int) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -1,5 +1,5 @@
-"""Processes that carry out jobs, killed when wanted. They are forked from one that has imported and
-prepared everything (`crash.prepared`), so that each is ready at once."""
+"""Processes that run jobs and can be killed. They are forked from a process that has imported and
+prepared everything (`crash.prepared`), so each is ready at once."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ class Fork:
         self._pipe.send("go")
 
     async def report(self) -> Report | None:
-        """What it reports when it is through, None where it was killed."""
+        """The report of the finished process, or None if it was killed."""
         async with asyncio.timeout(BOUND):
             code, report = await self.over
         self._forks.kills += bool(code)
-        # 255 is how one that was killed ends where its status is not known.
+        # 255 is the exit code of a killed process whose status is unknown.
         assert code in (0, -signal.SIGKILL, 255), f"the process ended with {code}"
         return report
 

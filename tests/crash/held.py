@@ -1,5 +1,5 @@
-"""A run that is under way for as long as a test wants: its one dependency waits at a named pipe
-until somebody opens it at the other end."""
+"""A run that is in progress for as long as a test wants: its only dependency waits at a named pipe
+until the test opens the other end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A journal that kills its own process, with no chance to say goodbye, when it comes to a given
-write. Every call that changes the journal is one write, counted from 0 in each process."""
+"""A journal that kills its own process at a given write, without cleanup. Every call that changes
+the journal is one write, counted from 0 in each process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Kill(NamedTuple):
 
 
 class KillingJournal(Journal):
-    """A journal that is told when to die. `writes` lists what it was asked to write."""
+    """A journal with a planned kill. `writes` lists the requested writes."""
 
     def __init__(self, place: str | Path, kill: Kill | None, **options: Any) -> None:
         super().__init__(place, **options)  # type: ignore[call-arg]
@@ -121,13 +121,13 @@ def killing_journal(place: str, kill: Kill | None, lease: float) -> KillingJourn
 
 
 def open_journal(place: str | Path) -> Journal:
-    """The same journal, which kills nobody."""
+    """The same journal without a kill."""
     text = str(place)
     return PostgresJournal(text) if is_address(text) else SQLiteJournal(text)
 
 
 def _name(line: Line) -> str:
-    """What a line is about, without the numbers: those of one kind have one name."""
+    """The kind of a line, without numbers."""
     said = json.loads(line.data)
     about = [said.get(key) for key in ("node", "field", "parameter", "by", "asker", "target")]
     names = [

@@ -1,6 +1,5 @@
-"""The graph that is crashed: a little of everything a graph can have, every part of it with an
-effect that is told by its name. `oracle.py` is its LM, and `acknowledged.py` reads from a journal
-which of the effects are done."""
+"""The graph that is crashed: a little of everything a graph can have, every part with a named
+effect. `oracle.py` is its LLM, and `acknowledged.py` reads the finished effects from a journal."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ OUTSIDE = frozenset({"get_ink", "get_photo"})
 
 
 async def work(turns: int = 1) -> None:
-    """Take a while, so that there is something under way when a kill comes."""
+    """Take a while, so that a kill finds work in progress."""
     await asyncio.sleep(0.0005 * turns)
 
 
@@ -148,7 +147,7 @@ def count_letters(word: str, stamp: Annotated[int, Dep(get_stamp)]) -> int:
 
 
 class Tone(Node):
-    """What a dependency that asks the LM by itself asks it about."""
+    """The target of a dependency that asks the LLM itself."""
 
     desk: str
 

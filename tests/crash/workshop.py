@@ -1,6 +1,6 @@
-"""A graph whose node is filled after tool calls, three tools of a round at the same time: one that
-is not called twice, one in a thread that may be, and a graph with a step, a dependency and a tool
-of its own. Every call is an effect that is told by its name."""
+"""A graph whose node is filled after tool calls, three tools of a round at the same time: a tool
+that must not be called twice, a tool in a thread that may be repeated, and a graph with a step, a
+dependency and a tool of its own. Every call is a named effect."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def check_history(prompt: Prompt) -> None:
 
 
 def is_right(call: dict[str, Any]) -> bool:
-    """Whether a call of the finished node is as it should be: with its result, or, for what must
-    not be done twice, told as unknown."""
+    """Whether a call of the finished node is right: it has its result, or, if it must not be
+    repeated, it is reported as unknown."""
     name, given = call["name"], call["arguments"]
     if call["error"] is not None:
         return name.startswith("pay") and "unknown whether" in call["error"]

@@ -115,13 +115,13 @@ RUNS = {
 }
 
 
-def scripted(run: ExampleRun) -> ScriptedLM:
+def scripted_lm(run: ExampleRun) -> ScriptedLM:
     return ScriptedLM.from_file(run.script)
 
 
 class StandIn(Backend):
-    """A backend that says what a script says: it is asked as a model is, in prompts, and so these
-    are in what is recorded."""
+    """A backend that answers from a script. It gets prompts like a model, so a recording has the
+    prompts."""
 
     model = "stand-in"
     free = True

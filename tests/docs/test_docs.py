@@ -22,8 +22,8 @@ from pages import (
     blocks,
     consoles,
     module_of,
-    named,
     python_blocks,
+    relative_path,
     run_page,
     shape,
 )
@@ -51,7 +51,7 @@ SHOWING_TESTS = [
 
 
 def run(*command: str, cwd: Path) -> str:
-    """What a Python command prints, when it ends well."""
+    """The output of a Python command that ends with exit code 0."""
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, *command],
@@ -98,14 +98,14 @@ def made_graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph[Any, Any]]:
 
 
 def as_told(page: Path):
-    """A page as a parameter: one that needs more than bae, or is tried at a terminal, tells little
-    about Python."""
+    """A page as a parameter. Pages that need more than bae or a terminal show little about a
+    version of Python."""
     once = page.stem in NEEDS or consoles(page)
-    return pytest.param(page, id=named(page), marks=[pytest.mark.once] if once else [])
+    return pytest.param(page, id=relative_path(page), marks=[pytest.mark.once] if once else [])
 
 
 @pytest.mark.parametrize("page", [as_told(page) for page in (README, *DOCS)])
-def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(
+def test_the_code_of_a_page_runs_and_prints_the_output_on_the_page(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     for package in (*NEEDS.get(page.stem, ()), *(("pyte",) if consoles(page) else ())):
@@ -119,9 +119,9 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(
         assert [p for p in lost if p.code == "bae-context-lost"] == []
     for block in blocks(page):
         if block.language == "text" and block.follows in printed:
-            assert printed[block.follows] == block.text, f"{named(page)}:{block.line}"
+            assert printed[block.follows] == block.text, f"{relative_path(page)}:{block.line}"
         if block.language == "console" and block in printed:
-            assert printed[block] == block.text, f"{named(page)}:{block.line}"
+            assert printed[block] == block.text, f"{relative_path(page)}:{block.line}"
 
 
 def test_tests_shown_on_a_page_pass_as_a_file_of_their_own(tmp_path: Path):
@@ -140,18 +140,18 @@ def test_tests_shown_on_a_page_pass_as_a_file_of_their_own(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", TAUGHT_BY_A_FILE)
-def test_each_subject_is_taught_by_a_complete_file(name: str):
+def test_each_subject_has_a_complete_file_in_the_docs(name: str):
     page = blocks(ROOT / "docs" / f"{name}.md")
     first = next(block.text for block in page if block.language == "python")
     assert "from bae import" in first
     assert "Graph(" in first
 
 
-@pytest.mark.parametrize("page", [README, *DOCS], ids=named)
-def test_every_block_says_what_language_it_is_in(page: Path):
+@pytest.mark.parametrize("page", [README, *DOCS], ids=relative_path)
+def test_every_code_block_names_its_language(page: Path):
     assert len(blocks(page)) * 2 == len(re.findall(r"^```", page.read_text("utf-8"), re.MULTILINE))
     for block in blocks(page):
-        assert block.language, f"{named(page)}:{block.line}"
+        assert block.language, f"{relative_path(page)}:{block.line}"
 
 
 # --- the front door ---------------------------------------------------------------------------
@@ -162,7 +162,7 @@ WIDTH, HEIGHT = 8.4, 18
 """Of a character in the picture."""
 
 
-def drawn(picture: Path) -> str:
+def read_picture(picture: Path) -> str:
     """The text of a picture of a terminal, each character in its place."""
     texts = ElementTree.parse(picture).getroot().iter("{http://www.w3.org/2000/svg}text")
     rows: dict[int, str] = {}
@@ -177,10 +177,10 @@ def drawn(picture: Path) -> str:
 
 @pytest.mark.once
 def test_the_picture_in_the_readme_is_of_a_run_as_it_looks_today(tmp_path: Path):
-    """What the model says in it may be anything; nodes, fields and sources are those of a run."""
+    """The texts of the model may be anything; nodes, fields and sources must match a run."""
     pytest.importorskip("pyte")
-    assert f"({named(PICTURE)})" in README.read_text("utf-8")
-    typed, _, told = drawn(PICTURE).partition("\n")
+    assert f"({relative_path(PICTURE)})" in README.read_text("utf-8")
+    typed, _, told = read_picture(PICTURE).partition("\n")
     (tmp_path / "examples").symlink_to(ROOT / "examples", target_is_directory=True)
     words = shlex.split(typed)[2:]
     assert words[-2:] == ["--lm", "local"]
@@ -231,7 +231,7 @@ def test_every_make_target_that_is_named_exists():
     for page in PROSE:
         text = page.read_text("utf-8")
         for target in re.findall(r"(?:`|^\$ |^)make ([a-z][a-z0-9-]*)", text, re.MULTILINE):
-            assert target in targets, f"{named(page)}: make {target}"
+            assert target in targets, f"{relative_path(page)}: make {target}"
 
 
 # --- links and names --------------------------------------------------------------------------
@@ -244,17 +244,17 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
 
 
-@pytest.mark.parametrize("page", PROSE, ids=named)
+@pytest.mark.parametrize("page", PROSE, ids=relative_path)
 def test_every_link_leads_to_a_file_and_a_heading_that_exist(page: Path):
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         if "://" in target:
             continue
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
-        assert file.is_relative_to(ROOT), f"{named(page)}: {target}"
-        assert file.exists(), f"{named(page)}: {target}"
+        assert file.is_relative_to(ROOT), f"{relative_path(page)}: {target}"
+        assert file.exists(), f"{relative_path(page)}: {target}"
         if anchor:
-            assert anchor in anchors(file), f"{named(page)}: {target}"
+            assert anchor in anchors(file), f"{relative_path(page)}: {target}"
 
 
 def test_every_page_can_be_reached_from_the_index():
@@ -271,7 +271,7 @@ MACHINE = re.compile(
 )
 
 
-@pytest.mark.parametrize("page", [*PROSE, *EXAMPLES], ids=named)
+@pytest.mark.parametrize("page", [*PROSE, *EXAMPLES], ids=relative_path)
 def test_no_page_names_a_machine_or_a_folder_on_one(page: Path):
     found = [match[0] for match in MACHINE.finditer(page.read_text("utf-8"))]
     assert found == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pages import ROOT, blocks, commands, named
+from pages import ROOT, blocks, commands, relative_path
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
@@ -58,7 +58,8 @@ def sections(page: Path) -> dict[str, str]:
 
 
 def test_the_page_has_a_row_for_each_command_and_for_no_other(known: dict[str, Any]):
-    """The page on the team has those of a team, and a part is about one command or a group."""
+    """The page on the team has the commands of a team, and each part covers one command or a
+    group."""
     named = set(re.findall(r"`(bae [a-z]+(?: [a-z]+)?)`", PAGE.read_text("utf-8")))
     team = {name for name in known if name.startswith("bae team ")}
     assert named - team == set(known) - team
@@ -75,7 +76,7 @@ def test_the_page_names_no_option_that_there_is_not(known: dict[str, Any]):
     assert set(told) <= there | EVERYWHERE | AT_THE_TOP
 
 
-def test_the_page_names_what_bae_itself_takes():
+def test_the_page_names_the_options_of_bae_itself():
     from bae.cli.app import whole_command
 
     for option in options(whole_command()) - {"--help", "-h"}:
@@ -90,8 +91,8 @@ def test_the_page_names_every_exit_code():
     assert codes <= told
 
 
-def typed(page: Path) -> Iterator[str]:
-    """The command lines of a page: those of consoles, and those in backquotes or after a dollar."""
+def find_commands(page: Path) -> Iterator[str]:
+    """The command lines of a page, from consoles, in backquotes and after a dollar sign."""
     text = page.read_text("utf-8")
     if page.suffix == ".py":
         yield from re.findall(r"^ +(bae [^\n]+)$", text, re.MULTILINE)
@@ -103,12 +104,12 @@ def typed(page: Path) -> Iterator[str]:
         yield from re.findall(r"`(bae [^`]+)`", prose)
 
 
-@pytest.mark.parametrize("page", PROSE, ids=named)
+@pytest.mark.parametrize("page", PROSE, ids=relative_path)
 def test_every_command_line_in_prose_could_be_typed(page: Path, known: dict[str, Any]):
     from bae.cli.app import whole_command
 
     whole = whole_command()
-    for line in typed(page):
+    for line in find_commands(page):
         if not line.startswith("bae "):
             continue
         words = shlex.split(line.partition(" #")[0])[1:]
@@ -116,10 +117,10 @@ def test_every_command_line_in_prose_could_be_typed(page: Path, known: dict[str,
         while words and hasattr(command, "commands") and not words[0].startswith("-"):
             if words[0] in ("…", "list|show") or re.fullmatch(r"[A-Z…|]+", words[0]):
                 break
-            assert words[0] in command.commands, f"{named(page)}: {line}"
+            assert words[0] in command.commands, f"{relative_path(page)}: {line}"
             command, name = command.commands[words[0]], f"{name} {words[0]}"
             words = words[1:]
         allowed = EVERYWHERE | (AT_THE_TOP if command is whole else options(command))
         for word in words:
             if re.match(r"--?[a-z]", word):
-                assert word.partition("=")[0] in allowed, f"{named(page)}: {line}"
+                assert word.partition("=")[0] in allowed, f"{relative_path(page)}: {line}"

@@ -27,7 +27,7 @@ from bae.journal import SourceEnded, SourceStarted
 from bae.lm import Answer, Prompt
 from bae.lm.extras import is_there
 from bae.testing import replaying
-from example_runs import FOLDER, RUNS, ExampleRun, StandIn, scripted
+from example_runs import FOLDER, RUNS, ExampleRun, StandIn, scripted_lm
 
 ROOT = FOLDER.parent
 NEEDED = {
@@ -90,8 +90,8 @@ async def test_the_last_question_of_an_example_has_the_words_of_the_caller(run: 
 
 
 @each_example()
-def test_what_the_lm_fills_in_an_example_is_described_and_bounded(run: ExampleRun):
-    """A reader copies it: a model that is told nothing guesses, and a text has an end."""
+def test_the_fields_an_lm_fills_in_an_example_are_described_and_bounded(run: ExampleRun):
+    """Readers copy examples: without a description a model guesses, and a text needs a limit."""
     for node, fills in json.loads(run.script.read_text("utf-8"))["fills"].items():
         schemas = getattr(run.module(), node).model_json_schema()["properties"]
         for name in {name for fill in fills if isinstance(fill, dict) for name in fill}:
@@ -102,7 +102,7 @@ def test_what_the_lm_fills_in_an_example_is_described_and_bounded(run: ExampleRu
 
 @each_example()
 async def test_an_example_runs_on_its_script_the_way_it_was_recorded(run: ExampleRun):
-    lm = scripted(run)
+    lm = scripted_lm(run)
     result = await run.run(lm)
     assert kinds(result) == run.trace
     lm.assert_complete()
@@ -113,7 +113,7 @@ async def test_an_example_runs_on_its_script_the_way_it_was_recorded(run: Exampl
 
 
 @each_example()
-def test_a_recording_says_nothing_of_the_machine_it_was_made_on(run: ExampleRun):
+def test_a_recording_does_not_mention_the_machine_it_was_made_on(run: ExampleRun):
     rows = run.recording.read_text("utf-8").splitlines()
     text = "\n".join(row for row in rows if not row.startswith('{"bae":"file"'))
     assert str(ROOT) not in text
@@ -158,7 +158,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_an_example_tells_its_story(name: str, capfd, monkeypatch):
+def test_an_example_prints_its_documented_output(name: str, capfd, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     module = RUNS[name].module()
     monkeypatch.setattr(sys, "argv", [module.__file__])
@@ -203,8 +203,8 @@ def test_an_example_names_the_command_that_runs_it(run: ExampleRun, tmp_path, mo
 OUTFIT = RUNS["ootd"]
 
 
-async def test_the_weather_waits_for_the_location_and_the_calendar_for_nobody():
-    result = await OUTFIT.run(scripted(OUTFIT))
+async def test_the_weather_waits_for_the_location_and_the_calendar_waits_for_nothing():
+    result = await OUTFIT.run(scripted_lm(OUTFIT))
     order = [
         (type(record).__name__, record.by)
         for record in result.journal
@@ -219,7 +219,7 @@ async def test_the_weather_waits_for_the_location_and_the_calendar_for_nobody():
 
 
 async def test_nothing_of_the_outfit_is_read_on_the_event_loop(monkeypatch):
-    lm, read_bytes = scripted(OUTFIT), Path.read_bytes
+    lm, read_bytes = scripted_lm(OUTFIT), Path.read_bytes
     readers: list[threading.Thread] = []
 
     def seen(self: Path) -> bytes:
@@ -243,7 +243,7 @@ async def test_the_embedded_model_dresses_you_from_the_wardrobe_in_one_attempt_a
 
 @pytest.mark.once
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
-def test_make_demo_runs_the_outfit_and_asks_nobody(tmp_path, monkeypatch, capsys):
+def test_make_demo_runs_the_outfit_without_questions(tmp_path, monkeypatch, capsys):
     pytest.importorskip("typer")
     pytest.importorskip("rich")
     around = {name: value for name, value in os.environ.items() if "MAKE" not in name}
@@ -264,7 +264,7 @@ def test_make_demo_runs_the_outfit_and_asks_nobody(tmp_path, monkeypatch, capsys
 
 
 @asynccontextmanager
-async def served(folder: Path, monkeypatch) -> AsyncGenerator[Any]:
+async def serve_example(folder: Path, monkeypatch) -> AsyncGenerator[Any]:
     """A client of the example, on a real server."""
     httpx = pytest.importorskip("httpx")
     uvicorn = pytest.importorskip("uvicorn")
@@ -293,7 +293,7 @@ async def served(folder: Path, monkeypatch) -> AsyncGenerator[Any]:
 
 @pytest.mark.once
 async def test_a_run_is_started_and_followed_as_server_sent_events(tmp_path, monkeypatch):
-    async with served(tmp_path, monkeypatch) as client:
+    async with serve_example(tmp_path, monkeypatch) as client:
         body = {"run_id": "one", "start": {"likes": "the sea"}}
         for status in (201, 200):
             begun = await client.post("/graphs/books/runs", json=body)

@@ -1,5 +1,5 @@
 """The page of examples/stream_to_a_page.py in a real browser: the text of an answer grows while the
-model writes it, and what is void goes away."""
+model writes it, and void text disappears."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TITLE = "The last umbrella"
 
 
 class Writing(Backend):
-    """A model that writes half of an answer, and the rest when it is let go on."""
+    """A model that writes half of an answer, and the rest after a signal."""
 
     def __init__(self) -> None:
         super().__init__(retries=0)
@@ -50,7 +50,7 @@ class Writing(Backend):
 
 
 @asynccontextmanager
-async def served(lm: Backend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+async def serve_page(lm: Backend, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     """The page, in a browser, from a real server."""
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
@@ -82,11 +82,11 @@ def paragraphs(page: Any, *texts: str) -> Any:
     )
 
 
-async def test_the_text_grows_in_a_browser_and_what_is_wrong_is_replaced(
+async def test_the_text_grows_in_a_browser_and_a_wrong_text_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lm = Writing()
-    async with served(lm, monkeypatch) as page:
+    async with serve_page(lm, monkeypatch) as page:
         await page.click("button")
         await paragraphs(page, 'It rained "a lot".\n')
         assert await page.text_content("[role=status]") == "Writing…"
@@ -101,7 +101,7 @@ async def test_an_error_is_shown_and_a_page_that_is_left_cancels_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lm = Writing()
-    async with served(lm, monkeypatch) as page:
+    async with serve_page(lm, monkeypatch) as page:
         await page.fill("[name=subject]", "snow")
         await page.click("button")
         await paragraphs(page, 'It rained "a lot".\n')

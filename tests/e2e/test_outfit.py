@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "ootd.py"
 
 
-def configured() -> list[str]:
+def list_configured_lms() -> list[str]:
     return [kind.example for kind in candidates() if not kind.missing]
 
 
@@ -32,13 +32,13 @@ def ootd():
 
 
 def test_there_is_a_model_to_test_with():
-    assert configured(), "no model is configured here: " + "; ".join(
+    assert list_configured_lms(), "no model is configured here: " + "; ".join(
         f"{kind.example}: {kind.lacks}" for kind in candidates()
     )
 
 
-@pytest.mark.parametrize("name", configured())
-async def test_the_outfit_graph_ends_in_a_whole_recommendation(ootd, name):
+@pytest.mark.parametrize("name", list_configured_lms())
+async def test_the_outfit_graph_ends_in_a_complete_recommendation(ootd, name):
     run = await ootd.graph.arun(ootd.GettingDressed(message="ugh, just got up"), lm=name)
     outfit = run.result
     print(f"\n{name}: {outfit!r}\n{run.usage}")

@@ -102,7 +102,7 @@ async def test_a_run_that_kills_its_processes_has_failed_though_no_lease_is_over
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_runs_end_when_workers_and_the_database_are_killed_and_workers_stand_still(
+async def test_runs_end_when_workers_and_the_database_are_killed_and_workers_freeze(
     seed: int, address: str, database: PostgresServer, where: str, tmp_path: Path
 ):
     random = Random(seed)

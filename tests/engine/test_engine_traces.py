@@ -79,7 +79,7 @@ async def test_a_run_that_waited_for_an_answer_continues_in_the_trace_of_its_sub
     assert dispatch.parent is None
 
 
-async def test_a_run_is_under_the_span_that_is_current_where_it_is_resumed(spans: Spans):
+async def test_a_run_is_under_the_current_span_of_its_resume(spans: Spans):
     tracer = TracerProvider().get_tracer("test")
     async with MemoryJournal() as journal:
         await shop.refunds.submit(shop.Refund(amount=5), journal=journal, run_id="a")

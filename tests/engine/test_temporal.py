@@ -261,7 +261,7 @@ def changed_messages() -> Graph[Any, Any]:
 
 
 @slow
-async def test_a_run_whose_classes_do_not_fit_goes_to_a_worker_whose_do(
+async def test_a_run_whose_classes_do_not_fit_goes_to_a_worker_whose_classes_do(
     journal: Journal, engine: TemporalEngine
 ):
     await messages.submit(Message(text="old"), journal=journal, run_id="old", engine=engine)

@@ -102,7 +102,7 @@ async def hold() -> Hold:
 # --- submit and result --------------------------------------------------------------------------
 
 
-async def test_a_submitted_run_is_stored_and_nothing_of_it_has_begun(journal: Journal):
+async def test_a_submitted_run_is_stored_and_not_begun(journal: Journal):
     run_id = await HELD.submit(Held(), journal=journal, metadata={"user_id": "ana"}, thread="t")
     info = await journal.info(run_id)
     assert (info.status, info.owner, info.thread) == ("queued", None, "t")
@@ -110,7 +110,7 @@ async def test_a_submitted_run_is_stored_and_nothing_of_it_has_begun(journal: Jo
     assert HOLD.began == []
 
 
-async def test_a_worker_carries_out_what_was_submitted_and_result_returns_it(journal: Journal):
+async def test_a_worker_runs_submitted_work_and_result_returns_it(journal: Journal):
     ids = [await WORDS.submit(Word(text="x" * n), journal=journal) for n in range(30)]
     async with working(WORDS, journal=journal, concurrency=3):
         results = [await WORDS.result(run_id, journal=journal) for run_id in ids]
@@ -177,7 +177,7 @@ async def test_a_second_submission_with_the_same_id_is_refused_and_the_run_happe
     assert len(await journal.runs()) == 1
 
 
-async def test_a_start_node_with_a_secret_is_refused_with_what_to_do_instead(journal: Journal):
+async def test_a_start_node_with_a_secret_is_refused_with_an_alternative(journal: Journal):
     start = shop.Login(token=SecretStr("s3cret"))
     error = await error_from(JournalError, shop.logins.submit(start, journal=journal))
     assert (error.code, error.places) == ("bae-submit-secret", ("Login.token",))
@@ -206,7 +206,7 @@ async def test_a_delayed_run_does_not_begin_before_its_time(journal: Journal):
     assert await WORDS.recover(journal=journal) == []
 
 
-async def test_result_has_a_timeout_that_says_what_the_run_waits_for(journal: Journal):
+async def test_result_has_a_timeout_that_reports_what_the_run_waits_for(journal: Journal):
     await WORDS.submit(Word(text="abc"), journal=journal, run_id="a")
     error = await error_from(JournalError, WORDS.result("a", journal=journal, timeout=0.05))
     assert error.code == "bae-result-timeout"
@@ -265,7 +265,7 @@ async def test_a_worker_has_no_more_runs_in_progress_than_it_may(journal: Journa
             await HELD.result(f"{number}", journal=journal)
 
 
-async def test_an_answer_in_another_process_has_a_worker_continue_the_run(journal: Journal):
+async def test_an_answer_in_another_process_makes_a_worker_continue_the_run(journal: Journal):
     run_id = await shop.refunds.submit(shop.Refund(amount=5), journal=journal)
     async with working(shop.refunds, journal=journal):
         await until_waiting(journal, run_id)
@@ -274,7 +274,7 @@ async def test_an_answer_in_another_process_has_a_worker_continue_the_run(journa
     assert result.result == shop.Refunded(paid=5)
 
 
-async def test_a_worker_that_stops_hands_its_runs_over_and_none_is_cancelled(journal: Journal):
+async def test_a_worker_that_stops_hands_its_runs_over_and_cancels_none_of_them(journal: Journal):
     await HELD.submit(Held(), journal=journal, run_id="a")
     async with working(HELD, journal=journal):
         await HOLD.begun.wait()
@@ -333,7 +333,7 @@ class Nested(Node):
         return (await Graph(start=Tokens).arun(Tokens())).result
 
 
-async def test_a_run_without_a_journal_in_a_body_of_a_run_with_one_has_no_token_of_it(
+async def test_a_run_without_a_journal_does_not_take_the_token_of_an_outer_run(
     journal: Journal,
 ):
     nested = await Graph(start=Nested, end=Tokens).arun(Nested(), journal=journal)
@@ -472,7 +472,7 @@ async def test_sigterm_has_a_worker_process_hand_its_runs_over(tmp_path: Path):
 # --- status, and engines of others --------------------------------------------------------------
 
 
-async def test_the_status_counts_what_is_queued_delayed_in_progress_and_parked(journal: Journal):
+async def test_the_status_counts_queued_delayed_running_and_parked_runs(journal: Journal):
     await WORDS.submit(Word(text="x"), journal=journal)
     await WORDS.submit(Word(text="x"), journal=journal, delay=60)
     await shop.refunds.arun(shop.Refund(amount=1), journal=journal)

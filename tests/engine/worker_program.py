@@ -29,7 +29,7 @@ def open_journal(where: str, lease: float) -> Any:
 
 
 @contextmanager
-def traced() -> Iterator[None]:
+def write_spans() -> Iterator[None]:
     """Write the spans of the block into the file that SHOP_SPANS names, if it does."""
     if "SHOP_SPANS" not in os.environ:
         yield
@@ -64,7 +64,7 @@ async def main(where: str, lease: float, concurrency: int, address: str = "") ->
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
         print("ready", flush=True)
-        with traced():
+        with write_spans():
             await worker.run()
 
 

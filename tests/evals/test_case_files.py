@@ -39,7 +39,7 @@ def folder(tmp_path):
     return cases
 
 
-def written(folder, **inputs):
+def write_cases(folder, **inputs):
     case = {"input": {"text": "@who", **inputs}, "expected": {"color": "white"}}
     path = folder / "cases.jsonl"
     path.write_text(json.dumps(case) + "\n")
@@ -47,7 +47,7 @@ def written(folder, **inputs):
 
 
 async def test_a_case_names_files_beside_it_and_the_model_sees_them(folder):
-    path = written(folder, photo="@photos/dot.png", papers=["@note.txt", NOTE.data_url])
+    path = write_cases(folder, photo="@photos/dot.png", papers=["@note.txt", NOTE.data_url])
     lm = ScriptedLM([{"color": "white"}])
     await evaluate(GRAPH, load_cases(path, GRAPH), {"scripted": lm})
     assert [part.file for part in lm.prompts[0].files][:2] == [DOT, NOTE]
@@ -69,7 +69,7 @@ async def test_a_case_names_files_beside_it_and_the_model_sees_them(folder):
 def test_a_path_that_leads_elsewhere_is_refused_before_anything_runs(photo, why, folder):
     (folder / "link.png").symlink_to(folder.parent / "secret.png")
     with pytest.raises(BaeError) as raised:
-        load_cases(written(folder, photo=photo), GRAPH)
+        load_cases(write_cases(folder, photo=photo), GRAPH)
     assert raised.value.code == "bae-cases-invalid"
     assert why in raised.value.message
 

@@ -1,5 +1,5 @@
 """Datasets of pydantic-evals as cases of bae: from code and from files, with their evaluators run
-on what a real run came to."""
+on the results of real runs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def dataset(*rows: Row[Any, Any, Any], evaluators: Any = ()) -> Dataset[Any, Any
     return Dataset[Any, Any, Any](name="rows", cases=rows, evaluators=evaluators)
 
 
-async def scored(
+async def score_cases(
     graph: Graph[Any, Any], cases: list[Case], word: str = "calm", strength: int = 1
 ) -> list[tuple[float | None, str]]:
     found = await evaluate(graph, cases, {"it": lm(word, strength)})
@@ -104,18 +104,20 @@ async def scored(
     "expected",
     [{"word": "calm"}, Mood(season="summer", word="calm", strength=1), Expected(word="calm")],
 )
-async def test_inputs_and_outputs_are_taken_in_every_form(inputs: Any, expected: Any) -> None:
+async def test_inputs_and_outputs_are_accepted_in_every_form(inputs: Any, expected: Any) -> None:
     [case] = cases_of(dataset(Row(inputs=inputs, expected_output=expected)), moods)
     assert case.name == "case 1"
     assert case.metric is None
-    assert await scored(moods, [case]) == [(1.0, "")]
-    [(score, why)] = await scored(moods, [case], "gloomy")
+    assert await score_cases(moods, [case]) == [(1.0, "")]
+    [(score, why)] = await score_cases(moods, [case], "gloomy")
     assert score is not None
     assert score < 1
     assert "word" in why
 
 
-async def test_a_plain_value_is_that_of_the_only_field_and_names_and_metadata_are_kept() -> None:
+async def test_a_plain_value_is_the_value_of_the_only_field_and_names_and_metadata_are_stored() -> (
+    None
+):
     rows = [
         Row(name="one", inputs="who?", expected_output="me", metadata={"level": 1}),
         Row(inputs="b", metadata="hard"),
@@ -125,7 +127,7 @@ async def test_a_plain_value_is_that_of_the_only_field_and_names_and_metadata_ar
         Case({"question": "who?"}, "one", {"text": "me"}, metadata={"level": 1}),
         Case({"question": "b"}, "case 2", metadata={"metadata": "hard"}),
     ]
-    assert await scored(replies, cases, "me") == [(1.0, ""), (1.0, "")]
+    assert await score_cases(replies, cases, "me") == [(1.0, ""), (1.0, "")]
 
 
 def test_everything_that_does_not_fit_is_reported_at_once_with_its_case() -> None:
@@ -178,16 +180,16 @@ async def test_evaluators_of_case_and_dataset_are_the_metric_and_count_alike() -
         Row(inputs="b", expected_output={"word": "gloomy"}),
     ]
     cases = cases_of(dataset(*rows, evaluators=[EqualsExpected()]), moods)
-    found = await scored(moods, cases, strength=3)
+    found = await score_cases(moods, cases, strength=3)
     assert found[0] == ((1 + 0.75) / 2, "Strong: not at its strongest")
     assert found[1] == (0.0, "EqualsExpected: 0")
 
 
-async def test_an_evaluator_is_given_the_real_output_and_what_the_run_used() -> None:
+async def test_an_evaluator_gets_the_real_output_and_the_usage_of_the_run() -> None:
     seen: list[EvaluatorContext[Any, Any, Any]] = []
     row = Row(name="n", inputs="hi", expected_output={"word": "calm"}, metadata={"level": 1})
     cases = cases_of(dataset(row, evaluators=[Watching(seen)]), moods)
-    assert await scored(moods, cases) == [(1.0, "")]  # the label is no score
+    assert await score_cases(moods, cases) == [(1.0, "")]  # the label is no score
     [ctx] = seen
     assert (ctx.name, ctx.inputs, ctx.metadata) == ("n", "hi", {"level": 1})
     assert ctx.output == ctx.expected_output == Mood(season="winter", word="calm", strength=1)
@@ -203,7 +205,7 @@ async def test_where_plain_values_are_expected_evaluators_are_given_plain_values
         Row(inputs="b", evaluators=(Contains(value="alm"), IsInstance(type_name="str"))),
     ]
     cases = cases_of(dataset(*rows), replies)
-    assert [score for score, _ in await scored(replies, cases)] == [1.0, 1.0]
+    assert [score for score, _ in await score_cases(replies, cases)] == [1.0, 1.0]
 
 
 async def test_evaluators_of_spans_and_of_reports_are_refused_by_name_before_anything_runs() -> (
@@ -239,12 +241,12 @@ async def test_an_evaluator_that_raises_or_needs_spans_ends_the_evaluation_by_it
 
     cases = cases_of(dataset(Row(name="n", inputs="a"), evaluators=[Spans()]), moods)
     with pytest.raises(BaeError, match="the case 'n': the evaluator Spans raised Span") as raised:
-        await scored(moods, cases)
+        await score_cases(moods, cases)
     assert raised.value.code == "bae-metric-failed"
     assert "bae records no spans" in str(raised.value)
 
 
-async def test_an_evaluator_that_has_nothing_to_say_of_a_case_is_no_failure() -> None:
+async def test_an_evaluator_without_a_score_for_a_case_is_no_failure() -> None:
     rows = [
         Row(name="nothing", inputs="a"),
         Row(name="wrong", inputs="b", expected_output={"word": "gloomy"}),
@@ -285,7 +287,7 @@ async def test_scores_outside_0_to_1_and_labels_alone_are_refused() -> None:
     for evaluator in (Strong(most=1), Labels()):
         cases = cases_of(dataset(Row(inputs="a"), evaluators=[evaluator]), moods)
         with pytest.raises(BaeError) as raised:
-            await scored(moods, cases, strength=3)
+            await score_cases(moods, cases, strength=3)
         assert raised.value.code == "bae-metric-score"
 
 
@@ -302,7 +304,7 @@ async def test_a_file_that_the_package_writes_is_read_with_its_evaluators_or_wit
     rows.to_file(file, custom_evaluator_types=[Strong])
     cases = load_dataset(file, moods, evaluators=[Strong])
     assert [case.name for case in cases] == ["one", "two"]
-    assert [score for score, _ in await scored(moods, cases, strength=2)] == [1.0, 0.25]
+    assert [score for score, _ in await score_cases(moods, cases, strength=2)] == [1.0, 0.25]
     # With a metric of one's own, no evaluator need be there.
     with pytest.raises(BaeError, match="own_metric=True"):
         load_cases(file, moods)
@@ -335,7 +337,7 @@ def test_a_file_that_is_no_such_dataset_is_refused_by_name(
     assert raised.value.fix
 
 
-def test_without_the_package_the_error_says_how_to_get_it(
+def test_a_missing_package_is_an_error_with_its_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rows.yaml").write_text("cases: []")

@@ -33,7 +33,7 @@ bookings = Graph(start=Booking)
 DAY = {"day": "2026-02-03"}
 
 
-def written(tmp_path: Path, *lines: Any) -> Path:
+def write_cases(tmp_path: Path, *lines: Any) -> Path:
     file = tmp_path / "cases.jsonl"
     said = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     file.write_text("\n".join(said), encoding="utf-8")
@@ -58,7 +58,7 @@ def test_a_line_has_all_that_a_case_has_and_only_the_input_is_needed(tmp_path: P
         "metadata": {"from": "mail"},
     }
     nothing = dict.fromkeys([*whole][1:])
-    file = written(tmp_path, whole, {"input": "it crashes"}, {"input": "a", **nothing})
+    file = write_cases(tmp_path, whole, {"input": "it crashes"}, {"input": "a", **nothing})
 
     assert load_cases(file, tickets) == [
         Case(*whole.values()),  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def test_everything_that_is_wrong_is_reported_at_once_with_line_and_field(tmp_pa
         ({**ticket, "nodes": {"Bug": "high"}, "name": 3}, "name: Input should be a valid string"),
     ]
 
-    said = refusal(written(tmp_path, *(line for line, _ in wrong)))
+    said = refusal(write_cases(tmp_path, *(line for line, _ in wrong)))
 
     assert "cases.jsonl has cases that Ticket cannot run:" in said
     for number, (_, problem) in enumerate(wrong, 1):
@@ -125,28 +125,28 @@ def test_everything_that_is_wrong_is_reported_at_once_with_line_and_field(tmp_pa
 
 
 def test_no_more_than_twenty_problems_are_listed(tmp_path: Path) -> None:
-    said = refusal(written(tmp_path, *[{"input": {"text": n}} for n in range(1000)]))
+    said = refusal(write_cases(tmp_path, *[{"input": {"text": n}} for n in range(1000)]))
 
     assert said.count("\n  line ") == 20
     assert said.endswith("and more: these are the first 20")
 
 
 def test_a_file_without_cases_or_without_text_is_refused(tmp_path: Path) -> None:
-    assert "there is no case in " in refusal(written(tmp_path, "\n \n"))
+    assert "there is no case in " in refusal(write_cases(tmp_path, "\n \n"))
     file = tmp_path / "cases.jsonl"
     file.write_bytes(b'{"input": {"text": "a"}}\n{"input": "\xff"}')
     assert "line 2: is not JSON: 'utf-8' codec can't decode byte 0xff" in refusal(file)
 
 
-def test_what_is_expected_need_fit_only_one_of_the_ends(tmp_path: Path) -> None:
+def test_an_expected_value_needs_to_fit_only_one_of_the_ends(tmp_path: Path) -> None:
     expected: list[dict[str, Any]] = [{"reply": "b"}, {"severity": "low"}]
-    file = written(tmp_path, *({"input": "a", "expected": each} for each in expected))
+    file = write_cases(tmp_path, *({"input": "a", "expected": each} for each in expected))
 
     assert [case.expected for case in load_cases(file, tickets)] == expected
 
 
-async def test_values_are_read_as_json_and_fields_may_go_by_their_alias(tmp_path: Path) -> None:
-    file = written(
+async def test_values_are_read_as_json_and_fields_may_use_their_alias(tmp_path: Path) -> None:
+    file = write_cases(
         tmp_path,
         {"input": {**DAY, "nightCount": 3}, "expected": {**DAY, "nights": 3}},
         {"input": {**DAY, "nights": 3}, "expected": {"nightCount": 3}},
@@ -157,24 +157,24 @@ async def test_values_are_read_as_json_and_fields_may_go_by_their_alias(tmp_path
 
     assert [result.score for result in found.contenders[0].cases] == [1.0, 1.0, 0.0]
     wrong = {"input": {**DAY, "guests": 0}, "expected": {"nightCount": "x"}}
-    said = refusal(written(tmp_path, wrong), bookings)
+    said = refusal(write_cases(tmp_path, wrong), bookings)
     assert "line 1: input.guests: Input should be greater" in said
     assert "line 1: expected.nights: Input should be a valid integer" in said
 
 
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.text(), st.text(min_size=1)), min_size=1, max_size=5))
-def test_whatever_text_a_case_has_comes_back_as_it_is(
+def test_any_text_of_a_case_is_read_back_unchanged(
     tmp_path_factory: pytest.TempPathFactory, texts: list[tuple[str, str]]
 ) -> None:
     cases = {name: text for text, name in texts}
     lines = [{"input": {"text": t}, "name": n} for n, t in cases.items()]
-    file = written(tmp_path_factory.mktemp("cases"), *lines)
+    file = write_cases(tmp_path_factory.mktemp("cases"), *lines)
 
     assert load_cases(file, tickets) == [Case({"text": t}, n) for n, t in cases.items()]
 
 
-def test_what_a_validator_of_the_start_raises_is_reported_with_its_line(tmp_path: Path) -> None:
+def test_an_exception_of_a_start_nodes_validator_is_reported_with_its_line(tmp_path: Path) -> None:
     class Only(Node):
         text: str
 
@@ -185,7 +185,7 @@ def test_what_a_validator_of_the_start_raises_is_reported_with_its_line(tmp_path
 
         async def __call__(self) -> None: ...
 
-    said = refusal(written(tmp_path, {"input": {"txt": "a"}}, {"input": 3}), Graph(start=Only))
+    said = refusal(write_cases(tmp_path, {"input": {"txt": "a"}}, {"input": 3}), Graph(start=Only))
 
     assert "line 1: input.txt: Only has no such field, did you mean text?" in said
     assert "line 2: input: Only raised AttributeError" in said
@@ -311,7 +311,7 @@ class Sending(Node):
 ANSWERS = {"Refund.approved": True, "Refund.until": "2026-02-03", "Refund.pin": "4711"}
 
 
-async def asked(start: type[Node], more: Any = None, **case: Any) -> Any:
+async def evaluate_case(start: type[Node], more: Any = None, **case: Any) -> Any:
     given = Case({"item": "hat"}, **case)
     found = await evaluate(Graph(start=start), [given], {"script": ScriptedLM()}, answer=more)
     return found.contenders[0].cases[0]
@@ -319,14 +319,14 @@ async def asked(start: type[Node], more: Any = None, **case: Any) -> Any:
 
 async def test_a_case_answers_the_gates_of_its_run_and_its_report_has_no_secret_of_them() -> None:
     expected = {"approved": True, "until": "2026-02-03"}
-    result = await asked(Order, expected=expected, answers=ANSWERS)
+    result = await evaluate_case(Order, expected=expected, answers=ANSWERS)
     assert (result.outcome, result.score) == ("ended", 1.0)
     assert result.asked["answers"] == {"Refund.approved": True, "Refund.until": "2026-02-03"}
-    inside = await asked(Sending, answers={"Checking.fine": True})
+    inside = await evaluate_case(Sending, answers={"Checking.fine": True})
     assert inside.end["fields"]["checked"]["fine"] is True
 
 
-async def test_a_gate_that_a_case_has_no_answer_for_is_asked_of_whatever_answers_all() -> None:
+async def test_a_gate_without_an_answer_in_the_case_is_answered_by_the_common_answerer() -> None:
     met: list[str] = []
 
     async def answer(gate: OpenGate) -> Any:
@@ -334,9 +334,9 @@ async def test_a_gate_that_a_case_has_no_answer_for_is_asked_of_whatever_answers
         return date(2026, 1, 1) if gate.field_name == "until" else None
 
     answers = {"Refund.approved": False}
-    assert (await asked(Order, answer, answers=answers)).outcome == "ended"
+    assert (await evaluate_case(Order, answer, answers=answers)).outcome == "ended"
     assert sorted(met) == ["Refund.pin", "Refund.until"]
-    left = await asked(Order, answers=answers)
+    left = await evaluate_case(Order, answers=answers)
     assert left.failed
     assert "Refund.until: Until when?" in left.error
     assert '"answers": {"Refund.' in left.error
@@ -353,6 +353,6 @@ async def test_answers_that_fit_no_gate_are_refused_before_anything_runs(
     answers: Any, says: str
 ) -> None:
     with pytest.raises(BaeError) as caught:
-        await asked(Order, answers=answers)
+        await evaluate_case(Order, answers=answers)
     assert caught.value.code == "bae-cases-invalid"
     assert says in caught.value.message

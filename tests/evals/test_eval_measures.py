@@ -43,7 +43,7 @@ async def test_answers_of_an_lm_that_reports_nothing_are_counted_where_it_fails_
     assert (row.judged, row.validity, row.calls) == (1, 0.0, 0)
 
 
-async def test_the_rows_of_nodes_add_up_to_what_the_journals_of_the_runs_say() -> None:
+async def test_the_rows_of_nodes_add_up_to_the_totals_of_the_journals() -> None:
     async def translated(text: str, lm: LM) -> str:
         return (await lm.make(Word(text=text), Length)).model_dump_json()
 

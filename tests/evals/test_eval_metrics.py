@@ -177,7 +177,7 @@ def test_labels_and_models_of_different_classes_are_right_or_wrong() -> None:
 # --- fields_metric ----------------------------------------------------------------------------
 
 
-def test_the_score_is_the_mean_over_filled_fields_and_says_which_differ() -> None:
+def test_the_score_is_the_mean_over_filled_fields_and_names_the_differing_fields() -> None:
     score = fields_metric(outfit(weather="sun"), outfit(top="a shirt", size="L", warmth=0.5))
     assert score.value == pytest.approx((0.8 + 0 + 7) / 9)
     assert "top: 'a shirt', where 'a linen shirt' was expected" in score.why
@@ -197,7 +197,7 @@ def test_a_mapping_is_read_as_the_class_takes_it_and_only_its_fields_count() -> 
     assert fields_metric({"when": "no date"}, node).value == 0
 
 
-def test_two_mappings_are_compared_by_what_is_expected() -> None:
+def test_two_mappings_are_compared_by_the_expected_keys() -> None:
     assert fields_metric({"a": 1}, {"a": 1, "b": 2}).value == 1
     assert fields_metric({"a": 1, "b": None}, {"a": 1}).value == 1
     assert fields_metric({"a": 1, "b": 2}, {"a": 1}).value == 0.5
@@ -230,7 +230,7 @@ def test_a_secret_is_compared_and_not_quoted() -> None:
         outfit(),
     ],
 )
-def test_a_transition_is_right_in_whatever_form_it_comes(prediction: Any) -> None:
+def test_a_transition_is_right_in_any_form(prediction: Any) -> None:
     example = {"message": "hi", "node_type": "Waking", "next_node_type": "Outfit"}
     other = {**example, "next_node_type": "AskBack"}
     for told, right in ((example, True), (other, False)):
@@ -238,7 +238,7 @@ def test_a_transition_is_right_in_whatever_form_it_comes(prediction: Any) -> Non
         assert node_transition_metric(told, prediction, trace=[]) is right
 
 
-def test_the_end_of_a_run_is_a_transition_and_an_answer_that_could_not_be_read_is_none() -> None:
+def test_the_end_of_a_run_is_a_transition_and_an_unreadable_answer_is_not() -> None:
     for prediction in (None, type(None), "None", {"choice": "None"}):
         assert node_transition_metric({"next_node_type": "None"}, prediction) == 1.0
         assert node_transition_metric({"next_node_type": "Outfit"}, prediction) == 0.0
@@ -248,7 +248,7 @@ def test_the_end_of_a_run_is_a_transition_and_an_answer_that_could_not_be_read_i
         assert node_transition_metric({"choice": "Outfit"}, {**unread, "choice": "Outfit"}) == 1.0
 
 
-def test_a_prediction_that_says_nothing_is_wrong_and_such_an_example_is_refused() -> None:
+def test_an_empty_prediction_is_wrong_and_an_empty_example_is_refused() -> None:
     assert node_transition_metric({"choice": "Outfit"}, {"reason": "?"}) == 0.0
     assert node_transition_metric({"choice": "Outfit"}, 3) == 0.0
     with pytest.raises(ValueError, match="trace_to_examples"):

@@ -1,4 +1,4 @@
-"""What an evaluation is written as, for people and for programs, and what it holds of a case."""
+"""The reports of an evaluation, for people and for programs, and their content for a case."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_the_json_has_everything_and_is_the_same_each_time_but_for_times_a
 # What reports have of a case
 
 
-async def test_the_report_has_what_went_in_what_was_expected_and_what_came() -> None:
+async def test_the_report_has_the_inputs_the_expected_and_the_real_outputs() -> None:
     class Login(Node):
         user: str
         password: SecretStr

@@ -74,7 +74,7 @@ async def test_the_end_is_scored_by_its_type_and_its_expected_fields_alone() -> 
     }
 
 
-async def test_a_metric_may_be_async_say_why_or_belong_to_a_case() -> None:
+async def test_a_metric_may_be_async_explain_its_score_or_belong_to_a_case() -> None:
     async def shorter(case: Case, result: Any) -> Score:
         return Score(1 / result.result.count, f"as {case.name} is")
 
@@ -99,7 +99,7 @@ async def test_a_metric_may_be_async_say_why_or_belong_to_a_case() -> None:
     assert scores(overruled) == [0.75, 0.75]
 
 
-async def test_all_that_a_case_expects_counts_in_its_score_and_what_was_missed_is_named() -> None:
+async def test_all_expectations_of_a_case_count_in_its_score_and_missed_ones_are_named() -> None:
     def lm() -> ScriptedLM:
         return ScriptedLM(
             {Question: lambda _: {"topic": "billing"}, Reply: lambda _: {"reply": "no"}},
@@ -155,9 +155,7 @@ async def test_metrics_of_nodes_take_part_in_the_score_of_a_case_at_the_end_and_
     assert (result.score, result.why) == (0.5, "Reply: 0.75; Question: vague")
 
 
-async def test_the_last_node_of_a_class_counts_of_the_items_of_a_map_that_of_the_last_item() -> (
-    None
-):
+async def test_the_last_node_of_a_class_counts_and_in_a_map_the_last_item() -> None:
     class Guess(Node):
         number: int
 
@@ -241,7 +239,7 @@ class Flaky(ScriptedLM):
         return await super().choose_type(types, context)
 
 
-async def test_a_node_has_the_score_of_every_case_that_expects_it_failed_ones_too() -> None:
+async def test_a_node_has_the_score_of_every_case_that_expects_it_including_failed_cases() -> None:
     cases = [Case({"text": text}, text, {"place": 1}) for text in ("a", "b", "c", "d")]
 
     found = await evaluate(sortings, cases, {"lm": Flaky()}, concurrency=1)
@@ -275,7 +273,7 @@ async def test_a_choice_is_scored_by_whether_it_can_lead_to_the_expected_end() -
     assert rows(found)["Sorting"].score.n == 3
 
 
-async def test_a_choice_on_the_way_is_scored_too_and_one_that_tells_nothing_is_not() -> None:
+async def test_a_choice_on_the_way_is_scored_unless_it_is_uninformative() -> None:
     class Digging(Node):
         async def __call__(self) -> Digging | Ticket: ...
 
@@ -317,7 +315,7 @@ class Sent(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_where_branches_meet_again_the_named_successors_say_which_choice_is_right() -> None:
+async def test_where_branches_meet_again_the_named_successors_decide_the_right_choice() -> None:
     lm = ScriptedLM({Sent: lambda _: {"reply": "x"}}, choices=[Cross] * 5)
     named: dict[str, list[str]] = {
         "right": ["Cross"],
@@ -391,7 +389,7 @@ async def test_every_run_begins_with_a_node_of_its_own() -> None:
     assert (given.seen, given.anything, held) == ([], [], [])
 
 
-async def test_what_came_is_compared_off_the_event_loop() -> None:
+async def test_outputs_are_compared_off_the_event_loop() -> None:
     scoring_in: list[str] = []
 
     class Telling:

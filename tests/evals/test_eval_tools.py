@@ -21,13 +21,13 @@ CASES = [
 ]
 
 
-async def evaluated(**options: Any) -> Evaluation:
-    return await evaluate(tool_runs.GRAPH, CASES, {"lm": tool_runs.scripted}, **options)
+async def evaluate_tools(**options: Any) -> Evaluation:
+    return await evaluate(tool_runs.GRAPH, CASES, {"lm": tool_runs.make_scripted_lm}, **options)
 
 
 async def test_rounds_and_calls_are_counted_by_node_and_usage_once() -> None:
     journal = MemoryJournal()
-    found = await evaluated(journal=journal)
+    found = await evaluate_tools(journal=journal)
 
     reply, brief = rows(found)["Reply"], rows(found)["Brief"]
     assert (reply.rounds, reply.tool_calls, reply.tool_errors) == (6, 10, 4)
@@ -42,7 +42,7 @@ async def test_rounds_and_calls_are_counted_by_node_and_usage_once() -> None:
 
 
 async def test_reports_have_tool_calls_where_there_are_some() -> None:
-    found = await evaluated()
+    found = await evaluate_tools()
 
     assert "| 10 in 6 rounds, 4 errors |" in found.to_markdown()
     line = next(csv.DictReader(io.StringIO(found.to_csv())))
@@ -62,14 +62,14 @@ async def test_a_metric_looks_at_the_calls_of_a_run() -> None:
     def lm() -> ScriptedLM:
         return ScriptedLM({"Reply": [Call("read_page", page="a"), {"text": "so"}]})
 
-    lms = {"searches": tool_runs.scripted, "reads": lm}
+    lms = {"searches": tool_runs.make_scripted_lm, "reads": lm}
     found = await evaluate(tool_runs.GRAPH, CASES, lms, metric=searched_first)
 
     assert [each.total.score and each.total.score.mean for each in found.contenders] == [1.0, 0.0]
     assert results(found, 1)["size"].why == "it called read_page"
 
 
-async def test_a_case_that_fails_in_a_conversation_has_its_rounds_and_what_they_used() -> None:
+async def test_a_case_that_fails_in_a_conversation_has_its_rounds_and_their_usage() -> None:
     def lm() -> ScriptedLM:
         calls = [Call("search", query="a")] * 6
         return ScriptedLM({"Reply": [*calls]})

@@ -104,7 +104,7 @@ async def test_a_case_that_waits_for_a_person_fails_and_leaves_their_queue(
     assert scores(answered) == [1.0]
 
 
-async def test_whatever_a_cases_own_code_raises_is_its_failure_with_the_cause() -> None:
+async def test_any_exception_of_a_cases_own_code_is_its_failure_with_the_cause() -> None:
     class Rude(Node):
         async def __call__(self) -> None:
             raise asyncio.CancelledError
@@ -123,7 +123,7 @@ async def test_whatever_a_cases_own_code_raises_is_its_failure_with_the_cause() 
 # What is no case's fault
 
 
-async def test_an_lm_or_a_judge_that_is_not_there_is_refused_before_anything_runs(
+async def test_a_missing_lm_or_judge_is_refused_before_anything_runs(
     tmp_path: Path,
 ) -> None:
     lm = counting()
@@ -248,7 +248,7 @@ async def test_a_budget_that_runs_out_leaves_the_rest_not_run_and_not_scored() -
     assert "two: 2 cases not run, and not scored." in page
 
 
-async def test_a_case_that_the_budget_cut_short_has_spent_what_it_spent() -> None:
+async def test_a_case_that_the_budget_cut_short_keeps_its_spending() -> None:
     cases = [Case({"text": "a"}), Case({"text": "b"})]
 
     found = await evaluate(
@@ -260,7 +260,7 @@ async def test_a_case_that_the_budget_cut_short_has_spent_what_it_spent() -> Non
     assert total(found).calls == 3
 
 
-async def test_a_budget_that_ran_out_may_be_the_cause_of_what_a_body_or_a_metric_raises() -> None:
+async def test_a_spent_budget_may_be_the_cause_of_an_exception_of_a_body_or_a_metric() -> None:
     class Wrapping(Node):
         async def __call__(self, lm: LM) -> None:
             try:
@@ -290,7 +290,7 @@ async def test_a_budget_that_ran_out_may_be_the_cause_of_what_a_body_or_a_metric
     assert outcomes(scored) == ["ended", "not run", "not run"]
 
 
-async def test_the_budget_of_one_lm_is_that_lms_failure() -> None:
+async def test_the_budget_of_one_lm_is_the_failure_of_that_lm() -> None:
     from bae.lm import Budgeted
 
     limited = Budgeted(counting(), Budget(calls=1))
@@ -363,7 +363,9 @@ async def test_as_many_cases_run_at_once_as_may_and_no_more() -> None:
 # What is given to the runs
 
 
-async def test_values_for_dependencies_go_to_every_run_and_those_made_stay_in_theirs() -> None:
+async def test_values_for_dependencies_go_to_every_run_and_computed_values_stay_in_their_run() -> (
+    None
+):
     made: list[str] = []
 
     async def weather() -> str:

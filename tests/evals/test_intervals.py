@@ -30,7 +30,7 @@ def pairs(both: int, after: int, before: int, neither: int) -> tuple[list[int], 
     )
 
 
-def found(scores: Interval | None) -> Interval:
+def require_interval(scores: Interval | None) -> Interval:
     assert scores is not None
     return scores
 
@@ -47,7 +47,7 @@ def found(scores: Interval | None) -> Interval:
 def test_rights_and_wrongs_have_the_published_wilson_interval(
     right: int, of: int, low: float, high: float
 ) -> None:
-    measured = found(interval(hits(right, of)))
+    measured = require_interval(interval(hits(right, of)))
     assert measured.mean == pytest.approx(right / of)
     assert (measured.low, measured.high) == pytest.approx((low, high), abs=5e-5)
     assert (measured.n, measured.level) == (of, 0.95)
@@ -63,14 +63,17 @@ def test_rights_and_wrongs_have_the_published_wilson_interval(
 def test_paired_rights_and_wrongs_have_the_published_newcombe_interval(
     table: tuple[int, int, int, int], difference: float, low: float, high: float
 ) -> None:
-    measured = found(paired_difference(*pairs(*table)))
+    measured = require_interval(paired_difference(*pairs(*table)))
     assert measured.mean == pytest.approx(difference, abs=5e-4)
     assert (measured.low, measured.high) == pytest.approx((low, high), abs=5e-4)
 
 
 def test_which_of_two_is_called_after_only_turns_the_sign() -> None:
     before, after = pairs(9, 6, 2, 3)
-    there, back = found(paired_difference(before, after)), found(paired_difference(after, before))
+    there, back = (
+        require_interval(paired_difference(before, after)),
+        require_interval(paired_difference(after, before)),
+    )
     assert (there.mean, there.low, there.high) == pytest.approx((-back.mean, -back.high, -back.low))
 
 
@@ -80,8 +83,8 @@ def test_the_mean_is_within_bounds_that_can_be_and_never_certain_to_the_point(
     both: list[tuple[float, float]], level: float
 ) -> None:
     before, after = [x for x, _ in both], [y for _, y in both]
-    measured = found(interval(before, level=level))
-    apart = found(paired_difference(before, after, level=level))
+    measured = require_interval(interval(before, level=level))
+    apart = require_interval(paired_difference(before, after, level=level))
     for each, least in ((measured, 0), (apart, -1)):
         assert least <= each.low <= each.mean <= each.high <= 1
         assert each.low < each.high
@@ -101,33 +104,33 @@ def test_the_same_scores_have_the_same_interval_in_any_order() -> None:
 
 def test_few_scores_that_agree_are_no_certainty_and_many_are() -> None:
     for odd in (0.99, 0.999999):
-        assert found(interval([1.0] * 9 + [odd])).low < 0.72
-    assert not found(paired_difference([0.5] * 10, [0.51] * 9 + [0.52])).excludes_zero
-    assert found(paired_difference([0.0] * 3, [0.9, 0.91, 0.92])).low < 0.1
-    assert not found(paired_difference([0.2, 0.3], [0.5, 0.8])).excludes_zero
+        assert require_interval(interval([1.0] * 9 + [odd])).low < 0.72
+    assert not require_interval(paired_difference([0.5] * 10, [0.51] * 9 + [0.52])).excludes_zero
+    assert require_interval(paired_difference([0.0] * 3, [0.9, 0.91, 0.92])).low < 0.1
+    assert not require_interval(paired_difference([0.2, 0.3], [0.5, 0.8])).excludes_zero
     before = [0.2 + 0.01 * (k % 5) for k in range(60)]
     after = [score + 0.1 + 0.02 * (k % 3) for k, score in enumerate(before)]
-    measured = found(paired_difference(before, after))
+    measured = require_interval(paired_difference(before, after))
     assert 0 < measured.low < measured.mean - 0.03  # what was not met may be worse
-    assert found(paired_difference(before[:20], after[:20])).low < 0
+    assert require_interval(paired_difference(before[:20], after[:20])).low < 0
 
 
 def test_a_plain_gain_over_twenty_cases_is_certain() -> None:
     rng = random.Random(9)
     before = [rng.choice([0.0, 0.2, 0.5, 0.6]) for _ in range(20)]
     after = [min(1.0, score + rng.choice([0.0, 0.3, 0.5, 0.6])) for score in before]
-    assert found(paired_difference(before, after)).low > 0.05
+    assert require_interval(paired_difference(before, after)).low > 0.05
 
 
 @pytest.mark.parametrize("n", [1, 5, 40])
-def test_equal_scores_leave_room_for_what_was_not_met(n: int) -> None:
-    level = found(interval([0.5] * n))
-    ones = found(interval([0.5] * n + [0.5]))
+def test_equal_scores_leave_room_for_unseen_cases(n: int) -> None:
+    level = require_interval(interval([0.5] * n))
+    ones = require_interval(interval([0.5] * n + [0.5]))
     assert level.high - level.low > ones.high - ones.low > 0
-    same = found(paired_difference([0.5] * n, [0.5] * n))
+    same = require_interval(paired_difference([0.5] * n, [0.5] * n))
     assert same.mean == 0
     assert same.low < 0 < same.high
-    best = found(paired_difference([0.0] * n, [1.0] * n))
+    best = require_interval(paired_difference([0.0] * n, [1.0] * n))
     assert best.low < best.mean == best.high == 1
 
 
@@ -136,7 +139,7 @@ def test_an_interval_reads_as_a_score_in_brackets() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, float("nan"), float("inf")])
-def test_what_is_no_score_is_refused(wrong: float) -> None:
+def test_a_value_that_is_no_score_is_refused(wrong: float) -> None:
     with pytest.raises(ValueError, match="no score from 0 to 1"):
         interval([0.5, wrong])
     with pytest.raises(ValueError, match="no score from 0 to 1"):
@@ -156,7 +159,7 @@ def test_scores_that_cannot_be_paired_and_levels_that_are_no_share_are_refused()
 Draw = Callable[[random.Random], float]
 
 
-def mixed(*parts: tuple[float, Draw]) -> Draw:
+def mix_draws(*parts: tuple[float, Draw]) -> Draw:
     def draw(rng: random.Random) -> float:
         (chosen,) = rng.choices([each for _, each in parts], [share for share, _ in parts])
         return chosen(rng)
@@ -172,24 +175,24 @@ KINDS: dict[str, tuple[Draw, float]] = {
     "close together": (lambda rng: rng.betavariate(50, 5), 50 / 55),
     "near 0, seldom far": (lambda rng: rng.betavariate(0.1, 1), 0.1 / 1.1),
     "near 1, seldom 0": (
-        mixed((0.80, lambda _: 1.0), (0.17, lambda _: 0.95), (0.03, lambda _: 0.0)),
+        mix_draws((0.80, lambda _: 1.0), (0.17, lambda _: 0.95), (0.03, lambda _: 0.0)),
         0.80 + 0.17 * 0.95,
     ),
     "good, one in ten 0": (
-        mixed((0.9, lambda rng: 0.8 + rng.random() / 5), (0.1, lambda _: 0.0)),
+        mix_draws((0.9, lambda rng: 0.8 + rng.random() / 5), (0.1, lambda _: 0.0)),
         0.81,
     ),
     "good, one in 100 0": (
-        mixed((0.99, lambda rng: rng.random() ** 0.1), (0.01, lambda _: 0.0)),
+        mix_draws((0.99, lambda rng: rng.random() ** 0.1), (0.01, lambda _: 0.0)),
         0.9,
     ),
 }
 
 
-def held(draw: Draw, truth: float, n: int, rounds: int) -> tuple[float, float]:
+def measure_coverage(draw: Draw, truth: float, n: int, rounds: int) -> tuple[float, float]:
     """The share of intervals of `n` scores that hold the truth, and how wide they are."""
     rng = random.Random(n)
-    measured = [found(interval([draw(rng) for _ in range(n)])) for _ in range(rounds)]
+    measured = [require_interval(interval([draw(rng) for _ in range(n)])) for _ in range(rounds)]
     inside = sum(each.low <= truth <= each.high for each in measured)
     return inside / rounds, sum(each.high - each.low for each in measured) / rounds
 
@@ -200,7 +203,7 @@ def test_at_least_93_in_100_intervals_hold_the_truth_however_few_scores_there_ar
     kind: str,
 ) -> None:
     for n in (5, 20):
-        share, _ = held(*KINDS[kind], n, rounds=120)
+        share, _ = measure_coverage(*KINDS[kind], n, rounds=120)
         assert share >= 0.93, n
 
 
@@ -209,7 +212,7 @@ def test_at_least_93_in_100_intervals_hold_the_truth_however_few_scores_there_ar
 def test_in_many_rounds_too_95_in_100_intervals_hold_the_truth(kind: str) -> None:
     least = 0.93 if kind == "right or wrong" else 0.947  # Wilson's is of its level on average
     for n in (2, 5, 10, 20, 50, 190, 250):
-        share, _ = held(*KINDS[kind], n, rounds=800 if n < 100 else 100)
+        share, _ = measure_coverage(*KINDS[kind], n, rounds=800 if n < 100 else 100)
         assert share >= least - (0.02 if n > 100 else 0), n
 
 
@@ -217,11 +220,11 @@ def test_in_many_rounds_too_95_in_100_intervals_hold_the_truth(kind: str) -> Non
 def test_for_ordinary_scores_intervals_are_hardly_wider_than_student_has_them() -> None:
     for kind, spread in (("even", 0.289), ("in steps", 0.415)):
         for n, student in ((10, 2.262), (50, 2.010)):
-            _, wide = held(*KINDS[kind], n, rounds=40)
+            _, wide = measure_coverage(*KINDS[kind], n, rounds=40)
             assert wide < 1.15 * 2 * student * spread / n**0.5
 
 
-def met(kind: str, rng: random.Random) -> tuple[float, float]:
+def draw_score(kind: str, rng: random.Random) -> tuple[float, float]:
     case = rng.random()  # a case that is hard is hard for both
     if kind == "right or wrong":
         return float((case + rng.random()) / 2 < 0.5), float((case + rng.random()) / 2 < 0.5)
@@ -243,8 +246,8 @@ def test_at_least_93_in_100_intervals_of_a_difference_hold_the_truth(
     rng = random.Random(12)
     rounds, inside, certain = 800 if kind == "right or wrong" else 150, 0, 0
     for _ in range(rounds):
-        both = [met(kind, rng) for _ in range(n)]
-        measured = found(paired_difference([x for x, _ in both], [y for _, y in both]))
+        both = [draw_score(kind, rng) for _ in range(n)]
+        measured = require_interval(paired_difference([x for x, _ in both], [y for _, y in both]))
         inside += measured.low <= truth <= measured.high
         certain += measured.low > 0
     assert inside / rounds >= 0.93

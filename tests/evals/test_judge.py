@@ -1,5 +1,5 @@
-"""What a judge promises: a score with a reason from an LM, asked as any other, that sees what it is
-to judge and nothing else."""
+"""What a judge promises: a score with a reason from an ordinary LLM call, which sees the value to
+judge and nothing else."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_judge_whose_lm_raises_has_failed_and_is_no_broken_metric() -> N
 
 
 @pytest.mark.parametrize("lm", [5, None, ScriptedLM, object()])
-def test_what_is_no_lm_is_refused_before_it_is_asked(lm: Any) -> None:
+def test_an_object_that_is_no_lm_is_refused_before_it_is_asked(lm: Any) -> None:
     with pytest.raises(BaeLMError) as raised:
         Judge(lm)
     assert raised.value.code == "bae-lm-type"
@@ -156,7 +156,7 @@ async def test_a_judge_asks_over_http_with_the_reason_before_the_grade_and_pays_
 
 @pytest.mark.once
 @pytest.mark.slow
-async def test_the_small_local_model_can_be_held_to_a_verdict() -> None:
+async def test_the_small_local_model_can_be_constrained_to_a_verdict() -> None:
     pytest.importorskip("xllamacpp")
     score = await Judge("local")(GOLD, GIVEN)
     assert score.value in GRADES.values()

@@ -1,5 +1,5 @@
 """Journals of runs in which people are asked about tool calls: killed, exported, forked, redacted,
-replayed, and told something by another process."""
+replayed, and sent a message by another process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from bae.lm import Answer
 from bae.prompts.messages import CallPart
 from bae.testing import Call, ScriptedLM
 from end_node import EndNode
-from kept_runs import killed
+from kept_runs import cut_journal
 from toy_backend import ToyBackend
 
 DONE: Counter[str] = Counter()
@@ -83,13 +83,13 @@ async def park(journal: Journal) -> None:
     assert DONE == {"find B": 1}
 
 
-async def test_a_parked_run_that_is_cut_after_any_line_parks_again_and_repeats_nothing():
+async def test_a_parked_run_that_is_cut_after_any_line_parks_again_and_repeats_no_work():
     async with MemoryJournal() as journal:
         await park(journal)
         stored = await journal.read("one")
         for count in range(1, len(stored.lines)):
             DONE.clear()
-            left = await killed(journal, count)
+            left = await cut_journal(journal, count)
             kinds = Counter(line.kind for line in stored.lines[:count])
             lm = ScriptedLM({"Reply": [ROUND][kinds["RoundMade"] :]})
             again = await graph.resume("one", lm, journal=left)
@@ -122,7 +122,7 @@ async def approve_or_answer(gate: OpenGate) -> Any:
     return 7 if gate.type is int else True
 
 
-async def test_why_says_which_calls_a_person_approved_or_answered():
+async def test_why_shows_which_calls_a_person_approved_or_answered():
     async with MemoryJournal() as journal:
         lm = ScriptedLM({"Reply": [ROUND, ANSWER]})
         await graph.arun(START, lm, journal=journal, run_id="one", answer=approve_or_answer)
@@ -139,7 +139,7 @@ class Desk(Node):
         return await lm.make(self, Reply)
 
 
-async def test_the_calls_of_a_node_that_a_body_has_an_lm_make_are_told_with_their_rounds():
+async def test_calls_of_an_lm_that_a_body_asks_are_listed_with_their_rounds():
     async with MemoryJournal() as journal:
         lm = ScriptedLM({"Reply": [ROUND, ANSWER]})
         run = Graph(start=Desk, end=Reply).arun(
@@ -165,7 +165,7 @@ async def test_an_export_with_an_answer_to_no_gate_is_refused(tmp_path: Path):
                 await other.load(tmp_path / "runs.jsonl")
 
 
-async def test_a_parked_run_is_replayed_until_it_waits_and_nobody_is_asked():
+async def test_a_parked_run_is_replayed_until_it_waits_and_asks_no_person():
     async with MemoryJournal() as journal:
         await park(journal)
         replayed = await graph.replay("one", journal=journal)
@@ -290,7 +290,7 @@ async def test_tools_that_only_the_run_knows_are_asked_about_too():
         assert DONE == {"refund A": 1}
 
 
-async def test_another_process_tells_a_run_in_progress_something(tmp_path: Path):
+async def test_another_process_sends_a_message_to_a_run_in_progress(tmp_path: Path):
     started, go = asyncio.Event(), asyncio.Event()
 
     async def wait(order: str) -> str:
@@ -361,7 +361,7 @@ async def test_a_process_that_is_killed_while_a_person_thinks_loses_nothing(tmp_
         async def person(gate: OpenGate) -> Any:
             return 7 if gate.type is int else True
 
-        left = await killed(journal)  # the lease of the dead process is not waited for
+        left = await cut_journal(journal)  # the lease of the dead process is not waited for
         result = await graph.resume("one", lm, journal=left, answer=person)
         assert [call.error for call in result.result.calls if call.name != "find"] == [None, None]
         assert DONE["refund A"] == 1
@@ -370,7 +370,7 @@ async def test_a_process_that_is_killed_while_a_person_thinks_loses_nothing(tmp_
 
 
 @pytest.mark.parametrize("seed", range(40))
-async def test_whatever_people_answer_and_wherever_it_is_cut_each_call_is_made_as_they_want_it(
+async def test_whatever_people_answer_and_wherever_it_is_cut_each_call_follows_their_decision(
     seed: int,
 ):
     random = Random(seed)
@@ -393,7 +393,7 @@ async def test_whatever_people_answer_and_wherever_it_is_cut_each_call_is_made_a
         if random.random() < 0.5:  # killed while it was parked, or just before
             lines = (await journal.read("one")).lines
             done = max(line.n for line in lines if line.kind in ("GateOpened", "ToolEnded"))
-            journal = await killed(journal, random.randint(done + 1, len(lines)))
+            journal = await cut_journal(journal, random.randint(done + 1, len(lines)))
         parked = await graph.resume("one", ScriptedLM({"Reply": [ANSWER]}), journal=journal)
     wanted = Counter[str]()
     for call, kind in kinds.items():

@@ -32,7 +32,7 @@ from format_runs import (
     calling_lm,
     lm,
 )
-from journal_parts import execute, refused
+from journal_parts import execute, expect_refusal
 
 pytestmark = pytest.mark.once
 
@@ -55,7 +55,7 @@ GRAPHS: dict[str, Any] = {
 }
 
 
-def exported_runs() -> dict[str, list[Any]]:
+def export_runs() -> dict[str, list[Any]]:
     """The header and the lines of each run in today's format."""
     runs: dict[str, list[Any]] = {}
     for text in (FORMATS / str(FORMAT) / "export.jsonl").read_text().splitlines():
@@ -69,7 +69,7 @@ def exported_runs() -> dict[str, list[Any]]:
     return {run_id: rows for run_id, rows in runs.items() if "files" not in rows[0]}
 
 
-RUNS = exported_runs()
+RUNS = export_runs()
 GIVEN = {"Login.token": TOKEN}
 
 
@@ -234,7 +234,7 @@ async def test_a_changed_export_is_refused_and_changes_nothing_or_the_run_can_be
     assert made.loaded > many / 20
 
 
-def changed_file(changes: dict[str, Callable[[list[Any]], Any]]) -> bytes:
+def write_changed_export(changes: dict[str, Callable[[list[Any]], Any]]) -> bytes:
     """An export of all runs, some of them changed."""
     runs = copy.deepcopy(RUNS)
     for run_id, change in changes.items():
@@ -243,7 +243,7 @@ def changed_file(changes: dict[str, Callable[[list[Any]], Any]]) -> bytes:
 
 
 LAST = "interrupted"
-BAD = changed_file({LAST: lambda rows: rows[-1]["data"].pop("asker")})
+BAD = write_changed_export({LAST: lambda rows: rows[-1]["data"].pop("asker")})
 
 
 class Pipe(io.BytesIO):
@@ -260,14 +260,14 @@ class Pipe(io.BytesIO):
 @pytest.mark.parametrize("existing", ["refuse", "keep", "replace"])
 async def test_nothing_of_a_file_is_stored_if_its_last_line_is_bad(opened, existing):
     async with MemoryJournal() as journal:
-        with refused("bae-journal-damaged") as raised:
+        with expect_refusal("bae-journal-damaged") as raised:
             await journal.load(opened(BAD), existing=existing)
         last = sum(map(len, RUNS.values()))
         assert f"the file, line {last}: " in raised.value.message
         assert "asker: Field required" in raised.value.message
         assert raised.value.run_id == LAST
         assert await journal.runs() == []
-        loaded = await journal.load(opened(changed_file({})), existing=existing)
+        loaded = await journal.load(opened(write_changed_export({})), existing=existing)
         assert loaded == [*RUNS]
 
 
@@ -288,9 +288,9 @@ def without_version(rows: list[Any]) -> None:
         (lambda rows: rows[1]["data"].pop("max_iters"), "bae-journal-damaged"),
     ],
 )
-async def test_an_export_of_no_known_form_is_refused_with_the_versions_that_are_read(change, code):
+async def test_an_export_in_an_unknown_format_is_refused_with_the_readable_versions(change, code):
     async with MemoryJournal() as journal:
-        with refused(code) as raised:
-            await journal.load(io.BytesIO(changed_file({LAST: change})))
+        with expect_refusal(code) as raised:
+            await journal.load(io.BytesIO(write_changed_export({LAST: change})))
         assert f"this bae reads versions up to {FORMAT}" in str(raised.value)
         assert await journal.runs() == []

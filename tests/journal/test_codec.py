@@ -1,5 +1,5 @@
-"""What a journal keeps of a value: all of it, through its declared type, or it says that it cannot.
-Types that no JSON holds are live, secrets are told from the rest, and nothing is kept in part."""
+"""Values in a journal: a value is stored completely through its declared type, or refused. Types
+without a JSON form are live, secrets are recognized, and no value is stored in part."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from typing_extensions import TypeAliasType
 
 from bae.journal.codec import Unkeepable, same, value_codec
 from kept_runs import Client
-from naming import shortly, shown
+from naming import describe_value, shortly
 
 T = TypeVar("T")
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
@@ -141,7 +141,7 @@ class Covered:
 
 
 class Own:
-    """A class of somebody's own that tells pydantic how to read and write it."""
+    """A custom class that defines how pydantic reads and writes it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -239,7 +239,9 @@ def test_a_value_that_would_come_back_as_something_else_is_refused(
         (Point, Point(1, Row([1])), ".more: a Row reads back as a list"),
     ],
 )
-def test_a_refusal_says_where_and_how_a_value_differs(declared: Any, value: Any, said: str) -> None:
+def test_a_refusal_shows_where_and_how_a_value_differs(
+    declared: Any, value: Any, said: str
+) -> None:
     with pytest.raises(Unkeepable) as refused:
         value_codec(declared).dump(value)
     assert str(refused.value) == said
@@ -249,7 +251,7 @@ def test_a_refusal_says_where_and_how_a_value_differs(declared: Any, value: Any,
     ("declared", "value", "back"),
     [(int, True, 1), (float, 3, 3.0), (list[float], [1], [1.0]), (float | None, 1, 1.0)],
 )
-def test_a_number_of_a_narrower_type_comes_back_as_the_one_that_is_declared(
+def test_a_number_of_a_narrower_type_is_read_back_as_the_declared_type(
     declared: Any, value: Any, back: Any
 ) -> None:
     found = there_and_back(declared, value)
@@ -267,9 +269,9 @@ def test_a_number_of_a_narrower_type_comes_back_as_the_one_that_is_declared(
         dict[str, Client | None],
         dict[str, ImportString[Any]],  # nothing is imported by a name found in data
     ],
-    ids=shown,
+    ids=describe_value,
 )
-def test_a_type_that_no_json_holds_is_live_and_says_why(declared: Any) -> None:
+def test_a_type_that_json_cannot_hold_is_live_with_a_reason(declared: Any) -> None:
     codec = value_codec(declared)
     assert codec.verdict == "live"
     assert codec.why
@@ -288,7 +290,7 @@ def test_a_type_that_no_json_holds_is_live_and_says_why(declared: Any) -> None:
     ],
     ids=str,
 )
-def test_a_secret_is_told_from_the_rest_and_reads_back_where_it_is_written(
+def test_a_secret_is_distinguished_from_the_rest_and_reads_back_where_it_is_written(
     declared: Any, value: Any
 ) -> None:
     codec = value_codec(declared)
@@ -297,7 +299,7 @@ def test_a_secret_is_told_from_the_rest_and_reads_back_where_it_is_written(
     assert same(there_and_back(declared, value), value)
 
 
-def test_what_is_nested_deeper_than_json_is_read_is_refused_when_it_is_written() -> None:
+def test_values_nested_deeper_than_json_is_read_are_refused_when_they_are_written() -> None:
     def deep(levels: int) -> Any:
         value: Any = 1
         for _ in range(levels):
@@ -317,7 +319,7 @@ def test_what_is_nested_deeper_than_json_is_read_is_refused_when_it_is_written()
             value_codec(declared).dump(value)
 
 
-def test_a_model_that_lacks_a_field_is_not_kept_with_another_value() -> None:
+def test_a_model_that_lacks_a_field_is_not_stored_with_another_value() -> None:
     class Weather(BaseModel):
         city: str | None = None
 

@@ -1,5 +1,5 @@
-"""Changed classes and the runs that began before: which runs go on, which are refused and why, and
-what `bae.journal.check` says of a whole journal before the classes are deployed."""
+"""Changed classes and runs that began before the change: runs that resume, runs that are refused
+and why, and the report of `bae.journal.check` on a journal before the classes are deployed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from journal_parts import with_line
 pytestmark = pytest.mark.once
 
 
-def edited(*changes: tuple[str, str], code: str = CODE) -> Graph[Any, Any]:
+def edit_graph(*changes: tuple[str, str], code: str = CODE) -> Graph[Any, Any]:
     for old, new in changes:
         assert old in code
         code = code.replace(old, new)
@@ -43,7 +43,9 @@ def _asks_size(asked: Any) -> bool:
     return "size" in asked.target.model_fields
 
 
-async def parked(journal: Journal, run_id: str = "r1", day: Graph[Any, Any] | None = None) -> None:
+async def park_run(
+    journal: Journal, run_id: str = "r1", day: Graph[Any, Any] | None = None
+) -> None:
     """A run that has come as far as the gate of `Outfit`."""
     day = day or graph()
     result = await day.arun(day.start(message="up"), lm(), journal=journal, run_id=run_id)
@@ -65,7 +67,7 @@ def breaking(stored: StoredRun, new: Graph[Any, Any]) -> list[Change]:
 
 
 async def goes_on(new: Graph[Any, Any], journal: Journal) -> list[str]:
-    """Resume a parked run under other classes, to its end; answers the changes that it was told."""
+    """Resume a parked run under other classes, to its end; returns the reported changes."""
     assert await check(new, journal) == []
     result = await new.answer("r1", "Outfit.fine", True, lm=lm(), journal=journal)
     assert type(result.result).__name__ == "Outfit"
@@ -74,8 +76,8 @@ async def goes_on(new: Graph[Any, Any], journal: Journal) -> list[str]:
     return json.loads(resumed[-1].data)["changes"]
 
 
-async def refused(new: Graph[Any, Any], journal: Journal) -> dict[str, Change]:
-    """What keeps a parked run from going on under other classes."""
+async def refused_changes(new: Graph[Any, Any], journal: Journal) -> dict[str, Change]:
+    """The changes that keep a parked run from resuming under other classes."""
     (broken,) = await check(new, journal)
     with pytest.raises(JournalError) as raised:
         await new.resume("r1", lm(), journal=journal)
@@ -91,7 +93,7 @@ async def refused(new: Graph[Any, Any], journal: Journal) -> dict[str, Change]:
 
 
 async def test_the_same_classes_have_not_changed(journal: Journal):
-    await parked(journal)
+    await park_run(journal)
 
     assert refuse_changes(await journal.read("r1"), graph()) == []
     assert await goes_on(graph(), journal) == []
@@ -124,23 +126,23 @@ async def test_the_same_classes_have_not_changed(journal: Journal):
         ("city: Annotated[str, Dep(get_city)]", "", "Day.weather(city)"),
     ],
 )
-async def test_a_run_goes_on_under_classes_that_still_read_what_it_has_stored(
+async def test_a_run_resumes_under_classes_that_still_read_its_stored_values(
     journal: Journal, old: str, new: str, place: str
 ):
-    await parked(journal)
+    await park_run(journal)
     changes = [(old, new)]
     if "AskBack(Node)" in old:
         changes.append(("Outfit | AskBack", "Outfit | Asked"))
 
-    told = await goes_on(edited(*changes), journal)
+    told = await goes_on(edit_graph(*changes), journal)
 
     assert told
     assert any(each.startswith(place) for each in told), told
 
 
-async def test_a_run_that_goes_on_does_nothing_again(journal: Journal):
-    await parked(journal)
-    new = edited(("    mood: Mood\n", "    mood: Mood\n    size: int = 3\n"))
+async def test_a_resumed_run_repeats_no_work(journal: Journal):
+    await park_run(journal)
+    new = edit_graph(("    mood: Mood\n", "    mood: Mood\n    size: int = 3\n"))
 
     await goes_on(new, journal)
 
@@ -171,32 +173,32 @@ async def test_a_run_that_goes_on_does_nothing_again(journal: Journal):
         ),
     ],
 )
-async def test_a_run_is_refused_under_classes_that_cannot_read_what_it_has_stored(
+async def test_a_run_is_refused_under_classes_that_cannot_read_its_stored_values(
     journal: Journal, old: str, new: str, place: str
 ):
-    await parked(journal)
+    await park_run(journal)
 
-    found = await refused(edited((old, new)), journal)
+    found = await refused_changes(edit_graph((old, new)), journal)
 
     assert list(found) == [place]
     assert found[place].fix
 
 
 async def test_all_that_is_in_the_way_is_named_at_once(journal: Journal):
-    await parked(journal)
-    new = edited(
+    await park_run(journal)
+    new = edit_graph(
         ("    mood: Mood\n", "    mood: Mood\n    size: int\n"),
         ("    tags: list[str]\n", "    tags: list[int]\n"),
         ("    short: str\n", "    short: int\n"),
         ("    question: str\n", "    question: int\n"),
     )
 
-    assert set(await refused(new, journal)) == {"Day.size", "Day.tags", "Done.short"}
+    assert set(await refused_changes(new, journal)) == {"Day.size", "Day.tags", "Done.short"}
 
 
-async def test_a_validator_that_reads_the_old_form_lets_a_run_go_on(journal: Journal):
-    await parked(journal)
-    new = edited(
+async def test_a_validator_that_reads_the_old_form_lets_a_run_resume(journal: Journal):
+    await park_run(journal)
+    new = edit_graph(
         (
             "    tags: list[str]\n",
             "    tags: list[int]\n"
@@ -210,11 +212,9 @@ async def test_a_validator_that_reads_the_old_form_lets_a_run_go_on(journal: Jou
 
 
 @pytest.mark.parametrize("said", ["raise ValueError('not today')", "return self"])
-async def test_a_new_validator_counts_only_if_it_refuses_what_was_stored(
-    journal: Journal, said: str
-):
-    await parked(journal)
-    new = edited(
+async def test_a_new_validator_counts_only_if_it_refuses_stored_values(journal: Journal, said: str):
+    await park_run(journal)
+    new = edit_graph(
         (
             "    words: list[str]\n",
             f"    words: list[str]\n    @model_validator(mode='after')\n"
@@ -225,24 +225,26 @@ async def test_a_new_validator_counts_only_if_it_refuses_what_was_stored(
     if said == "return self":
         assert await goes_on(new, journal) == ["Day has the rule _judge now"]
     else:
-        assert [str(change) for change in (await refused(new, journal)).values()] == [
+        assert [str(change) for change in (await refused_changes(new, journal)).values()] == [
             "Day has the rule _judge now: Value error, not today"
         ]
 
 
-async def test_a_choice_that_is_made_and_not_gone_keeps_its_route(journal: Journal):
-    await parked(journal)
-    new = edited(("Outfit | AskBack", "AskBack | Day"), ("-> Start: ...", "-> Start | Outfit: ..."))
+async def test_a_choice_that_was_made_but_not_followed_keeps_its_route(journal: Journal):
+    await park_run(journal)
+    new = edit_graph(
+        ("Outfit | AskBack", "AskBack | Day"), ("-> Start: ...", "-> Start | Outfit: ...")
+    )
 
-    found = await refused(new, journal)
+    found = await refused_changes(new, journal)
 
     assert list(found) == ["Day -> Outfit"]
     assert found["Day -> Outfit"].kind == "gone"
 
 
-async def test_what_a_run_has_not_met_yet_does_not_break_it(journal: Journal):
-    await parked(journal)
-    new = edited(
+async def test_classes_that_a_run_has_not_met_yet_do_not_break_it(journal: Journal):
+    await park_run(journal)
+    new = edit_graph(
         ("    mood: Mood\n", "    mood: Mood\n    size: int\n"),
         ("    degrees: float\n", "    degrees: list[float]\n"),
     )
@@ -257,26 +259,26 @@ async def test_what_a_run_has_not_met_yet_does_not_break_it(journal: Journal):
     assert {c.place for c in breaking(filled, new)} == {"Day.size", "Day.weather"}
 
 
-async def test_an_answer_that_was_given_to_a_gate_is_read_before_the_run_goes_on(journal: Journal):
-    await parked(journal)
+async def test_a_stored_answer_to_a_gate_is_read_before_the_run_resumes(journal: Journal):
+    await park_run(journal)
     await graph().answer("r1", "Outfit.fine", True, lm=lm(), journal=journal, go_on=False)
-    new = edited(("Annotated[bool, Gate", "Annotated[Literal['yes', 'no'], Gate"))
+    new = edit_graph(("Annotated[bool, Gate", "Annotated[Literal['yes', 'no'], Gate"))
 
-    assert list(await refused(new, journal)) == ["Outfit.fine"]
+    assert list(await refused_changes(new, journal)) == ["Outfit.fine"]
 
 
-async def test_a_gate_that_nobody_answered_may_ask_for_something_else(journal: Journal):
-    await parked(journal)
-    new = edited(("Annotated[bool, Gate", "Annotated[Literal['yes', 'no'], Gate"))
+async def test_an_unanswered_gate_may_ask_for_something_else(journal: Journal):
+    await park_run(journal)
+    new = edit_graph(("Annotated[bool, Gate", "Annotated[Literal['yes', 'no'], Gate"))
 
     result = await new.answer("r1", "Outfit.fine", "yes", lm=lm(), journal=journal)
 
     assert result.result.fine == "yes"
 
 
-async def test_a_gate_that_is_gone_is_not_waited_for(journal: Journal):
-    await parked(journal)
-    new = edited(('    fine: Annotated[bool, Gate("Fine?")]\n', ""))
+async def test_a_removed_gate_is_not_waited_for(journal: Journal):
+    await park_run(journal)
+    new = edit_graph(('    fine: Annotated[bool, Gate("Fine?")]\n', ""))
 
     assert await check(new, journal) == []
     result = await new.resume("r1", lm(), journal=journal)
@@ -290,11 +292,13 @@ async def test_secrets_that_the_journal_lacks_are_no_change_of_classes(journal: 
     start = old.start(message="up", token="hidden")
     await old.arun(start, lm(), journal=journal, run_id="r1")
 
-    new = edited(("    mood: Mood\n", "    mood: Mood\n    size: int\n"), code=code)
+    new = edit_graph(("    mood: Mood\n", "    mood: Mood\n    size: int\n"), code=code)
     (broken,) = await check(new, journal)
 
     assert [change.place for change in broken.changes] == ["Day.size"]
-    assert await check(edited(("    top: str\n", "    top: str = ''\n"), code=code), journal) == []
+    assert (
+        await check(edit_graph(("    top: str\n", "    top: str = ''\n"), code=code), journal) == []
+    )
 
 
 # A whole journal.
@@ -304,12 +308,12 @@ BREAKS = ("    mood: Mood\n", "    mood: Mood\n    size: int\n")
 
 
 async def test_only_unfinished_runs_of_the_graph_are_listed(journal: Journal):
-    await parked(journal, "waiting")
-    await parked(journal, "ended")
+    await park_run(journal, "waiting")
+    await park_run(journal, "ended")
     await graph().answer("ended", "Outfit.fine", True, lm=lm(), journal=journal)
-    await parked(journal, "other", graph(name="other"))
+    await park_run(journal, "other", graph(name="other"))
 
-    assert [run.run_id for run in await check(edited(BREAKS), journal)] == ["waiting"]
+    assert [run.run_id for run in await check(edit_graph(BREAKS), journal)] == ["waiting"]
     assert await check(graph(), journal) == []
 
 
@@ -324,7 +328,7 @@ async def test_a_run_that_failed_or_was_interrupted_is_listed(journal: Journal):
         await day.answer("r1", "Outfit.fine", True, lm=failing, journal=journal)
     assert (await journal.read("r1")).info.status == "failed"
 
-    (broken,) = await check(edited(BREAKS), journal)
+    (broken,) = await check(edit_graph(BREAKS), journal)
 
     assert broken.run_id == "r1"
     assert "r1 (Start, failed since 20" in str(broken)
@@ -332,7 +336,7 @@ async def test_a_run_that_failed_or_was_interrupted_is_listed(journal: Journal):
 
 
 async def test_a_renamed_graph_is_found_under_its_old_name(journal: Journal):
-    await parked(journal, "r1", graph(name="before"))
+    await park_run(journal, "r1", graph(name="before"))
     new = graph(CODE.replace(*BREAKS), name="after")
 
     assert await check(new, journal) == []
@@ -342,7 +346,7 @@ async def test_a_renamed_graph_is_found_under_its_old_name(journal: Journal):
 
 
 async def test_a_renamed_start_class_breaks_the_runs_of_the_old_one(journal: Journal):
-    await parked(journal)
+    await park_run(journal)
     new = graph(CODE.replace("Start", "Begin"), "Begin")
 
     (broken,) = await check(new, journal, was="Start")
@@ -351,32 +355,32 @@ async def test_a_renamed_start_class_breaks_the_runs_of_the_old_one(journal: Jou
 
 
 @pytest.mark.parametrize("shape", ["", "{", '{"format": 99}'])
-async def test_a_run_whose_shape_cannot_be_read_is_judged_by_what_it_has_stored(
+async def test_a_run_whose_shape_cannot_be_read_is_judged_by_its_stored_values(
     journal: Journal, shape: str
 ):
-    await parked(journal)
+    await park_run(journal)
     stored = await journal.read("r1")
     info = replace(stored.info, shape="of a newer bae")
     recorded = RecordedRuns([StoredRun(info, shape, stored.lines, {})])
 
     assert await check(graph(), recorded) == []
-    (broken,) = await check(edited(BREAKS), recorded)
+    (broken,) = await check(edit_graph(BREAKS), recorded)
     assert [change.place for change in broken.changes] == ["Day.size"]
 
 
 async def test_a_run_whose_lines_are_damaged_is_listed_as_such(journal: Journal):
-    await parked(journal)
+    await park_run(journal)
     stored = await journal.read("r1")
     await with_line(journal, "r1", stored.lines[8]._replace(data="{}"))
 
-    (broken,) = await check(edited(BREAKS), journal)
+    (broken,) = await check(edit_graph(BREAKS), journal)
 
     assert broken.changes[0].place == "the run"
     assert "line 8" in broken.changes[0].what
 
 
-async def test_a_class_that_takes_no_other_fields_refuses_one_that_is_gone(journal: Journal):
-    await parked(journal)
-    new = edited(("    tags: list[str]\n", "    model_config = {'extra': 'forbid'}\n"))
+async def test_a_class_that_forbids_extra_fields_refuses_a_removed_field(journal: Journal):
+    await park_run(journal)
+    new = edit_graph(("    tags: list[str]\n", "    model_config = {'extra': 'forbid'}\n"))
 
-    assert list(await refused(new, journal)) == ["Day.tags"]
+    assert list(await refused_changes(new, journal)) == ["Day.tags"]

@@ -1,5 +1,5 @@
-"""A process that runs a graph may be killed at any instant: the run goes on in another one and ends
-as it would have, what was finished is not done again, and the journal is readable throughout."""
+"""A process that runs a graph may be killed at any instant: the run resumes in another process and
+has the same outcome, finished work is not repeated, and the journal is always readable."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from crash import held
 from crash.checks import (
     Reference,
     Story,
-    all_of,
     every_one,
     is_sound,
     one_of_each,
-    uninterrupted,
+    run_stories,
+    run_uninterrupted,
 )
 from crash.child import Job, Task
 from crash.effects import Happened
@@ -48,7 +48,7 @@ def forks() -> Forks:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def reference(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    return await uninterrupted(forks, tmp_path_factory.mktemp("uninterrupted"))
+    return await run_uninterrupted(forks, tmp_path_factory.mktemp("uninterrupted"))
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ async def test_a_run_killed_around_a_write_ends_as_if_nothing_had_happened(
 
     before, written = forks.kills, enumerate(reference.writes)
     kills = [(process, kill) for process, writes in written for kill in which(writes)]
-    await all_of(killed, kills)
+    await run_stories(killed, kills)
     # The order of writes is not the same every time: a kill near the end may come too late.
     assert forks.kills - before > 0.95 * len(kills)
 
@@ -92,7 +92,7 @@ async def test_a_run_killed_around_any_write_of_the_process_that_resumes_it_ends
     writes = len(reference.writes[0])
     firsts = writes // 6, writes // 2, writes - 12
     kills = [(first, second) for first in firsts for second in range(writes - first + 6)]
-    await all_of(killed, kills)
+    await run_stories(killed, kills)
 
 
 async def test_a_run_that_is_killed_over_and_over_ends_too(
@@ -103,7 +103,7 @@ async def test_a_run_that_is_killed_over_and_over_ends_too(
         kills = [Kill(every, "after" if n % 2 else "before") for n in range(8)]
         assert await story.to_the_end(reference.effects, kills) == reference.outcome
 
-    await all_of(killed, [(9,), (40,)])
+    await run_stories(killed, [(9,), (40,)])
 
 
 @pytest.mark.parametrize("stories", [4, pytest.param(100, marks=pytest.mark.slow)])
@@ -118,7 +118,7 @@ async def test_a_run_killed_at_a_random_instant_ends_as_if_nothing_had_happened(
         assert await story.to_the_end(reference.effects, kills) == reference.outcome
         assert is_sound(story.journal)
 
-    await all_of(killed, ((number,) for number in range(stories)))
+    await run_stories(killed, ((number,) for number in range(stories)))
 
 
 @pytest.mark.slow
@@ -133,7 +133,7 @@ async def test_a_run_that_is_killed_every_few_milliseconds_ends_too(
         kills = [instants.random() * 0.01 * each for each in range(1, 25)]
         assert await story.to_the_end(reference.effects, kills) == reference.outcome
 
-    await all_of(killed, ((number,) for number in range(20)))
+    await run_stories(killed, ((number,) for number in range(20)))
 
 
 @pytest.mark.parametrize("runs", [3, pytest.param(24, marks=pytest.mark.slow)])
@@ -150,7 +150,7 @@ async def test_runs_of_one_file_survive_when_processes_around_them_are_killed(
         assert await story.to_the_end(reference.effects, kills) == reference.outcome
 
     with forks.at_most(6):
-        await all_of(killed, ((number,) for number in range(runs)))
+        await run_stories(killed, ((number,) for number in range(runs)))
     async with SQLiteJournal(shared / "runs.db") as journal:
         assert [info.status for info in await journal.runs()] == ["ended"] * runs
     assert is_sound(shared / "runs.db")
@@ -173,7 +173,7 @@ async def test_one_of_several_processes_takes_over_the_run_of_a_dead_one(
     with await at_the_pipe(first):
         dying.send(signal.SIGKILL)
         assert await dying.report() is None
-    await given_up(journal)
+    await wait_for_expired_lease(journal)
 
     tasks = [Task("run", "resume", str(effects), number, str(second)) for number in range(1, 6)]
     rivals = [forks.start(Job(str(journal), [task], 60.0, at_once=True)) for task in tasks]
@@ -192,7 +192,7 @@ async def test_one_of_several_processes_takes_over_the_run_of_a_dead_one(
     assert begun == [1, 1]
 
 
-async def test_a_process_that_was_stopped_is_told_that_its_run_was_taken_over(
+async def test_a_stopped_process_learns_that_its_run_was_taken_over(
     forks: Forks, pipes: list[Path], tmp_path: Path
 ):
     first, second = pipes
@@ -204,7 +204,7 @@ async def test_a_process_that_was_stopped_is_told_that_its_run_was_taken_over(
         with closing(sqlite3.connect(journal)) as file:
             file.execute("begin immediate")  # so that it does not hold up the others as it sleeps
             await asleep.stop()
-        await given_up(journal)
+        await wait_for_expired_lease(journal)
         other = forks.start(
             Job(str(journal), [Task("run", "resume", str(effects), 1, str(second))], 60.0)
         )
@@ -221,7 +221,7 @@ async def test_a_process_that_was_stopped_is_told_that_its_run_was_taken_over(
 
 
 async def at_the_pipe(pipe: Path) -> TextIO:
-    """The end of a pipe to write to, as soon as somebody waits at the other."""
+    """The end of a pipe to write to, as soon as a reader waits at the other end."""
     opening = asyncio.ensure_future(asyncio.to_thread(pipe.open, "w"))
     try:
         async with asyncio.timeout(BOUND):
@@ -232,8 +232,8 @@ async def at_the_pipe(pipe: Path) -> TextIO:
         raise
 
 
-async def given_up(path: Path) -> None:
-    """Wait until the owner of the run counts as gone."""
+async def wait_for_expired_lease(path: Path) -> None:
+    """Wait until the owner of the run counts as dead."""
     async with SQLiteJournal(path) as journal, asyncio.timeout(BOUND):
         while True:
             (info,) = await journal.runs()

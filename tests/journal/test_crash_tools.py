@@ -15,7 +15,7 @@ import pytest
 
 from bae.journal import Line, SQLiteJournal
 from crash import workshop
-from crash.checks import LEASE, all_of, is_sound
+from crash.checks import LEASE, is_sound, run_stories
 from crash.child import Job, Outcome, Task
 from crash.effects import Happened
 from crash.forks import Forks
@@ -45,7 +45,7 @@ class ToolStory:
         left = iter(kills)
         while True:
             lines = await self.lines()
-            finished = finished_calls(lines)
+            finished = count_finished_calls(lines)
             before = len(lines)
             kill = next(left, None)
             action = "resume" if lines else "begin"
@@ -73,7 +73,7 @@ class ToolStory:
         total = happened.total()
         twice = {n: times for n, times in total.items() if n.startswith("pay") and times > 1}
         assert not twice, f"paid more than once: {twice}"
-        invented = finished_calls(lines) - happened.ended
+        invented = count_finished_calls(lines) - happened.ended
         assert not invented, f"recorded, and never done: {invented}"
         started = sum(line.kind == "ToolStarted" for line in lines)
         ended = sum(line.kind == "ToolEnded" for line in lines)
@@ -87,7 +87,7 @@ class ToolStory:
             return (await journal.read("run")).lines if runs else ()
 
 
-def finished_calls(lines: Sequence[Line]) -> Counter[str]:
+def count_finished_calls(lines: Sequence[Line]) -> Counter[str]:
     """The effects of calls that have ended in a result, by the lines of a run."""
     found: Counter[str] = Counter()
     for line in lines:
@@ -99,11 +99,11 @@ def finished_calls(lines: Sequence[Line]) -> Counter[str]:
             found[f"accept {'first' if data['kind'] == 'refused' else 'second'}"] += 1
         elif line.kind == "SourceEnded" and data["by"] == "get_till":
             found["get_till"] += 1
-    found.update(finished_rounds(lines))
+    found.update(list_finished_rounds(lines))
     return found
 
 
-def finished_rounds(lines: Sequence[Line]) -> list[str]:
+def list_finished_rounds(lines: Sequence[Line]) -> list[str]:
     """The effects of rounds of the run itself that were answered."""
     data = [json.loads(line.data) for line in lines if line.kind == "RoundMade" and not line.path]
     return [f"answer Done  {each['number'] - 1}" for each in data]
@@ -141,7 +141,7 @@ async def test_a_run_killed_with_three_tools_in_flight_repeats_no_call_that_has_
         assert is_sound(story.journal)
         in_flight.append(story.in_flight)
 
-    await all_of(killed, ((seed,) for seed in range(seeds)))
+    await run_stories(killed, ((seed,) for seed in range(seeds)))
     assert forks.kills >= seeds
     assert max(in_flight) >= 3
     print(f"{forks.kills} of {forks.started} processes killed, {in_flight} calls in flight")

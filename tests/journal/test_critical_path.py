@@ -60,7 +60,7 @@ async def path_of(graph: Graph[Any, Any], start: Node, lm: Any = None) -> Any:
     return critical_path(await journal.read("run"))
 
 
-async def test_the_path_has_what_was_waited_for_and_the_rest_has_slack():
+async def test_the_path_has_the_work_that_was_waited_for_and_the_rest_has_slack():
     path = await path_of(asking, Ask(question="?"), ScriptedLM([{"text": "!"}]))
     named = [(part.kind, part.place) for part in path.parts]
     assert ("dep", "1:Reply.context") in named

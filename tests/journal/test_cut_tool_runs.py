@@ -62,7 +62,7 @@ class End(EndNode):
 GRAPH = Graph(start=Begin, end=End)
 
 
-async def stored() -> StoredRun:
+async def record_resumed_run() -> StoredRun:
     """A run that fails in a round with three calls, and is resumed."""
     journal = MemoryJournal()
     answer = [Call("search", query="a"), Call("research", topic="b"), {"text": "so"}]
@@ -89,7 +89,7 @@ def every_work(history: History) -> list[Work]:
 
 
 async def test_a_report_is_made_of_every_beginning_of_a_run_with_tools():
-    run = await stored()
+    run = await record_resumed_run()
     for end in range(1, len(run.lines) + 1):
         told = report_run(replace(run, lines=run.lines[:end]))
         for node in (node for graph in told.graphs for node in graph.nodes):
@@ -109,7 +109,7 @@ async def records_of(run: StoredRun) -> list[Record]:
 
 
 async def test_nothing_is_left_open_wherever_the_records_stop():
-    records = await records_of(await stored())
+    records = await records_of(await record_resumed_run())
     for end in range(1, len(records) + 1):
         history = History(records[:end])
         history.stop()
@@ -135,7 +135,7 @@ async def test_displays_and_traces_take_every_beginning():
         run_id = "r"
         past: tuple[Any, ...] = ()
 
-    records = await records_of(await stored())
+    records = await records_of(await record_resumed_run())
     run: Any = Observed()
     display = LiveTree(Console(file=io.StringIO(), width=80, height=60, force_terminal=True))
     for end, record in enumerate(records, 1):

@@ -1,5 +1,5 @@
-"""Runs as JSON lines: what is exported is loaded as it was, between all stores; what is damaged is
-refused with the file and the line, and nothing is stored."""
+"""Runs as JSON lines: an exported run is loaded unchanged, between all stores; a damaged file is
+refused with the line, and nothing of it is stored."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from bae.exceptions import JournalError
 from bae.journal import Journal, Line, MemoryJournal, ParkedGate, RunInfo, SQLiteJournal, StoredRun
 from bae.journal.export import RecordedRuns, read_runs
 from bae.journal.stored_runs import FORMAT
-from journal_parts import new_run, refused
+from journal_parts import expect_refusal, new_run
 
 pytestmark = pytest.mark.once
 
 
 @asynccontextmanager
-async def opened(kind: str, folder: Path, name: str = "runs.db") -> AsyncIterator[Journal]:
+async def open_journal(kind: str, folder: Path, name: str = "runs.db") -> AsyncIterator[Journal]:
     async with MemoryJournal() if kind == "memory" else SQLiteJournal(folder / name) as journal:
         yield journal
 
 
 def lines_of(run_id: str, status: Any = "ended", graph: str = "G") -> list[Line]:
-    """Four lines: the run comes to a gate, and ends, waits, or is in the middle of something."""
+    """Four lines: the run reaches a gate, and ends, waits, or is in progress."""
     node = {"type": "A", "fields": {"text": "é \u2028"}}
     gate = {"gate": "1:A.x", "node": "A", "field": "x", "question": "why?"}
     waits_for = ["1:A.x"] if status == "waiting" else []
@@ -81,18 +81,18 @@ def same(one: StoredRun, other: StoredRun) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [("memory", "sqlite"), ("sqlite", "memory")])
-async def test_what_is_exported_from_one_store_is_loaded_into_another_as_it_was(
+async def test_a_run_exported_from_one_store_is_loaded_into_another_unchanged(
     first, second, tmp_path
 ):
     path = tmp_path / "runs.jsonl"
     statuses = ["ended", "waiting", "failed", "cancelled", "running"]
-    async with opened(first, tmp_path) as journal:
+    async with open_journal(first, tmp_path) as journal:
         for status in statuses:
             await put(journal, f"run-{status}", status)
         await journal.answer("run-waiting", "1:A.x", '{"said":"because"}')
         assert await journal.export(path) == 5
         stored = {s: await journal.read(f"run-{s}") for s in statuses}
-    async with opened(second, tmp_path, "other.db") as journal:
+    async with open_journal(second, tmp_path, "other.db") as journal:
         loaded = await journal.load(path, unfinished="keep")
         assert sorted(loaded) == sorted(f"run-{s}" for s in statuses)
         for status in statuses:
@@ -102,7 +102,7 @@ async def test_what_is_exported_from_one_store_is_loaded_into_another_as_it_was(
         await journal.release(claim, "cancelled", [])
 
 
-async def test_a_run_that_goes_on_elsewhere_is_cancelled_where_it_is_loaded(tmp_path):
+async def test_a_run_that_is_in_progress_elsewhere_is_loaded_as_cancelled(tmp_path):
     path = tmp_path / "runs.jsonl"
     async with MemoryJournal() as journal:
         for status in ("running", "waiting", "failed"):
@@ -141,7 +141,7 @@ async def test_runs_are_chosen_by_id_status_or_graph(tmp_path):
             file.seek(0)
             found = [run.info.run_id for run in read_runs(file, "x")]
             assert sorted(found) == sorted(wanted)
-        with refused("bae-run-unknown"):
+        with expect_refusal("bae-run-unknown"):
             await journal.export(io.BytesIO(), ["nobody"])
         with pytest.raises(TypeError, match="as a list"):
             await journal.export(io.BytesIO(), "abc")
@@ -160,7 +160,7 @@ async def test_runs_are_loaded_in_the_order_they_had(tmp_path):
         assert [info.updated for info in await journal.runs()] == [i.updated for i in before]
 
 
-async def test_a_forked_run_is_exported_whole(tmp_path):
+async def test_a_forked_run_is_exported_completely(tmp_path):
     async with MemoryJournal() as journal:
         await put(journal, "parent")
         data = '{"parent":"parent","node":{"type":"A","fields":{}},"changed":[]}'
@@ -189,7 +189,7 @@ async def test_files_of_text_and_of_bytes_are_written_and_read(tmp_path):
 # --- what is refused -----------------------------------------------------------------------------
 
 
-async def exported(*run_ids: str) -> list[str]:
+async def export_lines(*run_ids: str) -> list[str]:
     journal = MemoryJournal()
     for run_id in run_ids:
         await put(journal, run_id)
@@ -224,14 +224,14 @@ def without_data(line: str) -> str:
         (6, lambda line: other(line, run_id="first"), "bae-run-exists", "a second time"),
     ],
 )
-async def test_what_is_damaged_is_said_with_the_file_and_the_line_and_nothing_of_it_is_stored(
+async def test_damage_is_reported_with_the_file_and_the_line_and_nothing_is_stored(
     number: int, change: Callable[[str], str], code: str, said: str, tmp_path: Path
 ):
-    path, lines = tmp_path / "broken.jsonl", await exported("first", "second")
+    path, lines = tmp_path / "broken.jsonl", await export_lines("first", "second")
     lines[number - 1] = change(lines[number - 1])
     path.write_text("".join(lines), encoding="utf-8")
     async with MemoryJournal() as journal:
-        with refused(code) as raised:
+        with expect_refusal(code) as raised:
             await journal.load(path)
         last = number if lines[-1] else number - 1
         assert f"broken.jsonl, line {last}: " in raised.value.message
@@ -243,7 +243,7 @@ async def test_a_file_that_is_something_else_is_refused(tmp_path):
     for content in (b"hello\n", b'{"a": 1}\n', b"\xff\xfe\x00", b"[]", b"null"):
         path = tmp_path / "other"
         path.write_bytes(content)
-        with refused("bae-journal-damaged") as raised:
+        with expect_refusal("bae-journal-damaged") as raised:
             await MemoryJournal().load(path)
         assert "line 1" in raised.value.message
     path.write_bytes(b"")
@@ -259,7 +259,7 @@ async def test_a_path_that_cannot_be_used_is_an_error_of_the_journal(tmp_path):
         journal.export(tmp_path / "no" / "folder.jsonl"),
         journal.export(tmp_path),
     ):
-        with refused("bae-journal-failed") as raised:
+        with expect_refusal("bae-journal-failed") as raised:
             await use
         assert str(tmp_path) in raised.value.message
     assert list(tmp_path.iterdir()) == []
@@ -268,12 +268,12 @@ async def test_a_path_that_cannot_be_used_is_an_error_of_the_journal(tmp_path):
 # --- what is there already -----------------------------------------------------------------------
 
 
-async def test_a_run_that_is_there_already_is_not_overwritten(tmp_path):
+async def test_an_existing_run_is_not_overwritten(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(await exported("a", "b")), encoding="utf-8")
+    path.write_text("".join(await export_lines("a", "b")), encoding="utf-8")
     async with MemoryJournal() as journal:
         await put(journal, "b", "failed")
-        with refused("bae-run-exists") as raised:
+        with expect_refusal("bae-run-exists") as raised:
             await journal.load(path)
         assert raised.value.__notes__ == ["loaded before that: a"]
         assert (await journal.read("b")).info.status == "failed"
@@ -286,18 +286,18 @@ async def test_a_run_that_is_there_already_is_not_overwritten(tmp_path):
             await journal.load(path, existing="whatever")
 
 
-async def test_a_run_that_is_under_way_or_shares_its_lines_is_not_replaced(tmp_path):
+async def test_a_run_that_is_in_progress_or_shares_its_lines_is_not_replaced(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(await exported("a")), encoding="utf-8")
+    path.write_text("".join(await export_lines("a")), encoding="utf-8")
     async with MemoryJournal() as journal:
         claim = await journal.create(new_run("a", lines_of("a"), graph="G", shape="{}"))
         assert claim is not None
-        with refused("bae-run-owned"):
+        with expect_refusal("bae-run-owned"):
             await journal.load(path, existing="replace")
         await journal.release(claim, "failed", [])
         data = '{"parent":"a","node":{"type":"A","fields":{}},"changed":[]}'
         await journal.fork("a", "child", 2, [Line(2, "RunForked", 5.0, "", 1, data)])
-        with refused("bae-run-exists"):
+        with expect_refusal("bae-run-exists"):
             await journal.load(path, existing="replace")
         assert (await journal.read("a")).info.status == "failed"
 
@@ -350,7 +350,7 @@ async def test_a_cancelled_export_leaves_no_file(tmp_path):
 
 async def test_recorded_runs_are_read_and_listed_and_nothing_else(tmp_path):
     path = tmp_path / "runs.jsonl"
-    path.write_text("".join(await exported("a", "b", "c")), encoding="utf-8")
+    path.write_text("".join(await export_lines("a", "b", "c")), encoding="utf-8")
     recorded = RecordedRuns.of(path)
     assert (await recorded.read("b")).info.run_id == "b"
     runs = await recorded.runs()
@@ -359,7 +359,7 @@ async def test_recorded_runs_are_read_and_listed_and_nothing_else(tmp_path):
     assert await recorded.runs(before=runs[0].run_id) == runs[1:]
     assert await recorded.runs(status="failed") == []
     assert await recorded.runs(graph="H") == []
-    with refused("bae-run-unknown"):
+    with expect_refusal("bae-run-unknown"):
         await recorded.read("nobody")
     for use in (
         recorded.create(new_run("x", [])),
@@ -371,7 +371,7 @@ async def test_recorded_runs_are_read_and_listed_and_nothing_else(tmp_path):
         recorded.fork("a", "b", 1, []),
         recorded.put(await recorded.read("a")),
     ):
-        with refused("bae-journal-readonly"):
+        with expect_refusal("bae-journal-readonly"):
             await use
     with pytest.raises(JournalError, match="could not be read"):
         RecordedRuns.of(tmp_path / "nothing")
@@ -381,6 +381,6 @@ async def test_a_damaged_line_of_a_store_is_not_exported():
     good = lines_of("a")
     info = RunInfo("a", "G", "ended", 1.0, 2.0, "hash")
     stored = StoredRun(info, "{}", (good[0], good[1]._replace(data="{tor")), {})
-    with refused("bae-journal-damaged") as raised:
+    with expect_refusal("bae-journal-damaged") as raised:
         await RecordedRuns([stored]).export(io.BytesIO())
     assert "line 1 of the run a" in raised.value.message

@@ -1,5 +1,5 @@
-"""Following a run and the list of runs: everything once, in order, from any number on, and a slow
-subscriber costs nobody else anything."""
+"""Following a run and the list of runs: every line once, in order, from any number on, and a slow
+subscriber does not slow others."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -103,7 +103,7 @@ async def test_a_run_in_progress_is_followed_to_its_end_by_many_at_once(journal:
     assert [each.result() for each in readers] == [([*range(count)], "ended")] * 5
 
 
-async def test_a_run_that_waits_ends_its_feed_and_goes_on_in_another(journal: Journal):
+async def test_a_waiting_run_ends_its_feed_and_resumes_in_another(journal: Journal):
     await asking.arun(Asks(), journal=journal, run_id="asks")
     feed = Feeds(journal).run("asks")
     before, end = await numbers(feed)
@@ -201,7 +201,7 @@ async def test_a_subscriber_that_begins_far_behind_gets_a_gap_where_it_asks_for_
         assert (await anext(near)).items[0].number == 9_001
 
 
-async def test_nothing_reads_a_feed_without_subscribers_and_many_share_what_is_read():
+async def test_a_feed_without_subscribers_reads_nothing_and_many_subscribers_share_each_read():
     feed = Numbers(10)
     async with asyncio.timeout(20):
         async with subscribe(feed, None) as one, subscribe(feed, None) as two:

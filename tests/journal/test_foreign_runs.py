@@ -1,5 +1,5 @@
-"""Runs that come from files and journals of others: their names are checked wherever they enter, as
-those of new runs are, and the shape that they bring has the hash that it claims."""
+"""Runs from files and journals of others: their names are checked at every entry like the names of
+new runs, and their shape must have its claimed hash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bae.journal import Journal, MemoryJournal, SQLiteJournal, StoredRun, check
 from bae.journal.export import RecordedRuns, write_run
 from bae.journal.shape import shape_of
 from end_node import EndNode
-from journal_parts import refused
+from journal_parts import expect_refusal
 
 
 class Start(EndNode):
@@ -33,8 +33,8 @@ GRAPH = Graph(start=Start)
 BAD = ["", " ", "last", "a\nb", "a\x1b[31m", "\u202ea", "a\x00", '"""\n', "half \ud800"]
 
 
-async def stored(**changed: Any) -> StoredRun:
-    """A run that somebody has changed."""
+async def make_changed_run(**changed: Any) -> StoredRun:
+    """A run with changed data."""
     run = await honest("good")
     shape = changed.pop("text", run.shape)
     return replace(run, info=replace(run.info, **changed), shape=shape)
@@ -50,7 +50,7 @@ def as_file(run: StoredRun) -> io.BytesIO:
     return io.BytesIO(b"".join(write_run(run)))
 
 
-async def recorded(journal: Journal, run: StoredRun) -> None:
+async def record_run(journal: Journal, run: StoredRun) -> None:
     RecordedRuns([run])
 
 
@@ -62,7 +62,7 @@ async def read(journal: Journal, run: StoredRun) -> None:
 FOREIGN: dict[str, Callable[[Journal, StoredRun], Awaitable[Any]]] = {
     "load": lambda journal, run: journal.load(as_file(run)),
     "put": lambda journal, run: journal.put(run),
-    "RecordedRuns": recorded,
+    "RecordedRuns": record_run,
     "RecordedRuns.of": read,
 }
 OWN: dict[str, Callable[[Journal, str], Awaitable[Any]]] = {
@@ -78,8 +78,8 @@ async def test_a_run_of_another_with_a_name_that_cannot_be_typed_enters_nowhere(
     monkeypatch.chdir(tmp_path)
     async with SQLiteJournal("runs.db") as journal:
         for what, name in (("run_id", "a\nb"), ("graph", "\u202ea"), ("parent", "last")):
-            with refused("bae-run-name"):
-                await FOREIGN[way](journal, await stored(**{what: name}))
+            with expect_refusal("bae-run-name"):
+                await FOREIGN[way](journal, await make_changed_run(**{what: name}))
         assert await journal.runs() == []
 
 
@@ -90,7 +90,7 @@ async def test_a_new_run_is_refused_the_same_names(way, name):
         return  # that is none
     journal = MemoryJournal()
     await OWN["arun"](journal, "good")
-    with refused("bae-run-name"):
+    with expect_refusal("bae-run-name"):
         await OWN[way](journal, name)
 
 
@@ -116,7 +116,7 @@ async def test_a_shape_that_is_not_the_one_of_its_hash_enters_nowhere(
     monkeypatch.chdir(tmp_path)
     async with SQLiteJournal("runs.db") as journal:
         with pytest.raises(JournalError, match="is not the one that its hash stands for"):
-            await FOREIGN[way](journal, await stored(text=forged))
+            await FOREIGN[way](journal, await make_changed_run(text=forged))
         # And the honest run after it has the shape of its own classes.
         await GRAPH.arun(Start(text="a"), journal=journal, run_id="mine")
         assert (await journal.read("mine")).shape == shape_of(GRAPH).json
@@ -126,6 +126,6 @@ async def test_a_shape_that_is_not_the_one_of_its_hash_enters_nowhere(
 async def test_an_honest_run_enters_with_its_shape(way, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with SQLiteJournal("runs.db") as journal:
-        await FOREIGN[way](journal, await stored())
+        await FOREIGN[way](journal, await make_changed_run())
         await FOREIGN[way](journal, await honest("größe 7", Graph(start=Start, name="Neu")))
         assert await check(GRAPH, journal) == []

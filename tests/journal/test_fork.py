@@ -1,4 +1,5 @@
-"""A forked run shares what was before a step with another, and goes its own way from there."""
+"""A forked run shares the lines before a step with its parent, and continues separately from
+there."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from bae import Dep, Gate, Graph, JournalError, Node, Recall
 from bae.journal import Journal, MemoryJournal, RunForked, StoredRun
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from journal_parts import refused
+from journal_parts import expect_refusal
 from kept_runs import WORLD, get_place
 
 
@@ -40,7 +41,7 @@ class Outfit(Node):
 graph = Graph(start=Ask, end=Outfit)
 
 
-async def recorded(journal: Journal) -> None:
+async def record_run(journal: Journal) -> None:
     await graph.arun(
         Ask(message="up"), ScriptedLM([{"mood": "glad"}]), journal=journal, run_id="one"
     )
@@ -48,8 +49,8 @@ async def recorded(journal: Journal) -> None:
 
 
 @pytest.mark.postgres
-async def test_a_fork_goes_on_from_the_changed_node(journal: Journal):
-    await recorded(journal)
+async def test_a_fork_continues_from_the_changed_node(journal: Journal):
+    await record_run(journal)
     before = await journal.read("one")
     new = await graph.fork("one", at=1, journal=journal, mood="glum")
     result = await graph.resume(new, ScriptedLM([]), journal=journal)
@@ -63,7 +64,7 @@ async def test_a_fork_goes_on_from_the_changed_node(journal: Journal):
 
 @pytest.mark.postgres
 async def test_the_forks_of_a_run_are_listed_the_newest_first(journal: Journal):
-    await recorded(journal)
+    await record_run(journal)
     for name in ("a", "b", "c"):
         await graph.fork("one", at=1, journal=journal, new_id=name)
     await graph.fork("c", at=1, journal=journal, new_id="of-c")
@@ -71,20 +72,20 @@ async def test_the_forks_of_a_run_are_listed_the_newest_first(journal: Journal):
     assert [info.run_id for info in await journal.forks("one", limit=1)] == ["c"]
     assert [info.run_id for info in await journal.forks("c")] == ["of-c"]
     assert await journal.forks("a") == []
-    with refused("bae-run-unknown"):
+    with expect_refusal("bae-run-unknown"):
         await journal.forks("none")
 
 
-async def test_a_step_that_is_not_there_and_a_change_that_the_node_refuses_are_told(
+async def test_an_unknown_step_and_a_change_that_the_node_refuses_are_fork_errors(
     journal: Journal,
 ):
-    await recorded(journal)
-    with refused("bae-fork-step"):
+    await record_run(journal)
+    with expect_refusal("bae-fork-step"):
         await graph.fork("one", at=7, journal=journal)
     for change in ({"colour": "red"}, {"mood": 3}):
-        with refused("bae-fork-field"):
+        with expect_refusal("bae-fork-field"):
             await graph.fork("one", at=1, journal=journal, **change)
-    with refused("bae-fork-field") as raised:
+    with expect_refusal("bae-fork-field") as raised:
         await graph.fork("one", at=1, journal=journal, run_id="two")
     assert "the id of the new run is new_id=" in (raised.value.fix or "")
     assert len(await journal.runs()) == 1
@@ -109,7 +110,7 @@ class Refund(EndNode):
     approved: Annotated[bool, Gate("May I?")]
 
 
-async def test_a_fork_at_the_node_that_a_run_waits_for_is_told_that_it_waits(journal: Journal):
+async def test_a_fork_at_the_node_that_a_run_waits_for_reports_the_gate(journal: Journal):
     refunds = Graph(start=Refund)
     await refunds.arun(Refund(amount=1), journal=journal, run_id="refund")
     with pytest.raises(JournalError, match=r"the answer to 0:Refund\.approved") as caught:
@@ -137,7 +138,7 @@ async def test_runs_that_only_wait_are_not_read_to_recover_the_others():
 
 
 @pytest.mark.postgres
-async def test_a_field_that_was_redacted_is_said_to_be_so_when_it_is_needed(journal: Journal):
+async def test_a_redacted_field_is_reported_when_a_fork_needs_it(journal: Journal):
     refunds = Graph(start=Refund)
     await refunds.arun(Refund(amount=1), journal=journal, run_id="refund")
     await journal.redact("refund", "Refund.amount")

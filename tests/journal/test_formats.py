@@ -39,7 +39,7 @@ from format_runs import (
     fields,
     lm,
 )
-from journal_parts import execute, printed, program, refused
+from journal_parts import execute, expect_refusal, program, run_program
 
 pytestmark = pytest.mark.once
 
@@ -49,7 +49,7 @@ RUNS = len([*ENDED, *SINCE, *UNFINISHED, *UNFINISHED_SINCE])
 TO_WRITE = "run `python tests/format_runs.py`, which writes the files of the new version"
 
 
-def copied(version: int, folder: Path) -> Path:
+def copy_journal(version: int, folder: Path) -> Path:
     return Path(shutil.copy(FORMATS / str(version) / "journal.sqlite", folder / "runs.db"))
 
 
@@ -118,7 +118,7 @@ async def approve(gate: object) -> bool:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_journal_of_every_version_is_shown_resumed_replayed_and_exported(version, tmp_path):
-    path = copied(version, tmp_path)
+    path = copy_journal(version, tmp_path)
     async with SQLiteJournal(path) as journal:
         await use_all(journal, version)
         await ORDERS.arun(
@@ -139,7 +139,7 @@ async def test_an_export_of_every_version_is_loaded_and_used_as_the_journal_is(v
 def test_the_commands_show_a_journal_and_an_export_of_every_version(version, tmp_path, capsys):
     since = {**SINCE, **UNFINISHED_SINCE}
     later = [run_id for run_id in since if since[run_id] <= version]
-    for path in (copied(version, tmp_path), FORMATS / str(version) / "export.jsonl"):
+    for path in (copy_journal(version, tmp_path), FORMATS / str(version) / "export.jsonl"):
         for run_id in [*ENDED, *UNFINISHED, *later]:
             assert main(["runs", "show", run_id, "--full", "--journal", str(path)]) == 0
         assert main(["runs", "why", "finished", "Parcel.labels", "--journal", str(path)]) == 0
@@ -183,7 +183,7 @@ async def read():
 """A program of the next version, whose tables differ."""
 
 
-async def left_alone(path: Path) -> None:
+async def check_unchanged(path: Path) -> None:
     """That a file is of today's version, and all of it is there."""
     assert version_in(path) == FORMAT
     assert execute(path, "select name from sqlite_master where name = 'more'") == []
@@ -192,24 +192,24 @@ async def left_alone(path: Path) -> None:
 
 
 async def test_a_newer_bae_reads_an_older_journal_as_it_is_and_upgrades_it_when_it_writes(tmp_path):
-    path = copied(FORMAT, tmp_path)
+    path = copy_journal(FORMAT, tmp_path)
     before = path.read_bytes()
-    assert printed(f"{NEXT}\nasyncio.run(read())", path) == f"{RUNS} 42"
+    assert run_program(f"{NEXT}\nasyncio.run(read())", path) == f"{RUNS} 42"
     assert path.read_bytes() == before
     os.chmod(path, 0o444)
     os.chmod(tmp_path, 0o555)
-    assert printed(f"{NEXT}\nasyncio.run(read())", path) == f"{RUNS} 42"
+    assert run_program(f"{NEXT}\nasyncio.run(read())", path) == f"{RUNS} 42"
     os.chmod(tmp_path, 0o755)
     os.chmod(path, 0o644)
     assert path.read_bytes() == before
-    printed(f"{NEXT}\nasyncio.run(write())", path, "new")
+    run_program(f"{NEXT}\nasyncio.run(write())", path, "new")
     assert version_in(path) == FORMAT + 1
     assert execute(path, "select count(*), sum(note = id) from runs") == [(RUNS + 1, RUNS)]
     # This bae leaves it alone, and says why.
     before = path.read_bytes()
     async with SQLiteJournal(path) as journal:
         for use in (journal.runs(), journal.delete(["new"]), journal.claim("parked")):
-            with refused("bae-journal-version") as raised:
+            with expect_refusal("bae-journal-version") as raised:
                 await use
             assert f"version {FORMAT + 1} of the stored format" in raised.value.message
             assert f"reads versions up to {FORMAT}: a newer bae wrote it" in raised.value.message
@@ -237,15 +237,15 @@ asyncio.run(write())
     "statement", ["insert into more", "update runs set note", "pragma user_version =", "commit"]
 )
 async def test_a_kill_in_the_middle_of_an_upgrade_leaves_the_older_journal(statement, tmp_path):
-    path = copied(FORMAT, tmp_path)
+    path = copy_journal(FORMAT, tmp_path)
     with program(NEXT + DIES, path, "new", statement) as started:
         started.communicate(timeout=60)
     assert started.returncode == -signal.SIGKILL
-    await left_alone(path)
+    await check_unchanged(path)
 
 
 async def test_processes_that_upgrade_at_once_do_it_once(tmp_path):
-    path = copied(FORMAT, tmp_path)
+    path = copy_journal(FORMAT, tmp_path)
     text = NEXT + "\nprint('ready', flush=True)\nsys.stdin.readline()\nasyncio.run(write())"
     started = [program(text, path, f"new-{n}") for n in range(4)]
     for each in started:
@@ -265,9 +265,9 @@ async def test_processes_that_upgrade_at_once_do_it_once(tmp_path):
 
 
 async def test_a_journal_before_the_first_version_is_refused(tmp_path):
-    path = copied(1, tmp_path)
+    path = copy_journal(1, tmp_path)
     execute(path, "pragma user_version = 1")
     async with SQLiteJournal(path) as journal:
-        with refused("bae-journal-version") as raised:
+        with expect_refusal("bae-journal-version") as raised:
             await journal.runs()
     assert "an older bae wrote it" in describe(raised.value)

@@ -1,4 +1,4 @@
-"""Reading a run back takes work in proportion to what it did, whatever it was."""
+"""Reading a run back takes work in proportion to its length."""
 
 from __future__ import annotations
 
@@ -121,14 +121,14 @@ Made = tuple[Graph[Any, Any], MemoryJournal]
 Maker = Callable[[int], Awaitable[Made]]
 
 
-async def _ran(start: Node, graph: Graph[Any, Any] | None = None, **options: Any) -> Made:
+async def _run_graph(start: Node, graph: Graph[Any, Any] | None = None, **options: Any) -> Made:
     graph, journal = graph or Graph(start=type(start)), MemoryJournal()
     await graph.arun(start, max_iters=0, journal=journal, run_id="run", **options)
     return graph, journal
 
 
 async def mapped_functions(n: int) -> Made:
-    return await _ran(Functions(items=[*range(n)]))
+    return await _run_graph(Functions(items=[*range(n)]))
 
 
 async def graphs_tried_twice_and_resumed(n: int) -> Made:
@@ -142,11 +142,11 @@ async def graphs_tried_twice_and_resumed(n: int) -> Made:
 
 
 async def gates_in_a_map(n: int) -> Made:
-    return await _ran(Gates(items=[*range(n)]))
+    return await _run_graph(Gates(items=[*range(n)]))
 
 
 async def fills_at_once(n: int) -> Made:
-    return await _ran(Fills(items=[*range(n)]), lm=ToyBackend(lambda _: {"out": 1}))
+    return await _run_graph(Fills(items=[*range(n)]), lm=ToyBackend(lambda _: {"out": 1}))
 
 
 def level(below: Any) -> type[Node]:
@@ -169,21 +169,21 @@ async def nested_graphs(n: int) -> Made:
     for _ in range(n):
         top = level(top)
     graph = Graph(start=top)
-    made = await _ran(top(), graph)
+    made = await _run_graph(top(), graph)
     for read in READERS.values():
         await read(*made)  # what is worked out once for these classes is known after that
-    return await _ran(top(), graph)
+    return await _run_graph(top(), graph)
 
 
 async def many_turns(n: int) -> Made:
-    graph, journal = await _ran(Turn(left=n))
+    graph, journal = await _run_graph(Turn(left=n))
     for number in range(n):
         await graph.answer("run", f"{number}:Turn.said", "yes", journal=journal)
     return graph, journal
 
 
 async def many_forks(n: int) -> Made:
-    graph, journal = await _ran(Link(left=n))
+    graph, journal = await _run_graph(Link(left=n))
     run_id = "run"
     for number in range(n):
         run_id = await graph.fork(run_id, at=number, journal=journal, new_id=f"fork-{number}")

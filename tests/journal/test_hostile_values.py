@@ -65,8 +65,8 @@ def node_with(declared: Any) -> type[Node]:
     return type("Held", (Node,), {"__annotations__": {"value": declared}})
 
 
-def written(write: Callable[[], str]) -> str | None:
-    """What is stored, or None where it is refused as it must be."""
+def write_or_refuse(write: Callable[[], str]) -> str | None:
+    """The stored text, or None where the value is rightly refused."""
     try:
         return write()
     except JournalError as error:
@@ -88,7 +88,7 @@ def test_a_field_reads_back_as_it_is_or_is_refused(kind: str, data: st.DataObjec
         with suppress(Unkeepable):
             assert same(codec.load(json.loads(codec.dump(value))), value)
     node = NODES[kind].model_construct(value=value)
-    text = written(lambda: node_codec(NODES[kind]).dump(node))
+    text = write_or_refuse(lambda: node_codec(NODES[kind]).dump(node))
     if text is None:
         return
     line = Line(0, "Returned", 0.0, "", 0, f'{{"node":{text}}}')
@@ -104,7 +104,7 @@ class Open(Node):
 @given(st.dictionaries(texts, anything, max_size=3))
 def test_an_undeclared_field_reads_back_as_it_is_or_is_refused(extra: dict[str, Any]) -> None:
     node = Open.model_construct(**{f"x{name}": value for name, value in extra.items()})
-    text = written(lambda: node_codec(Open).dump(node))
+    text = write_or_refuse(lambda: node_codec(Open).dump(node))
     assert text is None or same(node_codec(Open).load(json.loads(text)), node)
 
 
@@ -201,7 +201,7 @@ def test_a_record_with_anything_in_it_is_refused_or_can_be_read(
     for each in fields(cls):
         if each.name not in BY_NAME:
             setattr(record, each.name, data.draw(BY_TYPE[str(each.type)]))
-    text = written(lambda: ENCODER.encode(record))
+    text = write_or_refuse(lambda: ENCODER.encode(record))
     if text is not None:
         parse_line(Line(0, kind, 1.0, "", 0, text.encode().decode()))
 
@@ -222,7 +222,7 @@ FINE = {"inner": {"text": "a", "number": 1}}
 
 
 @pytest.mark.parametrize("said", ["NaN", "1e999", "-Infinity"])
-async def test_what_a_journal_cannot_store_of_an_answer_is_asked_for_again(said: str) -> None:
+async def test_an_answer_that_a_journal_cannot_store_is_asked_for_again(said: str) -> None:
     lm = ToyBackend(f'{{"note": "b", "inner": {{"text": "a", "number": {said}}}}}', FINE)
     async with MemoryJournal() as journal:
         result = await Graph(start=Begin).arun(Begin(), lm=lm, journal=journal)
@@ -252,7 +252,7 @@ async def test_any_parsed_answer_is_stored_or_asked_for_again(value: Any) -> Non
 # The text of errors.
 
 
-def test_what_pydantic_found_wrong_is_bounded() -> None:
+def test_error_texts_of_pydantic_are_bounded() -> None:
     with pytest.raises(ValueError) as raised:
         TypeAdapter(list[int]).validate_python(["x"] * 10_000)
     found = faults(raised.value)  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
 """What the in-memory journal promises: an append-only list of records that can be read, sliced,
-picked from by type, and summed up; and `Usage`, what it sums up."""
+filtered by type, and summed into a `Usage`."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_report_is_heard_by_every_meter_around_it():
     assert inner == [Usage(calls=2)]
 
 
-def test_what_is_told_is_heard_by_everyone_who_watches():
+def test_every_watcher_receives_every_call_event():
     outer: list[CallEvent] = []
     inner: list[CallEvent] = []
     with metered(outer.append), metered(), metered(inner.append):

@@ -1,5 +1,5 @@
-"""Records into lines and back: what is read through the classes of a graph is what the run wrote,
-node by node and value by value; and what cannot be read says which line, what, and why."""
+"""Records to lines and back: reading through the classes of a graph gives the written nodes and
+values; an unreadable line is reported with its number, its content and the reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from bae.records import (
 )
 from bae.usage import Attempt, Usage
 from end_node import EndNode
-from journal_parts import refused
+from journal_parts import expect_refusal
 
 
 def shout(word: str) -> tuple[str, float]:
@@ -222,12 +222,12 @@ ASK = {"type": "Ask", "fields": {"message": "hi"}}
         ),
     ],
 )
-def test_a_line_that_cannot_be_read_says_which_what_and_why(
+def test_an_unreadable_line_is_reported_with_its_place_and_the_reason(
     kind: str, data: Any, code: str, said: str
 ) -> None:
     text = data if isinstance(data, str) else json.dumps(data)
     first = Line(0, "RunStarted", 1.0, "", 0, json.dumps({**START, "node": ASK}))
-    with refused(code) as raised:
+    with expect_refusal(code) as raised:
         decode(graph, [first, Line(1, kind, 2.0, "", 1, text)])
     assert "line 1" in raised.value.message
     assert said in raised.value.message
@@ -244,7 +244,7 @@ async def test_the_answer_to_a_secret_gate_is_not_stored() -> None:
     locked = Graph(start=Locked)
     journal = MemoryJournal()
     await locked.arun(Locked(), journal=journal, run_id="r")
-    with refused("bae-journal-secret"):
+    with expect_refusal("bae-journal-secret"):
         await locked.answer("r", "code", "sesame", journal=journal)
     result = await locked.resume("r", journal=journal, answer=tell)
     assert result.trace[0].code == SecretStr("sesame")

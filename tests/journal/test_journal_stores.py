@@ -10,7 +10,17 @@ import pytest
 from bae import Graph, JournalError, Node
 from bae.journal import Claim, Journal, MemoryJournal, RunInfo, SQLiteJournal, StoredRun, store
 from bae.testing import check_journal
-from journal_parts import SHAPE, begun, ended, ids, line, lines, new_run, numbers, refused
+from journal_parts import (
+    SHAPE,
+    begin_run,
+    end_run,
+    expect_refusal,
+    ids,
+    line,
+    lines,
+    new_run,
+    numbers,
+)
 from postgres_server import journals_of
 
 pytestmark = pytest.mark.once
@@ -113,7 +123,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-async def test_a_store_that_breaks_a_promise_reads_which_one(broken):
+async def test_a_store_that_breaks_a_promise_learns_which_promise(broken):
     with pytest.raises(AssertionError) as raised:
         await check_journal(broken)
     assert str(raised.value).startswith(f"{broken.__name__} breaks ")
@@ -174,14 +184,14 @@ async def test_a_store_of_eight_methods_keeps_every_promise():
     await check_journal(EightMethods)
 
 
-async def test_a_store_without_replace_refuses_what_needs_it_by_name(tmp_path):
+async def test_a_store_without_replace_refuses_operations_that_need_it_by_name(tmp_path):
     async with EightMethods() as journal:
         await GRAPH.arun(Word(text="abc"), journal=journal, run_id="run")
         await journal.export(tmp_path / "runs.jsonl")
-        with refused("bae-journal-replace") as raised:
+        with expect_refusal("bae-journal-replace") as raised:
             await journal.redact("run", "Word.text")
         assert "EightMethods cannot redact a run" in raised.value.message
-        with refused("bae-journal-replace") as raised:
+        with expect_refusal("bae-journal-replace") as raised:
             await journal.load(tmp_path / "runs.jsonl", existing="replace")
         assert "EightMethods cannot replace runs by those of a file" in raised.value.message
         assert await journal.load(tmp_path / "runs.jsonl", existing="keep") == []
@@ -208,7 +218,7 @@ async def test_queued_runs_are_carried_out_in_their_order(journal):
     assert {info.status for info in await journal.runs()} == {"ended"}
 
 
-async def test_a_queued_run_is_exported_and_loaded_as_one_that_is_not_begun(journal, tmp_path):
+async def test_a_queued_run_is_exported_and_loaded_as_a_queued_run(journal, tmp_path):
     await queue(journal, "a", "x")
     await journal.export(tmp_path / "runs.jsonl")
     async with MemoryJournal() as other:
@@ -219,7 +229,7 @@ async def test_a_queued_run_is_exported_and_loaded_as_one_that_is_not_begun(jour
         assert (await other.read("a")).info.status == "cancelled"
 
 
-async def test_an_entry_says_how_far_a_run_had_got_when_it_stopped(journal):
+async def test_an_entry_shows_how_far_a_run_had_got_when_it_stopped(journal):
     await GRAPH.arun(Word(text="abc"), journal=journal, run_id="run")
     summary = (await journal.runs())[0].summary
     assert summary is not None
@@ -229,8 +239,8 @@ async def test_an_entry_says_how_far_a_run_had_got_when_it_stopped(journal):
 # --- what both stores of bae do ------------------------------------------------------------------
 
 
-async def test_a_status_that_there_is_not_is_refused_with_those_there_are(journal):
-    await ended(journal)
+async def test_an_unknown_status_is_refused_with_the_known_statuses(journal):
+    await end_run(journal)
     for asked in (
         journal.runs(status="nope"),
         journal.prune(older_than=0, statuses=["nope"]),
@@ -241,10 +251,12 @@ async def test_a_status_that_there_is_not_is_refused_with_those_there_are(journa
     assert await ids(journal) == ["run"]
 
 
-async def test_every_run_is_met_once_though_some_are_deleted_meanwhile(journal, monkeypatch):
+async def test_every_run_is_listed_once_though_some_are_deleted_during_the_listing(
+    journal, monkeypatch
+):
     monkeypatch.setattr(store, "_PAGE", 10)
     for number in range(35):
-        await ended(journal, f"r{number}", graph="AB"[number % 2])
+        await end_run(journal, f"r{number}", graph="AB"[number % 2])
     newest = [f"r{number}" for number in reversed(range(35))]
     assert [info.run_id async for info in journal.every_run()] == newest
     even = [info.run_id async for info in journal.every_run(status="ended", graph="A")]
@@ -258,12 +270,12 @@ async def test_every_run_is_met_once_though_some_are_deleted_meanwhile(journal, 
     assert met == newest
 
 
-async def test_a_run_takes_the_place_of_another_or_that_one_stays(journal):
-    await ended(journal, count=5, data='{"old": 1}')
+async def test_a_run_either_replaces_another_or_the_other_stays(journal):
+    await end_run(journal, count=5, data='{"old": 1}')
     await journal.answer("run", "g", "1")
-    await ended(journal, "mine", status="failed")
+    await end_run(journal, "mine", status="failed")
     new = new_run("run", lines(0, 2, data='{"new": 1}'), status="failed")
-    with refused("bae-run-exists"):
+    with expect_refusal("bae-run-exists"):
         await journal.put(new)
     wrong = replace(new, lines=(new.lines[0], new.lines[1]._replace(data="\ud800")))
     with pytest.raises((JournalError, UnicodeError)):
@@ -276,12 +288,12 @@ async def test_a_run_takes_the_place_of_another_or_that_one_stays(journal):
 
 
 async def test_a_run_that_others_share_lines_with_is_replaced_together_with_them(journal):
-    await ended(journal, "a", 5)
+    await end_run(journal, "a", 5)
     await journal.fork("a", "b", 3, lines(3, 5))
     await journal.fork("b", "c", 4, lines(4, 5))
     runs = [await journal.read(run_id) for run_id in "abc"]
     new = [replace(run, lines=(line(0, '{"new": 1}'), *run.lines[1:])) for run in runs]
-    with refused("bae-run-exists"):
+    with expect_refusal("bae-run-exists"):
         await journal.replace(new[:2])
     assert [await journal.read(run_id) for run_id in "abc"] == runs
     await journal.replace(new)
@@ -291,7 +303,7 @@ async def test_a_run_that_others_share_lines_with_is_replaced_together_with_them
 
 async def test_a_run_whose_lines_are_shared_is_deleted_with_or_after_its_forks(journal):
     for name in ("a", "z"):
-        await ended(journal, name, 3)
+        await end_run(journal, name, 3)
     await journal.fork("a", "b", 2, [])
     await journal.fork("b", "c", 1, [])
     assert await journal.delete(["a", "b"]) == 0
@@ -304,7 +316,7 @@ async def test_a_run_whose_lines_are_shared_is_deleted_with_or_after_its_forks(j
 
 async def test_the_letters_of_a_text_are_no_ids_of_runs_to_delete():
     journal = MemoryJournal()
-    await ended(journal, "a", 1)
+    await end_run(journal, "a", 1)
     with pytest.raises(TypeError, match="as a list"):
         await journal.delete("abc")
     assert await ids(journal) == ["a"]
@@ -313,7 +325,7 @@ async def test_the_letters_of_a_text_are_no_ids_of_runs_to_delete():
 async def test_a_claim_of_another_journal_is_refused(journal, tmp_path):
     for other in (MemoryJournal(), SQLiteJournal(tmp_path / "other.db")):
         async with other:
-            claim = await begun(other)
+            claim = await begin_run(other)
             with pytest.raises(JournalError):
                 await journal.append(claim, [line(1)])
             journal.note(claim, line(1))
@@ -325,8 +337,8 @@ async def test_a_claim_of_another_journal_is_refused(journal, tmp_path):
     assert await ids(journal) == []
 
 
-async def test_a_closed_journal_says_so_also_where_a_default_asks(journal):
-    await begun(journal)
+async def test_every_operation_on_a_closed_journal_is_refused(journal):
+    await begin_run(journal)
     await journal.close()
     info = RunInfo("new", "Trip", "ended", 1.0, 1.0, "hash")
     for asked in (
@@ -335,5 +347,5 @@ async def test_a_closed_journal_says_so_also_where_a_default_asks(journal):
         journal.put(StoredRun(info, SHAPE, (line(0),), {})),
         journal.older(1.0, ["ended"]),
     ):
-        with refused("bae-journal-closed"):
+        with expect_refusal("bae-journal-closed"):
             await asked

@@ -118,7 +118,7 @@ async def yes(_: OpenGate) -> bool:
     return True
 
 
-async def ended(journal: Journal) -> None:
+async def record_run(journal: Journal) -> None:
     await graph.arun(Morning(message="up"), lm(), journal=journal, run_id="r", answer=yes)
 
 
@@ -168,7 +168,7 @@ async def test_every_field_of_a_real_run_has_a_provenance(
     assert "its default is used" in caplog.text
 
 
-async def test_every_field_of_every_node_of_a_real_run_is_told_as_json(journal: Journal):
+async def test_every_field_of_every_node_of_a_real_run_is_explained_as_json(journal: Journal):
     result = await graph.arun(Morning(message="up"), lm(), journal=journal, run_id="r", answer=yes)
     nested = result.journal.nested()
     for path, trace in {"": result.trace, **nested}.items():
@@ -181,7 +181,7 @@ async def test_every_field_of_every_node_of_a_real_run_is_told_as_json(journal: 
                 assert json.loads(json.dumps(dataclasses.asdict(found)))["place"] == place
 
 
-async def test_a_forked_run_says_what_is_its_own(journal: Journal):
+async def test_a_forked_run_separates_its_own_work_from_the_parents(journal: Journal):
     await graph.arun(Morning(message="up"), lm(), journal=journal, run_id="r", answer=yes)
     other = await graph.fork("r", journal=journal, at=1, note="other")
     await graph.resume(other, lm(), journal=journal, answer=yes)
@@ -195,7 +195,7 @@ async def test_a_forked_run_says_what_is_its_own(journal: Journal):
     assert (await journal.why("r", "Noon.note")).source == "body"
 
 
-async def test_a_run_that_failed_says_why_a_field_is_not_there(journal: Journal):
+async def test_a_failed_run_explains_why_a_field_has_no_value(journal: Journal):
     class Lost(EndNode):
         place: Annotated[str, Dep(nowhere)]
 
@@ -240,7 +240,7 @@ class End(EndNode):
 looks = Graph(start=Begin, end=End)
 
 
-async def looked(journal: Journal) -> None:
+async def record_look_ups(journal: Journal) -> None:
     tries = iter([{"mood": "?", "words": ["a", "b"]}, {"mood": "low"}])
 
     def answer(prompt: Any) -> Answer:
@@ -253,7 +253,7 @@ async def looked(journal: Journal) -> None:
 
 
 async def test_a_field_that_the_lm_filled_has_its_model_prompts_attempts_and_cost(journal: Journal):
-    await looked(journal)
+    await record_look_ups(journal)
     found = await journal.why("r", "Look.mood")
     assert (found.source, found.by, found.value) == ("lm", "m-1", "low")
     assert [each.verdict for each in found.attempts] == ["invalid", "valid"]
@@ -265,8 +265,10 @@ async def test_a_field_that_the_lm_filled_has_its_model_prompts_attempts_and_cos
     assert (await journal.why("r", "End")).note == "the LM chose it among End, Begin"
 
 
-async def test_a_map_of_a_graph_sums_up_what_its_items_used_and_leads_into_them(journal: Journal):
-    await looked(journal)
+async def test_a_map_of_a_graph_sums_up_the_usage_of_its_items_and_leads_into_them(
+    journal: Journal,
+):
+    await record_look_ups(journal)
     whole, item = await journal.why("r", "Look.shorts"), await journal.why("r", "Look.shorts[1]")
     assert (whole.cost, len(whole.prompts), whole.attempts) == (0.004, 2, ())
     assert (item.inside, item.cost, len(item.prompts)) == ("1:Look.shorts[1]", 0.002, 1)
@@ -286,7 +288,7 @@ def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("tokyo")
-async def test_what_is_found_reads_well_on_a_terminal_with_times_of_whoever_reads_it(
+async def test_the_explanation_reads_well_on_a_terminal_in_the_time_zone_of_the_reader(
     journal: Journal,
 ):
     def printed(found: Provenance) -> list[str]:
@@ -294,7 +296,7 @@ async def test_what_is_found_reads_well_on_a_terminal_with_times_of_whoever_read
         text = re.sub(r"prompt [0-9a-f]{16}", "prompt aa", text)
         return re.sub(r"20\d\d-[-\d]+ [\d:]+\+09:00", "NOW", text).splitlines()
 
-    await looked(journal)
+    await record_look_ups(journal)
     assert printed(await journal.why("r", "End.mood")) == [
         '2:End.mood = "low"',
         "  recalled from 1:Look.mood, NOW",
@@ -328,7 +330,7 @@ class Held(EndNode):
     late: Annotated[bool, Gate("Late?", timeout=1e-6)] = True
 
 
-async def test_a_value_that_no_journal_holds_or_that_was_given_says_so(journal: Journal):
+async def test_a_given_or_live_value_is_explained(journal: Journal):
     held = Graph(start=Held)
     result = await held.arun(
         Held(given=1), journal=journal, run_id="r", dep_cache={get_city: "Rome"}
@@ -344,7 +346,7 @@ async def test_a_value_that_no_journal_holds_or_that_was_given_says_so(journal: 
     assert (late.source, late.note) == ("default", "nobody answered 'Late?' in time")
 
 
-async def test_an_answer_that_the_run_has_not_taken_in_yet_is_told(journal: Journal):
+async def test_an_answer_that_the_run_has_not_read_yet_is_reported(journal: Journal):
     await graph.arun(Morning(message="up"), lm(), journal=journal, run_id="r")
     await graph.answer("r", "Evening.fine", False, journal=journal, go_on=False)
     found = await journal.why("r", "Evening.fine")
@@ -371,7 +373,7 @@ async def test_the_newest_node_of_a_class_is_taken_and_a_step_chooses_another(jo
         await journal.why("r", "0:Turn.number", step=1)
 
 
-async def test_a_value_that_is_not_there_yet_says_how_far_it_is(journal: Journal):
+async def test_a_missing_value_is_explained_by_its_progress(journal: Journal):
     reached = asyncio.Event()
 
     async def wait(word: str) -> str:
@@ -414,10 +416,10 @@ async def test_a_value_that_is_not_there_yet_says_how_far_it_is(journal: Journal
         ("", "nothing is recorded at ''", "write Node.field; there is 0:Morning.message"),
     ],
 )
-async def test_a_place_that_is_not_there_is_answered_with_those_that_are(
+async def test_an_unknown_place_is_refused_with_the_known_places(
     journal: Journal, place: str, said: str, fix: str
 ):
-    await ended(journal)
+    await record_run(journal)
     with pytest.raises(JournalError) as raised:
         await journal.why("r", place)
     assert said in raised.value.message
@@ -426,7 +428,7 @@ async def test_a_place_that_is_not_there_is_answered_with_those_that_are(
 
 
 async def test_a_damaged_line_is_named(journal: Journal):
-    await ended(journal)
+    await record_run(journal)
     line = next(each for each in (await journal.read("r")).lines if each.kind == "SourceEnded")
     await with_line(journal, "r", line._replace(data="{}"))
     with pytest.raises(JournalError, match=f"line {line.n}, a SourceEnded, ") as raised:

@@ -1,4 +1,4 @@
-"""What a journal has of failures, where the graph has secrets and where it has none."""
+"""Failures in a journal, for graphs with and without secrets."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("graph", "start", "answers"), CASES, ids=lambda case: str(case)[:20])
-async def test_no_failure_takes_a_secret_into_the_file(
+async def test_no_failure_writes_a_secret_into_the_file(
     graph: Graph[Any, Any], start: Node, answers: list[Any], tmp_path: Path
 ) -> None:
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
@@ -126,7 +126,7 @@ async def test_no_failure_takes_a_secret_into_the_file(
     assert WORD.encode() not in everything_in(tmp_path), told
 
 
-async def test_beside_secrets_the_type_code_and_place_of_a_failure_are_kept(
+async def test_beside_secrets_the_type_code_and_place_of_a_failure_are_stored(
     tmp_path: Path,
 ) -> None:
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
@@ -144,7 +144,7 @@ async def test_beside_secrets_the_type_code_and_place_of_a_failure_are_kept(
         assert WORD in (await journal.runs())[0].error
 
 
-async def test_what_a_failure_says_is_kept_where_nothing_is_a_secret(tmp_path: Path) -> None:
+async def test_the_message_of_a_failure_is_stored_where_nothing_is_a_secret(tmp_path: Path) -> None:
     class Fails(Node):
         q: str
 

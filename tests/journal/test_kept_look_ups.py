@@ -14,7 +14,7 @@ from bae.journal import MemoryJournal, RunResumed
 from bae.journal.why import why
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import WORLD, Client, killed
+from kept_runs import WORLD, Client, cut_journal
 
 
 def connect() -> Iterator[Client]:
@@ -80,19 +80,19 @@ def lm() -> ScriptedLM:
     return ScriptedLM({Read: {"query": "new"}})
 
 
-async def whole_run() -> tuple[MemoryJournal, list[Node]]:
+async def record_run() -> tuple[MemoryJournal, list[Node]]:
     journal = MemoryJournal()
     result = await GRAPH.arun(START, lm(), journal=journal, run_id="one")
     return journal, result.trace
 
 
-def looked_up() -> dict[str, int]:
+def count_look_ups() -> dict[str, int]:
     return {n: c for n, c in WORLD.done.items() if n not in ("connect", "body", "told")}
 
 
-async def test_wherever_a_run_stops_it_looks_nothing_up_again_that_is_stored():
-    journal, trace = await whole_run()
-    assert looked_up() == EFFECTS
+async def test_wherever_a_run_stops_it_repeats_no_stored_look_up():
+    journal, trace = await record_run()
+    assert count_look_ups() == EFFECTS
     lines = (await journal.read("one")).lines
     for count in range(1, len(lines)):
         stored = {
@@ -100,22 +100,22 @@ async def test_wherever_a_run_stops_it_looks_nothing_up_again_that_is_stored():
             for line in lines[:count]
             if line.kind == "SourceEnded" and '"value"' in line.data
         }
-        left = await killed(journal, count)
+        left = await cut_journal(journal, count)
         WORLD.__init__()
         result = await GRAPH.resume("one", lm(), journal=left)
         assert result.trace == trace, count
-        done = looked_up()
+        done = count_look_ups()
         assert all(times == 1 for times in done.values()), (count, done)
         for name in ("find", "shorten"):
             assert not (name in stored and any(each.startswith(name) for each in done)), count
         again = await left.read("one")
         WORLD.__init__()
         assert (await GRAPH.replay("one", journal=left)).trace == trace, count
-        assert looked_up() == {}, count
+        assert count_look_ups() == {}, count
         assert str(why(again, "Tell.short")).splitlines()[0] == '2:Tell.short = "a"'
 
 
-async def test_a_run_that_is_resumed_does_not_open_what_a_stored_look_up_needed():
+async def test_a_resumed_run_does_not_open_the_resources_of_a_stored_look_up():
     WORLD.failing.add("told")
     journal = MemoryJournal()
     with pytest.raises(NodeError):
@@ -126,7 +126,7 @@ async def test_a_run_that_is_resumed_does_not_open_what_a_stored_look_up_needed(
 
 
 async def test_why_shows_the_arguments_and_where_they_came_from():
-    journal, _ = await whole_run()
+    journal, _ = await record_run()
     stored = await journal.read("one")
 
     found = why(stored, "Read.hits")
@@ -142,7 +142,7 @@ async def test_why_shows_the_arguments_and_where_they_came_from():
 
 
 async def test_a_value_that_is_shared_is_stored_once():
-    journal, _ = await whole_run()
+    journal, _ = await record_run()
     lines = [line.data for line in (await journal.read("one")).lines if line.kind == "SourceEnded"]
 
     assert sum('"value":["old 0","old 1"]' in data for data in lines) == 1
@@ -170,7 +170,7 @@ async def test_a_replay_reports_a_call_with_other_arguments():
         await graph.replay("one", journal=journal)
 
 
-async def test_an_argument_that_no_journal_holds_does_not_count_and_one_that_changed_does():
+async def test_a_live_argument_does_not_count_and_a_changed_argument_does():
     made: list[str] = []
 
     def open_line() -> Client:
@@ -252,7 +252,7 @@ async def test_a_graph_with_bound_fields_continues_where_it_stopped_and_is_repla
     assert why(stored, "0:Start.one/0:Look.word").value == "w"
 
 
-async def test_a_default_after_a_failed_look_up_is_kept_and_replayed():
+async def test_a_default_after_a_failed_look_up_is_stored_and_replayed():
     async def broken(word: str) -> str:
         WORLD.do("broken")
         return word
@@ -284,17 +284,17 @@ async def test_a_default_after_a_failed_look_up_is_kept_and_replayed():
     assert (await graph.replay("one", journal=journal)).trace == result.trace
 
 
-async def test_a_fork_looks_up_by_the_changed_value_and_shares_what_is_equal():
-    journal, _ = await whole_run()
+async def test_a_fork_looks_up_by_the_changed_value_and_shares_equal_values():
+    journal, _ = await record_run()
     WORLD.__init__()
     new = await GRAPH.fork("one", at=1, journal=journal, query="other")
     result = await GRAPH.resume(new, lm(), journal=journal)
     assert result.result.hits == ["other 0", "other 1"]
-    assert looked_up() == {"search other": 1}
+    assert count_look_ups() == {"search other": 1}
 
 
-async def test_redacting_a_field_withholds_what_it_shares_and_other_bindings_are_a_change():
-    journal, _ = await whole_run()
+async def test_redacting_a_field_redacts_its_shared_values_and_other_bindings_are_a_change():
+    journal, _ = await record_run()
     await journal.redact("one", "Tell.first")
     data = "".join(line.data for line in (await journal.read("one")).lines)
     assert "old 0" not in data

@@ -1,4 +1,4 @@
-"""What a run with a journal keeps, withholds, and makes anew."""
+"""Values that a run with a journal stores, withholds, and computes again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr
 from bae import Dep, DepError, Graph, JournalError, Map, Node, NodeError, ProofError, Recall
 from bae.journal import Journal
 from end_node import EndNode
-from journal_parts import refused
+from journal_parts import expect_refusal
 from kept_runs import WORLD, Client, make_client
 
 
@@ -46,13 +46,13 @@ def start() -> Login:
     return Login(user="ann", token=SecretStr("t-456"), note="n-789")
 
 
-async def stored(journal: Journal) -> str:
+async def read_journal(journal: Journal) -> str:
     return "\n".join(line.data for line in (await journal.read("one")).lines)
 
 
 async def test_secrets_are_not_written(journal: Journal):
     await graph.arun(start(), journal=journal, run_id="one")
-    text = await stored(journal)
+    text = await read_journal(journal)
     assert "ann" in text
     assert "k-123" not in text
     assert "t-456" not in text
@@ -62,12 +62,12 @@ async def test_secrets_are_not_written(journal: Journal):
     assert (again.result, again.trace[0].user) == (Page(text="ann 5 n-789"), "ann")
 
 
-async def test_a_run_with_secrets_goes_on_when_they_are_given_again(journal: Journal):
+async def test_a_run_with_secrets_resumes_when_they_are_given_again(journal: Journal):
     WORLD.failing.add("login")
     with pytest.raises(NodeError):
         await graph.arun(start(), journal=journal, run_id="one")
     WORLD.mend()
-    with refused("bae-journal-secret") as caught:
+    with expect_refusal("bae-journal-secret") as caught:
         await graph.resume("one", journal=journal)
     assert "Login.token" in str(caught.value)
     assert "Login.note" in str(caught.value)
@@ -100,7 +100,7 @@ class Outside(EndNode):
         WORLD.do("outside")
 
 
-async def test_secrets_that_graphs_inside_are_given_are_not_written_and_the_run_goes_on(
+async def test_secrets_given_to_inner_graphs_are_not_written_and_the_run_resumes(
     journal: Journal,
 ):
     outside, began = Graph(start=Outside), Outside(diary="d-123", pages=["d-456"])
@@ -108,8 +108,8 @@ async def test_secrets_that_graphs_inside_are_given_are_not_written_and_the_run_
     with pytest.raises(NodeError):
         await outside.arun(began, journal=journal, run_id="one")
     WORLD.mend()
-    assert "d-" not in await stored(journal)
-    assert '"size"' in await stored(journal)
+    assert "d-" not in await read_journal(journal)
+    assert '"size"' in await read_journal(journal)
     given = {"Outside.diary": "d-123", "Outside.pages": ["d-456"]}
     result = await outside.resume("one", journal=journal, given=given)
     (end,) = result.trace
@@ -123,7 +123,7 @@ async def test_secrets_are_written_where_that_is_asked_for(journal: Journal):
     with pytest.raises(NodeError):
         await graph.arun(start(), journal=journal, run_id="one")
     WORLD.mend()
-    assert "t-456" in await stored(journal)
+    assert "t-456" in await read_journal(journal)
     result = await graph.resume("one", journal=journal)
     assert result.result == Page(text="ann 5 n-789")
     assert WORLD.done == {"key": 1, "login": 1, "page": 1}
@@ -139,7 +139,7 @@ class Holds(EndNode):
     handle: Client
 
 
-def test_what_a_journal_makes_of_a_graph_is_said_before_it_runs():
+def test_the_storage_of_a_graph_is_reported_before_it_runs():
     assert Graph(start=Reads).validate() == []
     notes = Graph(start=Reads).validate(journal=True)
     said = {(note.severity, note.code, note.place) for note in notes}
@@ -190,7 +190,7 @@ async def test_the_text_of_prompts_can_be_left_out(journal: Journal):
 
     essays = Graph(start=Topic)
     await essays.arun(Topic(name="x"), ToyBackend({"text": "t"}), journal=journal, run_id="one")
-    assert '"asked"' in await stored(journal)
+    assert '"asked"' in await read_journal(journal)
     journal.prompts = False
     await essays.arun(Topic(name="x"), ToyBackend({"text": "t"}), journal=journal, run_id="two")
     lines = (await journal.read("two")).lines
@@ -232,8 +232,8 @@ async def test_secrets_that_items_of_a_map_start_with_come_from_the_map(journal:
     assert WORLD.done == {"send a": 1, "send bb": 1, "sent 1": 1, "sent 2": 1}
 
 
-async def test_a_name_in_given_that_no_class_has_is_told(journal: Journal):
-    with refused("bae-journal-given"):
+async def test_a_given_name_that_no_class_has_is_reported(journal: Journal):
+    with expect_refusal("bae-journal-given"):
         await graph.resume("one", journal=journal, given={"Login.tokn": "x"})
 
 
@@ -260,7 +260,7 @@ class Far(Node):
         WORLD.do("far")
 
 
-async def test_what_a_dependency_returns_is_never_given_back_as_less_than_it_was(journal: Journal):
+async def test_a_value_that_json_would_shorten_is_computed_again_after_a_resume(journal: Journal):
     far = Graph(start=Far)
     WORLD.failing.add("distance")
     with pytest.raises(DepError):

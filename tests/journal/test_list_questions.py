@@ -58,7 +58,7 @@ async def test_questions_are_listed_in_order_with_their_answers_and_tool_calls()
     assert found.usage + summary.usage == ran.usage
 
 
-async def test_a_question_that_failed_is_listed_and_a_resumed_conversation_is_told_once():
+async def test_a_failed_question_is_listed_and_a_resumed_conversation_is_listed_once():
     journal = MemoryJournal()
     broken = ScriptedLM({"Found": FOUND[:1]})  # it has no second answer
     with pytest.raises(BaeError):
@@ -74,7 +74,7 @@ async def test_a_question_that_failed_is_listed_and_a_resumed_conversation_is_to
     assert calls == ['look(path="a.py")', 'look(path="b.py")']
 
 
-async def test_what_a_conversation_without_an_answer_began_with_is_listed():
+async def test_a_conversation_without_an_answer_is_listed_with_its_beginning():
     class CallingBackend(ToyBackend):
         calls_tools = True
 

@@ -40,7 +40,7 @@ class Link(Node):
 graph = Graph(start=Link)
 
 
-async def failed(upto: int) -> MemoryJournal:
+async def record_failed_run(upto: int) -> MemoryJournal:
     global FAILING
     journal = MemoryJournal()
     FAILING = True
@@ -58,7 +58,7 @@ async def threads_of(work: Any) -> set[int]:
 
 
 async def test_a_long_run_is_resumed_shown_replayed_and_forked_off_the_event_loop() -> None:
-    journal = await failed(MANY_LINES + 10)
+    journal = await record_failed_run(MANY_LINES + 10)
     works = (
         graph.resume("one", journal=journal),
         graph.resume("one", journal=journal),  # which shows it as it stands
@@ -70,7 +70,7 @@ async def test_a_long_run_is_resumed_shown_replayed_and_forked_off_the_event_loo
 
 
 async def test_a_short_run_is_read_on_the_spot() -> None:
-    journal = await failed(10)
+    journal = await record_failed_run(10)
     here = threading.get_ident()
     assert await threads_of(graph.resume("one", journal=journal)) == {here}
     assert await threads_of(graph.replay("one", journal=journal)) == {here}
@@ -80,7 +80,7 @@ async def test_a_short_run_is_read_on_the_spot() -> None:
 async def test_where_a_value_came_from_is_looked_up_beside_the_loop_in_a_long_run(
     upto: int, waits: bool
 ) -> None:
-    journal = await failed(upto)
+    journal = await record_failed_run(upto)
     turned = asyncio.Event()
     asyncio.get_running_loop().call_soon(turned.set)
     found = await journal.why("one", "Link.n", step=3)
@@ -89,7 +89,7 @@ async def test_where_a_value_came_from_is_looked_up_beside_the_loop_in_a_long_ru
 
 
 async def test_a_long_run_is_redacted_with_the_same_result() -> None:
-    journal = await failed(MANY_LINES)
+    journal = await record_failed_run(MANY_LINES)
     done = await journal.redact("one", "Link.upto")
     assert done.values == MANY_LINES + 1
     assert not any(

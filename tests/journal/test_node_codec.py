@@ -1,5 +1,5 @@
-"""Nodes as a journal keeps them: whole ones and drafts read back as they were, whatever validators,
-aliases and constructors their class has; and a changed class reads what it still can."""
+"""Nodes in a journal: complete nodes and drafts are read back unchanged with any validators,
+aliases and constructors; and a changed class reads the values that still fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bae import Dep, JournalError, Map, Node, Recall
 from bae.journal.codec import same
 from bae.journal.node_codec import node_codec
 from end_node import EndNode
-from journal_parts import refused
+from journal_parts import expect_refusal
 from kept_runs import Client
 
 
@@ -103,7 +103,7 @@ def test_any_texts_and_numbers_read_back_as_they_were(
     assert back.model_fields_set == node.model_fields_set
 
 
-def test_what_is_put_into_a_field_of_text_or_number_afterwards_is_read_back_or_refused() -> None:
+def test_a_value_assigned_to_a_text_or_number_later_is_read_back_or_refused() -> None:
     node = Scalars(name="a", count=1, share=0.5, done=True)
     for name, value in (("name", HALF_A_PAIR), ("count", "one"), ("done", 1.5)):
         changed = node.model_copy(update={name: value})
@@ -174,7 +174,7 @@ def test_a_node_with_its_own_constructor_reads_back() -> None:
     assert there_and_back(Built(2)).n == 20
 
 
-def test_a_plain_field_that_holds_what_no_journal_can_is_refused_by_name() -> None:
+def test_a_plain_field_with_a_value_that_no_journal_can_hold_is_refused_by_name() -> None:
     class Loose(EndNode):
         place: Place
         anything: Any = None
@@ -190,7 +190,7 @@ def test_a_plain_field_that_holds_what_no_journal_can_is_refused_by_name() -> No
         (Loose(place=Place(name="Ulm"), anything=Client()), "Loose.anything"),
         (Loose(place=Place(name="\ud800")), "Loose.place"),
     ):
-        with refused("bae-journal-field") as raised:
+        with expect_refusal("bae-journal-field") as raised:
             node_codec(type(node)).dump(node)
         assert raised.value.message.startswith(name)
         assert raised.value.fix

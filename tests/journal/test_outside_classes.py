@@ -18,7 +18,7 @@ from bae.journal.sqlite.lease import SQLiteClaim
 from bae.lm import Answer
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import Trouble, World, killed
+from kept_runs import Trouble, World, cut_journal
 from toy_backend import ToyBackend
 
 WORLD = World()
@@ -90,7 +90,7 @@ LETTERS = Graph(start=Ask, end=Posted)
 FILLED = {"text": "fine"}
 
 
-async def cut_anywhere(graph: Graph[Any, Any], start: Node, check: Any) -> None:
+async def check_every_cut(graph: Graph[Any, Any], start: Node, check: Any) -> None:
     """Run a graph, cut its journal after each line, resume it there, and replay what came out."""
     journal = MemoryJournal()
     lm = ToyBackend(lambda _: FILLED)
@@ -99,7 +99,7 @@ async def cut_anywhere(graph: Graph[Any, Any], start: Node, check: Any) -> None:
     assert (await graph.replay("one", journal=journal)).trace == whole.trace
     lines = (await journal.read("one")).lines
     for cut in range(1, len(lines)):
-        stored = await killed(journal, cut)
+        stored = await cut_journal(journal, cut)
         called = {line.data for line in lines[:cut] if line.kind in ("CallEnded", "SourceEnded")}
         before = WORLD.done.copy()
         result = await graph.resume("one", ToyBackend(lambda _: FILLED), journal=stored)
@@ -117,14 +117,14 @@ async def cut_anywhere(graph: Graph[Any, Any], start: Node, check: Any) -> None:
 NAMES = {"key": "make_key", "sign": "sign", "around": "look_around"}
 
 
-async def test_what_a_class_outside_the_graph_looks_up_is_called_once_wherever_a_run_is_cut():
+async def test_look_ups_of_a_class_outside_the_graph_happen_once_wherever_a_run_is_cut():
     def check(posted: Posted) -> None:
         assert posted.used == posted.last
 
-    await cut_anywhere(LETTERS, Ask(topic="rain"), check)
+    await check_every_cut(LETTERS, Ask(topic="rain"), check)
 
 
-async def test_a_body_of_an_inner_graph_may_make_a_class_of_the_outer_one():
+async def test_a_body_of_an_inner_graph_may_make_a_class_of_the_outer_graph():
     class First(Node):
         topic: str
 
@@ -151,7 +151,7 @@ async def test_a_body_of_an_inner_graph_may_make_a_class_of_the_outer_one():
     whole = await graph.arun(First(topic="x"), lm, journal=journal, run_id="one")
     assert whole.trace[1].made.used == whole.result.key == "key-1"
     for cut in range(1, len((await journal.read("one")).lines)):
-        stored = await killed(journal, cut)
+        stored = await cut_journal(journal, cut)
         result = await graph.resume("one", ToyBackend(lambda _: FILLED), journal=stored)
         assert result.trace[1].made.used == result.result.key, cut
         assert (await graph.replay("one", journal=stored)).trace == result.trace
@@ -178,7 +178,7 @@ async def test_a_function_that_no_name_leads_to_is_called_again_and_the_run_stil
     await graph.arun(Start(), ToyBackend(lambda _: FILLED), journal=journal, run_id="one")
     assert WORLD.done["local"] == 1
     for cut in range(1, len((await journal.read("one")).lines)):
-        stored = await killed(journal, cut)
+        stored = await cut_journal(journal, cut)
         await graph.resume("one", ToyBackend(lambda _: FILLED), journal=stored)
 
 
@@ -190,7 +190,7 @@ def shout_after(fn: Any) -> Any:
     return shouted
 
 
-async def test_a_decorated_function_is_not_taken_for_the_one_whose_name_it_has():
+async def test_a_decorated_function_is_not_confused_with_the_function_whose_name_it_has():
     class Both(EndNode):
         plain: Annotated[str, Dep(make_key)]
         loud: Annotated[str, Dep(shout_after(make_key))]
@@ -207,7 +207,7 @@ async def test_a_decorated_function_is_not_taken_for_the_one_whose_name_it_has()
     graph, journal = Graph(start=Start, end=Told), MemoryJournal()
     await graph.arun(Start(), ToyBackend(lambda _: FILLED), journal=journal, run_id="one")
     for cut in range(1, len((await journal.read("one")).lines)):
-        stored = await killed(journal, cut)
+        stored = await cut_journal(journal, cut)
         result = await graph.resume("one", ToyBackend(lambda _: FILLED), journal=stored)
         plain, loud = result.result.text.split()
         assert (plain[:4], loud[:4]) == ("key-", "KEY-"), cut
@@ -228,7 +228,7 @@ async def test_a_value_that_the_caller_gave_counts_for_the_rest_of_the_run():
     lm, given = ToyBackend(lambda _: FILLED), {look_around: "given"}
     await graph.arun(Start(), lm, journal=journal, run_id="one", dep_cache=given)
     for cut in range(1, len((await journal.read("one")).lines)):
-        stored = await killed(journal, cut)
+        stored = await cut_journal(journal, cut)
         result = await graph.resume("one", ToyBackend(lambda _: FILLED), journal=stored)
         assert result.result.used == result.result.last, cut
 
@@ -270,7 +270,7 @@ class Described(EndNode):
     ],
     ids=["class", "secret", "bool", "text", "set"],
 )
-async def test_arguments_that_differ_are_told_apart_after_a_resume(one, other):
+async def test_different_arguments_are_distinguished_after_a_resume(one, other):
     class Start(Node):
         async def __call__(self, lm: LM) -> Told:
             words: list[str] = []
@@ -284,7 +284,7 @@ async def test_arguments_that_differ_are_told_apart_after_a_resume(one, other):
     graph, journal = Graph(start=Start, end=Told), MemoryJournal()
     await graph.arun(Start(), ToyBackend(lambda _: FILLED), journal=journal, run_id="one")
     for cut in range(1, len((await journal.read("one")).lines)):
-        stored = await killed(journal, cut)
+        stored = await cut_journal(journal, cut)
         result = await graph.resume("one", ToyBackend(lambda _: FILLED), journal=stored)
         assert not result.result.same, cut
 
@@ -317,7 +317,7 @@ async def test_a_replay_calls_nothing_for_a_class_outside_the_graph():
     assert again.trace == whole.trace
 
 
-async def test_what_lms_used_for_a_class_outside_the_graph_counts_after_a_resume():
+async def test_usage_for_a_class_outside_the_graph_counts_after_a_resume():
     async def judge(lm: LM) -> str:
         return (await lm.make(Ask(topic="x"), Sketch)).text
 
@@ -348,7 +348,7 @@ async def test_what_lms_used_for_a_class_outside_the_graph_counts_after_a_resume
     assert result.usage.input_tokens == 20
 
 
-async def test_a_map_of_a_class_outside_the_graph_is_made_and_its_answer_is_kept():
+async def test_a_map_of_a_class_outside_the_graph_is_made_and_its_answer_is_stored():
     class Many(EndNode):
         keys: Annotated[list[str], Dep(get_words)]
         loud: Annotated[list[str], Map(shout, over="keys")]
@@ -429,7 +429,7 @@ async def test_secrets_of_a_class_outside_the_graph_are_in_no_line_and_no_export
     assert SECRET not in exported.getvalue()
 
 
-async def test_a_journal_with_secrets_keeps_those_of_a_class_outside_the_graph():
+async def test_a_journal_with_secrets_stores_the_secrets_of_a_class_outside_the_graph():
     journal = MemoryJournal(secrets=True)
     lm = ToyBackend({"token": SECRET, "pin": SECRET})
     await ENTERS.arun(Enter(), lm, journal=journal, run_id="one")

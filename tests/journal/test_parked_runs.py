@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 from bae import Dep, Gate, GateError, Graph, Map, Node, OpenGate
 from bae.journal import Journal
 from end_node import EndNode
-from journal_parts import refused
+from journal_parts import expect_refusal
 
 
 class Refund(EndNode):
@@ -64,7 +64,7 @@ async def test_an_answer_whose_validator_breaks_is_refused_and_the_run_still_wai
     assert (await graph.answer("one", "number", 1, journal=journal)).result.number == "one"
 
 
-async def test_an_answer_for_a_gate_that_is_gone_is_refused(journal: Journal):
+async def test_an_answer_for_a_removed_gate_is_refused(journal: Journal):
     def refunds(**fields: Any) -> Graph[Any, Any]:
         async def call(self: Node) -> None: ...
 
@@ -77,13 +77,13 @@ async def test_an_answer_for_a_gate_that_is_gone_is_refused(journal: Journal):
         refunds(amount=int, allowed=Annotated[bool, Gate("Refund?")]),
         refunds(amount=int, approved=Annotated[bool, Dep(lambda: True)]),
     ):
-        with refused("bae-run-changed"):
+        with expect_refusal("bae-run-changed"):
             await graph.answer("one", "approved", True, journal=journal)
     assert (await before.answer("one", "approved", True, journal=journal)).result.approved
 
 
 @pytest.mark.postgres
-async def test_the_first_answer_stands(journal: Journal):
+async def test_the_first_answer_wins(journal: Journal):
     await refund.arun(Refund(amount=1), journal=journal, run_id="one")
     waiting = await refund.answer("one", "approved", False, journal=journal, go_on=False)
     assert waiting.waiting == ()
@@ -97,7 +97,7 @@ async def test_the_first_answer_stands(journal: Journal):
     assert caught.value.code == "bae-gate-answered"
 
 
-async def test_a_gate_that_is_not_open_is_told_with_those_that_are(journal: Journal):
+async def test_a_gate_that_is_not_open_is_refused_with_the_open_gates(journal: Journal):
     await two.arun(Two(), journal=journal, run_id="one")
     with pytest.raises(GateError) as caught:
         await two.answer("one", "third", 1, journal=journal)
@@ -106,7 +106,7 @@ async def test_a_gate_that_is_not_open_is_told_with_those_that_are(journal: Jour
 
 
 @pytest.mark.postgres
-async def test_an_answer_that_comes_while_the_rest_is_under_way_is_taken_when_it_is_done(
+async def test_an_answer_during_other_work_is_read_when_that_work_ends(
     journal: Journal,
 ):
     reached, go = asyncio.Event(), asyncio.Event()
@@ -134,7 +134,7 @@ class Timed(EndNode):
     ok: Annotated[bool, Gate("ok?", timeout=3600)] = False
 
 
-async def test_a_gate_in_time_waits_and_says_until_when(journal: Journal):
+async def test_a_gate_with_a_timeout_waits_and_reports_its_deadline(journal: Journal):
     result = await Graph(start=Timed).arun(Timed(), journal=journal, run_id="one")
     (gate,) = result.waiting
     (info,) = await journal.runs()
@@ -147,7 +147,9 @@ async def test_a_gate_in_time_waits_and_says_until_when(journal: Journal):
 
 
 @pytest.mark.postgres
-async def test_after_the_time_the_default_stands_and_without_one_the_run_fails(journal: Journal):
+async def test_after_the_timeout_the_default_is_used_and_without_a_default_the_run_fails(
+    journal: Journal,
+):
     class Late(EndNode):
         ok: Annotated[bool, Gate("ok?", timeout=1e-6)] = True
 
@@ -165,7 +167,7 @@ async def test_after_the_time_the_default_stands_and_without_one_the_run_fails(j
     assert caught.value.code == "bae-gate-timeout"
 
 
-async def test_somebody_who_answers_too_slowly_is_not_waited_for():
+async def test_an_answerer_that_is_too_slow_is_not_waited_for():
     async def never(gate: OpenGate) -> Any:
         await asyncio.Event().wait()
 
@@ -176,12 +178,12 @@ async def test_somebody_who_answers_too_slowly_is_not_waited_for():
     assert result.result == Soon(ok=True)
 
 
-def test_a_time_that_is_none_is_refused():
+def test_an_invalid_timeout_is_refused():
     with pytest.raises(ValueError, match="above 0"):
         Gate("ok?", timeout=0)
 
 
-async def test_a_fork_asks_people_anew(journal: Journal):
+async def test_a_fork_asks_people_again(journal: Journal):
     class Ask(Node):
         amount: int
 
@@ -201,7 +203,7 @@ async def test_a_fork_asks_people_anew(journal: Journal):
 
 
 @pytest.mark.postgres
-async def test_an_answer_from_elsewhere_stands_against_one_that_comes_later(journal: Journal):
+async def test_an_answer_from_elsewhere_wins_over_a_later_answer(journal: Journal):
     asked, go = asyncio.Event(), asyncio.Event()
 
     async def slowly(gate: OpenGate) -> bool:
@@ -219,7 +221,7 @@ async def test_an_answer_from_elsewhere_stands_against_one_that_comes_later(jour
     assert running.result().result.approved is True
 
 
-async def test_a_parked_run_that_cannot_go_on_stays_parked(journal: Journal):
+async def test_a_parked_run_that_cannot_be_resumed_stays_parked(journal: Journal):
     await refund.arun(Refund(amount=1), journal=journal, run_id="one")
     with pytest.raises(ValueError, match="max_iters"):
         await refund.answer("one", "approved", True, max_iters=-1, journal=journal)
@@ -231,7 +233,7 @@ async def test_a_parked_run_that_cannot_go_on_stays_parked(journal: Journal):
 
 
 @pytest.mark.postgres
-async def test_one_who_runs_and_one_who_recovers_do_not_get_in_each_others_way(journal: Journal):
+async def test_a_running_and_a_recovering_process_do_not_disturb_each_other(journal: Journal):
     reached, go = asyncio.Event(), asyncio.Event()
 
     async def slow() -> int:

@@ -1,5 +1,5 @@
-"""Processes that run a graph on a journal in Postgres are killed at any instant: the run ends as it
-would have, and what was recorded is not done again."""
+"""Processes that run a graph on a journal in Postgres are killed at any instant: the run has the
+same outcome, and recorded work is not repeated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from bae.journal import PostgresJournal
-from crash.checks import Reference, Story, all_of, every_one, one_of_each, uninterrupted
+from crash.checks import Reference, Story, every_one, one_of_each, run_stories, run_uninterrupted
 from crash.forks import Forks
 from crash.killing import Kill
 from postgres_server import PostgresServer
@@ -32,7 +32,7 @@ def forks() -> Forks:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def reference(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    return await uninterrupted(forks, tmp_path_factory.mktemp("uninterrupted"))
+    return await run_uninterrupted(forks, tmp_path_factory.mktemp("uninterrupted"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -78,7 +78,7 @@ async def test_a_run_killed_around_a_write_ends_as_if_nothing_had_happened(
     kills = [
         (process, kill) for process, writes in enumerate(reference.writes) for kill in which(writes)
     ]
-    await all_of(killed, kills)
+    await run_stories(killed, kills)
     assert forks.kills - before > 0.9 * len(kills)
 
 
@@ -99,7 +99,7 @@ async def test_a_run_killed_at_random_instants_again_and_again_ends_too(
         assert await story.to_the_end(reference.effects, kills) == reference.outcome
 
     before = forks.kills
-    await all_of(killed, ((number,) for number in range(stories)))
+    await run_stories(killed, ((number,) for number in range(stories)))
     assert forks.kills >= before + stories
 
 
@@ -120,6 +120,6 @@ async def test_runs_of_one_database_survive_when_processes_around_them_are_kille
         assert await story.to_the_end(reference.effects, kills) == reference.outcome
 
     with forks.at_most(6):
-        await all_of(killed, ((number,) for number in range(runs)))
+        await run_stories(killed, ((number,) for number in range(runs)))
     async with PostgresJournal(shared) as journal:
         assert [info.status for info in await journal.runs()] == ["ended"] * runs

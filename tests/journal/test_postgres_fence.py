@@ -1,5 +1,5 @@
-"""Who may write a run in Postgres: what is stored by a process that has lost its lease, that stood
-still, whose clock is wrong, or whose database went away or came back as an older copy."""
+"""The right to write a run in Postgres: processes that have lost their lease, that froze, whose
+clock is wrong, or whose database went away or came back as an older copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from bae import Graph, JournalError, Node
 from bae.journal import Claim, PostgresJournal
-from journal_parts import ids, line, lines, new_run, numbers, refused
+from journal_parts import expect_refusal, ids, line, lines, new_run, numbers
 from postgres_server import PostgresServer, new_schema, postgres_server
 
 pytestmark = pytest.mark.once
@@ -91,7 +91,7 @@ async def test_a_batch_in_flight_is_waited_for_and_seen_by_who_takes_over(
         await looking.close()
         await journal.append(await taking, [line(3)])
         await storing
-        with refused("bae-run-taken"):
+        with expect_refusal("bae-run-taken"):
             await owner.append(claim, [line(3)])
     assert await numbers(journal, "r") == [0, 1, 2, 3]
 
@@ -114,7 +114,7 @@ def until_in_doubt(claim: Claim) -> None:
 
 
 async def until_free(journal: PostgresJournal) -> None:
-    """Wait until nobody owns the run "r"."""
+    """Wait until the run "r" has no owner."""
     async with asyncio.timeout(30):
         while (await journal.info("r")).owner is not None:
             pass
@@ -131,7 +131,7 @@ async def test_a_batch_after_a_takeover_stores_nothing(journal: PostgresJournal)
             lambda: owner.append(other, lines(1, 4)),
             lambda: owner.release(claim, "ended", [line(1)]),
         ):
-            with refused("bae-run-taken"):
+            with expect_refusal("bae-run-taken"):
                 await store()
         assert await numbers(journal, "r") == [0]
         assert await numbers(journal, "other") == [0]
@@ -142,7 +142,7 @@ async def test_a_batch_after_a_takeover_stores_nothing(journal: PostgresJournal)
     assert taken.token == 2
 
 
-async def test_of_six_that_claim_at_once_one_wins(journal: PostgresJournal):
+async def test_of_six_concurrent_claims_one_wins(journal: PostgresJournal):
     async with another(journal) as owner:
         await owner.create(new_run("r", lines(0, 1)))
         await outlive(journal)
@@ -161,7 +161,7 @@ async def test_a_run_that_could_not_be_released_is_free_once_the_database_is_bac
         await owner.upgrade()
         claim = await owner.create(new_run("r", lines(0, 1)))
         own_server.kill()
-        with refused("bae-journal-away"):
+        with expect_refusal("bae-journal-away"):
             await owner.release(claim, "ended", [line(1)])
         own_server.start()
         await until_free(owner)
@@ -211,7 +211,7 @@ asyncio.run(main())
 
 
 class Worker:
-    """Another process, which does to a journal what it is told, and says what came of it."""
+    """Another process, which runs commands on a journal and reports the results."""
 
     def __init__(self, journal: PostgresJournal, *, ahead: float = 0.0, lease: float = 30) -> None:
         program = dedent(WORKER)
@@ -250,14 +250,16 @@ async def test_a_clock_that_is_a_year_ahead_changes_nothing(journal: PostgresJou
         assert await worker.do("create", "second") == "done"
         assert await worker.do("claim", "first") == "bae-run-owned"
         await journal.create(new_run("third", lines(0, 1)))
-        with refused("bae-run-owned"):
+        with expect_refusal("bae-run-owned"):
             await journal.claim("second")
         assert await worker.do("append", "second", 1) == "done"
     assert await ids(journal) == ["third", "second", "first"]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="stops processes")
-async def test_a_process_that_stood_still_is_told_before_it_goes_on(postgres: PostgresServer):
+async def test_a_frozen_process_learns_that_it_lost_its_run_before_it_continues(
+    postgres: PostgresServer,
+):
     async with PostgresJournal(postgres.url, schema=new_schema(), lease=0.5) as journal:
         await journal.upgrade()
         await journal.create(new_run("mine", lines(0, 1)))
@@ -345,7 +347,7 @@ async def test_a_database_that_stays_away_for_longer_leaves_a_run_to_be_resumed(
     async with PostgresJournal(own_server.url, lease=0.5, patience=0.2) as journal:
         await journal.upgrade()
         AT_THREE.append(own_server.kill)
-        with refused("bae-journal-away"):
+        with expect_refusal("bae-journal-away"):
             await TICKS.arun(Tick(left=5), journal=journal, run_id="r")
         own_server.start()
         await until_free(journal)
@@ -354,7 +356,7 @@ async def test_a_database_that_stays_away_for_longer_leaves_a_run_to_be_resumed(
         assert steps == [5, 4, 3, 3, 2, 1, 0]  # the step that could not be stored
 
 
-async def test_a_silence_of_all_buries_nobody(own_server: PostgresServer):
+async def test_an_outage_of_the_server_makes_no_owner_count_as_dead(own_server: PostgresServer):
     async with PostgresJournal(own_server.url, lease=1) as owner:
         await owner.upgrade()
         claim = await owner.create(new_run("r", lines(0, 1)))
@@ -362,7 +364,7 @@ async def test_a_silence_of_all_buries_nobody(own_server: PostgresServer):
         await asyncio.to_thread(until_in_doubt, claim)
         own_server.start()
         async with another(owner, lease=1) as other:
-            with refused("bae-run-owned"):
+            with expect_refusal("bae-run-owned"):
                 await other.claim("r")
         await owner.append(claim, [line(1)])
         assert await numbers(owner, "r") == [0, 1]
@@ -385,7 +387,7 @@ async def test_a_copy_that_lacks_lines_is_noticed_before_anything_is_written(
         own_server.replace_data(copy)
         own_server.start()
         for claim, n in ((short, 3), (lost, 1)):
-            with refused("bae-journal-lost-lines"):
+            with expect_refusal("bae-journal-lost-lines"):
                 await journal.append(claim, [line(n)])
         await journal.append(whole, [line(1)])
         assert await numbers(journal, "whole") == [0, 1]

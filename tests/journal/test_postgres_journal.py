@@ -1,4 +1,4 @@
-"""`PostgresJournal` on a real server: every promise of a journal, and what it does beyond that."""
+"""`PostgresJournal` on a real server: every promise of a journal, and its own promises."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bae import Graph, JournalError, Node
 from bae.journal import PostgresJournal
 from bae.journal.postgres.tables import VERSION
 from bae.testing import check_journal
-from journal_parts import ids, line, lines, new_run, numbers, refused
+from journal_parts import expect_refusal, ids, line, lines, new_run, numbers
 from postgres_server import PostgresServer, Wire, new_schema
 
 pytestmark = pytest.mark.once
 
 
-async def opened(postgres: PostgresServer, **options: object) -> PostgresJournal:
+async def open_journal(postgres: PostgresServer, **options: object) -> PostgresJournal:
     """A journal in new tables."""
     journal = PostgresJournal(postgres.url, schema=new_schema(), **options)
     await journal.upgrade()
@@ -34,16 +34,18 @@ def again(journal: PostgresJournal, url: str | None = None, **options: object) -
 
 
 async def test_a_journal_in_postgres_keeps_every_promise(postgres: PostgresServer):
-    journals = [await opened(postgres) for _ in range(50)]
+    journals = [await open_journal(postgres) for _ in range(50)]
     await check_journal(lambda: journals.pop(), reopen=again)
 
 
 # --- opening -------------------------------------------------------------------------------------
 
 
-async def test_a_database_without_tables_is_refused_with_what_makes_them(postgres: PostgresServer):
+async def test_a_database_without_tables_is_refused_with_the_command_that_makes_them(
+    postgres: PostgresServer,
+):
     journal = PostgresJournal(postgres.url, schema=new_schema())
-    with refused("bae-journal-schema") as error:
+    with expect_refusal("bae-journal-schema") as error:
         await journal.runs()
     assert "bae db upgrade" in str(error.value)
     assert await journal.upgrade() == (0, VERSION)
@@ -57,7 +59,7 @@ async def test_tables_of_an_earlier_version_are_upgraded_with_the_runs_in_them(
 ):
     import asyncpg
 
-    journal = await opened(postgres)
+    journal = await open_journal(postgres)
     await journal.create(new_run("r", lines(0, 2)), claim=False)
     before = await journal.read("r")
     connection = await asyncpg.connect(postgres.url)
@@ -73,7 +75,7 @@ async def test_tables_of_an_earlier_version_are_upgraded_with_the_runs_in_them(
     await connection.close()
     await journal.close()
     async with again(journal) as refusing:
-        with refused("bae-journal-schema") as error:
+        with expect_refusal("bae-journal-schema") as error:
             await refusing.read("r")
         assert "version 1" in str(error.value)
         assert await refusing.upgrade() == (1, VERSION)
@@ -81,7 +83,7 @@ async def test_tables_of_an_earlier_version_are_upgraded_with_the_runs_in_them(
 
 
 @pytest.mark.parametrize("url", ["sqlite:///x", "postgresql+psycopg://h/d", "postgresql://h:x/d"])
-def test_an_address_that_is_none_is_refused_at_once(url: str):
+def test_an_invalid_address_is_refused_at_once(url: str):
     with pytest.raises(ValueError, match="address of a database"):
         PostgresJournal(url)
 
@@ -95,7 +97,7 @@ def test_an_address_that_is_none_is_refused_at_once(url: str):
 )
 async def test_a_password_is_in_no_name_and_no_error(place: str):
     journal = PostgresJournal(f"postgresql://{place}", patience=0)
-    with refused("bae-journal-away") as error:
+    with expect_refusal("bae-journal-away") as error:
         await journal.runs()
     with pytest.raises(ValueError, match="address") as other:
         PostgresJournal(f"mysql://{place}")
@@ -106,7 +108,7 @@ async def test_a_password_is_in_no_name_and_no_error(place: str):
 
 async def test_a_database_of_another_name_is_no_reason_to_wait(postgres: PostgresServer):
     journal = PostgresJournal(postgres.url.replace("/postgres", "/nowhere"))
-    with refused("bae-journal-failed"):
+    with expect_refusal("bae-journal-failed"):
         await asyncio.wait_for(journal.runs(), 10)
     await journal.close()
 
@@ -131,7 +133,7 @@ TICKS = Graph(start=Tick, end=Ended)
 
 
 async def test_many_loops_and_threads_share_a_journal(postgres: PostgresServer):
-    journal = await opened(postgres)
+    journal = await open_journal(postgres)
     ended: list[int] = []
 
     def work() -> None:
@@ -160,7 +162,7 @@ class Blocking(Node):
 async def test_a_body_that_blocks_its_loop_for_three_leases_keeps_its_run(
     postgres: PostgresServer,
 ):
-    journal = await opened(postgres, lease=0.4)
+    journal = await open_journal(postgres, lease=0.4)
     other = again(journal, lease=0.4)
 
     def work() -> None:
@@ -188,7 +190,7 @@ async def test_a_body_that_blocks_its_loop_for_three_leases_keeps_its_run(
 async def test_a_forgotten_journal_stops_its_thread_and_gives_up_its_runs(
     postgres: PostgresServer,
 ):
-    kept = await opened(postgres)
+    kept = await open_journal(postgres)
     forgotten = again(kept)
     await forgotten.create(new_run("r", lines(0, 1)))
     name = f"bae {forgotten.name}"
@@ -230,8 +232,10 @@ def test_a_program_that_never_closes_its_journal_loses_nothing(postgres: Postgre
 # --- answers that are lost -----------------------------------------------------------------------
 
 
-async def test_what_was_stored_when_the_connection_broke_is_stored_once(postgres: PostgresServer):
-    kept = await opened(postgres)
+async def test_lines_in_progress_when_the_connection_broke_are_stored_once(
+    postgres: PostgresServer,
+):
+    kept = await open_journal(postgres)
     async with Wire(postgres) as wire:
         journal = again(kept, wire.url)
         await journal.runs()
@@ -266,7 +270,7 @@ async def test_what_was_stored_when_the_connection_broke_is_stored_once(postgres
 async def test_a_claim_that_is_asked_for_twice_is_given_once_though_answers_are_lost(
     postgres: PostgresServer,
 ):
-    kept = await opened(postgres)
+    kept = await open_journal(postgres)
     await kept.create(new_run("r", lines(0, 1)), claim=False)
     async with Wire(postgres) as wire:
         journal = again(kept, wire.url)
@@ -280,12 +284,12 @@ async def test_a_claim_that_is_asked_for_twice_is_given_once_though_answers_are_
     await kept.close()
 
 
-async def test_connections_that_are_cut_all_the_time_lose_no_line_and_double_none(
+async def test_constantly_broken_connections_lose_no_line_and_double_no_line(
     postgres: PostgresServer,
 ):
     import asyncpg
 
-    journal = await opened(postgres)
+    journal = await open_journal(postgres)
 
     cuts = 0
 

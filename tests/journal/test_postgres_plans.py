@@ -37,18 +37,18 @@ from {s}.runs cross join generate_series(0, 4) n where id <> 'mine'
 
 @pytest.fixture
 async def journal(postgres: PostgresServer) -> AsyncIterator[PostgresJournal]:
-    """A journal with many runs, whose other processes are gone."""
+    """A journal with many runs, whose other processes have ended."""
     with journals_of(postgres) as made:
         journal = made()
         await journal.create(new_run("mine", lines(0, 3)), claim=False)
-        async with connected(journal) as db:
+        async with connect(journal) as db:
             for text in (FILL, LINES, "analyze {s}.runs", "analyze {s}.lines"):
                 await db.execute(text.replace("{s}", journal.schema))
         yield journal
 
 
 @asynccontextmanager
-async def connected(journal: PostgresJournal) -> AsyncIterator[Any]:
+async def connect(journal: PostgresJournal) -> AsyncIterator[Any]:
     import asyncpg
 
     connection = await asyncpg.connect(journal.url)
@@ -65,7 +65,7 @@ def nodes_of(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def plans(journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, ask: Any) -> list[Any]:
-    """How Postgres does what a journal is asked: the nodes of the plan of each statement."""
+    """The query plans of a journal in Postgres: the nodes of the plan of each statement."""
     import asyncpg
 
     asked: list[tuple[str, tuple[Any, ...]]] = []
@@ -84,7 +84,7 @@ async def plans(journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, ask: 
         patch.setattr(asyncpg.Connection, "fetchrow", note_row)
         await ask()
     found: list[Any] = []
-    async with connected(journal) as db:
+    async with connect(journal) as db:
         await db.execute("set random_page_cost = 1.1")  # the table is small and in memory
         for query, values in asked:
             text = await db.fetchval(f"explain (analyze, format json) {query}", *values)
@@ -94,7 +94,7 @@ async def plans(journal: PostgresJournal, monkeypatch: pytest.MonkeyPatch, ask: 
 
 
 def assert_indexed(nodes: list[Any], most: int = 120) -> None:
-    """No more rows are read than a page has; what is read as a whole is small."""
+    """No more rows are read than a page has; tables that are read completely are small."""
     for each in nodes:
         removed = sum(count for name, count in each.items() if name.startswith("Rows Removed"))
         assert (each["Actual Rows"] + removed) * each["Actual Loops"] <= most, each
@@ -138,11 +138,11 @@ async def test_a_run_its_lines_answers_and_forks_are_found_by_indexes(
     assert_indexed(await plans(journal, monkeypatch, ask))
 
 
-async def test_what_a_claim_asks_is_answered_by_indexes(journal: PostgresJournal):
+async def test_the_queries_of_a_claim_are_answered_by_indexes(journal: PostgresJournal):
     """A claim is one function of the database: these are the statements in it."""
     claim = await journal.claim("r100")  # its owner is gone
     assert claim.run_id == "r100"
-    async with connected(journal) as db:
+    async with connect(journal) as db:
         key = await db.fetchval(f"select run from {journal.schema}.runs where id = 'r100'")
         for text in (
             "select * from {s}.runs where id = 'r100' for update",

@@ -11,7 +11,7 @@ from hashlib import sha256
 import pytest
 
 from bae.journal import PostgresJournal, StoredRun
-from journal_parts import ids, lines, new_run, printed, program
+from journal_parts import ids, lines, new_run, program, run_program
 from postgres_server import PostgresServer, journals_of
 
 pytestmark = pytest.mark.once
@@ -72,7 +72,7 @@ async def partitions(journal: PostgresJournal) -> dict[str, int]:
     return {str(name).rpartition("_")[2]: int(str(count)) for name, count in rows}
 
 
-async def stored(journal: PostgresJournal, *run_ids: str) -> list[StoredRun]:
+async def read_runs(journal: PostgresJournal, *run_ids: str) -> list[StoredRun]:
     runs = [await journal.read(run_id) for run_id in run_ids]
     # A lease that another process renews meanwhile, and the number of the last change.
     return [replace(r, info=replace(r.info, lease_until=None, change=0)) for r in runs]
@@ -92,7 +92,7 @@ that goes on, and a young run with the file of an old one."""
 
 
 async def fill(journal: PostgresJournal) -> None:
-    """Runs of an old day, most of which nobody needs, and some of today."""
+    """Runs of an old day, most of them not needed, and some runs of today."""
     for name in OLD:
         run = new_run(name, lines(0, 3, at=await today(journal)), status="ended")
         await journal.create(
@@ -119,13 +119,13 @@ async def today(journal: PostgresJournal) -> float:
     return float(str(now))
 
 
-async def test_the_day_of_old_runs_is_dropped_and_what_is_needed_stays(journal: PostgresJournal):
+async def test_the_day_of_old_runs_is_dropped_and_needed_lines_stay(journal: PostgresJournal):
     await fill(journal)
-    before = await stored(journal, *KEPT)
+    before = await read_runs(journal, *KEPT)
     assert sum((await partitions(journal)).values()) == 3 * 19 + 2
     assert await journal.prune(older_than=30 * 86_400) == len(OLD)
     assert sorted(await ids(journal)) == KEPT
-    assert await stored(journal, *KEPT) == before
+    assert await read_runs(journal, *KEPT) == before
     left = await partitions(journal)
     assert left.pop("kept") == 5 * 3
     assert [*left.values()] == [2 * 3 + 2]  # those of today
@@ -163,7 +163,7 @@ async def test_a_process_that_is_killed_while_it_drops_a_day_changes_nothing(
 
     await fill(journal)
     everything = sorted([*OLD, *KEPT])
-    before, days = await stored(journal, *everything), await partitions(journal)
+    before, days = await read_runs(journal, *everything), await partitions(journal)
     reader = await asyncpg.connect(journal.url)
     reading = reader.transaction()
     await reading.start()
@@ -178,9 +178,9 @@ async def test_a_process_that_is_killed_while_it_drops_a_day_changes_nothing(
     pruning.communicate()
     await reading.rollback()
     await reader.close()
-    assert await stored(journal, *everything) == before
+    assert await read_runs(journal, *everything) == before
     assert await partitions(journal) == days
-    assert await asyncio.to_thread(printed, PRUNE, journal.url, journal.schema) == str(len(OLD))
+    assert await asyncio.to_thread(run_program, PRUNE, journal.url, journal.schema) == str(len(OLD))
     assert sorted(await ids(journal)) == KEPT
 
 

@@ -61,7 +61,7 @@ def shout(word: str) -> str:
 
 
 class Hint(EndNode):
-    """No class of the graph: what a function and a body ask for."""
+    """A class outside the graph, which a function and a body ask for."""
 
     mood: Annotated[str, Dep(find_mood)]
     tint: Annotated[str, Dep(find_tint)]
@@ -184,7 +184,7 @@ async def approve(gate: Any) -> str:
     return "text-of-gate"
 
 
-def found_in(folder: Path, text: str) -> list[str]:
+def find_files_with(folder: Path, text: str) -> list[str]:
     return [p.name for p in folder.iterdir() if text.encode() in p.read_bytes()]
 
 
@@ -237,14 +237,14 @@ async def test_a_redacted_value_is_in_no_byte_of_the_journal_nor_of_an_export(
     files.mkdir(), exports.mkdir()
     async with SQLiteJournal(files / "runs.db", durability="normal") as journal:
         await record(journal)
-        assert found_in(files, text)
+        assert find_files_with(files, text)
         done = await journal.redact("fork of a fork", place)
         assert done.values > 0
         assert len(done.runs) == 6
-        assert found_in(files, text) == []
+        assert find_files_with(files, text) == []
         await journal.export(exports / "runs.jsonl", list(done.runs))
-    assert found_in(files, text) == []
-    assert found_in(exports, text) == []
+    assert find_files_with(files, text) == []
+    assert find_files_with(exports, text) == []
 
 
 @pytest.mark.parametrize(
@@ -258,24 +258,24 @@ async def test_a_redacted_value_is_in_no_byte_of_the_journal_nor_of_an_export(
         ("Summary.page", "text-of-note"),
     ],
 )
-async def test_what_a_graph_inside_starts_with_is_redacted_on_both_sides(
+async def test_the_start_of_an_inner_graph_is_redacted_on_both_sides(
     named: str, text: str, tmp_path: Path
 ):
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
         await record(journal)
         await journal.redact("run", named)
-        assert found_in(tmp_path, text) == []
+        assert find_files_with(tmp_path, text) == []
 
 
 @pytest.mark.parametrize("place", ["Ask.question", "Draft.text"])
-async def test_what_models_answered_to_bodies_and_functions_goes_whichever_field_is_redacted(
+async def test_answers_of_models_to_bodies_and_functions_are_redacted_whichever_field_is_redacted(
     place: str, tmp_path: Path
 ):
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
         await record(journal)
-        assert found_in(tmp_path, "text-of-words")
+        assert find_files_with(tmp_path, "text-of-words")
         await journal.redact("run", place)
-        assert found_in(tmp_path, "text-of-words") == []
+        assert find_files_with(tmp_path, "text-of-words") == []
         lines = (await journal.read("run")).lines
         (made, *_) = [json.loads(line.data) for line in lines if line.kind == "LMAnswered"]
         withheld = ["mood", "tint", "words"]
@@ -284,14 +284,14 @@ async def test_what_models_answered_to_bodies_and_functions_goes_whichever_field
 
 @pytest.mark.parametrize("text", SAID)
 @pytest.mark.parametrize("place", ["Ask.question", "Sent.calls"])
-async def test_what_was_said_between_calls_goes_whichever_field_is_redacted(
+async def test_text_between_calls_is_redacted_whichever_field_is_redacted(
     text: str, place: str, tmp_path: Path
 ):
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
         await record(journal)
-        assert found_in(tmp_path, text)
+        assert find_files_with(tmp_path, text)
         await journal.redact("run", place)
-        assert found_in(tmp_path, text) == []
+        assert find_files_with(tmp_path, text) == []
         lines = (await journal.read("run")).lines
         ended = [json.loads(line.data) for line in lines if line.kind == "ToolEnded"]
         assert [(each["id"], each["name"]) for each in ended] == [
@@ -300,7 +300,7 @@ async def test_what_was_said_between_calls_goes_whichever_field_is_redacted(
         ]
 
 
-async def test_a_replay_says_that_an_answer_was_redacted():
+async def test_a_replay_reports_a_redacted_answer():
     async with MemoryJournal() as journal:
         await record(journal)
         await journal.redact("run", "Draft.text")
@@ -339,7 +339,7 @@ async def test_a_body_that_was_in_progress_asks_again_for_answers_that_were_reda
         with pytest.raises(BaeError):
             await asks.arun(Asks(word="w-1"), lm, journal=journal, run_id="run")
         await journal.redact("run", "Asks.word")
-        assert found_in(tmp_path, "text-of-words") == []
+        assert find_files_with(tmp_path, "text-of-words") == []
         failing.append(False)
         given = {"Asks.word": "w-1"}
         result = await asks.resume("run", lm, journal=journal, given=given)
@@ -369,9 +369,9 @@ async def test_a_refusal_and_the_places_of_errors_quote_nothing_after_a_redactio
                 await Graph(start=Begin).arun(
                     Begin(word="w"), ToyBackend(*[said] * 3), journal=journal, run_id=str(number)
                 )
-            assert found_in(tmp_path, "text-of-")
+            assert find_files_with(tmp_path, "text-of-")
             await journal.redact(str(number), "Begin.word")
-            assert found_in(tmp_path, "text-of-") == []
+            assert find_files_with(tmp_path, "text-of-") == []
 
 
 async def test_forks_of_a_run_that_is_not_in_the_journal_are_redacted_together(tmp_path: Path):
@@ -384,4 +384,4 @@ async def test_forks_of_a_run_that_is_not_in_the_journal_are_redacted_together(t
         assert len(await other.load(tmp_path / "forks.jsonl")) == 2
         done = await other.redact("fork-1", "Ask.question")
         assert set(done.runs) == {"fork-1", "fork-2"}
-        assert found_in(files, "text-of-question") == []
+        assert find_files_with(files, "text-of-question") == []

@@ -1,5 +1,5 @@
-"""`journal.redact`: what is taken out of a run is nowhere any more, in its lines, in those of runs
-that share them, and in the bytes of the file; the rest is as it was, and the run can go on."""
+"""`journal.redact`: a redacted value is removed from the lines of the run, from runs that share
+them, and from the bytes of the file; the rest is unchanged, and the run can resume."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from bae import LM, Dep, Gate, Graph, Map, Node, Recall
 from bae.journal import Journal, MemoryJournal, SQLiteJournal
 from end_node import EndNode
-from journal_parts import refused
+from journal_parts import expect_refusal
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
@@ -82,7 +82,7 @@ async def signs(gate: Any) -> str:
     return "Grace Hopper"
 
 
-async def recorded(journal: Journal, run_id: str = "run", **options: Any) -> Any:
+async def record_run(journal: Journal, run_id: str = "run", **options: Any) -> Any:
     start = Person(name="Ada", email=SECRET)
     lm = ToyBackend(answers)
     return await graph.arun(start, lm, journal=journal, run_id=run_id, **options)
@@ -111,9 +111,9 @@ def in_files(folder: Path, text: str) -> list[str]:
 # --- what is gone, and what is not ---------------------------------------------------------------
 
 
-async def test_the_value_is_gone_from_every_line_and_the_rest_is_as_it_was():
+async def test_the_value_is_removed_from_every_line_and_the_rest_is_unchanged():
     async with MemoryJournal() as journal:
-        await recorded(journal, answer=signs)
+        await record_run(journal, answer=signs)
         before = (await journal.read("run")).lines
         assert json.dumps(SECRET, ensure_ascii=False)[1:-1] in everything(before)
         done = await journal.redact("run", "Person.email")
@@ -148,7 +148,7 @@ async def test_the_value_is_gone_from_every_line_and_the_rest_is_as_it_was():
 )
 async def test_a_value_is_found_wherever_its_source_has_put_it(place, text, places, values):
     journal = MemoryJournal()
-    await recorded(journal, answer=signs)
+    await record_run(journal, answer=signs)
     assert text in everything((await journal.read("run")).lines)
     done = await journal.redact("run", place)
     assert (done.places, done.values) == (places, values)
@@ -159,9 +159,9 @@ async def test_a_value_is_found_wherever_its_source_has_put_it(place, text, plac
     ("places", "text"),
     [(("Letter.text", "Sent.text"), "Dear Ada"), (("Stamp.price", "Sent.price"), "4321")],
 )
-async def test_what_a_body_copied_is_not_followed_until_it_is_named(places, text):
+async def test_a_copy_made_by_a_body_is_not_redacted_until_it_is_named(places, text):
     journal = MemoryJournal()
-    await recorded(journal, answer=signs)
+    await record_run(journal, answer=signs)
     await journal.redact("run", places[0])
     assert text in everything((await journal.read("run")).lines)
     done = await journal.redact("run", *places)
@@ -169,7 +169,7 @@ async def test_what_a_body_copied_is_not_followed_until_it_is_named(places, text
     assert text not in everything((await journal.read("run")).lines)
 
 
-async def test_what_was_found_wrong_with_an_answer_does_not_tell_it():
+async def test_what_was_found_wrong_with_an_answer_does_not_reveal_it():
     journal = MemoryJournal()
     tries = iter([{"text": "x", "words": "ada's words"}, {"text": "Dear", "words": ["w"]}])
 
@@ -242,7 +242,7 @@ def batch_answers(prompt: Any) -> Any:
     return {"verdict": "verdict-of-the-model"}
 
 
-async def batched(journal: Journal) -> None:
+async def record_batch(journal: Journal) -> None:
     start = Batch(codes=["code-one", "code-two"])
     await batch.arun(start, ToyBackend(batch_answers), journal=journal, run_id="run")
 
@@ -257,16 +257,16 @@ async def batched(journal: Journal) -> None:
         (["Batch.place"], "Secret Lane"),
     ],
 )
-async def test_what_graphs_inside_and_shared_dependencies_hold_is_found(places, text):
+async def test_values_in_inner_graphs_and_shared_dependencies_are_found(places, text):
     journal = MemoryJournal()
-    await batched(journal)
+    await record_batch(journal)
     assert text in everything((await journal.read("run")).lines)
     done = await journal.redact("run", *places)
     assert text not in everything((await journal.read("run")).lines)
     assert done.values > 0
 
 
-async def test_a_dependency_and_a_map_of_graphs_that_were_redacted_are_made_anew():
+async def test_a_redacted_dependency_and_a_redacted_map_of_graphs_are_computed_again():
     called: list[str] = []
 
     def look_up() -> str:
@@ -302,11 +302,11 @@ async def test_a_dependency_and_a_map_of_graphs_that_were_redacted_are_made_anew
 @pytest.mark.parametrize("named", ["run", "fork", "fork of the fork"])
 async def test_runs_that_share_lines_are_redacted_together(named):
     async with MemoryJournal() as journal:
-        await recorded(journal, answer=signs)
+        await record_run(journal, answer=signs)
         await graph.fork("run", at=1, journal=journal, new_id="fork", text="Dear Ada, again")
         await graph.resume("fork", ToyBackend(answers), journal=journal, answer=signs)
         await graph.fork("fork", at=2, journal=journal, new_id="fork of the fork")
-        await recorded(journal, "stranger", answer=signs)
+        await record_run(journal, "stranger", answer=signs)
         done = await journal.redact(named, "Person.email")
         assert done.runs[0] == named
         assert set(done.runs) == {"run", "fork", "fork of the fork"}
@@ -361,7 +361,7 @@ async def test_the_text_is_nowhere_in_the_files_of_the_database(size, tmp_path):
 async def test_the_answer_at_a_gate_is_nowhere_in_the_file_also_where_it_was_not_used_yet(tmp_path):
     path = tmp_path / "runs.db"
     async with SQLiteJournal(path) as journal:
-        result = await recorded(journal)
+        result = await record_run(journal)
         assert result.waiting
         await graph.answer("run", "Sent.signed", "Margaret H.", journal=journal, go_on=False)
         await graph.fork("run", at=1, journal=journal, new_id="fork")
@@ -382,12 +382,12 @@ async def test_the_answer_at_a_gate_is_nowhere_in_the_file_also_where_it_was_not
 # --- what comes after ----------------------------------------------------------------------------
 
 
-async def test_a_run_that_is_resumed_afterwards_asks_for_what_is_gone():
+async def test_a_run_that_is_resumed_afterwards_asks_for_the_redacted_values():
     async with MemoryJournal() as journal:
-        await recorded(journal)
+        await record_run(journal)
         await journal.redact("run", "Person.email")
         lm = ToyBackend(answers)
-        with refused("bae-journal-secret") as raised:
+        with expect_refusal("bae-journal-secret") as raised:
             await graph.resume("run", lm, journal=journal, answer=signs)
         assert "Person.email" in str(raised.value)
         result = await graph.resume(
@@ -400,7 +400,7 @@ async def test_a_run_that_is_resumed_afterwards_asks_for_what_is_gone():
 
 async def test_a_redacted_run_that_has_ended_is_still_read_and_listed(tmp_path):
     async with MemoryJournal() as journal:
-        await recorded(journal, answer=signs)
+        await record_run(journal, answer=signs)
         await journal.redact("run", "Person.email", "Letter.place")
         result = await graph.resume("run", journal=journal)
         assert result.result.text == "Dear Ada"
@@ -414,11 +414,11 @@ async def test_a_redacted_run_that_has_ended_is_still_read_and_listed(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["Persn.email", "Person.mail", "a/b"])
-async def test_a_field_that_the_run_does_not_have_is_refused_with_those_it_has(place):
+async def test_a_field_that_the_run_does_not_have_is_refused_with_the_fields_it_has(place):
     journal = MemoryJournal()
-    await recorded(journal, answer=signs)
+    await record_run(journal, answer=signs)
     before = (await journal.read("run")).lines
-    with refused("bae-redact-unknown") as raised:
+    with expect_refusal("bae-redact-unknown") as raised:
         await journal.redact("run", "Person.name", place)
     assert "Person.email" in (raised.value.fix or "")
     assert (await journal.read("run")).lines == before
@@ -428,11 +428,11 @@ async def test_redacting_nothing_or_a_run_that_is_not_there_is_refused():
     journal = MemoryJournal()
     with pytest.raises(TypeError, match="name a field"):
         await journal.redact("run")
-    with refused("bae-run-unknown"):
+    with expect_refusal("bae-run-unknown"):
         await journal.redact("run", "Person.email")
 
 
-async def test_a_run_that_is_under_way_is_left_alone():
+async def test_a_run_in_progress_is_not_redacted():
     arrived, go_on = asyncio.Event(), asyncio.Event()
 
     async def waits(gate: Any) -> str:
@@ -441,16 +441,16 @@ async def test_a_run_that_is_under_way_is_left_alone():
         return "Grace"
 
     async with MemoryJournal() as journal:
-        task = asyncio.ensure_future(recorded(journal, answer=waits))
+        task = asyncio.ensure_future(record_run(journal, answer=waits))
         await arrived.wait()
-        with refused("bae-run-owned"):
+        with expect_refusal("bae-run-owned"):
             await journal.redact("run", "Person.email")
         go_on.set()
         assert (await task).result.signed == "Grace"
         assert (await journal.redact("run", "Person.email")).values == 1
 
 
-async def test_a_cancelled_redaction_leaves_the_run_to_whoever_comes_next():
+async def test_a_cancelled_redaction_releases_the_run():
     class Slow(MemoryJournal):
         def __init__(self) -> None:
             super().__init__()
@@ -461,7 +461,7 @@ async def test_a_cancelled_redaction_leaves_the_run_to_whoever_comes_next():
             await asyncio.Event().wait()
 
     journal = Slow()
-    await recorded(journal)
+    await record_run(journal)
     task = asyncio.ensure_future(journal.redact("run", "Person.email"))
     await journal.replacing.wait()
     task.cancel()

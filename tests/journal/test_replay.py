@@ -1,5 +1,5 @@
-"""A replayed run does again what was recorded, with nothing called outside; where it would not, it
-says what differs."""
+"""A replay repeats the recorded run without calls to the outside; where the run deviates, the error
+shows the difference."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Joke(Node):
 graph = Graph(start=Ask)
 
 
-async def recorded(journal: Journal) -> None:
+async def record_run(journal: Journal) -> None:
     async def answer(gate: Any) -> bool:
         return True
 
@@ -100,8 +100,8 @@ async def recorded(journal: Journal) -> None:
     WORLD.done.clear()
 
 
-async def test_a_replay_calls_nothing_and_comes_to_the_same(journal: Journal):
-    await recorded(journal)
+async def test_a_replay_calls_nothing_and_has_the_same_result(journal: Journal):
+    await record_run(journal)
     before = await journal.read("one")
     result = await graph.replay("one", journal=journal)
     assert await journal.read("one") == before
@@ -118,10 +118,10 @@ async def test_a_replay_calls_nothing_and_comes_to_the_same(journal: Journal):
         ("inner", ['-    "text": "a"', '+    "text": "a!"']),  # of a graph inside
     ],
 )
-async def test_a_body_that_returns_something_else_is_told_with_a_diff(
+async def test_a_body_that_returns_something_else_is_reported_with_a_diff(
     journal: Journal, where: str, diff: list[str]
 ):
-    await recorded(journal)
+    await record_run(journal)
     SWITCH[where] = "!"
     with pytest.raises(ReplayError) as caught:
         await graph.replay("one", journal=journal)
@@ -131,8 +131,8 @@ async def test_a_body_that_returns_something_else_is_told_with_a_diff(
         assert line in str(caught.value)
 
 
-async def test_a_run_that_now_ends_earlier_is_told(journal: Journal):
-    await recorded(journal)
+async def test_a_run_that_now_ends_earlier_is_reported(journal: Journal):
+    await record_run(journal)
     SWITCH["ends"] = True
     with pytest.raises(ReplayError, match="continued to Joke, and now ends there"):
         await graph.replay("one", journal=journal)
@@ -141,12 +141,12 @@ async def test_a_run_that_now_ends_earlier_is_told(journal: Journal):
 async def test_a_failed_run_fails_again_the_same_way(journal: Journal):
     SWITCH["fails"] = True
     with pytest.raises(NodeError):
-        await recorded(journal)
+        await record_run(journal)
     with pytest.raises(NodeError, match=r"Joke\.__call__ raised ValueError"):
         await graph.replay("one", journal=journal)
 
 
-async def test_a_changed_prompt_is_told_with_a_diff(journal: Journal):
+async def test_a_changed_prompt_is_reported_with_a_diff(journal: Journal):
     class Topic(Node):
         name: str
 
@@ -174,7 +174,7 @@ async def test_a_changed_prompt_is_told_with_a_diff(journal: Journal):
 
 
 @pytest.mark.parametrize("where", ["run", "body", "graph inside"])
-async def test_another_system_text_is_told_with_a_diff(journal: Journal, where: str):
+async def test_another_system_text_is_reported_with_a_diff(journal: Journal, where: str):
     class Topic(Node):
         name: str
 
@@ -216,7 +216,7 @@ class Calls(EndNode):
     client: Annotated[Client, Dep(make_client)]
 
 
-async def test_what_no_journal_holds_needs_a_stand_in(journal: Journal):
+async def test_a_live_value_needs_a_replacement_in_a_replay(journal: Journal):
     calls = Graph(start=Calls)
     await calls.arun(Calls(), journal=journal, run_id="one")
     WORLD.done.clear()
@@ -250,7 +250,7 @@ class Said(EndNode):
 thoughts = Graph(start=Thought)
 
 
-async def test_a_fork_is_replayed_with_what_was_changed(journal: Journal):
+async def test_a_fork_is_replayed_with_its_changes(journal: Journal):
     lm = ScriptedLM([{"mood": "glum"}])
     await thoughts.arun(Thought(about="x"), lm, journal=journal, run_id="one")
     fork = await thoughts.fork("one", at=1, mood="glad", journal=journal)
@@ -311,7 +311,7 @@ class Astray:
         raise AssertionError
 
 
-async def test_a_choice_that_was_none_and_a_spent_budget_are_told_again(journal: Journal):
+async def test_a_choice_without_an_answer_and_a_spent_budget_are_raised_again(journal: Journal):
     lost = Graph(start=Lost)
     first = await failure_of(lost.arun(Lost(), Astray(), journal=journal, run_id="lost"))
     again = await failure_of(lost.replay("lost", journal=journal))

@@ -94,7 +94,7 @@ async def test_the_lm_and_the_body_have_work_of_their_own():
     assert sum(work.usage.calls for work in found.every()) == 2
 
 
-async def test_what_was_let_go_of_when_another_failed_is_cancelled():
+async def test_work_released_after_the_failure_of_other_work_is_cancelled():
     begun = asyncio.Event()
 
     async def forever() -> int:
@@ -140,7 +140,7 @@ class Report(EndNode):
     short: Annotated[list[Short], Map(Graph(start=Piece, end=Short), over="texts")]
 
 
-async def reported(count: int) -> Timeline:
+async def report_runs(count: int) -> Timeline:
     journal = MemoryJournal()
     lm = ScriptedLM({Short: lambda asked: {"text": "s"}})
     start = Report.model_construct(texts=["a"] * count)
@@ -149,7 +149,7 @@ async def reported(count: int) -> Timeline:
 
 
 async def test_items_of_a_map_are_marks_or_the_graphs_that_ran_for_them():
-    found = works(await reported(4))
+    found = works(await report_runs(4))
     assert len(found["map 0:Report.loud"].marks) == 4
     short = found["map 0:Report.short"]
     assert [item.place for item in short.inside] == [f"0:Report.short[{i}]" for i in range(4)]
@@ -191,7 +191,7 @@ async def test_a_body_that_failed_and_was_called_again_has_two_spans_and_is_done
     assert (len(body.spans), body.outcome, body.error) == (2, "done", "")
 
 
-async def test_work_of_a_run_under_way_lasts_until_now_and_is_interrupted_once_its_owner_is_gone():
+async def test_work_of_a_running_run_lasts_until_now_and_is_interrupted_once_its_owner_is_dead():
     begun = asyncio.Event()
 
     async def forever() -> int:
@@ -248,7 +248,7 @@ async def test_a_question_that_is_open_lasts_until_now_and_so_does_its_run():
     assert stored.info.lasted(now) == pytest.approx(3 * 86400, abs=1)
 
 
-async def test_a_run_lasts_until_now_while_it_is_under_way_and_until_it_was_written_if_it_is_not():
+async def test_a_running_or_waiting_run_lasts_until_now_and_any_other_until_its_last_line():
     stored, now = await waiting_for(0)
     info = dataclasses.replace(stored.info, started=now - 10, updated=now - 4)
     for status, lease, lasted in (
@@ -268,8 +268,8 @@ async def test_a_run_lasts_until_now_while_it_is_under_way_and_until_it_was_writ
 # --- any run -------------------------------------------------------------------------------------
 
 
-async def interrupted(made: Made, stops: list[tuple[str, int]]) -> StoredRun:
-    """A run that is interrupted a few times and goes on as often."""
+async def record_interrupted_run(made: Made, stops: list[tuple[str, int]]) -> StoredRun:
+    """Record a run that is interrupted a few times and resumed each time."""
     journal = MemoryJournal()
 
     async def answer(gate: Any) -> bool:
@@ -335,12 +335,12 @@ def sources(lines: tuple[Line, ...]) -> set[tuple[str, int, str]]:
     st.lists(st.tuples(st.sampled_from(["fail", "cancel"]), st.integers(0, 30)), max_size=3),
     st.data(),
 )
-def test_work_lies_in_the_time_of_the_run_and_in_that_of_what_it_belongs_to(
+def test_work_lies_within_the_time_of_the_run_and_of_its_parent(
     made: Made, stops: list[tuple[str, int]], data: Any
 ):
     async def bounded() -> StoredRun:
         async with asyncio.timeout(BOUND):
-            return await interrupted(made.build(), stops)
+            return await record_interrupted_run(made.build(), stops)
 
     stored = asyncio.run(bounded())
     found = check(stored)

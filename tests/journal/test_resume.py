@@ -1,5 +1,5 @@
-"""A run with a journal goes on where it was, whatever stopped it: what is recorded is not done
-again, and what was under way is."""
+"""A run with a journal resumes where it stopped, for any reason: recorded work is not repeated, and
+work in progress is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bae import (
 from bae.exceptions import DepError
 from bae.journal import Journal, RunResumed, StepStarted
 from bae.testing import ScriptedLM
-from journal_parts import refused
+from journal_parts import expect_refusal
 from kept_runs import WORLD, Outfit, Packed, Refund, Stay, get_place, get_weather, look_up, refund
 
 
@@ -51,7 +51,7 @@ def script() -> ScriptedLM:
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("trouble", ["place", "weather", "look up b", "ask", "outfit", "packed"])
-async def test_a_failed_run_goes_on_and_does_nothing_twice(journal: Journal, trouble: str):
+async def test_a_failed_run_resumes_and_repeats_no_work(journal: Journal, trouble: str):
     lm = script()
     WORLD.failing.add(trouble)
     with pytest.raises((DepError, NodeError)) as caught:
@@ -96,11 +96,11 @@ async def test_the_bound_on_nodes_counts_from_the_start_of_the_run(journal: Jour
     assert dict(WORLD.done) == {f"count {n}": 1 for n in range(6)}
 
 
-async def test_an_unknown_run_and_one_that_is_there_already_are_told(journal: Journal):
-    with refused("bae-run-unknown"):
+async def test_an_unknown_run_id_and_a_taken_run_id_are_refused(journal: Journal):
+    with expect_refusal("bae-run-unknown"):
         await graph.resume("nobody", script(), journal=journal)
     await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
-    with refused("bae-run-exists") as caught:
+    with expect_refusal("bae-run-exists") as caught:
         await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
     assert "resume" in str(caught.value)
 
@@ -129,13 +129,13 @@ async def test_values_given_by_the_caller_are_recorded_too(journal: Journal):
     assert WORLD.done["place"] == 0
 
 
-async def test_something_that_is_no_journal_is_refused_with_what_to_write(tmp_path: Path):
+async def test_an_object_that_is_no_journal_is_refused_with_what_to_write(tmp_path: Path):
     with pytest.raises(TypeError, match=r"SQLiteJournal\('runs.db'\)"):
         await graph.arun(Ask(message="a"), script(), journal="runs.db")  # type: ignore[arg-type]
 
 
 @pytest.mark.postgres
-async def test_recovering_takes_up_what_was_interrupted_and_what_can_go_on(journal: Journal):
+async def test_recovering_resumes_interrupted_runs_and_runs_that_can_continue(journal: Journal):
     await refund.arun(Refund(amount=1), journal=journal, run_id="parked")
     await refund.arun(Refund(amount=2), journal=journal, run_id="answered")
     await refund.answer("answered", "approved", True, journal=journal, go_on=False)
@@ -165,7 +165,7 @@ async def test_a_run_that_fails_while_it_is_recovered_is_handed_back_with_its_er
 
 
 @pytest.mark.postgres
-async def test_a_run_is_begun_or_gone_on_with_by_one_call(journal: Journal):
+async def test_one_call_starts_or_resumes_a_run(journal: Journal):
     WORLD.failing.add("outfit")
     lm = script()
     for _ in range(2):
@@ -180,7 +180,7 @@ async def test_a_run_is_begun_or_gone_on_with_by_one_call(journal: Journal):
     assert dict(WORLD.done) == dict.fromkeys(EVERYTHING, 1)
 
 
-async def test_a_run_that_cannot_go_on_for_want_of_an_lm_can_be_resumed_with_one(
+async def test_a_run_that_fails_for_lack_of_an_lm_can_be_resumed_with_an_lm(
     journal: Journal,
 ):
     WORLD.failing.add("weather")
@@ -199,12 +199,12 @@ async def test_a_run_that_cannot_go_on_for_want_of_an_lm_can_be_resumed_with_one
 async def test_a_run_that_was_only_looked_at_has_no_result(journal: Journal):
     await refund.arun(Refund(amount=3), journal=journal, run_id="one")
     seen = await refund.answer("one", "approved", True, journal=journal, go_on=False)
-    with refused("bae-run-unfinished"):
+    with expect_refusal("bae-run-unfinished"):
         seen.result
 
 
 @pytest.mark.postgres
-async def test_another_graph_is_told_that_the_run_is_none_of_its_own(journal: Journal):
+async def test_a_run_of_another_graph_is_refused(journal: Journal):
     await graph.arun(Ask(message="a b"), script(), journal=journal, run_id="one")
-    with refused("bae-run-graph"):
+    with expect_refusal("bae-run-graph"):
         await refund.resume("one", journal=journal)

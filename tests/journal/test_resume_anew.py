@@ -1,5 +1,5 @@
-"""What a run that goes on does about values that it cannot have back, or has never had: items made
-anew, defaults from a factory, graphs that somebody else asked for first, fields that are new."""
+"""A resumed run and values that it cannot read back or never had: items computed again, defaults
+from a factory, graphs that another node asked for first, new fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bae import BaeError, Dep, DepError, Gate, Graph, Map, Node, NodeError, Reca
 from bae.journal import Journal
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import WORLD, Client, killed, make_client
+from kept_runs import WORLD, Client, cut_journal, make_client
 
 JOBS: list[str] = []
 
@@ -53,7 +53,7 @@ class Shift(Node):
 shift = Graph(start=Shift)
 
 
-async def test_a_graph_for_an_item_that_is_another_now_is_run_for_that_one(journal: Journal):
+async def test_a_graph_for_a_changed_item_runs_for_the_new_item(journal: Journal):
     WORLD.failing = {"check b"}
     with pytest.raises(DepError):
         await shift.arun(Shift(), journal=journal, run_id="one")
@@ -66,7 +66,7 @@ async def test_a_graph_for_an_item_that_is_another_now_is_run_for_that_one(journ
     }
 
 
-async def test_items_that_have_become_fewer_leave_none_of_the_others_behind(journal: Journal):
+async def test_a_shorter_list_of_items_leaves_no_old_items_behind(journal: Journal):
     WORLD.failing = {"check b"}
     with pytest.raises(DepError):
         await shift.arun(Shift(), journal=journal, run_id="one")
@@ -94,7 +94,9 @@ class Named(EndNode):
     each: Annotated[list[str], Map(do_one, over="names", limit=1)]
 
 
-async def test_items_are_kept_where_only_what_made_their_list_is_not(journal: Journal):
+async def test_stored_items_are_reused_though_the_source_of_their_list_is_not_stored(
+    journal: Journal,
+):
     named = Graph(start=Named)
     WORLD.failing = {"do b"}
     with pytest.raises(DepError):
@@ -147,7 +149,7 @@ async def test_a_source_that_failed_once_and_then_did_not_has_not_failed(journal
     # The same run, had it been killed right after the fill.
     lines = (await journal.read("one")).lines
     filled = max(line.n for line in lines if line.kind == "FillEnded")
-    result = await essays.resume("one", journal=await killed(journal, filled + 1))
+    result = await essays.resume("one", journal=await cut_journal(journal, filled + 1))
     assert isinstance(result.trace[-1].client, Client)
 
 
@@ -218,7 +220,7 @@ class Decision(Node):
         WORLD.do("decision")
 
 
-async def test_a_graph_that_somebody_else_asked_for_first_is_taken_up_where_it_was(
+async def test_a_graph_that_another_node_asked_for_first_continues_where_it_was(
     journal: Journal,
 ):
     decisions = Graph(start=Decision)

@@ -28,7 +28,7 @@ from bae.journal.decoder import decode
 from bae.observers import observing
 from bae.testing import ScriptedLM
 from bounded import BOUND
-from journal_parts import refused
+from journal_parts import expect_refusal
 from kept_runs import (
     WORLD,
     Outfit,
@@ -116,7 +116,7 @@ class SlowJournal(MemoryJournal):
         return slow(lambda: stored)()
 
 
-async def cancelled_after(
+async def cancel_after(
     turns: int, work: Coroutine[Any, Any, GraphResult[Any]], twice: bool
 ) -> GraphResult[Any] | None:
     """Run something and cancel it after so many turns of the loop; its result where it was
@@ -140,12 +140,12 @@ async def assert_nobody_has_it(journal: Journal, *statuses: str) -> None:
 
 
 @pytest.mark.parametrize("twice", [False, True])
-async def test_a_run_cancelled_at_any_await_is_cancelled_and_can_go_on(twice: bool):
+async def test_a_run_cancelled_at_any_await_is_cancelled_and_can_be_resumed(twice: bool):
     for turns in range(1000):
         WORLD.__init__()
         journal = SlowJournal()
         begun = graph.arun(Ask(message="a b"), lm(), journal=journal, run_id="one")
-        if await cancelled_after(turns, begun, twice) is not None:
+        if await cancel_after(turns, begun, twice) is not None:
             break
         if not await journal.runs():
             continue  # it was cancelled before it was stored
@@ -167,7 +167,7 @@ async def test_a_resumed_run_cancelled_at_any_await_can_be_resumed(twice: bool):
             await graph.arun(Ask(message="a b"), lm(), journal=journal, run_id="one")
         before = (await journal.read("one")).info
         WORLD.mend()
-        if await cancelled_after(turns, graph.resume("one", lm(), journal=journal), twice):
+        if await cancel_after(turns, graph.resume("one", lm(), journal=journal), twice):
             break
         await assert_nobody_has_it(journal, "failed", "cancelled", "ended")
         if (await journal.read("one")).lines[-1].kind != "RunEnded":
@@ -182,13 +182,15 @@ async def test_a_resumed_run_cancelled_at_any_await_can_be_resumed(twice: bool):
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("twice", [False, True])
-async def test_an_answer_cancelled_at_any_await_is_given_or_not_and_the_run_can_go_on(twice: bool):
+async def test_an_answer_cancelled_at_any_await_is_given_or_not_and_the_run_can_be_resumed(
+    twice: bool,
+):
     for turns in range(1000):
         WORLD.__init__()
         journal = SlowJournal()
         await refund.arun(Refund(amount=3), journal=journal, run_id="one")
         answering = refund.answer("one", "approved", True, journal=journal)
-        if await cancelled_after(turns, answering, twice):
+        if await cancel_after(turns, answering, twice):
             break
         (info,) = await journal.runs()
         assert info.owner is None
@@ -202,7 +204,7 @@ async def test_an_answer_cancelled_at_any_await_is_given_or_not_and_the_run_can_
     assert 5 < turns < 1000
 
 
-async def test_a_run_that_takes_up_an_answer_by_itself_can_be_cancelled_at_any_await():
+async def test_a_run_that_resumes_at_an_answer_by_itself_can_be_cancelled_at_any_await():
     for turns in range(1000):
         WORLD.__init__()
         journal = SlowJournal()
@@ -245,7 +247,7 @@ async def test_a_run_that_takes_up_an_answer_by_itself_can_be_cancelled_at_any_a
 
 
 class FailingJournal(MemoryJournal):
-    """Takes no line from a number on, until the run is taken up again."""
+    """Refuses every line from a number on, until the run is resumed."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -255,19 +257,19 @@ class FailingJournal(MemoryJournal):
     def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
         if self.failed is None and lines[-1].n >= self.at:
             self.failed = claim
-        return _refused() if self.failed is claim else super().append(claim, lines)
+        return _fail_to_write() if self.failed is claim else super().append(claim, lines)
 
     def note(self, claim: Claim, line: Line) -> None:
         if self.failed is not claim:
             super().note(claim, line)
 
 
-async def _refused() -> None:
+async def _fail_to_write() -> None:
     await asyncio.sleep(0)
     raise JournalError("the disk is full", code="bae-journal-full", fix="make room")
 
 
-async def test_what_a_journal_cannot_take_ends_the_run_as_itself_wherever_it_is():
+async def test_an_unstorable_value_ends_the_run_with_its_own_error_anywhere():
     for at in range(100):
         WORLD.__init__()
         journal = FailingJournal(at)
@@ -315,7 +317,7 @@ async def test_a_run_whose_end_cannot_be_stored_fails_with_that_or_with_its_own_
     assert any("the disk is full" in said for said in failed.value.__notes__)
 
 
-async def test_an_own_store_that_raises_anything_ends_the_run_with_a_journal_error():
+async def test_a_custom_store_that_raises_any_error_ends_the_run_with_a_journal_error():
     class Odd(MemoryJournal):
         def append(self, claim: Claim, lines: Sequence[Line]) -> Awaitable[None]:
             if lines[-1].n > 3:
@@ -360,7 +362,7 @@ async def test_a_run_that_another_has_taken_over_stops_and_the_other_ends_it():
     result = await held.resume("one", journal=journal)
     assert result.trace == [Held(number=2, place="Bern")]
     go_on.set()
-    with refused("bae-run-taken"):
+    with expect_refusal("bae-run-taken"):
         await first
     stored = await journal.read("one")
     assert stored.info.status == "ended"
@@ -424,7 +426,7 @@ def test_one_journal_serves_event_loops_in_several_threads(tmp_path: Path, kind:
     asyncio.run(journal.close())
 
 
-async def test_context_variables_are_seen_by_a_run_that_goes_on():
+async def test_a_resumed_run_sees_context_variables():
     tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
     seen: list[str] = []
 
@@ -459,7 +461,7 @@ async def test_context_variables_are_seen_by_a_run_that_goes_on():
 # Again and again
 
 
-async def test_observers_are_not_told_of_what_was_recorded_before():
+async def test_observers_do_not_receive_records_from_before_a_resume():
     journal = MemoryJournal()
     WORLD.failing.add("outfit")
     with pytest.raises(Exception, match="outfit"):
@@ -478,7 +480,7 @@ async def test_observers_are_not_told_of_what_was_recorded_before():
     assert records == [*result.journal][-len(records) :]
 
 
-async def test_a_stream_that_is_left_leaves_a_run_that_can_go_on():
+async def test_a_stream_that_is_left_leaves_a_run_that_can_be_resumed():
     journal = MemoryJournal()
     async with graph.stream(Ask(message="a b"), lm(), journal=journal, run_id="one") as records:
         async for record in records:

@@ -1,5 +1,5 @@
-"""All kinds of nodes, fields, gates and budgets in runs that are stopped and go on: each comes back
-as it was, nothing is validated, asked or charged twice."""
+"""All kinds of nodes, fields, gates and budgets in runs that are stopped and resumed: each is
+restored unchanged, and nothing is validated, asked or charged twice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from bae.journal import Journal, MemoryJournal
 from bae.lm import Budget, Budgeted
 from bae.testing import ScriptedLM
 from end_node import EndNode
-from kept_runs import WORLD, Client, Trouble, killed
+from kept_runs import WORLD, Client, Trouble, cut_journal
 from toy_backend import ToyBackend
 
 
@@ -48,7 +48,7 @@ async def get_number() -> int:
     return 7
 
 
-async def stopped(
+async def record_stopped_run(
     graph: Graph[Any, Any], start: Node, lm: Any = None, **options: Any
 ) -> MemoryJournal:
     """A journal with a run of the graph that was stopped where the world fails; it is mended."""
@@ -66,7 +66,7 @@ async def after_every_line(
     stored = await journal.read("one")
     result = await graph.resume("one", journal=journal, **options)
     for lines in range(1, len(stored.lines)):
-        left = await killed(journal, lines)
+        left = await cut_journal(journal, lines)
         again = await graph.resume("one", lm() if lm else None, journal=left, **options)
         assert again.trace == result.trace
         assert [n.model_fields_set for n in again.trace] == [
@@ -129,7 +129,7 @@ async def test_validators_aliases_and_frozen_nodes_are_as_they_were():
     assert (await after_every_line(graph, journal)).trace == result.trace
 
 
-async def test_a_fork_leaves_what_is_not_changed_as_it_is():
+async def test_a_fork_leaves_unchanged_values_as_they_are():
     graph = Graph(start=Text)
     journal = MemoryJournal()
     result = await graph.arun(Text(theText="a"), journal=journal, run_id="one")
@@ -229,7 +229,7 @@ async def test_nodes_of_every_kind_are_as_they_were(
     assert again.trace == result.trace
 
 
-async def test_what_the_caller_gives_for_a_sourced_field_stands():
+async def test_a_value_that_the_caller_gives_for_a_sourced_field_wins():
     class Given(Node):
         number: Annotated[int, Dep(get_number)]
 
@@ -242,14 +242,14 @@ async def test_what_the_caller_gives_for_a_sourced_field_stands():
 
     graph = Graph(start=Given)
     WORLD.failing.add("given")
-    journal = await stopped(graph, Given(number=3))
+    journal = await record_stopped_run(graph, Given(number=3))
     result = await graph.resume("one", journal=journal)
     assert result.trace == [Given(number=3), Last(number=3)]
     assert WORLD.done == {"given": 1}
     assert (await graph.replay("one", journal=journal)).trace == result.trace
 
 
-async def test_a_body_may_return_itself_or_a_node_of_before():
+async def test_a_body_may_return_its_own_node_or_an_earlier_node():
     class Turn(Node):
         number: int
         got: Annotated[int, Dep(get_number)]
@@ -274,7 +274,7 @@ async def test_a_body_may_return_itself_or_a_node_of_before():
 
     graph = Graph(start=Turn)
     WORLD.failing.add("other")
-    journal = await stopped(graph, Turn(number=1))
+    journal = await record_stopped_run(graph, Turn(number=1))
     result = await graph.resume("one", journal=journal)
     names = [type(node).__name__ for node in result.trace]
     assert names == ["Turn", "Turn", "Other", "Turn"]
@@ -282,9 +282,9 @@ async def test_a_body_may_return_itself_or_a_node_of_before():
     assert WORLD.done["number"] == 1
 
 
-async def test_a_node_is_kept_as_it_was_when_its_body_was_called():
-    """A body that changes its own node changes what the run has in memory, and not what was kept:
-    after an interruption the change is gone. So bodies should return nodes, and change none."""
+async def test_a_node_is_stored_as_it_was_when_its_body_was_called():
+    """A body that changes its own node changes it in memory, and not in the journal: after an
+    interruption the change is lost. So bodies should return nodes, and not change them."""
 
     class Counted(Node):
         number: int
@@ -337,18 +337,18 @@ class Filled(Node):
         WORLD.do("filled")
 
 
-async def test_a_default_that_the_lm_has_seen_stands_though_the_source_works_again():
+async def test_a_default_that_the_lm_has_seen_stays_though_the_source_works_again():
     graph = Graph(start=Begin)
     WORLD.failing |= {"soft", "filled"}
-    journal = await stopped(graph, Begin(text="x"), ScriptedLM([{"text": "y"}]))
+    journal = await record_stopped_run(graph, Begin(text="x"), ScriptedLM([{"text": "y"}]))
     lines = (await journal.read("one")).lines
     filled = next(line.n for line in lines if line.kind == "FillEnded")
     for kept in (filled + 1, len(lines)):
-        left = await killed(journal, kept)
+        left = await cut_journal(journal, kept)
         result = await graph.resume("one", ScriptedLM(), journal=left)
         assert result.result == Filled(soft=-1, text="y")
     assert WORLD.done["soft"] == 0
-    left = await killed(journal, filled)  # and before that, it is asked for again
+    left = await cut_journal(journal, filled)  # and before that, it is asked for again
     result = await graph.resume("one", ScriptedLM([{"text": "y"}]), journal=left)
     assert result.result == Filled(soft=1, text="y")
 
@@ -359,7 +359,7 @@ def open_client() -> Iterator[Client]:
     WORLD.do("close")
 
 
-async def test_a_default_stands_beside_what_is_made_anew():
+async def test_a_default_stays_beside_a_value_that_is_computed_again():
     class Both(Node):
         model_config = ConfigDict(arbitrary_types_allowed=True)
         client: Annotated[Client, Dep(open_client)]
@@ -377,7 +377,7 @@ async def test_a_default_stands_beside_what_is_made_anew():
 
     graph = Graph(start=Both)
     WORLD.failing |= {"soft", "last"}
-    journal = await stopped(graph, Both())
+    journal = await record_stopped_run(graph, Both())
     result = await graph.resume("one", journal=journal)
     assert result.trace[0].soft == 0
     assert dict(WORLD.done) == {"open": 2, "close": 2, "both": 1, "last": 1}
@@ -404,7 +404,7 @@ async def test_a_source_that_failed_at_first_is_replayed_as_it_went():
 
     graph = Graph(start=One)
     WORLD.failing |= {"soft", "two"}
-    journal = await stopped(graph, One())
+    journal = await record_stopped_run(graph, One())
     result = await graph.resume("one", journal=journal)
     assert [node.soft for node in result.trace] == [0, 0, 1]
     assert (await graph.replay("one", journal=journal)).trace == result.trace
@@ -414,7 +414,7 @@ async def test_a_source_that_failed_at_first_is_replayed_as_it_went():
 # What is shared by the whole run
 
 
-async def test_an_input_of_a_shared_dependency_is_not_made_again_for_another_who_asks_first():
+async def test_an_input_of_a_shared_dependency_is_not_computed_again_for_another_caller():
     begun, go_on, asks_now = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def get_input() -> int:
@@ -470,7 +470,7 @@ async def test_an_input_of_a_shared_dependency_is_not_made_again_for_another_who
     assert dict(WORLD.done) == {"input": 1, "slow": 1, "shared": 1}
 
 
-async def test_a_shared_graph_goes_on_while_one_that_asked_for_it_is_tried_again():
+async def test_a_shared_graph_continues_while_a_node_that_asked_for_it_is_retried():
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait() -> int:
@@ -518,7 +518,7 @@ async def test_a_shared_graph_goes_on_while_one_that_asked_for_it_is_tried_again
 
     graph = Graph(start=All)
     WORLD.failing.add("all")
-    journal = await stopped(graph, All(numbers=[[0], [1]]))
+    journal = await record_stopped_run(graph, All(numbers=[[0], [1]]))
     result = await graph.resume("one", journal=journal)
     assert [item.shared.number for item in result.trace[0].items] == [5, 5]
     assert dict(WORLD.done) == dict.fromkeys(["start", "wait", "middle", "stumble", "all"], 1)
@@ -527,7 +527,7 @@ async def test_a_shared_graph_goes_on_while_one_that_asked_for_it_is_tried_again
     for kept in range(1, len(lines)):
         WORLD.__init__()
         WORLD.done["stumble"] = 1
-        left = await killed(journal, kept)
+        left = await cut_journal(journal, kept)
         assert (await graph.resume("one", journal=left)).trace == result.trace
         assert WORLD.done["start"] == (kept <= middle), kept
 
@@ -629,19 +629,19 @@ class Laugh(Node):
 jokes = Graph(start=Topic)
 
 
-async def test_answers_of_a_question_that_was_cut_off_are_charged_when_it_goes_on():
+async def test_answers_of_an_interrupted_question_are_charged_when_it_continues():
     lm = ToyBackend({"text": "far too long"}, KeyboardInterrupt(), attempts=2)
     journal = MemoryJournal()
     with pytest.raises(KeyboardInterrupt):
         await jokes.arun(Topic(name="x"), lm, journal=journal, run_id="one")
     judged = [n.n for n in (await journal.read("one")).lines if n.kind == "AnswerJudged"]
-    left = await killed(journal, judged[0] + 1)
+    left = await cut_journal(journal, judged[0] + 1)
     rest = [{"text": "ha"}, {"loud": True}]
     with Budget(calls=3) as budget:
         result = await jokes.resume("one", ToyBackend(*rest), journal=left)
     assert budget.usage.calls == 3
     assert result.usage.calls == 3
-    left = await killed(journal, judged[0] + 1)
+    left = await cut_journal(journal, judged[0] + 1)
     with Budget(calls=2), pytest.raises(BudgetError):
         await jokes.resume("one", ToyBackend(*rest), journal=left)
 
@@ -667,7 +667,7 @@ async def test_answers_are_counted_once_however_often_a_run_was_cut_off():
     for cut in (1, 3, 2):
         lines = (await journal.read("one")).lines
         answered = [line.n for line in lines if line.kind == "LMAnswered"]
-        journal = await killed(journal, answered[cut - 1] + 1)
+        journal = await cut_journal(journal, answered[cut - 1] + 1)
         lm = ToyBackend(*[{"text": "a"}] * (3 - cut))
         result = await graph.resume("one", lm, journal=journal)
         assert (lm.calls, result.usage.calls) == (3 - cut, 3)
@@ -676,7 +676,9 @@ async def test_answers_are_counted_once_however_often_a_run_was_cut_off():
 
 async def test_nested_budgets_and_budgeted_lms_are_each_charged_once():
     WORLD.failing.add("laugh")
-    journal = await stopped(jokes, Topic(name="x"), ToyBackend({"text": "ha"}, {"loud": True}))
+    journal = await record_stopped_run(
+        jokes, Topic(name="x"), ToyBackend({"text": "ha"}, {"loud": True})
+    )
     with Budget(calls=10) as outer_budget, Budget(calls=10) as inner_budget:
         lm = Budgeted(ToyBackend(), Budget(calls=10))
         WORLD.failing.add("laugh")
@@ -691,7 +693,9 @@ async def test_nested_budgets_and_budgeted_lms_are_each_charged_once():
 
 async def test_a_budget_of_seconds_counts_the_time_of_before():
     WORLD.failing.add("laugh")
-    journal = await stopped(jokes, Topic(name="x"), ToyBackend({"text": "ha"}, {"loud": True}))
+    journal = await record_stopped_run(
+        jokes, Topic(name="x"), ToyBackend({"text": "ha"}, {"loud": True})
+    )
     stored = await journal.read("one")
     # As if the LM had taken an hour to fill the first node.
     filled = next(line.n for line in stored.lines if line.kind == "FillEnded")
@@ -708,7 +712,7 @@ async def test_a_budget_of_seconds_counts_the_time_of_before():
     assert 3600 <= budget.elapsed < 3700
 
 
-async def test_what_an_early_dependency_asks_an_lm_is_counted_once():
+async def test_an_lm_call_of_an_early_dependency_is_counted_once():
     async def ask(lm: LM) -> int:
         return len((await lm.make(Topic(name="y"), Joke)).text)
 
@@ -736,7 +740,7 @@ async def test_what_an_early_dependency_asks_an_lm_is_counted_once():
     graph = Graph(start=First)
     WORLD.failing.add("third")
     lm = ToyBackend(answers)
-    journal = await stopped(graph, First(name="x"), lm)
+    journal = await record_stopped_run(graph, First(name="x"), lm)
     assert lm.calls == 3
     lines = (await journal.read("one")).lines
     judged = {
@@ -753,13 +757,13 @@ async def test_what_an_early_dependency_asks_an_lm_is_counted_once():
 # Replays of runs that did not end
 
 
-async def test_a_run_that_was_cut_off_says_how_far_the_recording_goes():
+async def test_a_replay_of_an_interrupted_run_reports_where_the_recording_ends():
     journal = MemoryJournal()
     lm = ToyBackend({"text": "ha"}, {"loud": True})
     await jokes.arun(Topic(name="x"), lm, journal=journal, run_id="one")
     lines = (await journal.read("one")).lines
     filled = [line.n for line in lines if line.kind == "FillEnded"]
-    left = await killed(journal, filled[-1])
+    left = await cut_journal(journal, filled[-1])
     with pytest.raises(JournalError) as caught:
         await jokes.replay("one", journal=left)
     assert caught.value.code in ("bae-replay-ended", "bae-replay-live")
@@ -811,7 +815,7 @@ async def test_a_graph_that_is_tried_again_is_never_made_of_two_tries():
     lines = (await journal.read("one")).lines
     assert sum(line.kind == "RunStarted" for line in lines) == 1 + 3 + 1
     for kept in range(1, len(lines), 2):
-        left = await killed(journal, kept)
+        left = await cut_journal(journal, kept)
         result = await graph.resume("one", lm(), journal=left)
         nested = result.journal.nested()
         for index, end in enumerate(result.trace[0].ends):
@@ -830,13 +834,13 @@ async def test_a_gate_of_a_run_that_failed_beside_it_can_be_answered():
 
     graph = Graph(start=Beside)
     WORLD.failing.add("number")
-    journal = await stopped(graph, Beside())
+    journal = await record_stopped_run(graph, Beside())
     assert (await journal.read("one")).info.status == "failed"
     result = await graph.answer("one", "ok", True, journal=journal)
     assert result.result == Beside(ok=True, number=7)
 
 
-async def test_what_a_run_put_into_a_cache_is_not_given_to_those_who_want_it_anew():
+async def test_a_value_that_a_run_put_into_a_cache_is_not_given_to_a_request_for_a_new_one():
     reached, go_on = asyncio.Event(), asyncio.Event()
 
     async def wait() -> int:

@@ -1,7 +1,6 @@
-"""Random graphs with a journal, interrupted anywhere and any number of times: what they come to is
-what the same graph comes to in one go, and what was recorded is not done again. Replays come to the
-same with nothing called, forks do again what was after the step, and what is read of a run is what
-it wrote."""
+"""Random graphs with a journal, interrupted anywhere and any number of times: they have the result
+of an uninterrupted run, and recorded work is not repeated. Replays have the same result without
+calls, forks repeat the work after the step, and a run is read back as it was written."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def check(
 ) -> None:
     """Check a promise with so many examples."""
 
-    # A rare graph is for whoever looks for one, not for whoever tests a change.
+    # Rare graphs are for long searches, not for the test of a change.
     @settings(max_examples=examples, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(st.tuples(*of))
     def in_time(drawn: tuple[Any, ...]) -> None:
@@ -57,7 +56,7 @@ stops = st.lists(
 
 
 class Came:
-    """What a run came to: its trace, and how it ended."""
+    """The outcome of a run: its trace, and how it ended."""
 
     def __init__(self, trace: Sequence[Node], error: BaseException | None) -> None:
         self.trace = list(trace)
@@ -82,7 +81,7 @@ async def cancellable(made: Made, work: Coroutine[Any, Any, GraphResult[Any]]) -
 
 
 async def to_the_end(made: Made, journal: Journal, run_id: str, begin: bool) -> GraphResult[Any]:
-    """Begin a run, or go on with one, and answer its gates until it ends."""
+    """Begin or resume a run, and answer its gates until it ends."""
 
     async def answer(gate: OpenGate) -> bool:
         await made.outside.act(f"gate {gate.place}", 1)
@@ -112,8 +111,8 @@ async def to_the_end(made: Made, journal: Journal, run_id: str, begin: bool) -> 
     return result
 
 
-async def whole(made: Made, journal: MemoryJournal, run_id: str, begin: bool = True) -> Came:
-    """What a run comes to that nobody interrupts, or the rest of one."""
+async def run_to_end(made: Made, journal: MemoryJournal, run_id: str, begin: bool = True) -> Came:
+    """The outcome of an uninterrupted run, or of the rest of a run."""
     made.outside.go_on()
     watch(made, journal, run_id)
     failure: BaeError | None = None
@@ -142,7 +141,7 @@ def watch(made: Made, journal: MemoryJournal, run_id: str) -> None:
 
 
 def assert_alike(made: Made, live: Sequence[Record], stored: StoredRun) -> None:
-    """That what is stored reads as what the run wrote, errors as far as they can be."""
+    """Check that the stored run reads as it was written, errors as far as possible."""
     live = [record for record in live if record.stored]
     read, _ = decode(made.graph, stored.lines)
     assert [type(one).__name__ for one in live] == [type(one).__name__ for one in read]
@@ -171,7 +170,7 @@ def is_alike(now: object, was: object) -> bool:
 
 
 def without_people(done: Counter[str]) -> Counter[str]:
-    """Effects, but for those of whoever answers gates."""
+    """Effects, except for the effects of answering gates."""
     return Counter({what: times for what, times in done.items() if not what.startswith("gate")})
 
 
@@ -191,8 +190,8 @@ def assert_once(made: Made, wanted: Counter[str], stopped: int) -> None:
 
 
 async def in_one_go(made: Made) -> tuple[Came, Counter[str]]:
-    """What a run comes to without interruptions, and what it does. All is as new afterwards."""
-    came = await whole(made, MemoryJournal(), "one")
+    """The outcome and the effects of a run without interruptions. Resets the graph afterwards."""
+    came = await run_to_end(made, MemoryJournal(), "one")
     done = made.outside.done
     made.outside.__init__()
     return came, done
@@ -202,7 +201,7 @@ async def in_one_go(made: Made) -> tuple[Came, Counter[str]]:
 
 
 @few_or_many
-def test_a_run_interrupted_anywhere_comes_to_the_same_and_does_nothing_twice(examples: int):
+def test_a_run_interrupted_anywhere_has_the_same_result_and_repeats_no_work(examples: int):
     async def promise(made: Made, stops: list[tuple[str, int]]) -> None:
         wanted, effects = await in_one_go(made.build())
         journal = MemoryJournal()
@@ -224,7 +223,7 @@ def test_a_run_interrupted_anywhere_comes_to_the_same_and_does_nothing_twice(exa
             assert stored.info.status in ("failed", "cancelled")
             decode(made.graph, stored.lines)
         if came is None:
-            came = await whole(made, journal, "one", begin=False)
+            came = await run_to_end(made, journal, "one", begin=False)
         assert came == wanted
         assert_once(made, effects, stopped)
         await assert_replays(made, journal, "one", wanted)
@@ -246,13 +245,13 @@ async def assert_replays(made: Made, journal: Journal, run_id: str, wanted: Came
 
 
 @few_or_many
-def test_a_run_killed_after_any_line_comes_to_the_same_and_does_nothing_recorded_twice(
+def test_a_run_killed_after_any_line_has_the_same_result_and_repeats_no_recorded_work(
     examples: int,
 ):
     async def promise(made: Made, cuts: list[int]) -> None:
         made.build()
         journal = MemoryJournal()
-        wanted = await whole(made, journal, "one")
+        wanted = await run_to_end(made, journal, "one")
         before = made.outside.when
         await assert_replays(made, journal, "one", wanted)
         for cut in cuts:
@@ -263,8 +262,8 @@ def test_a_run_killed_after_any_line_comes_to_the_same_and_does_nothing_recorded
             note(f"killed after line {kept - 1} of {len(stored.lines)}")
             made.outside.__init__()
             journal = MemoryJournal()
-            await journal.put(killed(stored, kept))
-            assert await whole(made, journal, "one", begin=False) == wanted
+            await journal.put(cut_run(stored, kept))
+            assert await run_to_end(made, journal, "one", begin=False) == wanted
             again = without_people(made.outside.done)
             assert_what_was_left(before, again, kept)
             before = [*still_done(before, again, kept), *made.outside.when]
@@ -283,7 +282,7 @@ def stored_with_the_one_before(lines: Sequence[Line], n: int) -> bool:
     return one_call and lines[n - 1].at == lines[n].at
 
 
-def killed(stored: StoredRun, lines: int) -> StoredRun:
+def cut_run(stored: StoredRun, lines: int) -> StoredRun:
     """A run as a process leaves it that is killed when so many lines are stored."""
     info = dataclasses.replace(
         stored.info, status="running", owner=None, lease_until=None, waiting=(), error=""
@@ -294,7 +293,7 @@ def killed(stored: StoredRun, lines: int) -> StoredRun:
 def assert_what_was_left(
     before: Sequence[tuple[str, int, int]], again: Counter[str], kept: int
 ) -> None:
-    """That what is done after a number of lines is what had no record in them."""
+    """Check that the work after a number of lines is the work without a record in them."""
     # A record follows its effect at once, or after the one that says what an LM used.
     must = Counter(what for what, lines, _ in before if lines >= kept)
     may = Counter(what for what, lines, _ in before if lines + 2 > kept)
@@ -306,7 +305,7 @@ def assert_what_was_left(
 def still_done(
     before: Sequence[tuple[str, int, int]], again: Counter[str], kept: int
 ) -> list[tuple[str, int, int]]:
-    """What was done before a run was killed and had a record by then."""
+    """The work that had a record when the run was killed."""
     left = again.copy()
     for what, lines, _ in before:
         left[what] -= lines >= kept
@@ -320,16 +319,18 @@ def still_done(
 
 
 @few_or_many
-def test_a_fork_without_changes_comes_to_the_same_and_does_what_was_after_the_step(examples: int):
+def test_a_fork_without_changes_has_the_same_result_and_repeats_the_work_after_the_step(
+    examples: int,
+):
     async def promise(made: Made, at: int) -> None:
         made.build()
         journal = MemoryJournal()
-        wanted = await whole(made, journal, "one")
+        wanted = await run_to_end(made, journal, "one")
         step = at % len(wanted.trace)
         after = Counter(what for what, _, steps in made.outside.when if steps > step)
         made.outside.__init__()
         forked = await made.graph.fork("one", at=step, journal=journal, new_id="two")
-        assert await whole(made, journal, forked, begin=False) == wanted
+        assert await run_to_end(made, journal, forked, begin=False) == wanted
         for what in {*after, *made.outside.done}:
             assert made.outside.done[what] == after[what] or what.startswith(PARTS), what
         await assert_replays(made, journal, "two", wanted)

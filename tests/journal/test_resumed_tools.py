@@ -33,7 +33,7 @@ from bae.lm import Answer, Backend, Prompt, Usage
 from bae.lm.backend import CallPart
 from bae.testing import Call, ScriptedLM
 from end_node import EndNode
-from kept_runs import killed
+from kept_runs import cut_journal
 
 pytestmark = pytest.mark.once
 
@@ -104,8 +104,8 @@ ROUNDS = [
 
 
 class Model(Backend):
-    """Answers by the round that it is asked for, and remembers what it was asked. `rounds` has the
-    calls by target, and `answers` the last answers."""
+    """Answers by the requested round, and remembers its questions. `rounds` has the calls by
+    target, and `answers` the last answers."""
 
     model = "toy"
     first_wait = 0.0
@@ -474,7 +474,7 @@ class AskSteered(Node):
     async def __call__(self) -> Steered: ...
 
 
-def steered() -> Any:
+def steered_run() -> Any:
     return Graph(start=AskSteered), AskSteered(text="q")
 
 
@@ -485,7 +485,7 @@ class SteersInBody(Node):
         return await lm.make(self, Steered)
 
 
-def steered_in_a_body() -> Any:
+def run_steered_in_body() -> Any:
     return Graph(start=SteersInBody), SteersInBody(text="q")
 
 
@@ -541,8 +541,8 @@ WAYS: list[Callable[[], Any]] = [
     with_the_limit_reached,
     after_a_choice,
     decided_in_a_body,
-    steered,
-    steered_in_a_body,
+    steered_run,
+    run_steered_in_body,
 ]
 
 
@@ -588,7 +588,7 @@ async def check_cut(
     expected: Any,
     whole: dict[str, int],
 ) -> None:
-    cut = await killed(journal, lines)
+    cut = await cut_journal(journal, lines)
     stored, known = (await cut.read("one")).lines, read_history(await cut.read("one")).usage
     last = f"cut after {lines} lines, the last a {stored[-1].kind}"
     DONE.clear()
@@ -634,8 +634,8 @@ async def test_a_run_that_is_cut_after_any_line_is_resumed_without_a_call_or_rou
     await check_cuts(way, True, every)
 
 
-@pytest.mark.parametrize("way", [empty_body, in_a_body, steered], ids=by_name)
-async def test_so_is_a_run_with_a_model_that_is_held_to_a_schema(way: Any):
+@pytest.mark.parametrize("way", [empty_body, in_a_body, steered_run], ids=by_name)
+async def test_a_run_with_a_schema_constrained_model_is_resumed_too(way: Any):
     await check_cuts(way, native=False)
 
 
@@ -656,7 +656,7 @@ class AskEmpty(Node):
     async def __call__(self) -> EmptyReply: ...
 
 
-async def test_zero_false_and_empty_results_are_stored_as_what_they_are():
+async def test_zero_false_and_empty_results_are_stored_unchanged():
     graph, journal = Graph(start=AskEmpty, end=EmptyReply), MemoryJournal()
     calls = [Call("empty_result", number=n) for n in range(len(EMPTY))]
     cut_off = ScriptedLM([calls, RuntimeError("the provider is gone")])
@@ -692,7 +692,7 @@ async def test_a_refusal_is_no_answer_after_a_kill_before_it_was_judged():
     with pytest.raises(FillError):
         await graph.arun(AskLetter(), lm=Refuses(), journal=journal, run_id="one")
     kinds = [line.kind for line in (await journal.read("one")).lines]
-    left, again = await killed(journal, kinds.index("RoundMade") + 1), Refuses()
+    left, again = await cut_journal(journal, kinds.index("RoundMade") + 1), Refuses()
     with pytest.raises(FillError):
         await graph.resume("one", lm=again, journal=left)
     assert again.asked == 0

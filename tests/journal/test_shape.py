@@ -22,7 +22,7 @@ from bae.journal.shape import Shape, ShapeView, hash_of, shape_of
 from bae.place import Place
 from changed_code import CODE, graph
 from end_node import EndNode
-from journal_parts import refused
+from journal_parts import expect_refusal
 
 pytestmark = pytest.mark.once
 
@@ -38,17 +38,17 @@ class Size:
 
 
 def changes(old: Shape, new: Graph[Any, Any]) -> list[Change]:
-    """What is different for a run that has stored nothing yet."""
+    """The changes for a run that has stored nothing yet."""
     info = RunInfo("r1", "Start", "running", 0.0, 0.0, old.hash)
     return changes_for(StoredRun(info, old.json, (), {}), new)
 
 
-def changed(old: str, new: str) -> list[Change]:
+def changes_after(old: str, new: str) -> list[Change]:
     return changes(shape_of(graph(old)), graph(new))
 
 
 def only(old: str, new: str) -> Change:
-    found = changed(old, new)
+    found = changes_after(old, new)
     assert len(found) == 1, [str(each) for each in found]
     return found[0]
 
@@ -122,7 +122,7 @@ def test_a_stored_shape_that_is_damaged_is_reported(claimed: str, old: str, new:
     stored = StoredRun(info, text, (), {})
 
     for read in (read_history, report_run, lambda run: changes_for(run, graph(PLAIN))):
-        with refused("bae-journal-damaged"):
+        with expect_refusal("bae-journal-damaged"):
             read(stored)
 
 
@@ -139,7 +139,7 @@ def test_docstrings_descriptions_and_code_are_no_changes():
     described = CODE.replace("    short: str\n", "    short: str = Field(description='brief')\n")
     other = described.replace("Docstrings are for people.", "Other words.")
 
-    assert changed(described, other.replace("brief", "long").replace("upper", "lower")) == []
+    assert changes_after(described, other.replace("brief", "long").replace("upper", "lower")) == []
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_docstrings_descriptions_and_code_are_no_changes():
         ("b: Annotated[int, Dep(int)]", "is new"),
     ],
 )
-def test_a_field_that_is_new_or_gone_is_named(field: str, what: str):
+def test_a_new_and_a_removed_field_are_named(field: str, what: str):
     more = PLAIN.replace("    a: int\n", f"    a: int\n    {field}\n")
     new, gone = only(PLAIN, more), only(more, PLAIN)
 
@@ -159,8 +159,8 @@ def test_a_field_that_is_new_or_gone_is_named(field: str, what: str):
     assert (gone.place, gone.kind, str(gone)) == ("Start.b", "gone", "Start.b is gone")
 
 
-def test_a_renamed_class_is_one_that_is_gone_and_one_that_is_new():
-    found = changed(CODE, CODE.replace("Outfit", "Clothes"))
+def test_a_renamed_class_is_a_removed_class_and_a_new_class():
+    found = changes_after(CODE, CODE.replace("Outfit", "Clothes"))
 
     assert {(c.place, c.kind) for c in found} == {
         ("Outfit", "gone"),
@@ -212,12 +212,12 @@ def test_a_renamed_class_is_one_that_is_gone_and_one_that_is_new():
         ),
     ],
 )
-def test_a_change_says_what_was_there_and_what_is_now(old: str, new: str, said: str):
-    assert said in [str(change) for change in changed(CODE, CODE.replace(old, new))]
+def test_a_change_shows_the_old_and_the_new_value(old: str, new: str, said: str):
+    assert said in [str(change) for change in changes_after(CODE, CODE.replace(old, new))]
 
 
-def test_another_function_further_down_is_said_at_every_field_that_it_is_behind():
-    found = changed(CODE, CODE.replace("get_city", "find_city"))
+def test_another_function_further_down_is_reported_at_every_field_that_depends_on_it():
+    found = changes_after(CODE, CODE.replace("get_city", "find_city"))
 
     assert {(c.place, c.graph) for c in found} == {
         ("Day.weather(city)", ""),
@@ -277,7 +277,7 @@ class End(Node):
     ],
 )
 def test_other_words_are_a_change_that_breaks_no_run(old, new, said):
-    (change,) = changed(WORDS, WORDS.replace(old, new))
+    (change,) = changes_after(WORDS, WORDS.replace(old, new))
     assert change.place == "End"
     assert change.what.startswith(said)
     assert not change.breaks

@@ -1,6 +1,6 @@
-"""A journal in an SQLite file when things go wrong: disks that are full, files that are locked,
-torn, not theirs, or taken away, and processes that are killed. Nothing that was acknowledged is
-lost, and the same journal goes on when the cause is gone."""
+"""Faults of a journal in an SQLite file: full disks, files that are locked, torn, foreign, or
+removed, and killed processes. No acknowledged line is lost, and the same journal works again when
+the cause is removed."""
 
 import asyncio
 import json
@@ -19,7 +19,17 @@ import pytest
 from bae import JournalError
 from bae.journal import SQLiteJournal
 from bae.journal.stored_runs import FORMAT
-from journal_parts import begun, ended, execute, ids, line, lines, numbers, program, refused
+from journal_parts import (
+    begin_run,
+    end_run,
+    execute,
+    expect_refusal,
+    ids,
+    line,
+    lines,
+    numbers,
+    program,
+)
 
 pytestmark = pytest.mark.once
 
@@ -33,11 +43,11 @@ def path(tmp_path):
     return tmp_path / "runs.db"
 
 
-async def filled(path, runs=6, count=40):
+async def fill_file(path, runs=6, count=40):
     """A file with some runs, closed."""
     async with SQLiteJournal(path, durability="normal") as journal:
         for number in range(runs):
-            await ended(journal, f"r{number}", count, data=LONG)
+            await end_run(journal, f"r{number}", count, data=LONG)
 
 
 async def append_until_refused(journal, claim, first=1):
@@ -74,17 +84,17 @@ async def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk):
     room = small_disk / "room"
     room.write_bytes(b"x" * 600_000)
     async with SQLiteJournal(small_disk / "runs.db") as journal:
-        other = await begun(journal, "other")
-        claim = await begun(journal)
+        other = await begin_run(journal, "other")
+        claim = await begin_run(journal)
         count, error = await append_until_refused(journal, claim)
         assert error.code == "bae-journal-full"
         assert error.run_id == "run"
         assert count > 20
         assert await numbers(journal) == list(range(count))
-        with refused("bae-journal-full"):
+        with expect_refusal("bae-journal-full"):
             await journal.append(claim, [line(count + 1, LONG)])
-        with refused("bae-journal-full"):
-            await begun(journal, "new", data=LONG)
+        with expect_refusal("bae-journal-full"):
+            await begin_run(journal, "new", data=LONG)
         assert await numbers(journal) == list(range(count))
         room.unlink()
         await journal.append(claim, [line(count + 2)])  # takes along what could not be stored
@@ -99,17 +109,17 @@ async def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk):
 # A locked file
 
 
-async def test_a_file_that_others_lock_for_too_long_is_said_to_be_locked(path):
+async def test_a_file_that_stays_locked_is_reported_as_locked(path):
     async with SQLiteJournal(path, busy_timeout=0.05) as journal:
-        claim = await begun(journal)
+        claim = await begin_run(journal)
         holding = sqlite3.connect(path, isolation_level=None)
         holding.execute("begin immediate")
         journal.note(claim, line(1))
-        with refused("bae-journal-locked") as error:
+        with expect_refusal("bae-journal-locked") as error:
             await journal.append(claim, [line(2)])
         assert str(path) in str(error.value)
-        with refused("bae-journal-locked"):
-            await begun(journal, "new")
+        with expect_refusal("bae-journal-locked"):
+            await begin_run(journal, "new")
         assert await numbers(journal) == [0]  # what is there can be read meanwhile
         holding.execute("rollback")
         holding.close()
@@ -117,15 +127,15 @@ async def test_a_file_that_others_lock_for_too_long_is_said_to_be_locked(path):
         assert await numbers(journal) == [0, 1, 2, 3]
 
 
-async def test_a_run_that_could_not_be_released_is_given_up_with_the_next_line_of_another(path):
+async def test_a_run_that_could_not_be_released_is_released_with_the_next_line_of_another(path):
     async with (
         SQLiteJournal(path, lease=1000, busy_timeout=0.05) as journal,
         SQLiteJournal(path) as other,
     ):
-        claim, busy = await begun(journal), await begun(journal, "busy")
+        claim, busy = await begin_run(journal), await begin_run(journal, "busy")
         holding = sqlite3.connect(path, isolation_level=None)
         holding.execute("begin immediate")
-        with refused("bae-journal-locked"):
+        with expect_refusal("bae-journal-locked"):
             await journal.release(claim, "failed", [])
         holding.close()
         await journal.append(busy, [line(1)])
@@ -135,12 +145,12 @@ async def test_a_run_that_could_not_be_released_is_given_up_with_the_next_line_o
 
 async def test_a_locked_file_is_read_while_its_writer_waits(path):
     async with SQLiteJournal(path, busy_timeout=2) as journal:
-        await ended(journal, "old")
+        await end_run(journal, "old")
         with closing(sqlite3.connect(path, isolation_level=None)) as holding:
             holding.execute("begin immediate")
-            with refused("bae-journal-locked"):
-                await begun(journal, "new")
-            writing = asyncio.create_task(begun(journal, "newer"))
+            with expect_refusal("bae-journal-locked"):
+                await begin_run(journal, "new")
+            writing = asyncio.create_task(begin_run(journal, "newer"))
             await asyncio.sleep(0)  # it has begun to wait
             for _ in range(5):
                 assert [info.run_id for info in await journal.runs()] == ["old"]
@@ -152,7 +162,7 @@ async def test_a_locked_file_is_read_while_its_writer_waits(path):
 
 async def test_a_file_that_is_locked_for_a_while_is_waited_for(path):
     async with SQLiteJournal(path) as journal:
-        claim = await begun(journal)
+        claim = await begin_run(journal)
         holding = sqlite3.connect(path, isolation_level=None)
         holding.execute("begin immediate")
         waiting = [journal.append(claim, [line(n)]) for n in (1, 2, 3)]
@@ -162,18 +172,18 @@ async def test_a_file_that_is_locked_for_a_while_is_waited_for(path):
         assert await numbers(journal) == [0, 1, 2, 3]
 
 
-async def test_a_file_that_another_program_has_for_itself_can_be_used_afterwards(path):
-    await filled(path, 1, 3)
+async def test_a_file_locked_by_another_program_can_be_used_afterwards(path):
+    await fill_file(path, 1, 3)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("pragma locking_mode = exclusive")
         other.execute("update runs set error = error")
         async with SQLiteJournal(path, busy_timeout=0.05) as journal:
-            with refused("bae-journal-locked"):
-                await begun(journal)
-            with refused("bae-journal-locked"):
+            with expect_refusal("bae-journal-locked"):
+                await begin_run(journal)
+            with expect_refusal("bae-journal-locked"):
                 await journal.read("r0")
             other.close()
-            await ended(journal)
+            await end_run(journal)
             assert await numbers(journal, "r0") == [0, 1, 2]
 
 
@@ -184,7 +194,7 @@ READ_ONLY = """
 import asyncio, ctypes, os, sys
 from bae import JournalError
 from bae.journal import SQLiteJournal
-from journal_parts import begun, ended, execute, ids, line
+from journal_parts import begin_run, end_run, execute, ids, line
 
 path = sys.argv[1]
 if not os.geteuid():
@@ -205,10 +215,10 @@ async def code(asked):
 
 async def main():
     async with SQLiteJournal(path) as journal:
-        print(await code(begun(journal, "new")), flush=True)
+        print(await code(begin_run(journal, "new")), flush=True)
         print(await ids(journal), flush=True)
         sys.stdin.readline()
-        print(await code(begun(journal, "new")), flush=True)
+        print(await code(begin_run(journal, "new")), flush=True)
 
 asyncio.run(main())
 """
@@ -225,10 +235,12 @@ def open_folder():
 
 
 @pytest.mark.parametrize("what", ["file", "both", "new"])
-async def test_what_cannot_be_written_is_read_and_written_once_it_can_be(open_folder, what):
+async def test_lines_that_cannot_be_written_are_readable_and_written_once_writing_works(
+    open_folder, what
+):
     path = open_folder / "runs.db"
     if what != "new":
-        await filled(path, 2, 2)
+        await fill_file(path, 2, 2)
         path.chmod(0o444)
     open_folder.chmod(0o777 if what == "file" else 0o555)
     with program(READ_ONLY, path) as reading:
@@ -245,7 +257,7 @@ async def test_what_cannot_be_written_is_read_and_written_once_it_can_be(open_fo
 
 
 async def of_a_newer_format(path):
-    await filled(path, 1, 1)
+    await fill_file(path, 1, 1)
     execute(path, "pragma user_version = 99")
     execute(path, "pragma journal_mode = delete")
 
@@ -275,22 +287,22 @@ async def test_a_file_that_is_no_journal_of_this_format_is_refused_and_left_alon
     await make(path)
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     async with SQLiteJournal(path) as journal:
-        with refused(code) as error:
-            await begun(journal, "new")
+        with expect_refusal(code) as error:
+            await begin_run(journal, "new")
         assert str(path) in str(error.value)
         for asked in (journal.runs(), journal.read("r0"), journal.claim("r0")):
-            with refused(code):
+            with expect_refusal(code):
                 await asked
     after = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     assert {name: data for name, data in after.items() if not name.endswith("-shm")} == before
 
 
 async def test_a_line_that_a_newer_bae_has_written_is_refused(path):
-    await filled(path, 2, 3)
+    await fill_file(path, 2, 3)
     assert execute(path, "select distinct version from lines") == [(FORMAT,)]
     execute(path, "update lines set version = 99 where id = (1 << 32) + 2")
     async with SQLiteJournal(path) as journal:
-        with refused("bae-journal-version") as error:
+        with expect_refusal("bae-journal-version") as error:
             await journal.read("r0")
         assert "line 2 of run 'r0' has version 99" in str(error.value)
         assert await numbers(journal, "r1") == [0, 1, 2]
@@ -298,18 +310,18 @@ async def test_a_line_that_a_newer_bae_has_written_is_refused(path):
 
 @pytest.mark.parametrize("left", [100, 3 * PAGE + 77])
 async def test_a_file_that_was_cut_off_is_refused_and_left_alone(path, left):
-    await filled(path)
+    await fill_file(path)
     os.truncate(path, left)
     before = path.read_bytes()
     async with SQLiteJournal(path) as journal:
-        for asked in (begun(journal, "new"), journal.read("r5")):
-            with refused("bae-journal-damaged"):
+        for asked in (begin_run(journal, "new"), journal.read("r5")):
+            with expect_refusal("bae-journal-damaged"):
                 await asked
     assert path.read_bytes() == before
 
 
 async def test_garbage_in_a_page_is_the_trouble_of_its_runs_only(path):
-    await filled(path)
+    await fill_file(path)
     content = path.read_bytes()
     pages = [at for at in range(0, len(content), PAGE) if LONG.encode() in content[at : at + PAGE]]
     with path.open("r+b") as file:
@@ -322,7 +334,7 @@ async def test_garbage_in_a_page_is_the_trouble_of_its_runs_only(path):
         assert 0 < len(errors) <= 2
         assert {error.code for error in errors} == {"bae-journal-damaged"}
         assert [one for one in found if one not in errors] == [list(range(40))] * (6 - len(errors))
-        await ended(journal, "new")
+        await end_run(journal, "new")
 
 
 @pytest.mark.parametrize(
@@ -337,23 +349,23 @@ async def test_garbage_in_a_page_is_the_trouble_of_its_runs_only(path):
     ],
 )
 async def test_a_damaged_line_or_run_is_found_and_named(path, change, says):
-    await filled(path, 3, 12)
+    await fill_file(path, 3, 12)
     execute(path, change)
     async with SQLiteJournal(path) as journal:
-        with refused("bae-journal-damaged") as error:
+        with expect_refusal("bae-journal-damaged") as error:
             await journal.read("r1")
         assert says in str(error.value)
         assert error.value.run_id == "r1"
         assert await numbers(journal, "r0") == list(range(12))
 
 
-async def test_a_missing_line_of_what_a_fork_shares_is_found(path):
+async def test_a_missing_line_that_a_fork_shares_is_found(path):
     async with SQLiteJournal(path) as journal:
-        await ended(journal, count=5)
+        await end_run(journal, count=5)
         await journal.fork("run", "fork", 4, lines(4, 6))
     execute(path, "delete from lines where id & 4294967295 = 3")
     async with SQLiteJournal(path) as journal:
-        with refused("bae-journal-damaged") as error:
+        with expect_refusal("bae-journal-damaged") as error:
             await journal.read("fork")
         assert "line 3 of run 'fork' is missing" in str(error.value)
 
@@ -361,49 +373,49 @@ async def test_a_missing_line_of_what_a_fork_shares_is_found(path):
 # Files that are taken away
 
 
-async def test_a_file_that_is_deleted_under_a_journal_is_missed_at_the_next_line(path):
+async def test_a_file_that_is_deleted_during_use_is_missed_at_the_next_line(path):
     async with SQLiteJournal(path) as journal:
-        claim, other = await begun(journal), await begun(journal, "other")
+        claim, other = await begin_run(journal), await begin_run(journal, "other")
         path.unlink()
-        with refused("bae-journal-gone"):
+        with expect_refusal("bae-journal-gone"):
             await journal.append(claim, [line(1)])
         for late in (journal.append(claim, [line(1)]), journal.append(other, [line(1)])):
-            with refused("bae-journal-gone"):
+            with expect_refusal("bae-journal-gone"):
                 await late
-        with refused("bae-journal-damaged"):  # the log has lines that are nowhere else
+        with expect_refusal("bae-journal-damaged"):  # the log has lines that are nowhere else
             await journal.runs()
     assert not path.exists()
 
 
 async def test_a_journal_whose_file_was_deleted_begins_a_new_one(path):
     async with SQLiteJournal(path) as journal:
-        claim = await begun(journal, count=5)
+        claim = await begin_run(journal, count=5)
         for file in path.parent.iterdir():
             file.unlink()
-        with refused("bae-journal-gone"):
+        with expect_refusal("bae-journal-gone"):
             await journal.release(claim, "ended", [])
-        new = await begun(journal, "new")
+        new = await begin_run(journal, "new")
         await journal.append(new, [line(1)])
-        with refused("bae-journal-gone"):
+        with expect_refusal("bae-journal-gone"):
             await journal.append(claim, [line(5)])
         assert await ids(journal) == ["new"]
     async with SQLiteJournal(path) as journal:
         assert await numbers(journal, "new") == [0, 1]
 
 
-async def test_a_file_that_is_put_in_the_place_of_another_is_not_harmed(path):
+async def test_a_file_that_replaces_another_is_not_damaged(path):
     theirs = path.with_name("theirs.db")
-    await filled(theirs, 2, 5)
+    await fill_file(theirs, 2, 5)
     async with SQLiteJournal(path) as journal:
-        claim = await begun(journal)
+        claim = await begin_run(journal)
         await journal.runs()
         os.replace(theirs, path)
-        with refused("bae-journal-gone"):
+        with expect_refusal("bae-journal-gone"):
             await journal.append(claim, [line(1)])
         path.with_name("runs.db-wal").unlink(missing_ok=True)
         path.with_name("runs.db-shm").unlink(missing_ok=True)
         assert await ids(journal) == ["r1", "r0"]
-        await ended(journal)
+        await end_run(journal)
         assert await numbers(journal, "r0") == list(range(5))
 
 
@@ -413,10 +425,10 @@ async def test_a_file_that_is_put_in_the_place_of_another_is_not_harmed(path):
 WRITING = """
 import asyncio, sys
 from bae.journal import SQLiteJournal
-from journal_parts import begun, line
+from journal_parts import begin_run, line
 
 async def one(journal, name):
-    claim = await begun(journal, name, 0)
+    claim = await begin_run(journal, name, 0)
     n = 0
     while True:
         journal.note(claim, line(n))
@@ -432,7 +444,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_killed_process_acknowledged_is_there(path):
+async def test_acknowledged_lines_survive_a_kill(path):
     chance = random.Random(4)
     for attempt in range(2):
         acknowledged: dict[str, int] = {}
@@ -452,9 +464,9 @@ async def test_what_a_killed_process_acknowledged_is_there(path):
                 assert found == list(range(len(found)))
 
 
-async def test_a_power_cut_is_survived_by_what_was_acknowledged_even_with_zeros_in_the_log(path):
+async def test_acknowledged_lines_survive_a_power_cut_even_with_zeros_in_the_log(path):
     async with SQLiteJournal(path) as journal:
-        claim = await begun(journal)
+        claim = await begin_run(journal)
         copies = []
         for n in range(1, 120):
             await journal.append(claim, [line(n, LONG)])

@@ -1,5 +1,5 @@
-"""What a journal in an SQLite file does beyond what every journal does: its file, its threads, its
-commits, its owners."""
+"""The promises of a journal in an SQLite file beyond the promises of every journal: its file, its
+threads, its commits, its owners."""
 
 import asyncio
 import gc
@@ -21,15 +21,15 @@ from bae.journal.sqlite.lease import has_died, process_name
 from bae.journal.sqlite.run_entries import page_query
 from bae.journal.sqlite.schema import LINES_OF_A_RUN
 from journal_parts import (
-    begun,
-    ended,
+    begin_run,
+    end_run,
     execute,
+    expect_refusal,
     ids,
     line,
     numbers,
-    printed,
     program,
-    refused,
+    run_program,
     with_line,
 )
 
@@ -75,10 +75,10 @@ async def test_nothing_is_opened_before_it_is_used(path):
     journal = SQLiteJournal(path)
     assert not path.exists()
     assert await journal.runs() == []
-    with refused("bae-run-unknown"):
+    with expect_refusal("bae-run-unknown"):
         await journal.read("run")
     assert not path.exists()
-    await ended(journal)
+    await end_run(journal)
     assert path.exists()
     await journal.close()
     assert sorted(path.parent.iterdir()) == [path]
@@ -89,7 +89,7 @@ def test_a_path_that_can_be_no_journal_is_refused_at_once(tmp_path):
         with pytest.raises(ValueError, match="MemoryJournal"):
             SQLiteJournal(given)
     for given in (tmp_path, tmp_path / "none" / "runs.db"):
-        with refused("bae-journal-failed") as error:
+        with expect_refusal("bae-journal-failed") as error:
             SQLiteJournal(given)
         assert str(given) in str(error.value)
 
@@ -101,9 +101,9 @@ def test_options_that_make_no_sense_are_refused(path):
 
 
 @pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("normal", 1)])
-async def test_a_commit_waits_for_the_disk_unless_told_otherwise(path, durability, synchronous):
+async def test_a_commit_waits_for_the_disk_by_default(path, durability, synchronous):
     async with SQLiteJournal(path, durability=durability) as journal:
-        await ended(journal)
+        await end_run(journal)
         connection = journal._workers[0].desk.connect()  # the setting is nowhere but there
         assert connection.execute("pragma synchronous").fetchone() == (synchronous,)
     assert execute(path, "pragma journal_mode") == [("wal",)]
@@ -111,7 +111,7 @@ async def test_a_commit_waits_for_the_disk_unless_told_otherwise(path, durabilit
 
 async def test_several_journals_make_one_file_at_once(path):
     journals = [SQLiteJournal(path) for _ in range(6)]
-    await asyncio.gather(*(ended(one, f"r{n}") for n, one in enumerate(journals)))
+    await asyncio.gather(*(end_run(one, f"r{n}") for n, one in enumerate(journals)))
     assert sorted(await ids(journals[0])) == [f"r{n}" for n in range(6)]
     for one in journals:
         await one.close()
@@ -122,7 +122,7 @@ async def test_several_journals_make_one_file_at_once(path):
 
 async def test_lines_that_wait_together_share_a_commit(path):
     async with SQLiteJournal(path) as journal:
-        claims = await asyncio.gather(*(begun(journal, f"r{n}", 0) for n in range(200)))
+        claims = await asyncio.gather(*(begin_run(journal, f"r{n}", 0) for n in range(200)))
         before = commits(path)
         for n in range(5):
             await asyncio.gather(*(journal.append(claim, [line(n)]) for claim in claims))
@@ -136,7 +136,7 @@ async def test_lines_that_wait_together_share_a_commit(path):
 
 async def test_a_cancelled_append_is_stored_all_the_same(path):
     async with SQLiteJournal(path) as journal:
-        claim = await begun(journal)
+        claim = await begin_run(journal)
         waiting = journal.append(claim, [line(1)])
         waiting.cancel()
         await journal.append(claim, [line(2)])
@@ -145,14 +145,14 @@ async def test_a_cancelled_append_is_stored_all_the_same(path):
 
 async def test_a_claim_whose_waiter_was_cancelled_is_given_up(path):
     async with SQLiteJournal(path) as journal:
-        await ended(journal, status="failed")
+        await end_run(journal, status="failed")
 
         async def nobodys():
             return len(runs := await journal.runs()) == 2 and not any(run.owner for run in runs)
 
         holding = sqlite3.connect(path, isolation_level=None)
         holding.execute("begin immediate")  # so that nothing is decided before they are cancelled
-        for asking in (journal.claim("run"), begun(journal, "new")):
+        for asking in (journal.claim("run"), begin_run(journal, "new")):
             task = asyncio.create_task(asking)
             await asyncio.sleep(0)
             task.cancel()
@@ -163,22 +163,22 @@ async def test_a_claim_whose_waiter_was_cancelled_is_given_up(path):
         assert len(await asyncio.gather(journal.claim("run"), journal.claim("new"))) == 2
 
 
-async def test_what_cannot_be_stored_is_the_trouble_of_one_run_only(path):
+async def test_an_unstorable_value_fails_only_its_own_run(path):
     async with SQLiteJournal(path) as journal:
-        one, two = await begun(journal, "one"), await begun(journal, "two")
+        one, two = await begin_run(journal, "one"), await begin_run(journal, "two")
         wrong = journal.append(one, [line(1, '{"half": "\ud800"}')])
         right = journal.append(two, [line(1)])
-        unborn = asyncio.ensure_future(begun(journal, "three", data="\ud800"))
+        unborn = asyncio.ensure_future(begin_run(journal, "three", data="\ud800"))
         await right
-        with refused("bae-journal-failed") as error:
+        with expect_refusal("bae-journal-failed") as error:
             await wrong
         assert error.value.run_id == "one"
-        with refused("bae-journal-failed"):
+        with expect_refusal("bae-journal-failed"):
             await unborn
         await journal.append(two, [line(2)])
-        with refused("bae-journal-failed"):  # no line after a gap
+        with expect_refusal("bae-journal-failed"):  # no line after a gap
             await journal.append(one, [line(2)])
-        with refused("bae-journal-failed"):
+        with expect_refusal("bae-journal-failed"):
             await journal.release(one, "failed", [])
         again = await journal.claim("one")
         await journal.append(again, [line(1)])
@@ -189,11 +189,11 @@ async def test_what_cannot_be_stored_is_the_trouble_of_one_run_only(path):
 # Loops, threads and processes
 
 
-def test_an_event_loop_that_is_gone_does_no_harm(path):
+def test_a_closed_event_loop_does_no_harm(path):
     journal = SQLiteJournal(path)
 
     async def leave():
-        claim = await begun(journal)
+        claim = await begin_run(journal)
         journal.append(claim, [line(1)])
 
     asyncio.run(leave())
@@ -207,7 +207,7 @@ def test_an_event_loop_that_is_gone_does_no_harm(path):
 
 async def test_a_journal_that_is_forgotten_stops_its_threads_and_gives_up_its_runs(path):
     journal = SQLiteJournal(path)
-    claim = await begun(journal)
+    claim = await begin_run(journal)
     journal.note(claim, line(1))
     await journal.runs()
     left = threads(path)
@@ -224,13 +224,13 @@ async def test_a_journal_that_is_forgotten_stops_its_threads_and_gives_up_its_ru
 
 async def test_a_closed_journal_has_no_threads_and_its_runs_can_be_resumed_at_once(path):
     async with SQLiteJournal(path, lease=1000) as journal:
-        claim = await begun(journal)
+        claim = await begin_run(journal)
         journal.note(claim, line(1))
         await journal.runs()
         assert len(threads(path)) == 2
         await journal.close()
         assert threads(path) == []
-        with refused("bae-journal-closed"):
+        with expect_refusal("bae-journal-closed"):
             await journal.append(claim, [line(2)])
     async with SQLiteJournal(path) as other:
         mine = await other.claim("run")
@@ -241,11 +241,11 @@ def test_a_program_that_never_closes_its_journal_ends_and_loses_nothing(path):
     text = """
 import asyncio, sys
 from bae.journal import SQLiteJournal
-from journal_parts import begun, line
+from journal_parts import begin_run, line
 
 async def main():
     journal = SQLiteJournal(sys.argv[1], lease=1000)
-    claim = await begun(journal)
+    claim = await begin_run(journal)
     await journal.append(claim, [line(1)])
     await journal.runs()
     journal.note(claim, line(2))
@@ -255,7 +255,7 @@ keep = []
 asyncio.run(main())
 print("done")
 """
-    assert printed(text, path) == "done"
+    assert run_program(text, path) == "done"
 
     async def look():
         async with SQLiteJournal(path) as journal:
@@ -266,12 +266,12 @@ print("done")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_forked_child_is_refused_what_its_parent_has_open_and_harms_nothing(path):
+def test_a_forked_child_process_cannot_use_the_files_of_its_parent_and_harms_nothing(path):
     text = """
 import asyncio, os, sys, warnings
 from bae import JournalError
 from bae.journal import SQLiteJournal
-from journal_parts import begun, line, numbers
+from journal_parts import begin_run, line, numbers
 
 warnings.simplefilter("ignore", DeprecationWarning)
 journal, unused = SQLiteJournal(sys.argv[1]), SQLiteJournal(sys.argv[1] + "2")
@@ -286,9 +286,9 @@ async def in_child(claim):
     journal.note(claim, line(1))
     print(await code(journal.append(claim, [line(1)])))
     print(await code(journal.runs()))
-    print(await code(begun(journal, "other")))
-    print(await code(begun(SQLiteJournal(sys.argv[1]), "other")))
-    print(await code(begun(unused)), flush=True)
+    print(await code(begin_run(journal, "other")))
+    print(await code(begin_run(SQLiteJournal(sys.argv[1]), "other")))
+    print(await code(begin_run(unused)), flush=True)
     await journal.close()
     await unused.close()
 
@@ -299,7 +299,7 @@ async def in_parent(claim):
     async with unused:
         print(await numbers(unused))
 
-claim = asyncio.run(begun(journal))
+claim = asyncio.run(begin_run(journal))
 child = os.fork()
 if not child:
     asyncio.run(in_child(claim))
@@ -307,7 +307,12 @@ if not child:
 os.waitpid(child, 0)
 asyncio.run(in_parent(claim))
 """
-    assert printed(text, path).split("\n") == [*["bae-journal-forked"] * 4, "None", "[0, 1]", "[0]"]
+    assert run_program(text, path).split("\n") == [
+        *["bae-journal-forked"] * 4,
+        "None",
+        "[0, 1]",
+        "[0]",
+    ]
 
 
 # Owners
@@ -316,11 +321,11 @@ asyncio.run(in_parent(claim))
 OWNER = """
 import asyncio, sys
 from bae.journal import SQLiteJournal
-from journal_parts import begun
+from journal_parts import begin_run
 
 async def main():
     async with SQLiteJournal(sys.argv[1], lease=3600) as journal:
-        claims = [await begun(journal, name) for name in ("run", "other")]
+        claims = [await begin_run(journal, name) for name in ("run", "other")]
         print(claims[0].owner, flush=True)
         await asyncio.Event().wait()
 
@@ -333,13 +338,13 @@ seen_to_die = pytest.mark.skipif(
 )
 
 
-async def test_an_owner_whose_lease_was_over_is_told_when_another_has_its_run(path):
+async def test_an_owner_whose_lease_expired_learns_that_another_process_has_its_run(path):
     async with SQLiteJournal(path) as journal, SQLiteJournal(path) as other:
-        lost, kept = await begun(journal), await begun(journal, "other")
+        lost, kept = await begin_run(journal), await begin_run(journal, "other")
         execute(path, "update owners set until = 0")
         claim = await other.claim("run")
         for n in (1, 2):
-            with refused("bae-run-taken"):
+            with expect_refusal("bae-run-taken"):
                 await journal.append(lost, [line(n)])
         await journal.append(kept, [line(1)])
         await other.append(claim, [line(1, '{"of": "new"}')])
@@ -349,7 +354,7 @@ async def test_an_owner_whose_lease_was_over_is_told_when_another_has_its_run(pa
 
 async def test_the_word_of_an_owner_is_renewed_however_idle_it_is(path):
     async with SQLiteJournal(path, lease=1.5) as journal, SQLiteJournal(path) as other:
-        claim = await begun(journal)
+        claim = await begin_run(journal)
         first = (await other.runs())[0].lease_until
 
         async def renewed():
@@ -358,7 +363,7 @@ async def test_the_word_of_an_owner_is_renewed_however_idle_it_is(path):
             return run.lease_until > first
 
         await until(renewed)
-        with refused("bae-run-owned"):
+        with expect_refusal("bae-run-owned"):
             await other.claim("run")
         await journal.release(claim, "failed", [])
         await other.claim("run")
@@ -366,7 +371,7 @@ async def test_the_word_of_an_owner_is_renewed_however_idle_it_is(path):
 
 async def test_a_word_is_given_anew_for_a_run_that_begins_long_after_the_last(path):
     async with SQLiteJournal(path, lease=0.2) as journal, SQLiteJournal(path) as other:
-        await ended(journal, "first")
+        await end_run(journal, "first")
         last = time() + 0.2
 
         async def over():
@@ -374,8 +379,8 @@ async def test_a_word_is_given_anew_for_a_run_that_begins_long_after_the_last(pa
             return time() > last
 
         await until(over)
-        await begun(journal, "second")
-        with refused("bae-run-owned"):
+        await begin_run(journal, "second")
+        with expect_refusal("bae-run-owned"):
             await other.claim("second")
 
 
@@ -384,7 +389,7 @@ async def test_a_word_is_given_anew_for_a_run_that_begins_long_after_the_last(pa
 
 async def test_the_list_of_runs_is_found_through_an_index_and_never_sorted(path):
     async with SQLiteJournal(path) as journal:
-        await ended(journal)
+        await end_run(journal)
     with closing(sqlite3.connect(path)) as connection:
         for status, graph in ((None, None), ("ended", None), (None, "A"), ("failed", "A")):
             text, values = page_query(status, graph)
@@ -396,23 +401,23 @@ async def test_the_list_of_runs_is_found_through_an_index_and_never_sorted(path)
 
 async def test_many_runs_are_deleted_in_pieces_with_all_their_lines(path):
     async with SQLiteJournal(path, durability="normal") as journal:
-        await ended(journal, "long", 300)
-        await asyncio.gather(*(ended(journal, f"r{n}", 3) for n in range(120)))
-        await ended(journal, "stays", 3)
+        await end_run(journal, "long", 300)
+        await asyncio.gather(*(end_run(journal, f"r{n}", 3) for n in range(120)))
+        await end_run(journal, "stays", 3)
         names = [name for name in await ids(journal, limit=1000) if name != "stays"]
         assert await journal.delete(names) == 121
-        await ended(journal, "new", 2)
+        await end_run(journal, "new", 2)
         assert await numbers(journal, "stays") == [0, 1, 2]
     assert execute(path, "select count(*) from lines") == [(5,)]
 
 
 async def test_replacing_says_when_somebody_else_keeps_the_old_lines_in_the_log(path):
     async with SQLiteJournal(path, busy_timeout=0.05) as journal:
-        await ended(journal, data='{"old": 1}')
+        await end_run(journal, data='{"old": 1}')
         reading = sqlite3.connect(path)
         reading.execute("begin")
         reading.execute("select * from lines").fetchone()
-        with refused("bae-journal-locked"):
+        with expect_refusal("bae-journal-locked"):
             await with_line(journal, "run", line(0, '{"new": 1}'), erase=True)
         reading.close()
         assert (await journal.read("run")).lines[0].data == '{"new": 1}'
@@ -421,10 +426,10 @@ async def test_replacing_says_when_somebody_else_keeps_the_old_lines_in_the_log(
             assert b'{"old": 1}' not in file.read_bytes()
 
 
-async def test_a_redaction_of_many_runs_writes_the_file_anew_once_and_only_if_it_must(path):
+async def test_a_redaction_of_many_runs_rewrites_the_file_once_and_only_if_it_must(path):
     async with SQLiteJournal(path) as journal:
         for number in range(5):
-            await ended(journal, f"r{number}", data='{"old": 1}')
+            await end_run(journal, f"r{number}", data='{"old": 1}')
         reading = sqlite3.connect(path)
 
         def written():
@@ -442,13 +447,13 @@ async def test_a_redaction_of_many_runs_writes_the_file_anew_once_and_only_if_it
 
 async def test_the_file_can_be_read_by_a_person_with_sqlite_alone(path):
     async with SQLiteJournal(path) as journal:
-        await ended(journal, count=2, at=0.0)
+        await end_run(journal, count=2, at=0.0)
     found = execute(path, "select * from readable order by run, n")
     assert found[1] == ("run", 1, "StepStarted", "1970-01-01 00:00:01", "", 0, '{"x": 1}')
 
 
 @seen_to_die
-def test_a_process_is_known_to_be_gone_only_where_that_can_be_seen():
+def test_a_process_counts_as_dead_only_where_that_can_be_checked():
     own = process_name()
     host, _, token = own.split(":")
     assert not has_died(own)
@@ -465,15 +470,15 @@ def test_a_process_is_known_to_be_gone_only_where_that_can_be_seen():
 
 
 @seen_to_die
-async def test_what_a_killed_process_has_left_can_be_taken_over_replaced_and_deleted(path):
+async def test_runs_of_a_killed_process_can_be_taken_over_replaced_and_deleted(path):
     with program(OWNER, path) as owner:
         name = owner.stdout.readline().strip()
         async with SQLiteJournal(path) as journal:
             stored = await journal.read("other")
-            with refused("bae-run-owned") as error:
+            with expect_refusal("bae-run-owned") as error:
                 await journal.claim("run")
             assert name in str(error.value)
-            with refused("bae-run-owned"):
+            with expect_refusal("bae-run-owned"):
                 await journal.put(stored, replace=True)
             assert await journal.delete(["run", "other"]) == 0
             owner.kill()
@@ -488,7 +493,7 @@ async def test_what_a_killed_process_has_left_can_be_taken_over_replaced_and_del
             assert await journal.delete(["run", "other"]) == 2
         owner.communicate()
     async with SQLiteJournal(path) as journal:  # which forgets who is dead
-        await ended(journal)
+        await end_run(journal)
     assert execute(path, "select * from owners") == []
 
 
@@ -502,7 +507,7 @@ async def test_a_new_journal_is_at_no_moment_readable_by_others(path, monkeypatc
 
     monkeypatch.setattr(sqlite3, "connect", look)
     async with SQLiteJournal(path) as journal:
-        await begun(journal)
+        await begin_run(journal)
     assert set(modes) == {0o600}  # SQLite would create it for everyone
 
 
@@ -510,6 +515,6 @@ async def test_a_closed_journal_is_one_file_that_can_be_moved(tmp_path):
     for number in range(8):
         path = tmp_path / f"{number}.db"
         async with SQLiteJournal(path) as journal:
-            await begun(journal, "one")
+            await begin_run(journal, "one")
             await journal.read("one")  # with a connection of its own
         assert [each.name for each in tmp_path.iterdir() if each.stem == str(number)] == [path.name]

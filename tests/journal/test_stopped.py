@@ -21,7 +21,7 @@ from bae.journal.sqlite import lease
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
-from journal_parts import begun, program, refused
+from journal_parts import begin_run, expect_refusal, program
 
 pytestmark = [
     pytest.mark.once,
@@ -154,7 +154,7 @@ def run_stopped(folder: Path, where: str = "", number: int = 0) -> subprocess.Po
 
 
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
-async def test_a_process_stopped_before_it_continues_begins_nothing_that_another_has_done(
+async def test_a_process_stopped_before_it_continues_repeats_no_work_of_another_process(
     every: int, tmp_path: Path
 ) -> None:
     with run_stopped(tmp_path) as whole:
@@ -196,7 +196,7 @@ async def test_a_claim_is_in_doubt_once_its_lease_is_over_until_it_is_confirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with SQLiteJournal(tmp_path / "runs.db", lease=1000) as journal:
-        claim = await begun(journal)
+        claim = await begin_run(journal)
         assert not claim.is_in_doubt()
         monkeypatch.setattr(lease, "time", lambda: time() + 5000)
         assert claim.is_in_doubt()
@@ -211,7 +211,7 @@ async def lease_over(path: Path) -> None:
             await asyncio.sleep(max(0.0, info.lease_until - time()) + 0.001)
 
 
-async def test_a_call_is_not_tried_again_once_another_process_has_taken_over_the_run(
+async def test_a_call_is_not_retried_once_another_process_has_taken_over_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, calls = tmp_path / "runs.db", list[str]()
@@ -249,6 +249,6 @@ async def test_a_call_is_not_tried_again_once_another_process_has_taken_over_the
 
     async with SQLiteJournal(path, lease=1000) as journal:
         for start in (Alone, Items, Below):
-            with refused("bae-run-taken"):
+            with expect_refusal("bae-run-taken"):
                 await Graph(start=start).arun(start(), journal=journal)
     assert calls == ["dep", "item", "graph"]

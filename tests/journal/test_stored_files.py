@@ -43,7 +43,7 @@ from bae.journal import Journal, MemoryJournal, SQLiteJournal, check
 from bae.journal.report import report_run
 from bae.testing import Call, ScriptedLM
 from file_parts import DOT, NOTE, gif, png
-from journal_parts import execute, refused
+from journal_parts import execute, expect_refusal
 
 OTHER = Image.from_bytes(png(2, 2), "other.png")
 THUMB = Image.from_bytes(gif(), "thumb.gif")
@@ -113,7 +113,7 @@ async def paper(gate: object) -> Document:
     return NOTE
 
 
-def stored_files(path: Path) -> int:
+def count_files(path: Path) -> int:
     return execute(path, "select count(*) from files")[0][0]
 
 
@@ -132,7 +132,7 @@ async def test_each_file_of_a_run_is_stored_once_and_no_line_has_its_bytes(journ
     text = "".join(line.data for line in stored.lines)
     assert len(text) < 10_000
     assert BIG.base64[:50] not in text
-    assert stored_files(Path(journal.path)) == len(FILES)
+    assert count_files(Path(journal.path)) == len(FILES)
 
 
 async def test_a_resumed_and_a_replayed_run_have_their_files_and_call_nothing_again(journal):
@@ -160,7 +160,7 @@ async def test_a_person_answers_a_gate_with_a_data_url_from_another_process(jour
 
 
 @pytest.mark.parametrize("cut", range(4, 22, 3))
-async def test_a_run_that_is_cut_after_any_line_goes_on_with_its_files(cut, tmp_path):
+async def test_a_run_that_is_cut_after_any_line_resumes_with_its_files(cut, tmp_path):
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
         await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
         whole = await journal.read("one")
@@ -324,7 +324,7 @@ async def test_a_delete_that_is_killed_has_deleted_nothing(statement, tmp_path):
     async with SQLiteJournal(path) as journal:
         assert (await ANYTHING.replay("one", journal=journal)).result == SOMETHING
         assert await journal.delete(["one"]) == 1
-    assert (stored_files(path), execute(path, "select count(*) from file_uses")) == (0, [(0,)])
+    assert (count_files(path), execute(path, "select count(*) from file_uses")) == (0, [(0,)])
 
 
 async def test_a_file_that_a_run_has_is_never_deleted_with_another_run(tmp_path):
@@ -341,9 +341,9 @@ async def test_a_file_that_a_run_has_is_never_deleted_with_another_run(tmp_path)
 
     await asyncio.gather(*map(start_and_delete, "abc"))
     async with SQLiteJournal(path) as journal:
-        assert stored_files(path) == 1
+        assert count_files(path) == 1
         assert await journal.prune(older_than=0) == 3
-    assert stored_files(path) == 0
+    assert count_files(path) == 0
 
 
 async def test_ten_turns_with_the_same_image_store_it_once(journal):
@@ -362,7 +362,7 @@ async def test_a_fork_shares_files_and_may_bring_a_new_one(journal):
     for run_id, photos in ((same, CLAIM.photos), (new, [THUMB])):
         done = await GRAPH.resume(run_id, lm(), journal=journal, answer=paper)
         assert done.trace[0].photos == photos
-    assert stored_files(Path(journal.path)) == len(FILES)
+    assert count_files(Path(journal.path)) == len(FILES)
 
 
 async def test_a_file_goes_with_the_last_run_that_has_it(journal):
@@ -381,14 +381,14 @@ async def test_a_file_goes_with_the_last_run_that_has_it(journal):
     left = execute(path, "select hash from files")
     assert BIG.hash not in [hash for (hash,) in left]
     assert await journal.prune(older_than=0) == 1
-    assert stored_files(path) == 0
+    assert count_files(path) == 0
     assert execute(path, "select count(*) from file_uses") == [(0,)]
 
 
 # --- export and load ----------------------------------------------------------------------------
 
 
-async def exported(journal: Journal) -> bytes:
+async def export_journal(journal: Journal) -> bytes:
     file = io.BytesIO()
     await journal.export(file)
     return file.getvalue()
@@ -397,14 +397,14 @@ async def exported(journal: Journal) -> bytes:
 async def test_an_export_has_each_file_once_and_loads_into_any_journal(journal):
     await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
     await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="two", answer=paper)
-    text = await exported(journal)
+    text = await export_journal(journal)
     rows = [json.loads(row) for row in text.splitlines()]
     assert sum(row.get("bae") == "file" for row in rows) == len(FILES)
     async with MemoryJournal() as other:
         assert await other.load(io.BytesIO(text)) == ["one", "two"]
         assert (await other.read("two")).files == FILES
         assert (await GRAPH.replay("two", journal=other)).trace[0] == CLAIM
-        assert await exported(other) == text
+        assert await export_journal(other) == text
 
 
 DAMAGE = {
@@ -419,13 +419,13 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_a_damaged_file_in_an_export_is_refused_and_nothing_is_loaded(damage, journal):
     await GRAPH.arun(Claim(text="a", photos=[DOT]), lm(), journal=journal, answer=paper)
-    first, *rest = (await exported(journal)).splitlines()
+    first, *rest = (await export_journal(journal)).splitlines()
     row = json.dumps(DAMAGE[damage](json.loads(first)), separators=(",", ":")).encode()
     async with MemoryJournal() as other:
         with pytest.raises(JournalError, match="line 1") as raised:
             await other.load(io.BytesIO(b"\n".join([row, *rest])))
         assert raised.value.code in ("bae-journal-damaged", "bae-journal-version")
-        with refused("bae-journal-damaged"):
+        with expect_refusal("bae-journal-damaged"):
             await other.load(io.BytesIO(b"\n".join(rest)))  # without the file
         assert await other.runs() == []
 
@@ -496,7 +496,7 @@ def test_any_value_with_files_reads_back_from_a_journal_and_from_an_export(photo
         async with MemoryJournal() as journal, MemoryJournal() as other:
             await ANYTHING.arun(start, journal=journal, run_id="one")
             assert (await ANYTHING.resume("one", journal=journal)).result == start
-            await other.load(io.BytesIO(await exported(journal)))
+            await other.load(io.BytesIO(await export_journal(journal)))
             assert (await ANYTHING.replay("one", journal=other)).result == start
 
     asyncio.run(check())
@@ -511,7 +511,7 @@ class WithoutFiles(MemoryJournal):
 
 async def test_a_store_without_files_refuses_them_by_name_and_takes_other_runs(journal):
     async with WithoutFiles() as own:
-        with refused("bae-journal-files"):
+        with expect_refusal("bae-journal-files"):
             await GRAPH.arun(CLAIM, lm(), journal=own, run_id="one")
         assert await own.runs() == []
 
@@ -522,8 +522,8 @@ async def test_a_store_without_files_refuses_them_by_name_and_takes_other_runs(j
 
         await Graph(start=Plain, end=Plain).arun(Plain(text="a"), journal=own)
         await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
-        with refused("bae-journal-files"):
-            await own.load(io.BytesIO(await exported(journal)))
+        with expect_refusal("bae-journal-files"):
+            await own.load(io.BytesIO(await export_journal(journal)))
 
 
 def test_a_value_of_no_declared_type_is_made_again_and_not_stored():
@@ -600,7 +600,7 @@ async def test_the_file_in_an_answer_is_stored_once_and_not_in_the_answer(journa
     stored = await journal.read("one")
     assert len("".join(stored.answers.values())) < 300
     assert stored.files[paper.hash] == paper.data
-    text = await exported(journal)
+    text = await export_journal(journal)
     await journal.redact("one", "Claim.text")
     assert (await journal.read("one")).files[paper.hash] == paper.data
     async with MemoryJournal() as other:
@@ -608,7 +608,7 @@ async def test_the_file_in_an_answer_is_stored_once_and_not_in_the_answer(journa
         for each in (journal, other):
             done = await GRAPH.resume("one", journal=each, given={"Claim.text": "broken"})
             assert done.result.paper == paper
-    assert stored_files(Path(journal.path)) == len(FILES) + 1
+    assert count_files(Path(journal.path)) == len(FILES) + 1
 
 
 async def test_redacting_an_answer_removes_its_file(journal):
@@ -660,7 +660,7 @@ async def test_a_gate_that_two_people_answer_has_the_file_of_the_first(journal):
 # --- changed code and forks ---------------------------------------------------------------------
 
 
-def changed_graph(*, with_note: bool) -> Graph[Any, Any]:
+def make_changed_graph(*, with_note: bool) -> Graph[Any, Any]:
     if with_note:
 
         class Start(Node):
@@ -687,8 +687,8 @@ def changed_graph(*, with_note: bool) -> Graph[Any, Any]:
     return Graph(start=Start, end=Last, name="changed")
 
 
-async def test_a_run_with_files_goes_on_after_its_classes_have_changed(journal):
-    old, new = changed_graph(with_note=False), changed_graph(with_note=True)
+async def test_a_run_with_files_resumes_after_its_classes_have_changed(journal):
+    old, new = make_changed_graph(with_note=False), make_changed_graph(with_note=True)
     await old.arun(old.start(photo=DOT), journal=journal, run_id="one")
     await old.answer("one", "Last.paper", NOTE, journal=journal, go_on=False)
     assert await check(new, journal) == []
@@ -696,7 +696,7 @@ async def test_a_run_with_files_goes_on_after_its_classes_have_changed(journal):
     assert (done.result.photo, done.result.paper) == (DOT, NOTE)
 
 
-async def test_a_fork_names_a_file_of_its_run_and_has_none_that_came_later(journal):
+async def test_a_fork_names_a_file_of_its_run_and_has_no_later_files(journal):
     await GRAPH.arun(CLAIM, lm(), journal=journal, run_id="one", answer=paper)
     photos = [{"hash": BIG.hash, "name": "first.png"}]
     changed = await GRAPH.fork("one", at=0, journal=journal, changed={"photos": photos})
@@ -712,11 +712,11 @@ async def test_a_fork_names_a_file_of_its_run_and_has_none_that_came_later(journ
 # --- exports of others --------------------------------------------------------------------------
 
 
-async def test_a_run_with_a_file_that_is_none_can_be_loaded_and_looked_at(journal):
+async def test_a_run_with_an_invalid_file_can_be_loaded_and_inspected(journal):
     data = b"\x7fELF\0\0"
     hash = f"sha256:{sha256(data).hexdigest()}"
     await GRAPH.arun(Claim(text="a", photos=[DOT]), lm(), journal=journal, run_id="one")
-    text = (await exported(journal)).replace(DOT.hash.encode(), hash.encode())
+    text = (await export_journal(journal)).replace(DOT.hash.encode(), hash.encode())
     text = text.replace(DOT.base64.encode(), base64.b64encode(data))
     async with MemoryJournal() as other:
         await other.load(io.BytesIO(text), unfinished="keep")

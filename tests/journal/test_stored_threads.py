@@ -1,5 +1,5 @@
-"""Threads of a journal: one run at a time, whatever happens to the runs and their processes; turns
-that fail are not seen; threads are read, forked, exported, pruned and deleted as a whole."""
+"""Threads of a journal: one run at a time, whatever happens to the runs and their processes; failed
+turns are not shown; threads are read, forked, exported, pruned and deleted in one piece."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bae.journal import (
 )
 from bae.testing import ScriptedLM, replaying
 from end_node import EndNode
-from journal_parts import refused
+from journal_parts import expect_refusal
 from thread_runs import Refund, Reply, Say, World, chat, refunds, replying
 
 
@@ -89,22 +89,22 @@ async def test_a_busy_thread_refuses_a_run_that_will_not_wait(journal: Journal, 
     began = world.waits_at("one")
     task = asyncio.create_task(say(journal, "one"))
     await began.wait()
-    with refused("bae-thread-busy") as error:
+    with expect_refusal("bae-thread-busy") as error:
         await say(journal, "two", busy="refuse")
     assert error.value.busy_run == "one"
-    with refused("bae-thread-busy") as error:
+    with expect_refusal("bae-thread-busy") as error:
         await say(journal, "two", busy_timeout=0.02)
     assert "0.02 s" in error.value.message
     queued = asyncio.create_task(say(journal, "three"))
     await asyncio.sleep(0.02)
-    with refused("bae-thread-busy") as error:
+    with expect_refusal("bae-thread-busy") as error:
         await say(journal, "two", busy_timeout=0.02)
     world.hold["one"].set()
     await asyncio.gather(task, queued)
     assert [info.run_id for info in await journal.runs()] == ["three", "one"]
 
 
-async def test_a_run_that_cancels_the_one_before_takes_its_place(journal: Journal, world: World):
+async def test_a_run_that_cancels_the_turn_before_replaces_it(journal: Journal, world: World):
     await say(journal, "zero")
     began = world.waits_at("one")
     task = asyncio.create_task(say(journal, "one"))
@@ -123,7 +123,7 @@ async def test_a_parked_turn_is_named_with_its_question_and_can_be_answered_or_c
 ):
     options: Any = {"thread": "ana", "journal": journal}
     await refunds.arun(Refund(text="one"), replying(), **options, run_id="one")
-    with refused("bae-thread-busy") as error:
+    with expect_refusal("bae-thread-busy") as error:
         await refunds.arun(Refund(text="two"), replying(), **options)
     assert "Refund.approved: Refund it?" in error.value.message
     answered = await refunds.answer("one", "approved", "yes", replying(), journal=journal)
@@ -132,7 +132,7 @@ async def test_a_parked_turn_is_named_with_its_question_and_can_be_answered_or_c
     result = await refunds.arun(Refund(text="three"), replying(), **options, busy="cancel")
     assert result.waiting
     assert await standing(journal, "two") == "cancelled"
-    with refused("bae-thread-busy"):
+    with expect_refusal("bae-thread-busy"):
         await refunds.resume("two", replying(), journal=journal)
 
 
@@ -156,7 +156,7 @@ async def test_an_interrupted_turn_is_resumed_first_or_cancelled(
     journal: Journal, world: World, how: Any
 ):
     await say(journal, "zero")
-    await interrupted(journal, "one")
+    await record_interrupted_turn(journal, "one")
     result = await say(journal, "two", interrupted=how)
     seen = ["zero"] if how == "cancel" else ["zero", "one"]
     assert users(result.trace[-1].history) == seen
@@ -168,7 +168,7 @@ async def test_a_stream_of_a_turn_begins_after_the_interrupted_turn_is_resumed(
     journal: Journal, world: World
 ):
     await say(journal, "zero")
-    await interrupted(journal, "one")
+    await record_interrupted_turn(journal, "one")
     stream = chat.stream(Say(text="two"), replying(), thread="ana", journal=journal, run_id="two")
     async with stream as records:
         seen = [record async for record in records]
@@ -180,7 +180,7 @@ async def test_a_stream_of_a_turn_begins_after_the_interrupted_turn_is_resumed(
 
 
 async def test_an_interrupted_turn_that_fails_again_is_over(journal: Journal, world: World):
-    await interrupted(journal, "fails", after="SourceStarted")
+    await record_interrupted_turn(journal, "fails", after="SourceStarted")
     result = await say(journal, "two")
     assert users(result.trace[-1].history) == []
     assert await standing(journal, "fails") == "failed"
@@ -189,9 +189,9 @@ async def test_an_interrupted_turn_that_fails_again_is_over(journal: Journal, wo
 async def test_an_interrupted_turn_of_another_graph_is_named_with_the_way_to_cancel_it(
     journal: Journal,
 ):
-    await interrupted(journal, "one")
+    await record_interrupted_turn(journal, "one")
     for busy in ("wait", "refuse"):
-        with refused("bae-run-graph") as error:
+        with expect_refusal("bae-run-graph") as error:
             await refunds.arun(
                 Refund(text="two"), replying(), thread="ana", journal=journal, busy=busy
             )
@@ -201,7 +201,7 @@ async def test_an_interrupted_turn_of_another_graph_is_named_with_the_way_to_can
     assert await standing(journal, "one") == "cancelled"
 
 
-async def interrupted(journal: Journal, text: str, after: str = "SourceEnded") -> None:
+async def record_interrupted_turn(journal: Journal, text: str, after: str = "SourceEnded") -> None:
     """A turn as it is left by a process that was killed after a line of this kind."""
     other = MemoryJournal()
     for info in reversed(await journal.runs()):
@@ -309,23 +309,23 @@ async def test_a_cancellation_that_is_not_waited_for_is_stored(journal: Journal,
 
 
 async def test_a_run_that_cannot_be_stopped_in_time_is_an_error(journal: Journal, world: World):
-    claim = await journal.create(await stored_run("one"))
+    claim = await journal.create(await make_stored_run("one"))
     assert claim is not None
-    with refused("bae-cancel-timeout") as error:
+    with expect_refusal("bae-cancel-timeout") as error:
         await journal.cancel("one", timeout=0.05)
     assert claim.owner in error.value.message
     await journal.release(claim, "ended", [])
-    with refused("bae-run-unknown"):
+    with expect_refusal("bae-run-unknown"):
         await journal.cancel("none")
 
 
 async def test_a_turn_that_cannot_be_stopped_in_time_names_the_option_of_the_caller(
     journal: Journal,
 ):
-    stored = await stored_run("one")
+    stored = await make_stored_run("one")
     claim = await journal.create(replace(stored, info=replace(stored.info, thread="ana")))
     assert claim is not None
-    with refused("bae-cancel-timeout") as error:
+    with expect_refusal("bae-cancel-timeout") as error:
         await say(journal, "two", busy="cancel", busy_timeout=0.05)
     assert "with a busy_timeout" in (error.value.fix or "")
     await journal.release(claim, "ended", [])
@@ -333,7 +333,7 @@ async def test_a_turn_that_cannot_be_stopped_in_time_names_the_option_of_the_cal
 
 @pytest.mark.parametrize("status", ["queued", "waiting", "running"])
 async def test_a_run_without_an_owner_is_cancelled_at_once(journal: Journal, status: Any):
-    stored = await stored_run("one")
+    stored = await make_stored_run("one")
     await journal.put(replace(stored, info=replace(stored.info, status=status)))
     info = await journal.cancel("one", timeout=0)
     assert (info.status, info.waiting, info.owner) == ("cancelled", (), None)
@@ -344,14 +344,14 @@ async def test_a_queued_run_of_a_busy_thread_is_cancelled(journal: Journal, worl
     began = world.waits_at("one")
     task = asyncio.create_task(say(journal, "one"))
     await began.wait()
-    stored = await stored_run("two")
+    stored = await make_stored_run("two")
     await journal.put(replace(stored, info=replace(stored.info, status="queued", thread="ana")))
     assert (await journal.cancel("two")).status == "cancelled"
     world.hold["one"].set()
     await task
 
 
-async def stored_run(run_id: str) -> Any:
+async def make_stored_run(run_id: str) -> Any:
     """A run that has begun, and nothing more."""
     other = MemoryJournal()
     await say(other, "any")
@@ -409,7 +409,7 @@ async def test_an_ended_turn_is_returned_with_its_history(journal: Journal):
 async def test_a_missing_turn_is_named_where_a_run_has_shown_it(journal: Journal):
     await say(journal, "one", "two", "three")
     await journal.delete(["one"])
-    with refused("bae-thread-turn") as error:
+    with expect_refusal("bae-thread-turn") as error:
         await chat.replay("three", journal=journal)
     assert error.value.run_id == "one"
     result = await say(journal, "four")
@@ -417,7 +417,7 @@ async def test_a_missing_turn_is_named_where_a_run_has_shown_it(journal: Journal
     assert result.trace[-1].history.omitted == 1
 
 
-async def test_a_fork_in_its_thread_takes_the_place_of_the_turn_and_of_those_after_it(
+async def test_a_fork_in_its_thread_replaces_the_turn_and_all_later_turns(
     journal: Journal,
 ):
     await say(journal, "one", "two", "three")
@@ -440,7 +440,7 @@ async def test_a_fork_in_its_thread_takes_the_place_of_the_turn_and_of_those_aft
 async def test_a_turn_is_tried_again_by_a_fork_without_changes(journal: Journal):
     await say(journal, "one", "two")
     new = await chat.fork("two", at=0, journal=journal, thread="ana")
-    with refused("bae-thread-busy"):
+    with expect_refusal("bae-thread-busy"):
         await chat.fork("two", at=0, journal=journal, thread="ana")
     lm = ScriptedLM({Reply: {"text": "another reply"}})
     await chat.resume(new, lm, journal=journal)
@@ -464,7 +464,7 @@ async def test_a_fork_without_a_thread_changes_no_thread_and_sees_the_same_turns
 async def test_a_turn_is_forked_into_no_other_thread(journal: Journal):
     await say(journal, "one", "two")
     await say(journal, "three", thread="ben")
-    with refused("bae-fork-thread") as error:
+    with expect_refusal("bae-fork-thread") as error:
         await chat.fork("one", at=0, journal=journal, thread="ben", text="edited")
     assert "'ana'" in error.value.message
     assert users(await chat.thread("ben", journal=journal).messages()) == ["three"]
@@ -511,9 +511,9 @@ async def test_a_thread_is_forked_and_both_are_continued_and_deleted_by_themselv
     assert await thread.fork("bea", upto="two") == 2
     copy = chat.thread("bea", journal=journal)
     assert users(await copy.messages()) == ["one", "two"]
-    with refused("bae-thread-exists"):
+    with expect_refusal("bae-thread-exists"):
         await thread.fork("bea")
-    with refused("bae-run-unknown"):
+    with expect_refusal("bae-run-unknown"):
         await thread.fork("cat", upto="none")
     assert await thread.delete() == 3
     result = await say(journal, "four", thread="bea")
@@ -524,7 +524,7 @@ async def test_a_thread_is_forked_and_both_are_continued_and_deleted_by_themselv
     assert await thread.turns() == []
 
 
-async def test_a_thread_that_is_looked_at_again_reads_only_what_has_changed(world: World):
+async def test_reading_a_thread_again_reads_only_changes(world: World):
     class Counting(MemoryJournal):
         reads: ClassVar[list[str]] = []
 
@@ -561,12 +561,12 @@ async def test_a_thread_with_a_run_in_progress_or_a_fork_elsewhere_is_not_delete
         task = asyncio.create_task(say(journal, "two"))
         await began.wait()
         thread = chat.thread("ana", journal=journal)
-        with refused("bae-thread-busy"):
+        with expect_refusal("bae-thread-busy"):
             await thread.delete()
         world.hold["two"].set()
         await task
         await chat.fork("one", at=0, journal=journal, new_id="apart")
-        with refused("bae-thread-kept") as error:
+        with expect_refusal("bae-thread-kept") as error:
             await thread.delete()
         assert "one" in error.value.message
         await journal.delete(["apart"])
@@ -628,7 +628,7 @@ async def test_a_redacted_text_is_withheld_from_later_turns(journal: Journal):
     ]
 
 
-async def test_metadata_is_kept_by_resumed_and_forked_runs(journal: Journal):
+async def test_metadata_stays_with_resumed_and_forked_runs(journal: Journal):
     metadata = {"user_id": "u1", "plan": 3}
     await say(journal, "one", metadata=metadata)
     new = await chat.fork("one", at=0, journal=journal)
@@ -723,7 +723,7 @@ async def test_turns_inside_of_other_values_are_stored_as_references(journal: Jo
     assert (users(node.plan.copied), node.plan.copied.omitted) == (["second"], 1)
 
 
-async def test_turns_that_a_run_was_given_by_its_caller_are_stored_whole(journal: Journal):
+async def test_turns_given_by_the_caller_are_stored_completely(journal: Journal):
     given = Messages([("by hand", "yes")])
     plan = Plan(history=given, copied=given, note="n")
     sent = Graph(start=Sent)

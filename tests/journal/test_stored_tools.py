@@ -1,5 +1,5 @@
-"""What a journal holds of tool calls, and what becomes of it: interrupted calls, secrets, redacted
-conversations, changed tools, forks, replays, and where values came from."""
+"""Tool calls in a journal: interrupted calls, secrets, redacted conversations, changed tools,
+forks, replays, and the provenance of values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from bae.lm.backend import CallPart
 from bae.testing import Call
 from crash.workshop import check_history
 from end_node import EndNode
-from kept_runs import killed
+from kept_runs import cut_journal
 from toy_backend import ToyBackend
 
 pytestmark = pytest.mark.once
@@ -120,17 +120,17 @@ ROUND = [Call("search", word="lamp"), Call("refund", amount=5)]
 ANSWERS: list[Any] = [ROUND, [Call("search", word="bulb")], {"text": "done"}]
 
 
-async def recorded(journal: Journal, run_id: str = "one") -> Any:
+async def record_run(journal: Journal, run_id: str = "one") -> Any:
     return await graph.arun(START, CallingBackend(*ANSWERS), journal=journal, run_id=run_id)
 
 
-async def cut_after(journal: Journal, *parts: str) -> MemoryJournal:
+async def cut_journal_after(journal: Journal, *parts: str) -> MemoryJournal:
     """The run as it is when it is killed after the first line that has these texts."""
     stored = await journal.read("one")
     found = next(
         n for n, e in enumerate(stored.lines) if all(p in f"{e.kind} {e.data}" for p in parts)
     )
-    return await killed(journal, found + 1)
+    return await cut_journal(journal, found + 1)
 
 
 # Calls that were interrupted
@@ -138,8 +138,8 @@ async def cut_after(journal: Journal, *parts: str) -> MemoryJournal:
 
 async def test_the_model_reads_that_a_call_was_interrupted_and_the_call_is_not_made_again():
     async with MemoryJournal() as journal:
-        await recorded(journal)
-        left = await cut_after(journal, "ToolStarted", "refund")
+        await record_run(journal)
+        left = await cut_journal_after(journal, "ToolStarted", "refund")
         DONE.clear()
         lm = CallingBackend([Call("search", word="bulb")], {"text": "done"})
         result = await graph.resume("one", lm, journal=left)
@@ -163,7 +163,7 @@ async def test_a_call_that_may_be_repeated_is_made_again():
     async with MemoryJournal() as journal:
         lm = CallingBackend([Call("refund", amount=1)], {"text": "done"})
         first = await metered.arun(Begin(), lm, journal=journal, run_id="one")
-        left = await cut_after(journal, "ToolStarted")
+        left = await cut_journal_after(journal, "ToolStarted")
         lm = CallingBackend({"text": "done"})
         again = await metered.resume("one", lm, journal=left)
     assert DONE == ["refund 1", "refund 1"]
@@ -232,7 +232,7 @@ async def test_a_function_that_is_called_again_continues_its_conversation():
     ],
     ids=repr,
 )
-async def test_what_a_tool_returns_is_stored_as_the_model_read_it(value: Any):
+async def test_the_result_of_a_tool_is_stored_as_the_model_read_it(value: Any):
     def odd() -> Any:
         """Return something."""
         if isinstance(value, ToolError):
@@ -243,7 +243,7 @@ async def test_what_a_tool_returns_is_stored_as_the_model_read_it(value: Any):
     async with MemoryJournal() as journal:
         lm = CallingBackend([Call("odd")], {"text": "done"})
         first = await odds.arun(odds.start(text="q"), lm, journal=journal, run_id="one")
-        left = await cut_after(journal, "ToolEnded")
+        left = await cut_journal_after(journal, "ToolEnded")
         lm = CallingBackend({"text": "done"})
         again = await odds.resume("one", lm, journal=left)
         replayed = await odds.replay("one", journal=journal)
@@ -255,8 +255,8 @@ async def test_what_a_tool_returns_is_stored_as_the_model_read_it(value: Any):
 
 async def test_a_budget_counts_the_rounds_of_the_process_before():
     async with MemoryJournal() as journal:
-        await recorded(journal)
-        left = await cut_after(journal, "RoundMade", '"number":2')
+        await record_run(journal)
+        left = await cut_journal_after(journal, "RoundMade", '"number":2')
         assert read_history(await left.read("one")).usage.calls == 2
         lm = Budgeted(CallingBackend({"text": "done"}), Budget(calls=2))
         with pytest.raises(BudgetError):
@@ -343,7 +343,7 @@ async def test_a_call_whose_secret_was_not_stored_is_asked_for_again():
     async with MemoryJournal() as journal:
         await run_secrets(journal)
         for last in ("RoundMade", "ToolStarted"):
-            left = await cut_after(journal, last)
+            left = await cut_journal_after(journal, last)
             lm = CallingBackend(*SECRET_ROUNDS)
             result = await logins.resume("one", lm, journal=left)
             first, second = result.trace[-1].calls[:2]
@@ -410,7 +410,7 @@ async def test_an_answer_that_holds_a_secret_is_not_stored_and_is_asked_for_agai
         lm = CallingBackend(*answers)
         await vault.arun(Begin(), lm, journal=journal, run_id="one")
         assert "hunter2" not in repr(await journal.read("one"))
-        left = await cut_after(journal, "RoundMade", '"number":2')
+        left = await cut_journal_after(journal, "RoundMade", '"number":2')
         DONE.clear()
         lm = CallingBackend({"code": "hunter2"})
         result = await vault.resume("one", lm, journal=left)
@@ -423,9 +423,9 @@ async def test_an_answer_that_holds_a_secret_is_not_stored_and_is_asked_for_agai
 
 async def test_a_redacted_conversation_is_continued_without_a_call_twice():
     async with MemoryJournal() as journal:
-        await recorded(journal)
+        await record_run(journal)
         for last in ("ToolEnded", "RoundMade"):
-            left = await cut_after(journal, last)
+            left = await cut_journal_after(journal, last)
             done = await left.redact("one", "Question.text")
             assert done.texts > 0
             assert "lamp" not in repr((await left.read("one")).lines)
@@ -438,7 +438,7 @@ async def test_a_redacted_conversation_is_continued_without_a_call_twice():
             assert [call.name for call in result.trace[1].calls] == ["search", "refund", "search"]
 
 
-async def test_a_redaction_of_a_node_that_was_filled_with_tools_keeps_what_it_used():
+async def test_a_redaction_of_a_node_that_was_filled_with_tools_keeps_its_usage():
     class Draft(Node):
         calls: Annotated[list[ToolCall], Tools(refund)]
         text: str
@@ -457,7 +457,7 @@ async def test_a_redaction_of_a_node_that_was_filled_with_tools_keeps_what_it_us
         assert read_history(stored).usage.calls == 2
 
 
-async def test_a_redaction_reaches_what_people_were_asked_and_answered_about_calls():
+async def test_a_redaction_reaches_questions_to_people_and_their_answers_about_calls():
     asking = variant(Tools(search, Tool(refund, approve=True)))
     start = asking.start(text="a lamp?")
     async with MemoryJournal() as journal:
@@ -508,7 +508,7 @@ def told_otherwise(word: str, city: Annotated[str, Dep(get_city)]) -> list[str]:
 
 async def test_a_replay_calls_no_tool_and_asks_nothing():
     async with MemoryJournal() as journal:
-        first = await recorded(journal)
+        first = await record_run(journal)
         DONE.clear()
         assert (await variant(Tools(search, refund)).replay("one", journal=journal)).trace
         again = await graph.replay("one", journal=journal)
@@ -527,7 +527,7 @@ async def test_a_replay_calls_no_tool_and_asks_nothing():
 )
 async def test_a_replay_reports_a_changed_tool_or_question(changed: Callable[[], Any], said: str):
     async with MemoryJournal() as journal:
-        await recorded(journal)
+        await record_run(journal)
         with pytest.raises(ReplayError, match=said) as caught:
             await changed().replay("one", journal=journal)
     assert caught.value.diff
@@ -543,8 +543,8 @@ def get_city_name() -> str:
 
 async def test_a_changed_tool_is_noticed_when_the_run_is_resumed(caplog: Any):
     async with MemoryJournal() as journal:
-        await recorded(journal)
-        left = await cut_after(journal, "ToolEnded", "refund")
+        await record_run(journal)
+        left = await cut_journal_after(journal, "ToolEnded", "refund")
         changed = variant(Tools(Tool(other_search, name="search"), refund))
         lm = CallingBackend({"text": "done"})
         with caplog.at_level(logging.WARNING, "bae"):
@@ -557,11 +557,11 @@ async def test_a_changed_tool_is_noticed_when_the_run_is_resumed(caplog: Any):
         assert len(offered) == 2
 
 
-async def test_a_removed_tool_is_told_to_the_model_and_does_not_prevent_the_resume():
+async def test_a_removed_tool_is_reported_to_the_model_and_does_not_prevent_the_resume():
     async with MemoryJournal() as journal:
-        await recorded(journal)
+        await record_run(journal)
         for last, said in (("ToolStarted", "unknown whether"), ("RoundMade", "there is no tool")):
-            left = await cut_after(journal, last, "refund")
+            left = await cut_journal_after(journal, last, "refund")
             fewer = variant(Tools(search))
             assert await check(fewer, left) == []
             lm = CallingBackend({"text": "done"})
@@ -586,12 +586,12 @@ async def test_a_server_whose_schema_has_changed_is_noticed_when_the_run_is_resu
         lm = CallingBackend([Call("remote", x=1)], [Call("remote", x=2)], {"text": "done"})
         before = variant(Tools(tools("integer")))
         await before.arun(before.start(text="q"), lm, journal=journal, run_id="one")
-        left = await cut_after(journal, "ToolEnded")
+        left = await cut_journal_after(journal, "ToolEnded")
         with caplog.at_level(logging.WARNING, "bae"):
             lm = CallingBackend({"text": "done"})
             await variant(Tools(tools("integer"))).resume("one", lm, journal=left)
             assert "tools are not what they were" not in caplog.text
-            left = await cut_after(journal, "ToolEnded")
+            left = await cut_journal_after(journal, "ToolEnded")
             lm = CallingBackend({"text": "done"})
             await variant(Tools(tools("string"))).resume("one", lm, journal=left)
         assert "its tools are not what they were when the conversation began: remote" in caplog.text
@@ -602,7 +602,7 @@ async def test_a_server_whose_schema_has_changed_is_noticed_when_the_run_is_resu
 
 async def test_a_fork_after_the_calls_keeps_them_and_a_fork_before_them_makes_them_again():
     async with MemoryJournal() as journal:
-        await recorded(journal)
+        await record_run(journal)
         DONE.clear()
         after = await graph.fork("one", at=1, journal=journal, text="other")
         result = await graph.resume(after, journal=journal)
@@ -622,9 +622,9 @@ async def test_a_fork_after_the_calls_keeps_them_and_a_fork_before_them_makes_th
 # Where values came from
 
 
-async def test_why_tells_rounds_calls_and_what_tools_were_given():
+async def test_why_shows_rounds_calls_and_the_values_that_tools_were_given():
     async with MemoryJournal() as journal:
-        await recorded(journal)
+        await record_run(journal)
         text = await journal.why("one", "Reply.text")
         calls = await journal.why("one", "Reply.calls")
         city = await journal.why("one", "Reply.calls(search)(city)")
@@ -664,7 +664,7 @@ class Wanted(Node):
     async def __call__(self) -> Picky: ...
 
 
-async def test_why_tells_an_answer_that_was_not_accepted_from_a_valid_one():
+async def test_why_distinguishes_a_rejected_answer_from_a_valid_answer():
     lm = CallingBackend({"text": "short"}, {"text": "long enough"})
     async with MemoryJournal() as journal:
         await Graph(start=Wanted).arun(Wanted(), lm, journal=journal, run_id="one")
@@ -676,17 +676,17 @@ async def test_why_tells_an_answer_that_was_not_accepted_from_a_valid_one():
 
 async def test_why_of_a_call_in_a_finished_conversation_names_the_field_that_lists_it():
     async with MemoryJournal() as journal:
-        await recorded(journal)
+        await record_run(journal)
         with pytest.raises(JournalError) as raised:
             await journal.why("one", "Reply.calls(c2)")
     assert raised.value.code == "bae-why-unknown"
     assert raised.value.fix == "look at the field: 1:Reply.calls"
 
 
-async def test_why_tells_how_far_a_conversation_is():
+async def test_why_shows_how_far_a_conversation_is():
     async with MemoryJournal() as journal:
-        await recorded(journal)
-        left = await cut_after(journal, "ToolStarted", "bulb")
+        await record_run(journal)
+        left = await cut_journal_after(journal, "ToolStarted", "bulb")
         with pytest.raises(Exception, match=r"in round 2: c3 search\(word=\"bulb\"\) had begun"):
             await left.why("one", "Reply.text")
 
@@ -737,7 +737,7 @@ async def check_cuts(chance: Random) -> None:
         await graph.arun(START, by_round(rounds), journal=left, run_id="one")
         for _ in range(3):
             count = len((await left.read("one")).lines)
-            left = await killed(left, chance.randrange(1, count))
+            left = await cut_journal(left, chance.randrange(1, count))
             lines = [(e.kind, json.loads(e.data)) for e in (await left.read("one")).lines]
             started = [data["arguments"] for kind, data in lines if kind == "ToolStarted"]
             begun = {str(value) for arguments in started for value in arguments.values()}
@@ -774,7 +774,7 @@ async def test_the_thinking_of_an_answer_without_calls_is_stored_only_if_asked_f
         assert ("hush" in stored) == thinking
         lines = (await journal.read("one")).lines
         count = next(n for n, line in enumerate(lines, 1) if '"a lamp"' in line.data)
-        left = await killed(journal, count)
+        left = await cut_journal(journal, count)
         lm = Thinker(right)
         await graph.resume("one", lm, journal=left)
         assert [each.text for each in lm.prompts[0].conversation[3:4]] == ["a lamp"]
@@ -839,7 +839,7 @@ def twice(kind: str) -> Callable[[list[Any]], Any]:
     return change
 
 
-def swapped(one: tuple[str, int], other: tuple[str, int]) -> Callable[[list[Any]], Any]:
+def swap_rows(one: tuple[str, int], other: tuple[str, int]) -> Callable[[list[Any]], Any]:
     def change(rows: list[Any]) -> None:
         a, b = rows.index(first_of(rows, *one)), rows.index(first_of(rows, *other))
         rows[a], rows[b] = rows[b], rows[a]
@@ -858,9 +858,9 @@ def with_data(kind: str, **data: Any) -> Callable[[list[Any]], Any]:
         (dropped("RoundMade"), "has not called"),
         (twice("RoundMade"), "round 2 is next"),
         (twice("ToolEnded"), "the call has ended"),
-        (swapped(("RoundMade", 0), ("RoundMade", 1)), "round 1 is next"),
-        (swapped(("ToolEnded", 0), ("RoundMade", 1)), "has no result"),
-        (swapped(("RoundMade", 0), ("ToolStarted", 0)), "has not called"),
+        (swap_rows(("RoundMade", 0), ("RoundMade", 1)), "round 1 is next"),
+        (swap_rows(("ToolEnded", 0), ("RoundMade", 1)), "has no result"),
+        (swap_rows(("RoundMade", 0), ("ToolStarted", 0)), "has not called"),
         (with_data("RoundMade", number=3), "round 1 is next"),
         (with_data("RoundMade", calls=[{"id": "c1", "name": "search"}]), "arguments"),
         (with_data("RoundMade", calls=[{"id": "x", "name": "a", "arguments": {}}]), "the id of"),

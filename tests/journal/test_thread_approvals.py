@@ -82,7 +82,7 @@ async def turn(journal: Journal, order: str, thread: str | None = "ana", **optio
     return await graph.arun(Question(text=order), lm, journal=journal, **options)
 
 
-async def approved(journal: Journal, order: str, answer: Any = "thread") -> Any:
+async def approve_turn(journal: Journal, order: str, answer: Any = "thread") -> Any:
     """A turn whose refund a person approves."""
     assert (await turn(journal, order)).waiting
     lm = ScriptedLM({"Reply": {"text": "done"}})
@@ -90,7 +90,7 @@ async def approved(journal: Journal, order: str, answer: Any = "thread") -> Any:
 
 
 async def test_a_yes_for_the_thread_holds_in_later_turns_for_this_tool_alone(journal: Journal):
-    assert (await approved(journal, "A")).result.text == "done"
+    assert (await approve_turn(journal, "A")).result.text == "done"
     assert (await turn(journal, "B")).result.calls[0].result == "sent for B"
     lm = calling(Call("refund", order="C"), Call("close", order="C"))
     options: Any = {"thread": "ana", "journal": journal, "run_id": "C"}
@@ -116,10 +116,12 @@ async def test_a_yes_that_is_given_at_once_holds_in_later_turns_too(journal: Jou
     assert sorted(DONE) == ["A", "B", "C"]
 
 
-async def test_it_survives_a_restart_and_is_listed_and_revoked_by_another_process(tmp_path: Path):
+async def test_an_approval_survives_a_restart_and_is_listed_and_revoked_by_another_process(
+    tmp_path: Path,
+):
     path = tmp_path / "runs.db"
     async with SQLiteJournal(path) as journal:
-        await approved(journal, "A")
+        await approve_turn(journal, "A")
     async with SQLiteJournal(path) as journal, SQLiteJournal(path) as other:
         assert not (await turn(journal, "B")).waiting
         thread = graph.thread("ana", journal=other)
@@ -135,8 +137,10 @@ async def test_it_survives_a_restart_and_is_listed_and_revoked_by_another_proces
             assert caught.value.code == "bae-approval-unknown"
 
 
-async def test_it_is_revoked_through_any_run_of_the_thread_also_one_in_progress(journal: Journal):
-    await approved(journal, "A")
+async def test_an_approval_is_revoked_through_any_run_of_the_thread_even_in_progress(
+    journal: Journal,
+):
+    await approve_turn(journal, "A")
     went_on: list[str] = []
 
     async def revoke() -> None:
@@ -153,13 +157,13 @@ async def test_it_is_revoked_through_any_run_of_the_thread_also_one_in_progress(
 
 
 async def test_a_yes_for_the_run_does_not_hold_in_the_next_turn(journal: Journal):
-    await approved(journal, "A", "run")
+    await approve_turn(journal, "A", "run")
     assert (await turn(journal, "B")).waiting
     assert await graph.thread("ana", journal=journal).approvals() == []
 
 
 async def test_it_does_not_hold_elsewhere(journal: Journal):
-    await approved(journal, "A")
+    await approve_turn(journal, "A")
     for thread in ("ben", "an", "ANA", "ana ", None):
         assert (await turn(journal, f"B {thread}", thread)).waiting
     apart = await graph.fork("A", at=0, journal=journal)
@@ -171,7 +175,7 @@ async def test_it_does_not_hold_elsewhere(journal: Journal):
     assert DONE == ["A"]
 
 
-async def test_it_does_not_hold_for_the_same_names_in_another_graph_of_the_thread(
+async def test_an_approval_does_not_hold_for_the_same_names_in_another_graph_of_the_thread(
     journal: Journal,
 ):
     def wire(order: str) -> str:
@@ -179,7 +183,7 @@ async def test_it_does_not_hold_for_the_same_names_in_another_graph_of_the_threa
         return order
 
     other = _with_reply(Tool(wire, name="refund", approve=True))
-    await approved(journal, "A")
+    await approve_turn(journal, "A")
     lm = calling(Call("refund", order="B"))
     parked = await other.arun(other.start(text="B"), lm, journal=journal, thread="ana")
     assert [gate.place for gate in parked.waiting] == ["Reply.calls(refund)(c1)"]
@@ -232,11 +236,11 @@ async def test_a_run_without_a_thread_refuses_it_and_still_waits(journal: Journa
     assert ["no thread" in each for each in problems] == [False, True, False, True]
 
 
-async def test_in_another_journal_it_holds_for_its_run_unless_that_takes_the_place(
+async def test_an_approval_in_another_journal_holds_for_its_run_unless_that_replaces_the_turn(
     tmp_path: Path,
 ):
     async with MemoryJournal() as journal:
-        await approved(journal, "A")
+        await approve_turn(journal, "A")
         await journal.export(tmp_path / "runs.jsonl")
     async with MemoryJournal() as copy:
         await copy.load(tmp_path / "runs.jsonl")
@@ -251,7 +255,7 @@ async def test_in_another_journal_it_holds_for_its_run_unless_that_takes_the_pla
 async def test_a_turn_with_an_approved_call_is_replayed_and_resumed_after_any_line(
     journal: Journal,
 ):
-    await approved(journal, "A")
+    await approve_turn(journal, "A")
     first = await turn(journal, "B")
     assert (await graph.replay("B", journal=journal)).trace == first.trace
     stored = await journal.read("B")

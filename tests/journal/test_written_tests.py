@@ -27,7 +27,7 @@ from bae import JournalError, Node
 from bae.journal import MemoryJournal
 from bae.journal.written_test import GraphName, literal, write_test
 from bae.testing import Call, ScriptedLM
-from wardrobe_runs import WARDROBE, noted, refused, write_runs
+from wardrobe_runs import WARDROBE, read_notes, read_refusal, write_runs
 
 pytestmark = pytest.mark.once
 MAKE = ["test", "abc", "-j", "runs.db", "-m", "wardrobe", "-o", "tests/test_outfit.py"]
@@ -68,7 +68,7 @@ def in_a_pytest_of_its_own(*paths: str, found: str = ".") -> subprocess.Complete
 
 
 def test_a_run_becomes_a_test_that_fails_with_a_diff_when_a_body_is_changed(journal, capsys):
-    text = noted(capsys, *MAKE)
+    text = read_notes(capsys, *MAKE)
     assert text == dedent(
         """\
         tests/test_outfit.py: replays the run and checks its path and its end
@@ -140,7 +140,7 @@ def test_written_tests_pass_and_find_a_graph_that_is_named_by_its_file_wherever_
     try:
         for number, (module, (run, code)) in enumerate(named.items()):
             test = f"tests/kept/test_{number}.py"
-            noted(capsys, "test", run, "-j", "runs.db", "-m", module, "-o", test)
+            read_notes(capsys, "test", run, "-j", "runs.db", "-m", module, "-o", test)
             assert code in Path(test).read_text()
     finally:
         sys.modules.pop("garments", None)
@@ -153,14 +153,14 @@ def test_written_tests_pass_and_find_a_graph_that_is_named_by_its_file_wherever_
 def test_a_file_that_cannot_be_imported_by_its_name_does_not_become_a_test(journal, capsys):
     Path("json.py").write_text(WARDROBE)
     arguments = [*MAKE[:-3], "json.py", *MAKE[-2:]]
-    assert "has the name of another module" in refused(capsys, *arguments)
+    assert "has the name of another module" in read_refusal(capsys, *arguments)
     sys.modules.pop("json_", None)
 
 
 @pytest.mark.skipif(find_spec("ruff") is None, reason="needs ruff")
-def test_what_is_written_is_clean_code(journal, capsys):
+def test_written_tests_are_clean_code(journal, capsys):
     for number, module in enumerate(("wardrobe", "wardrobe.py", "wardrobe.py:Morning")):
-        noted(capsys, *MAKE[:-3], module, "-o", f"tests/test_{number}.py")
+        read_notes(capsys, *MAKE[:-3], module, "-o", f"tests/test_{number}.py")
     select = "B,C4,E,F,I,N,PIE,PT,RET,RUF,SIM,UP,W"
     for command in (["check", "--select", select], ["format", "--check"]):
         ruff = [sys.executable, "-m", "ruff", *command, "--isolated", "--no-cache", "tests"]
@@ -169,13 +169,13 @@ def test_what_is_written_is_clean_code(journal, capsys):
 
 
 def test_no_file_is_written_over_unless_that_is_asked_for(journal, capsys):
-    noted(capsys, *MAKE)
+    read_notes(capsys, *MAKE)
     Path("tests/test_outfit.py").write_text("mine")
-    assert "are there already" in refused(capsys, *MAKE)
+    assert "are there already" in read_refusal(capsys, *MAKE)
     Path("tests/test_outfit.py").unlink()
-    assert "tests/test_outfit.jsonl is there already" in refused(capsys, *MAKE)
+    assert "tests/test_outfit.jsonl is there already" in read_refusal(capsys, *MAKE)
     assert not Path("tests/test_outfit.py").exists()
-    noted(capsys, *MAKE, "--force")
+    read_notes(capsys, *MAKE, "--force")
     assert "replaying" in Path("tests/test_outfit.py").read_text()
 
 
@@ -190,18 +190,18 @@ def test_no_file_is_written_over_unless_that_is_asked_for(journal, capsys):
         ({"abc": "nobody"}, "no run id is nobody"),
     ],
 )
-def test_what_cannot_become_a_test_is_refused_and_nothing_is_written(
+def test_a_run_that_cannot_become_a_test_is_refused_and_nothing_is_written(
     changed, message, journal, capsys
 ):
     arguments = list(MAKE)
     for name, value in changed.items():
         at = arguments.index(name)
         arguments[at + 1 if name.startswith("-") else at] = value
-    assert message in refused(capsys, *arguments)
+    assert message in read_refusal(capsys, *arguments)
     assert not Path("tests").exists()
 
 
-def test_a_run_that_goes_another_way_today_does_not_become_a_test(journal, capsys, monkeypatch):
+def test_a_run_that_deviates_today_does_not_become_a_test(journal, capsys, monkeypatch):
     import wardrobe  # pyright: ignore[reportMissingImports]
 
     async def other(self: Any) -> Any:
@@ -210,7 +210,7 @@ def test_a_run_that_goes_another_way_today_does_not_become_a_test(journal, capsy
     monkeypatch.setattr(wardrobe.Outfit, "__call__", other)
     changed = bae.Graph(start=wardrobe.Morning)
     monkeypatch.setattr(wardrobe, "graph", changed)
-    error = refused(capsys, *MAKE)
+    error = read_refusal(capsys, *MAKE)
     assert "a hat" in error
     assert "bae-replay-diverged" in error
     assert not Path("tests").exists()
@@ -239,7 +239,7 @@ graph = Graph(start=Ask, end=Reply)
 """
 
 
-def test_a_run_with_tools_becomes_a_test_that_calls_none(tmp_path, monkeypatch):
+def test_a_run_with_tools_becomes_a_test_that_calls_no_tools(tmp_path, monkeypatch):
     (tmp_path / "agent.py").write_text(AGENT)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

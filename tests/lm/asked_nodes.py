@@ -44,7 +44,7 @@ class Fork(Node):
     async def __call__(self) -> Left | Right: ...
 
 
-def priced(answer: Any, cost: float | None = 0.5, model: str = "m") -> Answer:
+def priced_answer(answer: Any, cost: float | None = 0.5, model: str = "m") -> Answer:
     usage = Usage(1, 100, 20, 30, cost, models=(model,))
     return Answer(json.dumps(answer), usage)
 

@@ -178,8 +178,8 @@ WRONG: list[tuple[Any, str]] = [
 """Answers that are none, with what is found of them."""
 
 
-async def told_of_a_wrong_answer(provider: Provider, backend: Backend, wrong: Any) -> list[str]:
-    """What is found of a wrong answer and the right one after it."""
+async def report_wrong_answer(provider: Provider, backend: Backend, wrong: Any) -> list[str]:
+    """The verdicts on a wrong answer and on the right answer after it."""
     provider.script(wrong)
     provider.always(SHIRT)
     told: list[Any] = []

@@ -25,7 +25,8 @@ class Raw:
 
 @dataclass
 class RawProvider:
-    """Where it listens, what it answers, and the requests it got: their heads and their bodies."""
+    """A server with its address, its answers, and its received requests: their heads and their
+    bodies."""
 
     url: str
     respond: Callable[[dict[str, Any]], Raw]

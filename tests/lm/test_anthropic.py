@@ -1,5 +1,5 @@
-"""What is special to Claude over Anthropic's SDK; what it shares with others is in
-test_http_backends.py."""
+"""The behavior of Claude over Anthropic's SDK; test_http_backends.py has the behavior that all
+backends share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def streaming(*events: dict[str, Any]) -> AsyncIterator[AnthropicBackend]:
 
 
 @pytest.mark.parametrize("channel", ["schema", "tool"])
-async def test_the_answer_is_told_piece_by_piece_and_what_stays_the_same_is_cached(
+async def test_the_answer_is_streamed_and_its_constant_part_is_cached(
     provider: Provider, channel: str
 ) -> None:
     provider.script(SHIRT)
@@ -61,7 +61,7 @@ async def test_the_answer_is_told_piece_by_piece_and_what_stays_the_same_is_cach
 
 
 @pytest.mark.parametrize("node", [Machine, Prices])
-async def test_a_schema_that_does_not_fit_goes_by_a_tool_the_model_must_use(
+async def test_a_schema_that_does_not_fit_is_sent_as_a_tool_the_model_must_use(
     provider: Provider, node: type[Node]
 ) -> None:
     async with claude(provider) as backend:
@@ -94,7 +94,7 @@ async def test_a_model_that_takes_no_force_is_left_free_and_asked_again_when_it_
     assert "Here it is!" in provider.requests[1].text
 
 
-async def test_settings_are_sent_and_those_not_given_are_not(provider: Provider) -> None:
+async def test_given_settings_are_sent_and_no_others(provider: Provider) -> None:
     extra = {"top_p": 0.5, "output_config": {"effort": "low"}}
     headers = {"anthropic-beta": "a-feature"}
     given = {"temperature": 0.25, "max_tokens": 77, "extra": extra, "headers": headers}
@@ -139,7 +139,7 @@ START: dict[str, Any] = {
         ("a_kind_not_known_yet", 500, "bae-lm-unavailable", True),
     ],
 )
-async def test_an_error_told_in_the_middle_of_a_stream_is_as_good_as_its_status(
+async def test_an_error_event_in_a_stream_counts_like_an_error_status(
     kind: str, status: int, code: str, retryable: bool
 ) -> None:
     failed = {"type": "error", "error": {"type": kind, "message": "no more today"}}
@@ -160,7 +160,7 @@ async def test_an_error_told_in_the_middle_of_a_stream_is_as_good_as_its_status(
         ("refusal", "refused"),
     ],
 )
-async def test_why_the_answer_ended_is_told(reason: str, stop: str) -> None:
+async def test_the_stop_reason_of_an_answer_is_reported(reason: str, stop: str) -> None:
     said = [{"type": "thinking", "thinking": ""}, {"type": "text", "text": ""}]
     deltas = [{"type": "thinking_delta", "thinking": "hmm"}, {"type": "text_delta", "text": "said"}]
     events: list[dict[str, Any]] = [START]
@@ -176,7 +176,7 @@ async def test_why_the_answer_ended_is_told(reason: str, stop: str) -> None:
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (1, 5)
 
 
-async def test_a_stream_that_ends_before_its_answer_is_one_that_broke_off() -> None:
+async def test_a_stream_that_ends_before_its_answer_counts_as_broken_off() -> None:
     async with streaming(START) as backend:
         with pytest.raises(BaeLMError) as raised:
             await backend.answer(prompt())
@@ -189,7 +189,7 @@ async def test_a_stream_that_ends_before_its_answer_is_one_that_broke_off() -> N
     [(Cut(after=3), "bae-lm-unreachable"), (Stall(after=3), "bae-lm-timeout")],
     ids=["cut", "idle"],
 )
-async def test_what_a_broken_stream_has_told_of_its_use_is_charged_and_the_rest_is_unknown(
+async def test_the_reported_usage_of_a_broken_stream_is_charged_and_the_rest_is_unknown(
     provider: Provider, fault: Any, code: str
 ) -> None:
     provider.always(fault)
@@ -216,7 +216,7 @@ async def test_what_a_broken_stream_has_told_of_its_use_is_charged_and_the_rest_
     ],
     ids=repr,
 )
-async def test_a_socket_that_gives_up_is_not_taken_for_the_bound_on_the_call(
+async def test_a_socket_timeout_is_not_confused_with_the_timeout_of_the_call(
     below: Exception, code: str
 ) -> None:
     import httpx2
@@ -241,7 +241,7 @@ async def test_a_socket_that_gives_up_is_not_taken_for_the_bound_on_the_call(
     assert "within" not in str(raised.value)
 
 
-async def test_what_changes_where_and_how_it_is_asked_is_in_the_settings(
+async def test_settings_contain_everything_that_changes_the_request(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"headers": {"Anthropic-Beta": "a-feature"}, "api_key": "k"}
@@ -308,7 +308,7 @@ async def test_a_client_of_the_users_own_stays_open(provider: Provider) -> None:
         assert not client.is_closed
 
 
-async def test_a_schema_forced_into_the_channel_that_does_not_take_it_is_told(
+async def test_forcing_a_schema_into_an_unfitting_channel_is_an_error(
     provider: Provider,
 ) -> None:
     schema = {"type": "object", "properties": {"x": {}}, "required": ["x"]}

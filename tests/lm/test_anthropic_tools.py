@@ -1,5 +1,5 @@
-"""Tools of Claude over Anthropic's SDK: what is cached, what goes back to which model, tools that
-Anthropic runs itself, and messages that it pauses."""
+"""Tools of Claude over Anthropic's SDK: caching, messages that are sent back, tools that Anthropic
+runs itself, and messages that it pauses."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ class Drawn(EndNode):
     calls: Annotated[list[ToolCall], Tools(Native("draw"))]
 
 
-async def test_a_tool_that_anthropic_does_not_have_is_refused_with_those_it_has(
+async def test_a_tool_that_anthropic_does_not_have_is_refused_with_its_tools(
     lm: Backend,
 ) -> None:
     with pytest.raises(BaeLMError, match="code_execution, web_fetch, web_search") as caught:

@@ -1,4 +1,4 @@
-"""Filling on top of one method: wrong answers are asked for again, only for what was wrong, a
+"""Filling on top of one method: only the faulty fields of a wrong answer are asked for again, a
 bounded number of times, and every answer is recorded."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from toy_backend import ToyBackend, choose, route
 # Wrong answers
 
 
-async def test_valid_fields_are_kept_and_only_the_failing_ones_asked_for_again():
+async def test_valid_fields_are_stored_and_only_failing_fields_asked_for_again():
     lm = ToyBackend(
         {"person": {"name": "Ada", "age": 36}, "score": 70, "note": 3},
         {"score": 7, "note": "fine", "person": {"name": "Eve", "age": 1}},  # which stays as it was
@@ -59,7 +59,7 @@ async def test_valid_fields_are_kept_and_only_the_failing_ones_asked_for_again()
     ]
 
 
-async def test_a_fault_deep_inside_a_field_asks_for_that_field_whole():
+async def test_a_fault_deep_inside_a_field_asks_for_the_whole_field_again():
     lm = ToyBackend({**GOOD, "person": {"name": "A", "age": -1}}, {"person": GOOD["person"]})
     await run(Ask(), lm)
 
@@ -92,7 +92,7 @@ class Range(EndNode):
         return self
 
 
-async def test_a_fault_between_fields_after_one_in_a_field_asks_for_all_again():
+async def test_a_fault_between_fields_after_a_fault_in_a_field_asks_for_all_again():
     lm = ToyBackend({"low": 3, "high": "x"}, {"high": 1}, {"low": 1, "high": 3})
     node = await lm.fill(Range, {}, "Range")
 
@@ -104,7 +104,7 @@ async def test_a_fault_between_fields_after_one_in_a_field_asks_for_all_again():
     assert (node.low, node.high) == (1, 3)
 
 
-async def test_a_validator_that_looks_at_another_field_is_told_for_its_own():
+async def test_a_validator_that_reads_another_field_is_reported_for_its_own_field():
     class Looks(EndNode):
         word: str
         length: int
@@ -184,7 +184,7 @@ async def test_an_answer_may_be_cut_off_after_its_end_or_parsed_already(given: A
 
 
 @pytest.mark.parametrize("attempts", [0, 4])
-async def test_attempts_says_how_many_more_answers_there_may_be(attempts: int):
+async def test_attempts_limits_the_number_of_further_answers(attempts: int):
     lm = ToyBackend(lambda prompt: {}, attempts=attempts)
     with pytest.raises(FillError) as caught:
         await lm.fill(Found, {}, "Found")
@@ -194,12 +194,12 @@ async def test_attempts_says_how_many_more_answers_there_may_be(attempts: int):
 
 @pytest.mark.parametrize("bad", [-1, 1.5, "2", None, True])
 @pytest.mark.parametrize("name", ["attempts", "retries"])
-def test_a_number_of_attempts_that_is_none_is_refused(name: str, bad: Any):
+def test_an_invalid_number_of_attempts_is_refused(name: str, bad: Any):
     with pytest.raises(ValueError, match=f"{name}="):
         ToyBackend(**{name: bad})
 
 
-async def test_a_refusal_is_not_asked_again_and_says_what_was_said():
+async def test_a_refusal_is_not_asked_again_and_its_text_is_in_the_error():
     lm = ToyBackend(Answer("I would rather not.", stop="refused"))
     with pytest.raises(FillError) as caught:
         await run(Ask(), lm)
@@ -210,7 +210,7 @@ async def test_a_refusal_is_not_asked_again_and_says_what_was_said():
     assert [attempt.verdict for attempt in caught.value.tried] == ["refused"]
 
 
-async def test_the_error_of_the_last_answer_is_the_one_that_counts():
+async def test_the_error_of_the_last_answer_counts():
     lm = ToyBackend({**GOOD, "score": 99}, "rubbish", "")
     with pytest.raises(FillError) as caught:
         await run(Ask(), lm)
@@ -250,7 +250,7 @@ async def test_a_validator_that_raises_something_else_is_the_nodes_fault_and_not
     assert lm.calls == 1
 
 
-async def test_a_long_wrong_answer_or_choice_is_not_sent_back_whole():
+async def test_a_long_wrong_answer_or_choice_is_shortened_before_it_is_sent_back():
     lm = ToyBackend({"note": "x" * 100_000}, GOOD)
     await run(Ask(), lm)
     assert len(lm.prompts[1].corrections[0].answer) < 5000
@@ -280,7 +280,7 @@ NEARLY = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(st.lists(NEARLY.map(json.dumps) | JSON.map(json.dumps) | st.text(max_size=9), max_size=4))
-async def test_whatever_is_answered_the_outcome_is_a_valid_node_or_a_fill_error(
+async def test_any_answer_leads_to_a_valid_node_or_a_fill_error(
     answers: list[str],
 ):
     left = iter(answers)
@@ -302,7 +302,7 @@ async def test_whatever_is_answered_the_outcome_is_a_valid_node_or_a_fill_error(
 
 
 @pytest.mark.parametrize("raised", [ValueError("no"), KeyError("no")], ids=["refuses", "breaks"])
-async def test_a_target_for_which_nothing_was_asked_and_that_is_not_valid_is_the_nodes_fault(
+async def test_an_invalid_target_without_questions_is_the_fault_of_the_node(
     raised: Exception,
 ):
     class Sourced(EndNode):
@@ -338,7 +338,7 @@ async def test_a_resolved_value_that_only_fits_other_answers_is_asked_about_agai
     assert "text is too long" in lm.prompts[1].corrections[0].correction
 
 
-async def test_a_graph_that_asks_a_model_for_nothing_needs_none():
+async def test_a_graph_that_asks_a_model_for_nothing_needs_no_model():
     async def get_word() -> str:
         return "word"
 
@@ -357,7 +357,7 @@ async def test_a_graph_that_asks_a_model_for_nothing_needs_none():
 # The four methods
 
 
-async def test_decide_chooses_and_builds_in_one_call_and_its_usage_is_the_bodys():
+async def test_decide_chooses_and_builds_in_one_call_whose_usage_belongs_to_the_body():
     class Begin(Node):
         async def __call__(self, lm: LM) -> Found | Left | None:
             return await lm.decide(self)
@@ -375,7 +375,7 @@ async def test_decide_chooses_and_builds_in_one_call_and_its_usage_is_the_bodys(
         assert result.journal.of(ChoiceStarted) == []
 
 
-async def test_decide_where_there_is_nothing_to_decide_needs_no_choice():
+async def test_decide_with_a_single_option_needs_no_choice():
     lm = ToyBackend(GOOD)
     assert await lm.decide(Ask()) == Found(**GOOD)
     assert lm.calls == 1
@@ -411,7 +411,7 @@ async def test_concurrent_fills_do_not_mix_up_their_turns():
     assert result.usage.attempts == 40
 
 
-def test_an_answer_that_cannot_be_one_is_refused_where_it_is_made():
+def test_an_impossible_answer_is_refused_where_it_is_made():
     with pytest.raises(TypeError, match="Answer\\(value="):
         Answer({"text": "x"})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match='"end", "cut-off" or "refused"'):

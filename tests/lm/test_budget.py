@@ -21,7 +21,7 @@ from bae.lm import Answer, Backend, Budget, Budgeted, Cached, Prompt, Retry, est
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
-from policy_parts import REPLY, Ask, Gated, Held, Reply, at_once, busy, graph, prompt, run, settled
+from policy_parts import REPLY, Ask, Gated, Held, Reply, at_once, busy, graph, prompt, run, settle
 from toy_backend import FourMethods, ToyBackend
 
 CHEAP = Usage(calls=1, input_tokens=30, output_tokens=10, cost=0.01)
@@ -69,7 +69,7 @@ REPORTED = st.builds(
 
 
 class Reporting(FourMethods):
-    """An LM that is no backend, and reports what it is told to."""
+    """An LLM that is no backend, and reports the given usage."""
 
     def __init__(self, usages: list[Usage]) -> None:
         self.usages = usages
@@ -82,7 +82,7 @@ class Reporting(FourMethods):
 
 
 class Answering(Paid):
-    """A backend that reports what it is told to, with answers or with errors."""
+    """A backend that reports the given usage, with answers or with errors."""
 
     def __init__(self, usages: list[Usage], *, fails: bool = False) -> None:
         super().__init__(retries=0)
@@ -106,7 +106,7 @@ class Answering(Paid):
     st.sampled_from(["answers", "errors", "another LM"]),
     st.sampled_from([{"calls": 10}, {"cost": 1.0}, {"tokens": 1000}]),
 )
-def test_whatever_usage_is_reported_a_budget_only_shrinks_and_is_not_passed(
+def test_under_any_reported_usage_a_budget_only_shrinks_and_is_not_exceeded(
     usages: list[Usage], how: str, limits: dict[str, Any]
 ):
     lm: Any = Reporting(usages) if how == "another LM" else Answering(usages, fails=how == "errors")
@@ -193,13 +193,13 @@ async def test_a_request_without_token_counts_is_charged_the_estimate_it_was_adm
     assert budget.usage.cost == (0 if how == "another LM" else pytest.approx(estimate / 10_000))
 
 
-async def test_what_an_answer_wrote_counts_where_it_is_more_than_the_estimate():
+async def test_the_written_tokens_of_an_answer_count_where_they_exceed_the_estimate():
     budget = Budget(tokens=1000)
     await Budgeted(Estimated(Usage(calls=1, output_tokens=900)), budget).answer(prompt())
     assert budget.usage.tokens == 900
 
 
-async def test_a_priced_answer_without_a_cost_is_charged_what_it_costs_at_least():
+async def test_a_priced_answer_without_a_cost_is_charged_its_minimum():
     budget = Budget(cost=1.0)
     used = Usage(calls=1, input_tokens=500, output_tokens=100)
     await Budgeted(Estimated(used), budget).answer(prompt())
@@ -238,7 +238,7 @@ async def test_a_call_too_many_is_not_sent():
     assert str(error).startswith("[bae-budget-spent] triage: 2 of 2 calls spent\n")
 
 
-async def test_a_prompt_that_does_not_fit_what_is_left_is_not_sent_and_the_last_may_go_past_it():
+async def test_a_prompt_over_the_remaining_budget_is_not_sent_and_the_last_may_exceed_it():
     inner = Paid()
     budget = Budget(tokens=100)
     lm = Budgeted(inner, budget)
@@ -284,7 +284,7 @@ async def test_time_that_is_over_is_over():
     assert (caught.value.limit, caught.value.used) == ("seconds", 10)
 
 
-async def test_what_is_under_way_when_the_time_is_over_is_cut_off():
+async def test_work_in_progress_is_cut_off_when_the_time_is_over():
     held = Held()
     budget = Budget(seconds=0.02, clock=lambda: 0.0)  # all of it is left when the LM is asked
     with budget, pytest.raises(BudgetError, match="are over") as caught:
@@ -348,7 +348,7 @@ KNOWN = Usage(calls=1, input_tokens=500, output_tokens=20, cost=0.3)
     ],
     ids=repr,
 )
-async def test_a_request_that_failed_is_charged_what_it_is_known_to_have_used(
+async def test_a_failed_request_is_charged_its_known_usage(
     error: BaeLMError, charged: tuple[int, int, float]
 ):
     budget = Budget(cost=1, tokens=1000)
@@ -358,7 +358,7 @@ async def test_a_request_that_failed_is_charged_what_it_is_known_to_have_used(
     assert (used.calls, used.tokens, used.cost) == charged
 
 
-async def test_a_cost_nobody_knows_stays_unknown_where_cost_is_not_limited():
+async def test_an_unknown_cost_stays_unknown_where_cost_is_not_limited():
     budget = Budget(calls=5)
     with pytest.raises(TimeoutError):
         await Budgeted(ToyBackend(TimeoutError()), budget).answer(prompt())
@@ -379,7 +379,7 @@ def test_no_more_calls_are_sent_than_allowed_however_many_run_at_once(
         budget = Budget(calls=limit)
         lm = Budgeted(inner, budget)
         asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(callers)]
-        await settled()
+        await settle()
         sent = len(inner.gates)
         assert sent == min(limit, callers)
         assert budget.remaining.calls == limit - sent
@@ -388,7 +388,7 @@ def test_no_more_calls_are_sent_than_allowed_however_many_run_at_once(
                 asking[number % callers].cancel()
             elif sent:
                 inner.open(number % sent, busy() if move == "fail" else None)
-            await settled()
+            await settle()
         for number in range(sent):
             inner.open(number)
         outcomes = await asyncio.gather(*asking, return_exceptions=True)
@@ -437,7 +437,7 @@ async def test_a_model_without_a_price_is_not_asked_where_cost_is_limited():
     assert toy.calls == 0
 
 
-async def test_an_lm_that_turns_out_not_to_say_what_it_cost_ends_the_spending():
+async def test_an_lm_that_turns_out_to_report_no_cost_ends_the_spending():
     unknown = Paid(Usage(calls=1, cost=None))
     budget = Budget(cost=1)
     with budget, pytest.raises(BudgetError) as caught:
@@ -460,14 +460,14 @@ class Item(Node):
     async def __call__(self) -> Reply: ...
 
 
-async def helped(lm: LM) -> str:
+async def ask_for_help(lm: LM) -> str:
     return (await lm.make(Ask(), Reply)).text
 
 
 class Research(Node):
     items: list[int]
     replies: Annotated[list[Reply], Map(Graph(start=Item, end=Reply), over="items")]
-    helped: Annotated[str, Dep(helped)]
+    helped: Annotated[str, Dep(ask_for_help)]
 
     async def __call__(self) -> Pinned: ...
 
@@ -551,7 +551,7 @@ async def test_a_budget_that_runs_out_in_a_dependency_is_raised_as_itself():
     assert budget.usage.calls <= 2
 
 
-async def test_a_block_that_ends_in_another_context_is_told():
+async def test_a_block_that_ends_in_another_context_is_an_error():
     budget = Budget(calls=3)
 
     async def enter() -> None:
@@ -568,7 +568,7 @@ async def test_a_block_that_ends_in_another_context_is_told():
 # --- what counts --------------------------------------------------------------------------------
 
 
-async def test_every_retry_is_charged_wherever_the_budget_stands():
+async def test_every_retry_is_charged_wherever_the_budget_is():
     for wrap in (
         lambda lm, b: Retry(Budgeted(lm, b), sleep=at_once),
         lambda lm, b: Budgeted(Retry(lm, sleep=at_once), b),
@@ -590,7 +590,7 @@ async def test_an_answer_from_a_cache_is_free():
         )
 
 
-async def test_an_lm_of_another_kind_is_charged_by_what_it_reports():
+async def test_an_lm_of_another_kind_is_charged_its_reported_usage():
     class Mine(ScriptedLM):
         async def fill(self, *args: Any, **options: Any) -> Any:
             report(Usage(calls=2, input_tokens=7, cost=0.5))
@@ -601,7 +601,7 @@ async def test_an_lm_of_another_kind_is_charged_by_what_it_reports():
     assert (budget.usage.calls, budget.usage.tokens, budget.usage.cost) == (2, 7, 0.5)
 
 
-async def test_a_block_counts_an_lm_of_another_kind_and_what_written_bodies_ask_it():
+async def test_a_block_counts_an_lm_of_another_kind_and_requests_of_written_bodies():
     class Written(Node):
         async def __call__(self, lm: LM) -> Reply:
             assert lm.asked == []  # type: ignore[attr-defined]  # it has what is its own
@@ -632,7 +632,7 @@ async def test_an_lm_that_asks_a_backend_in_turn_is_charged_once():
     assert (budget.usage.calls, budget.remaining.calls) == (1, 0)
 
 
-async def test_a_budget_goes_on_where_it_was_dumped():
+async def test_a_budget_continues_where_it_was_dumped():
     now = 0.0
     budget = Budget(calls=3, tokens=500, cost=1, seconds=60, scope="job", clock=lambda: now)
     with budget:

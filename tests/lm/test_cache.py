@@ -44,7 +44,7 @@ from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
 from growth import Scans
-from policy_parts import REPLY, Ask, Gated, Held, Reply, busy, graph, prompt, run, settled
+from policy_parts import REPLY, Ask, Gated, Held, Reply, busy, graph, prompt, run, settle
 from toy_backend import FourMethods, ToyBackend
 
 USED = Usage(calls=1, input_tokens=30, output_tokens=10, cost=0.01, models=("toy-7",))
@@ -102,7 +102,7 @@ async def test_lms_of_one_kind_share_answers_only_where_their_settings_are_the_s
         await store.aclose()
 
 
-async def test_lms_that_do_not_say_what_changes_their_answers_share_none():
+async def test_lms_without_declared_settings_share_no_answers():
     store = MemoryCache()
     for said in ("one", "two"):
         lm = Cached(ScriptedLM([{"text": said}]), store)
@@ -130,7 +130,7 @@ def test_such_an_lm_is_refused_a_store_that_lasts(tmp_path: Path):
     ],
     ids=["cut-off", "refused", "no-json", "failure"],
 )
-async def test_what_is_no_whole_answer_is_handed_out_and_not_kept(first: Any, unstored: int):
+async def test_an_incomplete_answer_is_returned_and_not_stored(first: Any, unstored: int):
     toy = ToyBackend(first, REPLY)
     lm = Cached(toy)
     with pytest.raises(BaeLMError) if isinstance(first, BaeLMError) else nullcontext():
@@ -210,7 +210,7 @@ async def test_a_node_that_an_lm_built_is_the_same_each_time(node: Node, calls: 
 
 
 @pytest.mark.parametrize("kept", ["", "{", "[]", '{"version": 0}', '{"version": 1, "text": 1}'])
-async def test_what_cannot_be_read_is_asked_for_again(kept: str):
+async def test_an_unreadable_stored_answer_is_asked_for_again(kept: str):
     store = MemoryCache()
     toy = ToyBackend(REPLY)
     await store.put(cache_key(toy, prompt()), kept)
@@ -224,7 +224,7 @@ class Broken(MemoryCache):
         raise OSError("no space left on device")
 
 
-async def test_an_answer_that_cannot_be_kept_is_not_lost_and_that_is_said(caplog):
+async def test_an_answer_that_cannot_be_stored_is_returned_and_the_failure_is_reported(caplog):
     lm = Cached(ToyBackend(REPLY), Broken())
     assert (await lm.answer(prompt())).text == REPLY
     assert lm.statistics().unstored == 1
@@ -233,7 +233,7 @@ async def test_an_answer_that_cannot_be_kept_is_not_lost_and_that_is_said(caplog
 
 
 class Faulty(MemoryCache):
-    """A store whose methods do what they are told to, in the place of what they should do."""
+    """A store whose methods are replaced."""
 
     def __init__(self, **faults: Any) -> None:
         super().__init__()
@@ -284,7 +284,7 @@ async def test_a_store_that_fails_fails_no_run_and_is_reported_once(caplog):
     assert "it is gone again" in caplog.text
 
 
-async def test_the_lm_is_closed_and_told_of_wrong_answers_though_the_store_fails():
+async def test_the_lm_is_closed_and_gets_wrong_answers_though_the_store_fails():
     class Closing(ToyBackend):
         closed = False
 
@@ -389,23 +389,23 @@ def key_of(question: dict[str, Any]) -> str:
     return cache_key(Tuned(question["model"], question["settings"]), prompt(**parts))
 
 
-def shuffled(value: Any, random: Random) -> Any:
+def shuffle_keys(value: Any, random: Random) -> Any:
     if isinstance(value, list):
-        return [shuffled(each, random) for each in value]
+        return [shuffle_keys(each, random) for each in value]
     if not isinstance(value, dict):
         return value
-    items = [(key, shuffled(each, random)) for key, each in value.items()]
+    items = [(key, shuffle_keys(each, random)) for key, each in value.items()]
     random.shuffle(items)
     return dict(items)
 
 
 @settings(max_examples=40)
 @given(questions, questions, st.sampled_from(PARTS), st.randoms(use_true_random=False))
-def test_a_key_changes_with_any_part_of_the_question_and_not_with_the_order_of_what_has_none(
+def test_a_key_changes_with_any_part_of_the_question_and_not_with_irrelevant_order(
     question: dict[str, Any], other: dict[str, Any], part: str, random: Any
 ):
     key = key_of(question)
-    assert key == key_of({**question, **{p: shuffled(question[p], random) for p in UNORDERED}})
+    assert key == key_of({**question, **{p: shuffle_keys(question[p], random) for p in UNORDERED}})
     same = json.dumps(question[part], default=repr, sort_keys=True) == json.dumps(
         other[part], default=repr, sort_keys=True
     )
@@ -413,13 +413,13 @@ def test_a_key_changes_with_any_part_of_the_question_and_not_with_the_order_of_w
 
 
 class Politely(Policy):
-    """A policy of a user's own may change what is asked."""
+    """A custom policy that changes the question."""
 
     async def answer(self, prompt: Prompt) -> Answer:
         return await self.ask(prompt.with_question(f"Please: {prompt.text}"))
 
 
-def test_a_key_is_the_same_in_every_process_and_tells_apart_what_may_answer_otherwise():
+def test_a_key_is_the_same_in_every_process_and_differs_where_answers_may_differ():
     plain = Tuned("m", {"temperature": 0})
     key = cache_key(plain, prompt())
     assert key == "442cac82c275980d181dd145956c0a89a27fae3610d39e965342803286a024f7"
@@ -443,7 +443,7 @@ async def test_equal_questions_asked_at_once_make_one_request():
     held = Held(USED)
     lm = Cached(held)
     asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(5)]
-    await settled()
+    await settle()
     held.release()
     async with asyncio.timeout(BOUND):
         answers = await asyncio.gather(*asking)
@@ -453,11 +453,11 @@ async def test_equal_questions_asked_at_once_make_one_request():
     assert replace(used, seconds=0.0, attempts=0) == USED
 
 
-async def test_the_request_is_gone_when_the_last_who_waits_is_cancelled():
+async def test_the_request_is_cancelled_when_its_last_waiter_is_cancelled():
     held = Held()
     lm = Cached(held)
     asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(3)]
-    await settled()
+    await settle()
     for task in asking:
         task.cancel()
     async with asyncio.timeout(BOUND):
@@ -474,7 +474,7 @@ async def test_a_caller_who_leaves_is_not_looked_for_among_all_who_share_the_req
     lm = Cached(held)
     with Scans() as scans:
         asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(200)]
-        await settled()
+        await settle()
         for task in reversed(asking[1:]):
             task.cancel()
         await asyncio.wait(asking[1:])
@@ -496,7 +496,7 @@ async def test_a_failure_is_everybodys_and_each_has_an_error_of_its_own():
     failing = Failing()
     lm = Cached(failing)
     asking = [asyncio.create_task(graph.arun(Ask(), Retry(lm, retries=0))) for _ in range(3)]
-    await settled()
+    await settle()
     failing.release()
     async with asyncio.timeout(BOUND):
         errors = await asyncio.gather(*asking, return_exceptions=True)
@@ -505,7 +505,7 @@ async def test_a_failure_is_everybodys_and_each_has_an_error_of_its_own():
     assert len({e.run_id for e in errors if isinstance(e, BaeLMError)}) == 3
 
 
-async def test_the_budget_of_whoever_asked_first_is_not_the_concern_of_others():
+async def test_the_budget_of_the_first_waiter_does_not_concern_the_others():
     held = Held()
     lm = Cached(held)
 
@@ -521,7 +521,7 @@ async def test_the_budget_of_whoever_asked_first_is_not_the_concern_of_others():
 
 
 class Streaming(Held):
-    """Says half of its answer when it is asked, and the rest when it is let go on."""
+    """Streams half of its answer when it is asked, and the rest after `release`."""
 
     async def answer(self, prompt: Prompt) -> Answer:
         tell('{"text": ')
@@ -548,14 +548,14 @@ async def in_budget(budget: Budget, run: Run) -> GraphResult[Reply]:
         return await run_graph(graph, Ask(), run)
 
 
-async def test_everyone_who_waits_is_told_the_whole_text_and_one_pays():
+async def test_every_waiter_gets_the_whole_text_and_one_waiter_pays():
     held = Streaming(USED)
     lm = Cached(held)
     runs, budgets = observed_runs(lm, 3), [Budget(calls=5) for _ in range(3)]
     asking = []
     for budget, each in zip(budgets, runs, strict=True):
         asking.append(asyncio.create_task(in_budget(budget, each)))
-        await settled()
+        await settle()
     held.release()
     async with asyncio.timeout(BOUND):
         results = await asyncio.gather(*asking)
@@ -564,7 +564,7 @@ async def test_everyone_who_waits_is_told_the_whole_text_and_one_pays():
     assert [budget.usage.calls for budget in budgets] == [1, 0, 0]
 
 
-async def test_when_the_first_leaves_the_next_has_the_usage_and_nothing_more_reaches_the_first():
+async def test_when_the_first_leaves_the_next_has_the_usage_and_the_first_gets_no_more_text():
     held = Streaming(USED)
     lm = Cached(held)
     runs, budgets = (
@@ -574,7 +574,7 @@ async def test_when_the_first_leaves_the_next_has_the_usage_and_nothing_more_rea
     asking = []
     for budget, each in zip(budgets, runs, strict=True):
         asking.append(asyncio.create_task(in_budget(budget, each)))
-        await settled()
+        await settle()
     asking[0].cancel()
     await asyncio.wait(asking[:1])
     ended = len(records(runs[0]))
@@ -597,7 +597,7 @@ async def test_when_the_first_leaves_the_next_has_the_usage_and_nothing_more_rea
     budgets=st.lists(st.integers(0, 3), min_size=1, max_size=5),
     moves=st.lists(st.tuples(st.sampled_from(["ask", "cancel", "answer"]), st.integers(0, 4))),
 )
-def test_however_they_come_and_go_each_request_is_paid_once_and_by_those_who_can(
+def test_however_callers_come_and_go_each_request_is_paid_once_by_a_caller_that_can_pay(
     budgets: list[int], moves: list[tuple[str, int]]
 ):
     async def play() -> None:
@@ -618,12 +618,12 @@ def test_however_they_come_and_go_each_request_is_paid_once_and_by_those_who_can
                 tasks[number][-1].cancel()
             elif move == "answer" and inner.gates:
                 inner.open(-1)
-            await settled()
+            await settle()
             for scope, limit in zip(scopes, budgets, strict=True):
                 assert scope.usage.calls <= limit
         for task in (task for each in tasks for task in each):
             task.cancel()
-        await settled()
+        await settle()
         assert len(inner.gates) == sum(scope.usage.calls for scope in scopes)
         for scope, limit in zip(scopes, budgets, strict=True):
             assert scope.remaining.calls == limit - scope.usage.calls
@@ -635,7 +635,7 @@ def test_however_they_come_and_go_each_request_is_paid_once_and_by_those_who_can
     run(play)
 
 
-async def test_what_was_answered_and_not_kept_when_all_were_gone_is_counted():
+async def test_an_unstored_answer_is_counted_after_all_waiters_left():
     putting = asyncio.Event()
 
     class Slow(MemoryCache):

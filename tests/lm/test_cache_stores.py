@@ -55,7 +55,7 @@ def writer(path: Path, name: str, many: int) -> subprocess.Popen[str]:
     st.integers(1, 5),
     st.lists(st.tuples(st.sampled_from(["put", "get", "drop"]), st.integers(0, 7)), max_size=50),
 )
-def test_memory_keeps_the_ones_used_last(size: int, moves: list[tuple[str, int]]):
+def test_memory_keeps_the_most_recently_used_answers(size: int, moves: list[tuple[str, int]]):
     async def play() -> None:
         cache = MemoryCache(size)
         wanted: list[int] = []  # the last used one last
@@ -80,7 +80,7 @@ def test_memory_keeps_the_ones_used_last(size: int, moves: list[tuple[str, int]]
 # --- in a file ----------------------------------------------------------------------------------
 
 
-async def test_a_file_gives_back_what_was_put_and_forgets_what_was_dropped(tmp_path: Path):
+async def test_a_file_returns_stored_answers_and_forgets_dropped_answers(tmp_path: Path):
     path = tmp_path / "deeper" / "answers.sqlite"
     cache = SQLiteCache(path)
     assert not path.parent.exists()  # it is opened when it is first used
@@ -123,7 +123,7 @@ async def test_of_too_many_answers_the_oldest_go(tmp_path: Path):
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9 here")
-async def test_several_processes_write_one_file_at_once_and_one_that_is_killed_leaves_it_whole(
+async def test_processes_write_one_file_at_once_and_a_killed_process_leaves_it_intact(
     tmp_path: Path,
 ):
     path = tmp_path / "answers.sqlite"
@@ -149,7 +149,7 @@ async def test_several_processes_write_one_file_at_once_and_one_that_is_killed_l
     database.close()
 
 
-def filled(path: Path) -> None:
+def fill_cache(path: Path) -> None:
     async def fill() -> None:
         cache = SQLiteCache(path)
         await cache.put("a", "1")
@@ -158,14 +158,14 @@ def filled(path: Path) -> None:
     asyncio.run(fill())
 
 
-def damaged(path: Path) -> None:
-    filled(path)
+def damage_file(path: Path) -> None:
+    fill_cache(path)
     whole = bytearray(path.read_bytes())
     whole[100:] = bytes(len(whole) - 100)
     path.write_bytes(whole)
 
 
-def changed(path: Path, statement: str) -> None:
+def change_rows(path: Path, statement: str) -> None:
     database = sqlite3.connect(path)
     database.execute(statement)
     database.commit()
@@ -173,8 +173,8 @@ def changed(path: Path, statement: str) -> None:
 
 
 def of_another_version(path: Path) -> None:
-    filled(path)
-    changed(path, "PRAGMA user_version = 99")
+    fill_cache(path)
+    change_rows(path, "PRAGMA user_version = 99")
 
 
 @pytest.mark.parametrize(
@@ -182,13 +182,13 @@ def of_another_version(path: Path) -> None:
     [
         lambda path: path.write_text("this is no database, but it is long enough to look at " * 20),
         lambda path: path.mkdir(),
-        damaged,
-        lambda path: changed(path, "CREATE TABLE mine (x)"),
+        damage_file,
+        lambda path: change_rows(path, "CREATE TABLE mine (x)"),
         of_another_version,
     ],
     ids=["text", "folder", "damaged", "something else", "another version"],
 )
-def test_a_file_that_is_no_cache_is_an_error_that_says_what_to_do(tmp_path: Path, spoil):
+def test_a_file_that_is_no_cache_is_an_error_with_a_fix(tmp_path: Path, spoil):
     path = tmp_path / "answers.sqlite"
     spoil(path)
     before = path.read_bytes() if path.is_file() else None

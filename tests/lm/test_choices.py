@@ -21,7 +21,7 @@ class Open(Node):
     async def __call__(self) -> Left | Right | None: ...
 
 
-async def test_one_candidate_needs_no_call_and_none_is_an_error():
+async def test_one_candidate_needs_no_call_and_no_candidate_is_an_error():
     lm = ToyBackend()
 
     assert await lm.choose_type([Left], {}) is Left
@@ -78,7 +78,7 @@ async def test_a_choice_outside_is_asked_again_and_then_an_error(outside: Any):
     ],
     ids=["text", "no object", "empty", "cut off", "refused"],
 )
-async def test_what_is_no_choice_at_all_is_told_apart(said: Any, code: str):
+async def test_answers_without_a_choice_have_distinct_error_codes(said: Any, code: str):
     lm = ToyBackend(lambda prompt: said)
     with pytest.raises(RouteError) as caught:
         await run(Fork(), lm)
@@ -101,7 +101,7 @@ async def test_none_is_offered_only_where_the_types_allow_it():
     assert "None" not in lm.prompts[0].text
 
 
-async def test_two_classes_of_one_name_are_told_apart():
+async def test_two_classes_of_one_name_are_distinguished():
     def twin(value: str) -> type[Node]:
         class Twin(EndNode):
             text: Literal["one", "two"] = value  # type: ignore[assignment]

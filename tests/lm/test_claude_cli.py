@@ -60,7 +60,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home where nobody is logged in; the key is in the environment."""
+    """A home without a login; the key is in the environment."""
     folder = tmp_path / "home"
     folder.mkdir()
     for name in ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CONFIG_DIR"):
@@ -79,7 +79,7 @@ def claude(home: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> C
 # --- answers ----------------------------------------------------------------------------------
 
 
-async def test_a_fill_is_one_request_with_the_prompt_and_one_tool_and_a_wrong_answer_one_more(
+async def test_a_fill_is_one_request_with_the_prompt_and_one_tool_and_a_wrong_answer_adds_a_request(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     wrong = "I would wear a shirt."
@@ -127,7 +127,7 @@ async def test_earlier_turns_come_before_the_question_in_the_one_text_that_the_p
     assert f"{said}Now you are asked:\nOutfit" in request.text
 
 
-async def test_a_text_is_asked_for_without_a_schema_and_again_with_what_was_wrong(
+async def test_a_text_is_asked_for_without_a_schema_and_again_with_its_fault(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     await letter_after_a_wrong_one(provider, claude)
@@ -147,7 +147,7 @@ async def test_tools_are_run_by_bae_with_one_request_for_each_round(
     assert '["kettle 0","kettle 1"]' in provider.requests[1].text
 
 
-async def test_a_refusal_is_told_in_the_words_of_the_model(
+async def test_a_refusal_is_reported_in_the_words_of_the_model(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     provider.always(Refusal("Not in this weather."))
@@ -190,7 +190,7 @@ EVERYTHING = {
 }
 
 
-async def test_the_model_is_held_to_a_schema_of_everything_there_is(
+async def test_the_model_is_constrained_by_a_schema_with_every_feature(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     provider.script(EVERYTHING)
@@ -260,7 +260,7 @@ def secrets(home: Path, tmp_path: Path, temporary: Path, monkeypatch: pytest.Mon
     return project / "inner" / "HUSH-listing.txt"
 
 
-def written_in(folder: Path) -> str:
+def read_folder(folder: Path) -> str:
     files = [path for path in folder.rglob("*") if path.is_file()]
     return "\n".join(f"{path}: {path.read_text('utf-8', 'replace')}" for path in files)
 
@@ -275,7 +275,7 @@ async def test_nothing_of_the_callers_project_and_home_is_sent_nor_the_prompt_wr
     sent = json.dumps(request.body).replace(json.dumps(text)[1:-1], "")
     assert "HUSH" not in sent
     assert str(secrets.parent) not in sent
-    kept = written_in(home)
+    kept = read_folder(home)
     assert "the table" not in kept
     assert "bae_claude_" not in kept
 
@@ -302,7 +302,7 @@ async def test_the_program_by_itself_would_have_sent_it(
 # --- failures ---------------------------------------------------------------------------------
 
 
-async def test_a_failure_of_the_provider_is_told_after_one_request(
+async def test_a_failure_of_the_provider_is_reported_after_one_request(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     faults = {"rate-limited": Status(429, retry_after=60), "unreachable": Cut(after=3)}
@@ -315,7 +315,7 @@ async def test_a_failure_of_the_provider_is_told_after_one_request(
         assert len(provider.requests) == number
 
 
-async def test_without_a_login_it_says_how_to_get_one(
+async def test_a_missing_login_is_reported_with_the_command_to_log_in(
     claude: ClaudeCLIBackend, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY")

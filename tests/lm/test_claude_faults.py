@@ -55,7 +55,7 @@ print(json.dumps({"type": "result", "subtype": "success", "is_error": False,
 # --- how it is asked --------------------------------------------------------------------------
 
 
-async def test_a_question_goes_by_stdin_and_arguments_to_a_program_in_an_empty_directory(
+async def test_a_question_is_sent_by_stdin_and_arguments_to_a_program_in_an_empty_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
@@ -82,7 +82,7 @@ async def test_a_question_goes_by_stdin_and_arguments_to_a_program_in_an_empty_d
     assert "CLAUDECODE" not in env
 
 
-async def test_a_schema_or_system_part_too_long_for_an_argument_is_told(tmp_path: Path) -> None:
+async def test_a_schema_or_system_text_too_long_for_an_argument_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BaeLMError, match="Argument list too long") as caught:
         await claude(script(tmp_path, ECHO)).answer(prompt(system="x" * 200_000))
     assert "split the node" in (caught.value.fix or "")
@@ -103,11 +103,11 @@ OWN_LIMIT = result(subtype="error_max_turns", is_error=True, structured_output=N
 del OWN_LIMIT["structured_output"]
 
 
-def called(value: Any) -> dict[str, Any]:
+def call_message(value: Any) -> dict[str, Any]:
     return message({"type": "tool_use", "name": "StructuredOutput", "input": value})
 
 
-async def test_the_answer_comes_with_what_it_used(tmp_path: Path) -> None:
+async def test_the_answer_has_its_usage(tmp_path: Path) -> None:
     answer = await claude(printing(tmp_path, result())).answer(prompt())
     assert answer.value == {"top": "a shirt"}
     assert json.loads(answer.text) == answer.value
@@ -122,7 +122,7 @@ async def test_the_answer_comes_with_what_it_used(tmp_path: Path) -> None:
     )
 
 
-async def test_usage_that_is_not_told_is_unknown_and_not_guessed(tmp_path: Path) -> None:
+async def test_unreported_usage_is_unknown_and_not_guessed(tmp_path: Path) -> None:
     bare = {"type": "result", "is_error": False, "structured_output": {}}
     answer = await claude(printing(tmp_path, bare), model="opus").answer(prompt())
     assert answer.usage == Usage(calls=1, cost=None, models=("opus",))
@@ -138,10 +138,10 @@ async def test_a_cost_that_is_no_amount_is_unknown(tmp_path: Path, cost: Any) ->
 @pytest.mark.parametrize(
     ("printed", "text", "stop"),
     [
-        ([INIT, called({"top": 3}), OWN_LIMIT], '{"top": 3}', "end"),
-        ([INIT, called({"__unparsedToolInput": {"raw": '{"to'}}), OWN_LIMIT], '{"to', "end"),
+        ([INIT, call_message({"top": 3}), OWN_LIMIT], '{"top": 3}', "end"),
+        ([INIT, call_message({"__unparsedToolInput": {"raw": '{"to'}}), OWN_LIMIT], '{"to', "end"),
         (
-            [INIT, called({"top": "a"}), {**OWN_LIMIT, "stop_reason": "max_tokens"}],
+            [INIT, call_message({"top": "a"}), {**OWN_LIMIT, "stop_reason": "max_tokens"}],
             '{"top": "a"}',
             "cut-off",
         ),
@@ -223,7 +223,7 @@ async def test_a_program_that_fails_is_quoted_from_the_end(
         ({}, "bae-lm-program-failed", False),
     ],
 )
-async def test_an_error_is_one_even_under_the_name_of_success(
+async def test_an_error_under_the_name_of_success_is_an_error(
     tmp_path: Path, changed: dict[str, Any], code: str, retryable: bool
 ) -> None:
     printed = result(is_error=True, result="it went wrong", **changed)
@@ -237,7 +237,7 @@ async def test_an_error_is_one_even_under_the_name_of_success(
     assert "a warning" in error.message
 
 
-async def test_however_much_an_error_says_the_end_of_stderr_is_told(tmp_path: Path) -> None:
+async def test_the_end_of_stderr_is_reported_however_long_it_is(tmp_path: Path) -> None:
     printed = result(is_error=True, result="it went wrong " + "x" * 5000, api_error_status=500)
     body = "print(text); print('the start', 'y' * 1500, 'the cause', file=sys.stderr)"
     error = await failure(script(tmp_path, body, text=json.dumps(printed)))
@@ -258,7 +258,7 @@ async def test_however_much_an_error_says_the_end_of_stderr_is_told(tmp_path: Pa
     ],
     ids=["cut", "cut-list", "words", "nothing", "deep"],
 )
-async def test_what_is_not_json_is_a_parse_error(
+async def test_output_that_is_not_json_is_a_parse_error(
     tmp_path: Path, printed: str, retryable: bool
 ) -> None:
     error = await failure(printing(tmp_path, printed))
@@ -270,7 +270,9 @@ async def test_what_is_not_json_is_a_parse_error(
 
 
 @pytest.mark.parametrize("before", [[], [{**INIT, "tools": []}]], ids=["unknown", "without"])
-async def test_a_schema_that_the_program_ignored_is_told(tmp_path: Path, before: list[Any]) -> None:
+async def test_a_schema_that_the_program_ignored_is_reported(
+    tmp_path: Path, before: list[Any]
+) -> None:
     printed = result(result="I would wear a shirt.")
     del printed["structured_output"]
     said = message({"type": "text", "text": "I would wear a shirt."})
@@ -307,7 +309,7 @@ async def test_a_program_that_hangs_is_not_started_again(tmp_path: Path) -> None
     assert started.read_text() == "x"
 
 
-async def test_a_program_that_is_not_there_or_does_not_start_is_told(tmp_path: Path) -> None:
+async def test_a_missing_or_failing_program_is_reported(tmp_path: Path) -> None:
     for name in ("no-such-claude", str(tmp_path / "claude")):
         error = await failure(name)
         assert (error.code, error.retryable) == ("bae-lm-program-missing", False)
@@ -322,7 +324,7 @@ async def test_a_program_that_is_not_there_or_does_not_start_is_told(tmp_path: P
 # --- many at once -----------------------------------------------------------------------------
 
 
-async def test_many_at_once_half_of_them_cancelled_leave_nothing(tmp_path: Path) -> None:
+async def test_many_concurrent_calls_half_of_them_cancelled_leave_nothing(tmp_path: Path) -> None:
     body = CALL + "call()\nwait()\nprint(text)"
     async with calls() as line:
         program = script(tmp_path, body, port=line.port, text=json.dumps(result()))

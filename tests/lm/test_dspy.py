@@ -46,7 +46,7 @@ def schema_of(request: Received) -> dict[str, Any]:
 # --- what is asked and answered ---------------------------------------------------------------
 
 
-async def test_a_choice_is_made_first_and_filled_then_and_each_asks_what_any_backend_asks(
+async def test_a_choice_is_made_before_its_fill_with_the_questions_of_any_backend(
     provider: Provider, backend: DSPyBackend
 ) -> None:
     provider.script({"choice": "Outfit"}, SHIRT)
@@ -59,7 +59,7 @@ async def test_a_choice_is_made_first_and_filled_then_and_each_asks_what_any_bac
     assert schema_of(fill) == PROMPT.schema
 
 
-async def test_settings_are_sent_and_a_plain_schema_as_strict_and_one_with_limits_not(
+async def test_settings_are_sent_and_only_a_plain_schema_is_sent_as_strict(
     provider: Provider,
 ) -> None:
     async with ask(provider, temperature=0.5, max_tokens=77, seed=3) as backend:
@@ -76,7 +76,7 @@ async def test_settings_are_sent_and_a_plain_schema_as_strict_and_one_with_limit
     assert "strict" not in limited
 
 
-async def test_claude_is_asked_by_its_own_api_with_a_tool_for_what_its_schemas_cannot_say(
+async def test_claude_is_asked_by_its_own_api_with_a_tool_for_schemas_it_does_not_support(
     provider: Provider,
 ) -> None:
     provider.script(SHIRT)
@@ -100,7 +100,7 @@ async def test_max_retries_bounds_how_often_a_request_that_failed_is_sent_again(
     assert len(provider.requests) == 2
 
 
-async def test_a_key_that_is_missing_is_told_as_such(
+async def test_a_missing_key_is_reported_as_missing(
     monkeypatch: pytest.MonkeyPatch, provider: Provider
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -114,7 +114,7 @@ async def test_a_key_that_is_missing_is_told_as_such(
 # --- what it used -----------------------------------------------------------------------------
 
 
-async def test_calls_at_the_same_time_report_each_what_it_used_itself(
+async def test_concurrent_calls_report_their_own_usage(
     provider: Provider, backend: DSPyBackend
 ) -> None:
     async def used_for(length: int) -> Usage:
@@ -131,7 +131,7 @@ async def test_calls_at_the_same_time_report_each_what_it_used_itself(
     assert {used.models for used in together} == {("gpt-4o-mini",)}
 
 
-async def test_a_model_whose_price_is_not_known_has_an_unknown_cost(provider: Provider) -> None:
+async def test_a_model_without_a_known_price_has_an_unknown_cost(provider: Provider) -> None:
     async with ask(provider, "openai/of-my-own") as backend:
         assert (await backend.answer(PROMPT)).usage.cost is None
         assert backend.least_cost(Usage(calls=1)) is None
@@ -149,7 +149,7 @@ async def test_an_answer_from_dspys_cache_is_no_call_and_costs_nothing(
     assert len(provider.requests) == 1
 
 
-async def test_nothing_of_a_call_is_kept_by_dspy(provider: Provider, backend: DSPyBackend) -> None:
+async def test_dspy_keeps_nothing_of_a_call(provider: Provider, backend: DSPyBackend) -> None:
     traced = len(dspy.settings.trace)
     await backend.fill(AskBack, {}, "AskBack")
     assert len(dspy.settings.trace) == traced
@@ -164,7 +164,7 @@ def of_ones_own(provider: Provider, **options: Any) -> Any:
     return dspy.LM("openai/gpt-4o-mini", **given)
 
 
-async def test_an_lm_that_is_given_or_that_of_dspy_stays_open_and_keeps_its_history(
+async def test_an_lm_that_is_given_or_configured_in_dspy_stays_open_and_keeps_its_history(
     provider: Provider,
 ) -> None:
     lm = of_ones_own(provider, num_retries=0)
@@ -180,7 +180,7 @@ async def test_an_lm_that_is_given_or_that_of_dspy_stays_open_and_keeps_its_hist
     await provider.disconnected()
 
 
-async def test_an_lm_that_sends_again_by_itself_is_left_to_it(provider: Provider) -> None:
+async def test_an_lm_with_its_own_retries_is_not_retried_again(provider: Provider) -> None:
     lm = of_ones_own(provider, num_retries=1)
     backend = DSPyBackend(lm, max_retries=3)
     assert (backend.retries, backend.attempts) == (0, 3)
@@ -192,7 +192,7 @@ async def test_an_lm_that_sends_again_by_itself_is_left_to_it(provider: Provider
     await lm.aclose()
 
 
-async def test_without_any_lm_the_error_says_where_to_give_one() -> None:
+async def test_without_any_lm_the_error_shows_where_to_give_an_lm() -> None:
     with dspy.context(lm=None), pytest.raises(BaeLMError, match=r"dspy\.configure") as raised:
         await DSPyBackend().fill(AskBack, {}, "AskBack")
     assert raised.value.code == "bae-lm-missing"
@@ -205,7 +205,9 @@ async def test_without_any_lm_the_error_says_where_to_give_one() -> None:
         ({"lm": None, "temperature": 1}, "with the name of a model alone"),
     ],
 )
-def test_what_is_no_lm_is_refused_when_it_is_made(arguments: dict[str, Any], said: str) -> None:
+def test_an_object_that_is_no_lm_is_refused_when_it_is_made(
+    arguments: dict[str, Any], said: str
+) -> None:
     with pytest.raises(TypeError, match=said):
         DSPyBackend(**arguments)
 
@@ -244,7 +246,7 @@ class Wordy:
         )
 
 
-async def test_a_model_without_a_channel_for_schemas_is_told_in_words() -> None:
+async def test_a_model_without_a_schema_channel_gets_the_schema_in_words() -> None:
     engine = Wordy()
     lm = dspy.LM(
         "my/wordy", engine=SimpleNamespace(complete=print), async_engine=engine, cache=False
@@ -278,7 +280,7 @@ class Busy(Exception):
         (ConnectionError("cut"), "bae-lm-unreachable", 2),
     ],
 )
-async def test_an_lm_of_ones_own_is_asked_again_where_its_error_says_that_this_can_help(
+async def test_a_custom_lm_is_asked_again_after_an_error_that_allows_it(
     error: Exception, code: str, calls: int
 ) -> None:
     asked: list[None] = []
@@ -297,7 +299,7 @@ async def test_an_lm_of_ones_own_is_asked_again_where_its_error_says_that_this_c
 
 
 @pytest.mark.filterwarnings("ignore:Implementing custom LMs:DeprecationWarning")
-async def test_an_lm_of_ones_own_is_asked_itself_and_may_keep_count() -> None:
+async def test_a_custom_lm_is_asked_itself_and_may_keep_count() -> None:
     class Counting(dspy.BaseLM):
         asked = 0
 
@@ -338,7 +340,7 @@ assert not seen, seen
 
 
 @pytest.mark.slow
-def test_importing_it_with_all_that_is_under_it_asks_nothing_of_the_network() -> None:
+def test_importing_the_package_makes_no_network_requests() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WATCHED], capture_output=True, text=True, timeout=120, check=False
     )

@@ -1,4 +1,4 @@
-"""Models that DSPy asks through LiteLLM: what a failure says there, and what it leaves open."""
+"""Models that DSPy asks through LiteLLM: the errors of failures, and leftover connections."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_failure_means_the_same_as_anywhere(
         assert len(provider.requests) == number
 
 
-async def test_of_many_fills_at_once_those_cancelled_leave_no_connection_open(
+async def test_cancelled_fills_among_many_leave_no_connection_open(
     provider: Provider, backend: DSPyBackend
 ) -> None:
     with provider.held():
@@ -75,7 +75,7 @@ async def test_of_many_fills_at_once_those_cancelled_leave_no_connection_open(
     assert len(await asyncio.gather(*fills[1::2])) == 10
 
 
-def test_what_litellm_leaves_open_is_closed_when_the_loop_ends() -> None:
+def test_connections_that_litellm_leaves_open_are_closed_when_the_loop_ends() -> None:
     with Provider.in_thread() as provider:
         backend = ask(provider)
         for _ in range(2):
@@ -134,7 +134,7 @@ async def test_an_lm_can_have_any_setting_that_dspy_takes(
     assert usage.cost is not None
 
 
-async def test_why_such_an_answer_ended_is_told(provider: Provider) -> None:
+async def test_the_stop_reason_of_such_an_answer_is_reported(provider: Provider) -> None:
     provider.script(Overlong(), Refusal("I will not."))
     async with ask_with(provider, drop_params=True) as backend:
         assert (await backend.answer(PROMPT)).stop == "cut-off"
@@ -155,7 +155,7 @@ async def test_such_an_answer_from_dspys_cache_is_no_call(
     assert (first.usage.calls, second.usage.calls, second.usage.cost) == (1, 0, 0.0)
 
 
-async def test_an_lm_with_such_settings_keeps_its_history_and_one_made_here_none(
+async def test_an_lm_with_such_settings_keeps_its_history_and_an_lm_made_here_keeps_no_history(
     provider: Provider,
 ) -> None:
     given = {"api_base": f"{provider.url}/v1", "api_key": "k", "cache": False, "num_retries": 0}

@@ -62,7 +62,7 @@ def status(number: int, **headers: str) -> BaeLMError:
     return status_error("a model", number, "no", headers=headers)
 
 
-async def asked(lm: Any) -> Any:
+async def ask(lm: Any) -> Any:
     async with asyncio.timeout(BOUND):
         return await graph.arun(Ask(), lm)
 
@@ -73,18 +73,18 @@ def test_two_lms_or_more_are_needed():
 
 
 @pytest.mark.parametrize("skip_for", [-1, float("inf"), float("nan"), "30"])
-def test_a_time_that_is_none_is_refused(skip_for: Any):
+def test_an_invalid_time_is_refused(skip_for: Any):
     with pytest.raises(ValueError, match="skip_for"):
         Fallback(First(), Second(), skip_for=skip_for)
 
 
 @pytest.mark.parametrize("on", ["overloaded", 200, 7000, True, BaseException, None])
-def test_what_no_error_can_be_is_refused(on: Any):
+def test_a_condition_that_no_error_can_meet_is_refused(on: Any):
     with pytest.raises(ValueError, match="Fallback"):
         Fallback(First(), Second(), on=[on])
 
 
-def test_names_are_made_lms_at_once_and_a_wrong_one_is_seen_then():
+def test_names_become_lms_at_once_and_a_wrong_name_fails_immediately():
     lm = Fallback("python:policy_parts:Held", First())
     assert [each.model for each in lm.inners] == ["held", "first"]
     with pytest.raises(BaeLMError) as caught:
@@ -119,7 +119,7 @@ RAISED: dict[str, Callable[[], Exception]] = {
 @pytest.mark.parametrize("error", list(PASSED_ON))
 async def test_the_next_lm_is_asked_after_an_error_that_it_may_not_have(error: str):
     first, second = First(PASSED_ON[error]()), Second(REPLY)
-    run = await asked(Fallback(first, second))
+    run = await ask(Fallback(first, second))
 
     assert run.result.text == "this"
     assert (first.calls, second.calls) == (1, 1)
@@ -130,7 +130,7 @@ async def test_an_error_that_another_lm_would_hide_is_raised_at_once(error: str)
     given = RAISED[error]()
     second = Second(REPLY)
     with pytest.raises(Exception) as caught:
-        await asked(Fallback(First(given), second))
+        await ask(Fallback(First(given), second))
 
     assert given in (caught.value, caught.value.__cause__)
     assert second.calls == 0
@@ -149,28 +149,28 @@ async def test_an_error_that_another_lm_would_hide_is_raised_at_once(error: str)
     ids=["status", "statuses", "code", "codes", "class", "function"],
 )
 async def test_the_caller_adds_errors(on: Any, error: Exception):
-    run = await asked(Fallback(First(error), Second(REPLY), on=on))
+    run = await ask(Fallback(First(error), Second(REPLY), on=on))
     assert run.usage.models == ("first", "second")
 
 
-async def test_a_refusal_is_passed_on_where_the_caller_says_so():
+async def test_a_refusal_is_passed_on_where_the_caller_asks_for_it():
     refusal = Answer("I must not", Usage(calls=1, input_tokens=7), "refused")
     with pytest.raises(FillError) as caught:
-        await asked(Fallback(First(refusal), Second(REPLY)))
+        await ask(Fallback(First(refusal), Second(REPLY)))
     assert caught.value.code == "bae-fill-refused"
 
-    run = await asked(Fallback(First(refusal), Second(REPLY), on=["refused"]))
+    run = await ask(Fallback(First(refusal), Second(REPLY), on=["refused"]))
     assert run.result.text == "this"
     assert (run.usage.calls, run.usage.input_tokens) == (2, 7)
 
     with pytest.raises(FillError) as caught:
-        await asked(Fallback(First(refusal), Second(refusal), on=["refused"]))
+        await ask(Fallback(First(refusal), Second(refusal), on=["refused"]))
     assert caught.value.code == "bae-fill-refused"
 
 
 async def test_a_wrong_answer_is_asked_again_of_the_same_lm():
     first, second = First({"text": 7}, REPLY), Second(REPLY)
-    run = await asked(Fallback(first, second))
+    run = await ask(Fallback(first, second))
 
     assert (first.calls, second.calls) == (2, 0)
     assert run.usage.attempts == 2
@@ -178,7 +178,7 @@ async def test_a_wrong_answer_is_asked_again_of_the_same_lm():
 
 async def test_the_corrections_of_a_wrong_answer_go_to_the_lm_that_is_asked_next():
     second = Second(REPLY)
-    await asked(Fallback(First({"text": 7}, busy()), second))
+    await ask(Fallback(First({"text": 7}, busy()), second))
     assert len(second.prompts[0].corrections) == 1
 
 
@@ -200,13 +200,13 @@ async def test_cancelling_asks_no_other_lm():
 # When none answers
 
 
-async def test_when_all_fail_the_error_has_that_of_each():
+async def test_when_all_fail_the_error_has_the_error_of_each():
     errors = busy(), status(503), busy(status=429, code="bae-lm-rate-limited")
     lm = Fallback(First(errors[0]), Second(errors[1]), Third(errors[2]))
     for each in lm.inners:
         each.retries = 0
     with pytest.raises(BaeLMError) as caught:
-        await asked(lm)
+        await ask(lm)
 
     error = caught.value
     assert error.code == "bae-lm-all-failed"
@@ -223,26 +223,26 @@ async def test_when_all_fail_the_error_has_that_of_each():
 async def test_when_all_of_a_fallback_inside_fail_the_next_lm_is_asked(error: BaeLMError):
     inner = Fallback(First(error), Second(error))
     lm = Fallback(inner, Third(REPLY, REPLY))
-    assert (await asked(lm)).usage.models == ("first", "second", "third")
-    assert (await asked(lm)).usage.models == ("third",)
+    assert (await ask(lm)).usage.models == ("first", "second", "third")
+    assert (await ask(lm)).usage.models == ("third",)
 
 
 async def test_a_budget_inside_of_a_fallback_inside_is_passed_by():
     spent = Budget(calls=0)
     lm = Fallback(Fallback(Budgeted(First(), spent), Second(status(503))), Third(REPLY))
-    assert (await asked(lm)).result.text == "this"
+    assert (await ask(lm)).result.text == "this"
 
 
-async def test_what_a_fallback_inside_passes_on_is_still_raised_by_the_one_around():
+async def test_an_error_that_an_inner_fallback_passes_on_is_still_raised_by_the_outer_fallback():
     inner = Fallback(First(status(404)), Second(status(404)), on=404)
     with pytest.raises(BaeLMError) as caught:
-        await asked(Fallback(inner, Third(REPLY)))
+        await ask(Fallback(inner, Third(REPLY)))
     assert caught.value.code == "bae-lm-all-failed"
 
 
-async def test_an_error_that_is_raised_at_once_says_who_was_asked_before():
+async def test_an_error_that_is_raised_at_once_names_the_lms_asked_before():
     with pytest.raises(BaeLMError) as caught:
-        await asked(Fallback(First(busy()), Second(status(401)), Third(REPLY)))
+        await ask(Fallback(First(busy()), Second(status(401)), Third(REPLY)))
     assert caught.value.code == "bae-lm-unauthorized"
     (note,) = [each for each in caught.value.__notes__ if "First" in each]
     assert "the provider is busy" in note
@@ -250,24 +250,24 @@ async def test_an_error_that_is_raised_at_once_says_who_was_asked_before():
 
 async def test_when_all_fail_all_are_asked_again_in_turn():
     first, second = First(busy(), busy(), REPLY), Second(busy(), busy())
-    run = await asked(Fallback(first, second, skip_for=0))
+    run = await ask(Fallback(first, second, skip_for=0))
     assert (first.calls, second.calls) == (3, 2)
     assert run.usage.calls == 5
 
 
-async def test_the_wait_before_all_are_asked_again_is_the_shortest_that_one_asks_for():
+async def test_the_wait_before_all_are_asked_again_is_the_shortest_requested_wait():
     lm = Fallback(First(busy(retry_after=7)), Second(busy(retry_after=3)))
     for each in lm.inners:
         each.retries = 0
     with pytest.raises(BaeLMError) as caught:
-        await asked(lm)
+        await ask(lm)
     assert caught.value.retry_after == 3
 
 
 async def test_lms_that_took_all_their_time_are_not_asked_again_by_themselves():
     first, second = First(timeout_error("a", 3, None)), Second(timeout_error("b", 3, None))
     with pytest.raises(BaeLMError, match="none of 2 LMs"):
-        await asked(Fallback(first, second))
+        await ask(Fallback(first, second))
     assert (first.calls, second.calls) == (1, 1)
 
 
@@ -287,7 +287,7 @@ async def test_an_lm_that_failed_is_asked_last_for_a_while():
     lm = Fallback(first, second, skip_for=30, clock=clock)
 
     for _ in range(2):
-        await asked(lm)
+        await ask(lm)
     assert (first.calls, second.calls) == (1, 2)
     about, other = lm.statistics()
     assert (about.model, about.asked, about.answered, about.failed) == ("first", 1, 0, 1)
@@ -295,7 +295,7 @@ async def test_an_lm_that_failed_is_asked_last_for_a_while():
 
     clock.now = 31
     for _ in range(2):
-        await asked(lm)
+        await ask(lm)
     assert (first.calls, second.calls) == (3, 2)
     assert lm.statistics()[0].skipped_for == 0
 
@@ -303,8 +303,8 @@ async def test_an_lm_that_failed_is_asked_last_for_a_while():
 async def test_an_lm_that_is_skipped_is_asked_where_all_others_fail():
     first, second = First(busy(), REPLY), Second(REPLY, busy())
     lm = Fallback(first, second, clock=Clock())
-    await asked(lm)
-    run = await asked(lm)
+    await ask(lm)
+    run = await ask(lm)
     assert (first.calls, second.calls) == (2, 2)
     assert run.result.text == "this"
 
@@ -322,22 +322,22 @@ async def test_an_lm_that_is_skipped_is_asked_where_all_others_fail():
 )
 async def test_how_long_an_lm_is_skipped(error: BaeLMError, seconds: float):
     lm = Fallback(First(error), Second(REPLY), on=[400, 401], clock=Clock())
-    await asked(lm)
+    await ask(lm)
     assert lm.statistics()[0].skipped_for == seconds
 
 
-async def test_no_lm_is_skipped_where_the_caller_says_so():
+async def test_no_lm_is_skipped_where_the_caller_forbids_it():
     first = First(busy(retry_after=90), REPLY)
     lm = Fallback(first, Second(REPLY), skip_for=0)
-    await asked(lm)
-    await asked(lm)
+    await ask(lm)
+    await ask(lm)
     assert first.calls == 2
 
 
 # What the run records
 
 
-async def test_the_record_says_who_failed_why_and_who_answered():
+async def test_the_record_shows_who_failed_why_and_who_answered():
     journal = MemoryJournal()
     seen: list[Record] = []
     lm = Fallback(First(status(529)), Second(REPLY))
@@ -398,25 +398,25 @@ class Paid(ToyBackend):
 async def test_a_budget_around_both_counts_both_and_is_not_passed_by():
     second = Second(REPLY)
     with pytest.raises(BudgetError), Budget(calls=1) as budget:
-        await asked(Fallback(First(busy()), second))
+        await ask(Fallback(First(busy()), second))
     assert second.calls == 0
     assert budget.usage.calls == 1
 
     with Budget(calls=2) as budget:
-        await asked(Fallback(First(busy()), Second(REPLY)))
+        await ask(Fallback(First(busy()), Second(REPLY)))
     assert budget.usage.calls == 2
 
 
-async def test_a_budget_around_one_lm_that_is_spent_asks_the_other():
+async def test_a_spent_budget_around_one_lm_asks_the_other():
     dear = Budget(cost=1.5)
     lm = Fallback(Budgeted(Paid(REPLY, REPLY), dear), Second(REPLY, REPLY))
     for _ in range(3):
-        await asked(lm)
+        await ask(lm)
     assert dear.usage.cost == 1.0
     assert [each.answered for each in lm.statistics()] == [1, 2]
 
 
-async def test_a_budget_inside_is_charged_what_a_run_had_used():
+async def test_an_inner_budget_is_charged_the_earlier_usage_of_a_run():
     budget = Budget(calls=5)
     lm = Fallback(First(REPLY), Budgeted(Second(REPLY), budget))
     lm.restore("r1", Usage(calls=3), 2.0)
@@ -443,21 +443,21 @@ async def test_a_budget_inside_is_charged_what_a_run_had_used():
 async def test_policies_go_around_and_inside(policy: Callable[[Any], Policy], around: bool):
     first, second = First(busy()), Second(REPLY)
     lm = policy(Fallback(first, second)) if around else Fallback(policy(first), policy(second))
-    run = await asked(lm)
+    run = await ask(lm)
     assert run.result.text == "this"
     assert (first.calls, second.calls) == (1, 1)
 
 
 async def test_with_retry_inside_an_lm_is_retried_before_the_next_is_asked():
     first, second = First(busy(), busy(), busy()), Second(REPLY)
-    await asked(Fallback(Retry(first, 2, first=0), second))
+    await ask(Fallback(Retry(first, 2, first=0), second))
     assert (first.calls, second.calls) == (3, 1)
 
 
 async def test_a_request_that_waits_too_long_for_its_rate_asks_the_other():
     limited = RateLimit(First(REPLY, REPLY), requests=1, per=60, longest_wait=0.01)
     lm = Fallback(limited, Second(REPLY))
-    runs = [await asked(lm) for _ in range(2)]
+    runs = [await ask(lm) for _ in range(2)]
     assert [each.usage.models for each in runs] == [("first",), ("second",)]
 
 
@@ -466,7 +466,7 @@ async def test_a_timeout_inside_asks_the_other():
         async def answer(self, prompt: Prompt) -> Answer:
             return await asyncio.Future[Answer]()
 
-    run = await asked(Fallback(Timeout(Hanging(), 0.01), Second(REPLY)))
+    run = await ask(Fallback(Timeout(Hanging(), 0.01), Second(REPLY)))
     assert run.result.text == "this"
 
 
@@ -474,18 +474,18 @@ async def test_a_cache_around_it_has_answers_of_its_own(tmp_path: Path):
     store = SQLiteCache(tmp_path / "answers.sqlite")
     first = First(busy(), '{"text": "of the first"}')
     lm = Cached(Fallback(first, Second(REPLY)), store)
-    assert (await asked(lm)).result.text == "this"
-    again = await asked(lm)
+    assert (await ask(lm)).result.text == "this"
+    again = await ask(lm)
     assert (again.usage.calls, again.usage.models) == (0, ("second",))
     # The answer of the second is not taken for one of the first.
-    assert (await asked(Cached(first, store))).result.text == "of the first"
+    assert (await ask(Cached(first, store))).result.text == "of the first"
     await lm.aclose()
 
 
 async def test_a_cache_inside_is_of_its_lm_alone():
     first = Cached(First('{"text": "of the first"}'))
-    assert (await asked(first)).usage.calls == 1
-    run = await asked(Fallback(first, Second()))
+    assert (await ask(first)).usage.calls == 1
+    run = await ask(Fallback(first, Second()))
     assert (run.result.text, run.usage.calls) == ("of the first", 0)
 
 
@@ -503,16 +503,16 @@ async def test_an_lm_without_settings_is_not_cached_in_a_file_behind_another(tmp
 
 async def test_an_invalid_answer_is_dropped_by_the_caches_inside():
     inside = Cached(First({"text": 7}, REPLY))
-    await asked(Fallback(inside, Second()))
+    await ask(Fallback(inside, Second()))
     assert inside.statistics().misses == 2
 
 
-async def test_an_lm_of_ones_own_stands_beside_a_backend():
+async def test_a_custom_lm_works_beside_a_backend():
     lm = Fallback(First(busy()), ScriptedLM([{"text": "scripted"}]))
-    assert (await asked(lm)).result.text == "scripted"
+    assert (await ask(lm)).result.text == "scripted"
 
 
-async def test_all_are_closed_whatever_one_raises():
+async def test_all_lms_are_closed_even_if_one_raises():
     closed: list[str] = []
 
     class Closing(First):
@@ -540,12 +540,12 @@ async def test_secrets_of_all_are_masked_in_the_error():
     for each in lm.inners:
         each.retries = 0
     with pytest.raises(BaeLMError) as caught:
-        await asked(lm)
+        await ask(lm)
     assert "hunter2" not in str(caught.value)
     assert {*lm.secrets} == {"sk-hunter2hunter2"}
 
 
-def test_it_can_do_what_all_of_its_lms_can():
+def test_a_fallback_can_do_what_all_of_its_lms_can_do():
     class Able(First):
         calls_tools = True
         native_tools = frozenset({"web_search", "web_fetch"})
@@ -588,7 +588,7 @@ async def test_the_lm_that_takes_no_images_is_named_before_the_run():
     assert Fallback(Seeing(), Seeing()).find_refuser("image") is None
 
 
-async def test_an_lm_without_images_passes_a_prompt_with_one_on_where_the_caller_says_so():
+async def test_an_lm_without_images_passes_a_prompt_with_an_image_on_where_the_caller_asks_for_it():
     shown = Graph(start=Shown, end=Reply)
     with pytest.raises(BaeLMError, match="takes no images"):
         await shown.arun(Shown(photo=DOT), Fallback(Second(), Seeing()))
@@ -601,7 +601,7 @@ async def test_an_lm_without_images_passes_a_prompt_with_one_on_where_the_caller
 # Tools
 
 
-async def test_tools_are_called_by_structured_output_where_one_has_no_native_calls(
+async def test_tools_are_called_by_structured_output_where_an_lm_has_no_native_calls(
     provider: Provider,
 ):
     class Native(First):
@@ -617,7 +617,7 @@ async def test_tools_are_called_by_structured_output_where_one_has_no_native_cal
     assert [str(each) for each in run.result.calls] == ["search(query='kettle')"]
 
 
-async def test_an_lm_that_calls_tools_itself_is_refused_beside_one_that_does_not():
+async def test_an_lm_that_calls_tools_itself_is_refused_beside_an_lm_that_does_not():
     script = ScriptedLM([Call("search", query="x"), {"answer": "42", "pages": []}])
     with pytest.raises(BaeLMError) as caught:
         await QUESTION.arun(Question(text="?"), Fallback(First(), script))
@@ -628,7 +628,7 @@ async def test_an_lm_that_calls_tools_itself_is_refused_beside_one_that_does_not
     ("before", "after"),
     [("anthropic", "pydantic-ai-openai"), ("pydantic-ai-openai", "anthropic")],
 )
-async def test_a_conversation_goes_on_with_another_model_from_its_calls_and_results(
+async def test_a_conversation_continues_with_another_model_from_its_calls_and_results(
     provider: Provider, before: str, after: str
 ):
     first, second = BACKENDS[before](provider), BACKENDS[after](provider)
@@ -687,15 +687,15 @@ async def test_over_http_an_overloaded_provider_is_followed_by_the_next(provider
 
 
 @pytest.mark.parametrize("kind", ["pydantic-ai-openai", "dspy"])
-async def test_over_http_a_full_context_is_raised_or_passed_on_where_the_caller_says_so(kind: str):
+async def test_over_http_a_full_context_is_raised_or_passed_on_as_the_caller_asks(kind: str):
     """With the code that OpenAI and most others have for it."""
     said = {"message": "no", "type": "invalid_request_error", "code": "context_length_exceeded"}
     full = Raw([json.dumps({"error": said}).encode()], 400)
     async with raw_provider(lambda _: full) as server, WIRES[kind](server) as first:
         with pytest.raises(BaeLMError) as caught:
-            await asked(Fallback(first, Second(REPLY)))
+            await ask(Fallback(first, Second(REPLY)))
         assert (caught.value.code, caught.value.status) == ("bae-lm-context-exceeded", 400)
-        run = await asked(Fallback(first, Second(REPLY), on=["bae-lm-context-exceeded"]))
+        run = await ask(Fallback(first, Second(REPLY), on=["bae-lm-context-exceeded"]))
         assert run.usage.models[-1] == "second"
         assert len(server.bodies) == 2
 

@@ -1,5 +1,5 @@
-"""Images and documents over the real SDKs: what a provider on loopback is sent, and the limits that
-are checked before that."""
+"""Images and documents over the real SDKs: the requests that a provider on loopback gets, and the
+limits that are checked first."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_images_are_sent_before_the_text_with_labels(wire):
 
 
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_single_image_has_no_label_and_a_prompt_without_one_is_a_text(wire):
+async def test_a_single_image_has_no_label_and_a_prompt_without_an_image_is_a_text(wire):
     async with Provider() as provider, WIRES[wire](provider) as lm:
         await GRAPH.arun(Claim(photos=[DOT]), lm=lm)
         await GRAPH.arun(Claim(photos=[]), lm=lm)
@@ -111,7 +111,7 @@ async def test_documents_and_addresses_are_sent(wire):
         assert "https://example.org/a.png" in text
 
 
-async def test_the_responses_api_gets_files_and_those_of_tools_inside_the_result():
+async def test_the_responses_api_gets_files_and_puts_files_of_tools_inside_the_result():
     pytest.importorskip("pydantic_ai")
     pytest.importorskip("openai")
     from pydantic_ai.models.openai import OpenAIResponsesModel
@@ -280,7 +280,7 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("why", TOO_MUCH)
-async def test_what_claude_would_refuse_is_not_sent(why):
+async def test_files_that_claude_would_refuse_are_not_sent(why):
     async with Provider() as provider, WIRES["anthropic"](provider) as lm:
         with pytest.raises(BaeLMError) as raised:
             await GRAPH.arun(TOO_MUCH[why], lm=lm)
@@ -289,7 +289,7 @@ async def test_what_claude_would_refuse_is_not_sent(why):
         assert provider.requests == []
 
 
-async def test_what_claude_takes_is_sent():
+async def test_files_that_claude_accepts_are_sent():
     claim = Claim(photos=[wide(2_000), *map(wide, range(1, 21))])
     async with Provider() as provider, WIRES["anthropic"](provider) as lm:
         await GRAPH.arun(claim, lm=lm)
@@ -356,7 +356,7 @@ class Blind(Backend):
         return Answer('{"text": "white"}')
 
 
-async def test_a_model_that_takes_no_images_reads_what_a_tool_has_returned():
+async def test_a_model_that_takes_no_images_reads_the_text_of_a_tools_image():
     blind = Blind()
     assert (await TOOLS.arun(Question(text="?"), lm=blind)).result.text == "white"
     last = blind.asked[-1]

@@ -1,5 +1,5 @@
-"""What a model never sees: the values of secrets and of fields with `repr=False`, however deep and
-wherever bae copied them, unless a node class shows them on purpose."""
+"""Values that a model never sees: secrets and fields with `repr=False`, at any depth and in every
+copy that bae made, unless a node class shows them on purpose."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def known(prompt: Prompt) -> dict[str, Any]:
     return json.loads(prompt.text.partition("\n\n")[2])
 
 
-def sent(prompts: list[Prompt]) -> str:
+def text_of(prompts: list[Prompt]) -> str:
     return "\n".join(map(str, prompts))
 
 
@@ -198,9 +198,9 @@ async def test_no_prompt_of_a_run_has_a_hidden_value_wherever_bae_passes_it_on()
     assert closed["before"] == [{"Login": login}]
     assert closed["context"] == {"pin": MASK}
     assert made["Closed"] == {"pin": MASK, "words": "bye"}
-    assert TOKEN not in sent(lm.prompts)
-    assert TOKEN not in sent(graph.prompts(start, *result.trace[1:3]))
-    assert "sample Login.token" not in sent(graph.prompts())
+    assert TOKEN not in text_of(lm.prompts)
+    assert TOKEN not in text_of(graph.prompts(start, *result.trace[1:3]))
+    assert "sample Login.token" not in text_of(graph.prompts())
 
 
 async def test_options_that_are_filled_with_the_choice_show_no_hidden_value():
@@ -220,7 +220,7 @@ async def test_options_that_are_filled_with_the_choice_show_no_hidden_value():
     assert known(lm.prompts[0]) == {"First": {"word": MASK}, "context": {"Second": {"word": MASK}}}
 
 
-async def test_what_the_graph_passes_into_a_graph_inside_is_hidden_there_too():
+async def test_values_passed_into_an_inner_graph_are_hidden_there_too():
     class Summary(EndNode):
         text: str
 
@@ -251,9 +251,9 @@ async def test_what_the_graph_passes_into_a_graph_inside_is_hidden_there_too():
     assert [known(prompt)["Begin"] for prompt in lm.prompts[:3]] == [
         {"page": MASK, "number": 1}
     ] * 3
-    assert TOKEN not in sent(graph.prompts(start))
-    assert TOKEN not in sent(lm.prompts)
-    assert "Be brief." in sent(lm.prompts[:1])
+    assert TOKEN not in text_of(graph.prompts(start))
+    assert TOKEN not in text_of(lm.prompts)
+    assert "Be brief." in text_of(lm.prompts[:1])
 
 
 async def test_an_lm_that_chooses_by_values_is_given_masks():
@@ -279,10 +279,10 @@ async def test_an_lm_that_chooses_by_values_is_given_masks():
     await Graph(start=Login).arun(Login(user="ada", token=TOKEN), Own(inner))
 
     assert known(inner.prompts[0]) == {"context": {"user": "ada", "token": MASK}}
-    assert TOKEN not in sent(inner.prompts)
+    assert TOKEN not in text_of(inner.prompts)
     scripted = ScriptedLM(["Refused", {"why": "w"}])
     await Graph(start=Login).arun(Login(user="ada", token=TOKEN), scripted)
-    assert TOKEN not in sent(scripted.prompts)
+    assert TOKEN not in text_of(scripted.prompts)
 
 
 async def test_a_hidden_answer_is_masked_after_it_was_asked_for_again():
@@ -487,5 +487,5 @@ async def test_no_schema_has_the_default_of_a_hidden_field(offers):
     result = await Graph(start=Start).arun(Start(), lm)
 
     assert TOKEN not in json.dumps([prompt.schema for prompt in lm.prompts])
-    assert TOKEN not in sent(lm.prompts)
+    assert TOKEN not in text_of(lm.prompts)
     assert (result.result.pin, result.result.made.key) == (TOKEN, TOKEN)

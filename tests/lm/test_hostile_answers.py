@@ -1,5 +1,5 @@
-"""What a provider sends as the answer of a model is Unicode and JSON that can be stored, or it is
-asked for again: on every backend, streamed or not, with a journal or without."""
+"""The answer of a provider is Unicode and JSON that can be stored, or it is asked for again: on
+every backend, streamed or not, with a journal or without."""
 
 from __future__ import annotations
 
@@ -55,8 +55,10 @@ def make(request: pytest.FixtureRequest) -> Make:
     return BACKENDS[request.param]
 
 
-async def asked(provider: Provider, make: Make, *answers: str) -> tuple[Filled, list[Record]]:
-    """What a run with a journal comes to, resumed as well, and its records."""
+async def run_and_resume(
+    provider: Provider, make: Make, *answers: str
+) -> tuple[Filled, list[Record]]:
+    """The result of a run with a journal, which a resume must repeat, and its records."""
     seen: list[Record] = []
     provider.script(*answers)
     async with make(provider) as lm, MemoryJournal() as journal, asyncio.timeout(BOUND):
@@ -91,11 +93,11 @@ WRONG = {
 }
 
 
-async def test_what_is_no_text_or_cannot_be_stored_is_asked_for_again(
+async def test_a_text_that_is_invalid_or_unstorable_is_asked_for_again(
     provider: Provider, make: Make
 ) -> None:
     for number, (name, wrong) in enumerate(WRONG.items(), 1):
-        filled, seen = await asked(provider, make, wrong, FINE)
+        filled, seen = await run_and_resume(provider, make, wrong, FINE)
         assert filled.text in ("fine", "a"), name  # where the text was right, it is kept
         judged = [each.attempt for each in seen if isinstance(each, AnswerJudged)]
         assert [each.verdict for each in judged][1:] == ["valid"], name
@@ -111,9 +113,11 @@ RIGHT = {
 }
 
 
-async def test_a_character_that_was_sent_in_halves_is_whole(provider: Provider, make: Make) -> None:
+async def test_a_character_that_was_sent_in_halves_is_joined(
+    provider: Provider, make: Make
+) -> None:
     for answer, text in RIGHT.items():
-        filled, seen = await asked(provider, make, answer)
+        filled, seen = await run_and_resume(provider, make, answer)
         assert filled.text == text
         assert Seen(seen).now["1:Filled.text"] == text
 
@@ -134,18 +138,18 @@ values = st.sampled_from(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(text=texts, key=texts, value=values)
-async def test_any_text_is_taken_or_asked_for_again(
+async def test_any_text_is_accepted_or_asked_for_again(
     provider: Provider, make: Make, text: str, key: str, value: str
 ) -> None:
     held = f'{{"text": "{text}", "held": {value}, "others": {{"{key}": {value}}}}}'
     provider.always({"text": "fine", "held": 1, "others": {}})
-    filled, _ = await asked(provider, make, held)
+    filled, _ = await run_and_resume(provider, make, held)
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     assert filled.text in ("fine", whole)
 
 
 class Streaming(Backend):
-    """One that says pieces, and answers them all."""
+    """A backend that streams pieces, and answers with all of them."""
 
     model = "streaming"
     free = True
@@ -162,7 +166,7 @@ class Streaming(Backend):
 
 
 @given(cut=st.lists(st.integers(1, 5), min_size=30, max_size=30))
-async def test_pieces_that_cut_characters_arrive_whole(cut: list[int]) -> None:
+async def test_characters_split_between_pieces_arrive_intact(cut: list[int]) -> None:
     text, pieces = '{"text": "%s é"}' % ("\ud83d\ude00" * 10), list[str]()
     for size in [*cut, len(text)]:
         pieces.append(text[:size])

@@ -1,6 +1,6 @@
-"""What a provider sends is not trusted: every field of its API, every header and every body comes
-to an answer, one that is asked for again, or an error of bae, in bounded time and memory; prompts
-stay where they were sent, and keys that are sent back are masked."""
+"""A provider is not trusted: every field of its API, every header and every body leads to an
+answer, a retry, or an error of bae, in bounded time and memory; prompts go to no other server, and
+returned keys are masked."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(part, (*at, key))
 
 
-def changed(value: Any, at: tuple[Any, ...], to: Any) -> Any:
+def replace_value(value: Any, at: tuple[Any, ...], to: Any) -> Any:
     made = deepcopy(value)
     holder = made
     for key in at[:-1]:
@@ -178,7 +178,7 @@ async def test_any_value_in_any_field_is_an_answer_or_an_error_of_bae_and_no_key
         for turn, at in enumerate(places(good)):
             # Each value comes to some of the places: all of them everywhere takes a minute.
             for odd in (MISSING, KEY, ODD[turn % len(ODD)]):
-                body = changed(good, at, odd)
+                body = replace_value(good, at, odd)
                 server.respond = lambda _, body=body: raw(body)
                 told: list[Any] = []
                 try:
@@ -350,7 +350,7 @@ async def test_a_prompt_is_not_sent_where_a_redirect_points(kind: str) -> None:
 
 
 def every_text(error: BaseException | None) -> Iterator[str]:
-    """What is shown of an error and what caused it, with the texts it holds."""
+    """The printed error with its causes and its texts."""
     while error is not None:
         yield from (str(error), repr(error), *map(repr, error.args))
         yield from (str(value) for value in vars(error).values())

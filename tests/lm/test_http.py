@@ -59,7 +59,7 @@ class Clients:
         return self.made[-1]
 
 
-def test_a_loop_that_was_closed_without_closing_what_is_open_is_let_go_of_by_the_next():
+def test_the_connections_of_a_loop_closed_without_cleanup_are_released_by_the_next():
     clients = Clients()
     loop = asyncio.new_event_loop()
     loop.run_until_complete(clients.held.get())
@@ -102,7 +102,7 @@ async def test_an_error_in_closing_is_raised_and_the_next_client_is_new():
         await held.aclose()
 
 
-async def test_a_client_of_a_backend_that_nobody_holds_is_closed():
+async def test_a_client_of_an_unreferenced_backend_is_closed():
     clients = Clients()
     await clients.held.get()
     (client,) = clients.made
@@ -160,7 +160,7 @@ def test_a_backend_used_in_sync_runs_one_after_another_leaves_nothing_open():
         (529, "bae-lm-unavailable", True),
     ],
 )
-def test_a_status_has_a_code_and_says_whether_asking_again_can_help(
+def test_a_status_has_a_code_and_tells_whether_a_retry_can_help(
     status: int, code: str, retryable: bool
 ):
     cause = OSError("below")
@@ -174,7 +174,7 @@ def test_a_status_has_a_code_and_says_whether_asking_again_can_help(
     assert error.retry_after is None
 
 
-def test_a_provider_that_says_whether_to_ask_again_is_believed_and_cut_to_what_can_be_read():
+def test_the_retry_advice_of_a_provider_is_followed_and_its_text_is_shortened():
     assert status_error("Toy", 400, "", headers={"x-should-retry": "true"}).retryable
     assert not status_error("Toy", 500, "", headers={"x-should-retry": "false"}).retryable
     error = status_error("Toy", 500, "<html>" + "x" * 100_000)
@@ -223,14 +223,14 @@ def test_a_wait_until_a_date_is_the_time_until_then():
 
 @settings(max_examples=30)
 @given(st.text() | st.from_regex(r"\w{3}, \d{1,3} \w{3} \d{1,30} \d\d:\d\d:\d\d [+-]?\w{1,9}"))
-def test_whatever_a_header_says_there_is_a_wait_or_none(said: str):
+def test_any_retry_header_gives_a_wait_or_none(said: str):
     for name in ("retry-after", "retry-after-ms"):
         wait = retry_after({name: said})
         assert wait is None or 0 <= wait < float("inf")
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(2.5, "within 2.5 s"), (None, "did not answer")])
-def test_an_answer_that_did_not_come_in_time_says_the_bound(seconds: Any, said: str):
+def test_an_answer_that_did_not_come_in_time_reports_the_timeout(seconds: Any, said: str):
     error = timeout_error("Toy", seconds, None)
 
     assert (error.code, error.retryable) == ("bae-lm-timeout", True)
@@ -266,7 +266,7 @@ def test_nothing_was_sent_where_no_connection_was_made(below: Exception | None, 
         *("HTTPS_PROXY", "Cookie", "ANTHROPIC_CUSTOM_HEADERS", "bearer", "jwt"),
     ],
 )
-def test_a_secret_is_known_by_its_name(name: str) -> None:
+def test_a_secret_is_recognized_by_its_name(name: str) -> None:
     assert is_secret_name(name, "hidden")
     assert without_secrets({name: "hidden", "region": "eu"}) == {"region": "eu"}
 
@@ -280,7 +280,7 @@ def test_a_secret_is_known_by_its_name(name: str) -> None:
         ("schema", {"properties": {"key": {"type": "string"}, "token": {"type": "null"}}}),
     ],
 )
-def test_what_is_no_secret_stays(name: str, value: Any) -> None:
+def test_values_that_are_no_secret_stay(name: str, value: Any) -> None:
     assert without_secrets({name: value}) == {name: value}
 
 

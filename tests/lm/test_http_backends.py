@@ -32,8 +32,8 @@ from http_backends import (
     letter_after_a_wrong_one,
     own_threads,
     prompt,
+    report_wrong_answer,
     tasks_besides_this,
-    told_of_a_wrong_answer,
 )
 
 MILD = Weather(sky="clear", degrees=21.5)
@@ -54,15 +54,13 @@ async def backend(provider: Provider, make: Make) -> AsyncIterator[Backend]:
         yield made
 
 
-async def test_a_text_is_asked_for_without_a_schema_and_again_with_what_was_wrong(
+async def test_a_text_is_asked_for_without_a_schema_and_again_with_its_fault(
     provider: Provider, backend: Backend
 ) -> None:
     await letter_after_a_wrong_one(provider, backend)
 
 
-async def test_a_text_that_is_no_whole_answer_is_an_error(
-    provider: Provider, backend: Backend
-) -> None:
+async def test_an_incomplete_text_is_an_error(provider: Provider, backend: Backend) -> None:
     for answer, said in ((Overlong(), "cut-off"), (Empty(), "empty"), (Refusal("no"), "refused")):
         provider.always(answer)
         with pytest.raises(FillError) as caught:
@@ -70,14 +68,14 @@ async def test_a_text_that_is_no_whole_answer_is_an_error(
         assert caught.value.code == f"bae-fill-{said}"
 
 
-async def test_what_a_model_would_answer_by_the_schema_alone_is_valid(
+async def test_an_answer_that_fits_the_schema_alone_is_valid(
     provider: Provider, backend: Backend
 ) -> None:
     for node in (Weather, AskBack, Machine, Prices):
         assert isinstance(await backend.fill(node, {}, node.__name__), node)
 
 
-async def test_a_choice_is_one_of_those_offered(provider: Provider, backend: Backend) -> None:
+async def test_a_choice_is_one_of_the_offered_classes(provider: Provider, backend: Backend) -> None:
     provider.script({"choice": "AskBack"})
     chosen = await backend.choose_type([Outfit, AskBack, type(None)], {"sky": "clear"})
     assert chosen is AskBack
@@ -101,7 +99,7 @@ async def test_the_conversation_is_sent_as_messages(provider: Provider, backend:
     assert spoken == ["user", "assistant", "user"]
 
 
-async def test_a_fill_sends_instruction_data_and_schema_once_and_reports_what_it_used(
+async def test_a_fill_sends_instruction_data_and_schema_once_and_reports_its_usage(
     provider: Provider, backend: Backend
 ) -> None:
     provider.script(LINEN)
@@ -151,7 +149,7 @@ STATUSES = {
 }
 
 
-async def test_a_status_tells_whether_asking_again_can_help_and_when(
+async def test_a_status_tells_whether_and_when_a_retry_can_help(
     provider: Provider, make: Make
 ) -> None:
     async with make(provider, retries=0) as backend:
@@ -175,7 +173,7 @@ async def test_a_request_that_failed_is_sent_again(provider: Provider, backend: 
     assert sum(used.calls for used in reported) == 2
 
 
-async def test_an_answer_that_breaks_off_or_is_not_json_is_told_as_such(
+async def test_an_answer_that_breaks_off_or_is_not_json_is_reported_as_such(
     provider: Provider, make: Make
 ) -> None:
     faults = {Cut(after=0): "unreachable", Cut(after=2): "unreachable", Malformed(): "unparsable"}
@@ -209,7 +207,7 @@ async def test_an_answer_that_stalls_is_not_asked_for_again(provider: Provider, 
     assert len(provider.requests) == 1
 
 
-async def test_nobody_listening_is_told_as_such(make: Make) -> None:
+async def test_an_unreachable_server_is_reported_as_unreachable(make: Make) -> None:
     async with Provider() as provider:
         backend = make(provider)
     backend.retries = 0
@@ -222,11 +220,11 @@ async def test_nobody_listening_is_told_as_such(make: Make) -> None:
     assert reported == []
 
 
-async def test_a_wrong_answer_is_told_and_asked_for_again(
+async def test_a_wrong_answer_is_reported_and_asked_for_again(
     provider: Provider, backend: Backend
 ) -> None:
     for wrong, verdict in WRONG:
-        assert await told_of_a_wrong_answer(provider, backend, wrong) == [verdict, "valid"]
+        assert await report_wrong_answer(provider, backend, wrong) == [verdict, "valid"]
 
 
 async def test_of_many_fills_at_once_half_are_cancelled_and_the_others_get_their_own_answers(

@@ -57,13 +57,13 @@ async def lm(provider: Provider, make: Make) -> AsyncIterator[Backend]:
         yield made
 
 
-def called(result: GraphResult[Any]) -> list[tuple[str, Any]]:
+def list_calls(result: GraphResult[Any]) -> list[tuple[str, Any]]:
     calls = result.trace[-1].calls  # type: ignore[attr-defined]
     return [(str(each), each.error or each.result) for each in calls]
 
 
 def messages(request: Received) -> list[Any]:
-    """The messages of a request, without the marks of what is cached."""
+    """The messages of a request, without the marks for caching."""
     text = json.dumps(request.body["messages"])
     return json.loads(text.replace(', "cache_control": {"type": "ephemeral"}', ""))
 
@@ -73,7 +73,7 @@ async def test_the_model_calls_tools_reads_their_results_and_its_last_message_is
 ) -> None:
     provider.script(*rounds(lm, Call("search", query="kettle"), Call("read_page", page=3), ANSWER))
     result = await QUESTION.arun(ASKED, lm=lm)
-    assert called(result) == [
+    assert list_calls(result) == [
         ("search(query='kettle')", ["kettle 0", "kettle 1"]),
         ("read_page(page=3)", "this is page 3"),
     ]
@@ -116,7 +116,7 @@ async def test_a_conversation_only_grows_so_that_providers_find_its_beginning_ca
 
 
 @native
-async def test_what_a_tool_refuses_and_what_cannot_be_called_is_told_as_an_error(
+async def test_a_refusal_of_a_tool_and_an_impossible_call_are_returned_as_errors(
     provider: Provider, lm: Backend
 ) -> None:
     wrong = [Call("read_page", page=400), Call("read_page"), Call("write"), Call("now", then=1)]
@@ -143,7 +143,7 @@ async def test_a_wrong_answer_is_corrected_in_the_same_conversation(
     assert len(result.result.calls) == 1
 
 
-async def test_an_answer_that_is_none_is_asked_for_again_and_a_refusal_is_not(
+async def test_an_unusable_answer_is_asked_for_again_and_a_refusal_is_not(
     provider: Provider, lm: Backend
 ) -> None:
     chat = "I would look it up." if lm.calls_tools else {WRAPPER: "?"}
@@ -166,17 +166,17 @@ async def test_with_a_text_the_last_message_is_the_text(provider: Provider, lm: 
         assert [each.schema for each in provider.requests][1:] == [None]
 
 
-async def test_without_another_field_it_ends_when_the_model_calls_nothing(
+async def test_without_another_field_the_loop_ends_when_the_model_calls_nothing(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(*rounds(lm, Call("now"), "I have looked." if lm.calls_tools else {}))
     result = await WORKING.arun(Working(text="look"), lm=lm)
-    assert called(result) == [("now()", "noon")]
+    assert list_calls(result) == [("now()", "noon")]
     assert len(provider.requests) == 2
 
 
 @native
-async def test_a_schema_that_claude_cannot_enforce_goes_as_one_more_tool(
+async def test_a_schema_that_claude_cannot_enforce_is_sent_as_an_additional_tool(
     provider: Provider, lm: Backend
 ) -> None:
     is_claude = "claude" in lm.model
@@ -214,12 +214,12 @@ async def test_half_a_call_is_never_run(provider: Provider, lm: Backend) -> None
         half = Calls(Call("now"), Call("search", query="a long one"), cut=True, size=size)
         provider.script(half, ANSWER)
         result = await QUESTION.arun(ASKED, lm=lm)
-        assert called(result) == []
+        assert list_calls(result) == []
         assert "cut off" in provider.requests[-1].text
 
 
 @native
-async def test_at_the_limit_the_tools_stay_declared_and_none_may_be_called(
+async def test_at_the_limit_the_tools_stay_declared_and_may_not_be_called(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(Call("now"), {"answer": "noon"})
@@ -233,7 +233,9 @@ async def test_at_the_limit_the_tools_stay_declared_and_none_may_be_called(
 
 
 @native
-async def test_arguments_arrive_whole_however_they_are_cut(provider: Provider, lm: Backend) -> None:
+async def test_arguments_arrive_intact_however_they_are_split(
+    provider: Provider, lm: Backend
+) -> None:
     query = 'a "b" \\ {"c": [1, 2]} \n\t é 😀 \u2028 end'
     for size in (1, 2, 3, 5, 1000):
         call = Call("search", query=query, limit=1)
@@ -247,7 +249,7 @@ async def test_arguments_arrive_whole_however_they_are_cut(provider: Provider, l
 
 
 @pytest.mark.parametrize("make", ["anthropic", "pydantic-ai-openai"], indirect=True)
-async def test_arguments_that_are_no_json_are_told_to_the_model(
+async def test_arguments_that_are_no_json_are_reported_to_the_model(
     provider: Provider, lm: Backend
 ) -> None:
     provider.script(Calls(Call("now"), Call("search"), raw='{"query": '), ANSWER)
@@ -285,7 +287,7 @@ async def test_thinking_goes_back_as_it_came(provider: Provider, lm: Backend) ->
 
 
 @claude
-async def test_thinking_is_known_whether_a_message_is_streamed_or_not(
+async def test_thinking_is_recognized_whether_a_message_is_streamed_or_not(
     provider: Provider, lm: Backend
 ) -> None:
     for observer in (None, lambda run, record: None):
@@ -305,7 +307,7 @@ async def test_a_round_that_fails_is_sent_again_and_no_call_is_repeated(
     seen: list[Record] = []
     with observing(lambda run, record: seen.append(record)):
         result = await QUESTION.arun(ASKED, lm=lm)
-    assert called(result) == [("now()", "noon")]
+    assert list_calls(result) == [("now()", "noon")]
     assert sum(isinstance(each, ToolEnded) for each in seen) == 1
     assert result.usage.calls == 3
 

@@ -115,7 +115,7 @@ async def test_a_fill_is_asked_and_asked_again_with_the_instruction_and_the_exam
     assert list(model.prompts[1].schema["properties"]) == ["layers"]
 
 
-async def test_a_taught_choice_is_asked_by_itself_and_so_is_the_fill_after_it():
+async def test_a_choice_with_a_learned_prompt_is_a_request_of_its_own_before_the_fill():
     model = ToyBackend({"choice": "Outfit"}, SHIRT)
     lm = WithPrompts(model, {Weather: NodePrompts(choice=DECIDE)})
     result = await graph.arun(GREY, lm)
@@ -124,14 +124,14 @@ async def test_a_taught_choice_is_asked_by_itself_and_so_is_the_fill_after_it():
     assert set(model.prompts[0].schema["properties"]) == {"choice"}
 
 
-async def test_examples_that_choose_what_is_not_offered_are_not_shown():
+async def test_examples_that_choose_a_class_that_is_not_offered_are_not_shown():
     model = ToyBackend({"choice": "Outfit"})
     lm = WithPrompts(model, {Weather: NodePrompts(choice=DECIDE)})
     await lm.route(GREY, (Outfit, type(None)))
     assert [len(said) for said in model.said] == [3]
 
 
-async def test_what_a_body_asks_in_its_own_words_is_asked_in_them():
+async def test_a_question_of_a_body_in_its_own_words_is_asked_in_them():
     model = ToyBackend(SHIRT, {"choice": "Outfit"})
     lm = WithPrompts(model, BOTH)
     await lm.fill(Outfit, {}, "Something for a wedding", GREY)
@@ -140,7 +140,7 @@ async def test_what_a_body_asks_in_its_own_words_is_asked_in_them():
     assert lm.get_stats() == {"optimized": 0, "naive": 2}
 
 
-async def test_a_lesson_for_a_class_that_is_not_in_the_graph_and_an_empty_one_change_nothing():
+async def test_a_learned_prompt_for_a_class_outside_the_graph_and_an_empty_prompt_change_nothing():
     class Elsewhere(EndNode):
         text: str
 
@@ -243,7 +243,9 @@ async def test_a_run_with_lessons_replays_and_its_journal_has_the_questions_of_t
         ),
     ],
 )
-def test_what_is_no_prompt_is_refused_by_name(prompts: Any, error: type[Exception], said: str):
+def test_an_object_that_is_no_prompt_is_refused_by_name(
+    prompts: Any, error: type[Exception], said: str
+):
     with pytest.raises(error, match=said):
         WithPrompts(ToyBackend(), prompts)
 
@@ -259,7 +261,7 @@ def test_an_example_that_is_no_json_is_refused_when_it_is_made():
 every_wire = pytest.mark.parametrize("make", WIRES.values(), ids=list(WIRES))
 
 
-def said_in(request: Received) -> list[tuple[str, str]]:
+def messages_of(request: Received) -> list[tuple[str, str]]:
     """The roles and texts of a request, without the system part."""
     found: list[tuple[str, str]] = []
     for each in request.body["messages"]:
@@ -285,10 +287,10 @@ async def test_every_backend_sends_the_examples_in_order_and_then_the_question(
         result = await graph.arun(GREY, lm)
     assert result.result == Outfit(top="a coat", layers=3)
     choice, fill, again = provider.requests
-    assert said_in(choice) == by_turns(CHOICE_SAID)
-    assert said_in(fill) == by_turns(FILL_SAID)
-    assert said_in(again)[:5] == by_turns(FILL_SAID)
-    assert [role for role, _ in said_in(again)[5:]] == ["assistant", "user"]
+    assert messages_of(choice) == by_turns(CHOICE_SAID)
+    assert messages_of(fill) == by_turns(FILL_SAID)
+    assert messages_of(again)[:5] == by_turns(FILL_SAID)
+    assert [role for role, _ in messages_of(again)[5:]] == ["assistant", "user"]
     assert set((choice.schema or {})["properties"]) == {"choice"}
     assert lm.get_stats() == {"optimized": 2, "naive": 0}
 
@@ -337,7 +339,7 @@ async def test_predictors_of_the_same_lessons_ask_the_same(provider: Provider):
         assert lm.get_stats() == {"optimized": 2, "naive": 1}
         assert "Say whether it is clear" in json.dumps(lm.settings)
         assert await lm.choose_type((Outfit, AskBack), {"sky": "grey"}) is Outfit
-    choice, fill, fresh, own = map(said_in, provider.requests)
+    choice, fill, fresh, own = map(messages_of, provider.requests)
     assert choice == by_turns(CHOICE_SAID)
     assert fill == by_turns(FILL_SAID)
     assert fresh == [("user", f"AskBack\n\n{ASKED}")]

@@ -1,4 +1,4 @@
-"""NodePrompts and nodes that have an LM of their own: what was learned for them reaches that LM."""
+"""NodePrompts and nodes with a pinned LLM: their learned prompts reach that LLM."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_an_lm_that_is_pinned_is_asked_with_the_lessons_and_counted():
     assert taught.get_stats() == {"optimized": 1, "naive": 0}
 
 
-async def test_it_is_so_in_graphs_inside_and_under_other_policies_and_budgets():
+async def test_learned_prompts_apply_in_inner_graphs_and_under_other_policies_and_budgets():
     pinned.prompts.clear()
     model = ToyBackend({"size": 3})
     taught = WithPrompts(model, LESSONS)
@@ -91,7 +91,7 @@ async def test_it_is_so_in_graphs_inside_and_under_other_policies_and_budgets():
     assert budget.usage.calls == 2 + 1 + 2  # two by the script
 
 
-def test_a_pinned_lm_is_the_same_each_time_and_itself_where_nothing_is_learned_for_it():
+def test_a_pinned_lm_is_the_same_each_time_and_unwrapped_without_learned_prompts():
     model, other = ToyBackend(), ToyBackend()
     taught = WithPrompts(model, LESSONS)
 
@@ -103,7 +103,7 @@ def test_a_pinned_lm_is_the_same_each_time_and_itself_where_nothing_is_learned_f
 
 
 @pytest.mark.once
-async def test_a_graph_that_asks_pinned_lms_alone_is_taught_without_any_other(
+async def test_a_graph_that_asks_only_pinned_lms_is_optimized_without_another_lm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     pytest.importorskip("dspy")

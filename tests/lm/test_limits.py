@@ -14,14 +14,14 @@ from bae import Usage
 from bae.lm import Answer, Backend, Concurrency, Prompt
 from bounded import BOUND
 from growth import Scans
-from policy_parts import REPLY, Gated, Held, prompt, run, settled
+from policy_parts import REPLY, Gated, Held, prompt, run, settle
 
 
-async def test_no_more_than_the_limit_are_under_way_at_once():
+async def test_no_more_calls_than_the_limit_are_in_progress_at_once():
     held = Held()
     lm = Concurrency(held, 3)
     asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(10)]
-    await settled()
+    await settle()
     assert held.running == 3
     found = lm.statistics()
     assert (found.limit, found.running, found.waiting, found.asked) == (3, 3, 7, 10)
@@ -34,22 +34,22 @@ async def test_no_more_than_the_limit_are_under_way_at_once():
     assert (found.running, found.waiting, found.most) == (0, 0, 3)
 
 
-async def test_those_who_wait_go_in_the_order_they_came():
+async def test_waiting_calls_start_in_the_order_they_came():
     held = Held()
     lm = Concurrency(held, 1)
     asking = [asyncio.create_task(lm.answer(prompt(str(n)))) for n in range(6)]
-    await settled()
+    await settle()
     held.release()
     async with asyncio.timeout(BOUND):
         await asyncio.gather(*asking)
     assert held.asked == [str(n) for n in range(6)]
 
 
-async def test_one_who_is_cancelled_at_the_moment_it_is_served_hands_the_slot_on():
+async def test_a_call_cancelled_at_the_moment_it_starts_hands_its_slot_on():
     held = Held()
     lm = Concurrency(held, 1)
     first, second, third = (asyncio.create_task(lm.answer(prompt(n))) for n in "123")
-    await settled()
+    await settle()
     first.add_done_callback(lambda _: second.cancel())
     held.release()
     async with asyncio.timeout(BOUND):
@@ -61,7 +61,7 @@ async def test_one_who_gives_up_is_not_looked_for_among_all_who_wait():
     lm = Concurrency(Held(), 1)
     with Scans() as scans:
         asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(200)]
-        await settled()
+        await settle()
         assert lm.statistics().waiting == 199
         for task in reversed(asking):
             task.cancel()
@@ -75,7 +75,7 @@ async def test_one_who_gives_up_is_not_looked_for_among_all_who_wait():
 def test_the_limit_holds_and_no_slot_is_lost_however_callers_come_and_go(
     limit: int, moves: list[int], seed: int
 ):
-    """Moves: ask, ask, cancel somebody, let one answer come."""
+    """Moves: ask, ask, cancel a caller, release one answer."""
 
     async def play() -> None:
         random = Random(seed)
@@ -114,7 +114,7 @@ def test_one_limit_holds_across_event_loops_in_several_threads():
             with self.lock:
                 self.running += 1
                 self.most = max(self.most, self.running)
-            await settled()
+            await settle()
             with self.lock:
                 self.running -= 1
                 self.answered += 1

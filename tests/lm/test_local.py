@@ -1,7 +1,6 @@
-"""The local backend, on the real model: what it answers and what it refuses, its slots, how it is
-loaded once for all, and processes that used it, which end and print nothing besides.
-
-All tests but those on loading ask one loaded model, for as few tokens as they can."""
+"""The local backend, on the real model: answers and refusals, its slots, its shared loading, and
+processes that used it, which end and print nothing else. All tests except the tests on loading
+share one loaded model and ask for few tokens."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ NOVEL = prompt(fields(text={"type": "string", "minLength": 3000}))
 """Takes the model a minute or more."""
 
 
-def decoded(lm: LocalBackend) -> int:
+def count_decodes(lm: LocalBackend) -> int:
     """How often the model was run so far, as llama.cpp counts it."""
     counts = lm.shared._server.handle_metrics()
     found = re.search(r"^llamacpp:n_decode_total (\d+)$", counts, re.MULTILINE)
@@ -123,7 +122,7 @@ class Total(EndNode):
     answer: str = Field(max_length=30)
 
 
-def test_a_model_without_tool_calls_of_its_own_calls_two_tools_and_comes_to_an_end():
+def test_a_model_without_native_tool_calls_calls_two_tools_and_ends():
     lm = LocalBackend(context=2048, threads=1)
     run = Graph(start=Sum, end=Total).run(Sum(text="What is 12 + 30?"), lm=lm)
     assert run.result.answer
@@ -163,7 +162,7 @@ async def test_a_text_is_answered_freely_and_streams_as_it_is():
     assert not judged[-1].answer.startswith("{")
 
 
-async def test_an_answer_is_json_on_one_line_that_the_schema_permits_told_in_pieces(
+async def test_an_answer_is_streamed_as_json_on_one_line_that_the_schema_permits(
     lm: LocalBackend,
 ):
     schema = fields(
@@ -188,7 +187,7 @@ async def test_an_answer_is_json_on_one_line_that_the_schema_permits_told_in_pie
     assert "".join(told) == answer.text
 
 
-async def test_the_model_is_told_what_fields_are_for_and_reads_what_it_knows_only_once(
+async def test_the_model_reads_field_descriptions_and_known_values_only_once(
     lm: LocalBackend,
 ):
     wordy = "the size that fits, neither too wide nor too narrow " * 3
@@ -225,14 +224,14 @@ PIECES = ["<|im_end|>", "<|eot_id|>", "[INST]", "</s>", "<end_of_turn>", "<", "|
 
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(PIECES) | st.text()).map("".join))
-def test_to_json_a_text_without_control_tokens_says_the_same(text: str):
+def test_without_control_tokens_a_text_means_the_same_to_json(text: str):
     for written in (json.dumps([text]), json.dumps([text], ensure_ascii=False)):
         changed = without_control_tokens(written)
         assert json.loads(changed) == [text]
         assert not any(token in changed for token in PIECES[:5])
 
 
-async def test_settings_say_all_that_changes_answers_and_are_json():
+async def test_settings_contain_everything_that_changes_answers_and_are_json():
     lm = LocalBackend(temperature=0.5, seed=1, max_tokens=9, longest_text=7)
     assert json.loads(json.dumps(dict(lm.settings))) == {
         "bytes": lm.loading.path.stat().st_size,
@@ -252,7 +251,7 @@ async def test_settings_say_all_that_changes_answers_and_are_json():
 
 async def test_a_prompt_over_the_context_is_refused_with_the_numbers(lm: LocalBackend):
     await lm.load()
-    before = decoded(lm)
+    before = count_decodes(lm)
     with pytest.raises(BaeLMError) as caught:
         await lm.answer(prompt(fields(), "word " * 2000))
     error = caught.value
@@ -261,7 +260,7 @@ async def test_a_prompt_over_the_context_is_refused_with_the_numbers(lm: LocalBa
     [tokens] = re.findall(r"the prompt has (\d+) tokens", error.message)
     assert int(tokens) > 2000
     assert "1024 of the context" in error.message
-    assert decoded(lm) == before, "nothing was read of it"
+    assert count_decodes(lm) == before, "nothing was read of it"
 
 
 async def test_an_answer_that_takes_too_long_is_an_error_and_gives_its_slot_back(lm: LocalBackend):
@@ -298,11 +297,11 @@ async def test_a_schema_that_has_no_bounded_answer_is_refused_before_the_model_i
 # --- slots ------------------------------------------------------------------------------------
 
 
-async def test_a_cancelled_answer_gives_its_slot_back_and_one_in_the_queue_leaves_it(
+async def test_a_cancelled_answer_releases_its_slot_and_a_queued_answer_leaves_the_queue(
     lm: LocalBackend,
 ):
     writing = await novel_in_progress(lm)
-    before = decoded(lm)
+    before = count_decodes(lm)
     waiting = [asyncio.create_task(lm.answer(TINY)) for _ in range(2)]
     await some_turns()
     assert lm.shared.statistics().running == 1
@@ -317,14 +316,14 @@ async def test_a_cancelled_answer_gives_its_slot_back_and_one_in_the_queue_leave
         await writing
     assert (await waiting[1]).stop == "end"
     assert lm.shared.statistics().running == 0
-    assert decoded(lm) - before < 200, "the novel was not written to its end"
+    assert count_decodes(lm) - before < 200, "the novel was not written to its end"
 
 
 async def test_an_answer_that_is_cancelled_while_its_prompt_is_read_stops_between_two_batches(
     lm: LocalBackend,
 ):
     await lm.answer(TINY)
-    before = decoded(lm)
+    before = count_decodes(lm)
     task = asyncio.create_task(lm.answer(prompt(TINY.schema, "word " * 900)))
     async with asyncio.timeout(BOUND):
         while lm.shared.statistics().running == 0:
@@ -332,7 +331,7 @@ async def test_an_answer_that_is_cancelled_while_its_prompt_is_read_stops_betwee
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert decoded(lm) - before < 900 / 64, "most of the prompt was not read"
+    assert count_decodes(lm) - before < 900 / 64, "most of the prompt was not read"
 
 
 async def test_two_slots_answer_two_questions_at_the_same_time():
@@ -400,7 +399,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loads]:
     made.go_on.set()
 
 
-async def test_callers_at_the_same_time_load_the_model_once_and_one_that_leaves_spoils_nothing(
+async def test_concurrent_callers_load_the_model_once_and_a_cancelled_caller_spoils_nothing(
     loads: Loads,
 ):
     async with LocalBackend(context=512) as lm, LocalBackend(context=512) as too:
@@ -434,7 +433,7 @@ async def test_the_model_is_unloaded_when_the_last_that_used_it_is_closed(loads:
     await two.aclose()
 
 
-async def test_a_call_that_is_cancelled_while_its_grammar_is_tried_says_nothing_of_the_grammar(
+async def test_a_call_cancelled_during_its_grammar_check_proves_nothing_about_the_grammar(
     monkeypatch: pytest.MonkeyPatch,
 ):
     tried = threading.Event()
@@ -460,13 +459,13 @@ async def test_a_call_that_is_cancelled_while_its_grammar_is_tried_says_nothing_
         assert info.value.code == "bae-lm-schema-refused"
 
 
-def test_what_needs_another_load_is_another_model(lm: LocalBackend):
+def test_settings_that_need_another_load_make_another_model(lm: LocalBackend):
     same = LocalBackend(**SMALL, temperature=1, seed=2, max_tokens=3, timeout=4)
     assert same.shared is lm.shared
     assert LocalBackend(context=512).shared is not lm.shared
 
 
-async def test_a_system_without_the_library_for_threads_is_told_how_to_get_it(
+async def test_a_system_without_the_library_for_threads_gets_an_error_with_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     missing = "libgomp.so.1: cannot open shared object file: No such file or directory"
@@ -504,8 +503,9 @@ PROGRAM = """
 """
 
 
-def printed_by(code: str) -> str:
-    """What a process prints that runs this code; it has to end well, with nothing on stderr."""
+def run_code(code: str) -> str:
+    """Run this code in a process, which must succeed with an empty stderr, and return its
+    stdout."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(PROGRAM) + textwrap.dedent(code)],
         capture_output=True,
@@ -565,7 +565,7 @@ def test_a_process_ends_after_a_fork_a_cancelled_fill_and_while_other_threads_ar
         started.wait()
         print("end")
     """
-    assert printed_by(code) == f"{[False] * 4}\nchild False\n7\n[CancelledError('')]\nend\n"
+    assert run_code(code) == f"{[False] * 4}\nchild False\n7\n[CancelledError('')]\nend\n"
 
 
 # --- validity ---------------------------------------------------------------------------------

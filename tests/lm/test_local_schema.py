@@ -176,7 +176,7 @@ def test_everything_in_a_bounded_schema_has_a_bound(annotation: Any):
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.data(), types)
-def test_what_fits_a_bounded_schema_fits_the_type_it_came_from(data: Any, annotation: Any):
+def test_a_value_that_fits_a_bounded_schema_fits_its_type(data: Any, annotation: Any):
     model = create_model("Asked", value=(annotation, ...))
     schema = bound_schema(model.model_json_schema(), longest_text=20, longest_list=2, deepest=2)
     answer = data.draw(values(schema, schema.get("$defs", {})))
@@ -259,7 +259,7 @@ def objects(schema: dict[str, Any], defs: dict[str, Any]) -> st.SearchStrategy[A
         ("uri", HttpUrl),
     ],
 )
-def test_a_form_is_one_that_pydantic_takes(word: str, annotation: Any):
+def test_pydantic_accepts_the_pattern_of_each_format(word: str, annotation: Any):
     adapter = TypeAdapter(annotation)
     assert adapter.json_schema()["format"] == word
     assert value_of(annotation) == {"type": "string", "pattern": FORMS[word]}
@@ -277,7 +277,7 @@ def test_a_form_is_one_that_pydantic_takes(word: str, annotation: Any):
 # --- what wins --------------------------------------------------------------------------------
 
 
-def test_a_bound_is_set_where_there_is_none_and_tighter_ones_of_the_schema_win():
+def test_an_unbounded_schema_gets_bounds_and_tighter_bounds_of_the_schema_win():
     assert value_of(str) == {"type": "string", "maxLength": LONGEST_TEXT}
     assert value_of(list[bool]) == {
         "type": "array",
@@ -301,7 +301,7 @@ def test_a_bound_is_set_where_there_is_none_and_tighter_ones_of_the_schema_win()
         *((each, False) for each in (r"\bword", r"^(?=a)b", r"(a)\1", r"a\Z", "(?<!a)b", "a++")),
     ],
 )
-def test_a_pattern_is_kept_where_a_grammar_can_express_it(pattern: str, is_kept: bool):
+def test_a_pattern_stays_where_a_grammar_can_express_it(pattern: str, is_kept: bool):
     properties = {"a": {"type": "string", "pattern": pattern}}
     made = bound_schema({"type": "object", "properties": properties})["properties"]["a"]
     assert made.get("pattern") == (pattern if is_kept else None)
@@ -312,7 +312,7 @@ def test_a_pattern_is_kept_where_a_grammar_can_express_it(pattern: str, is_kept:
 
 
 @pytest.mark.parametrize("deepest", [1, 2, 4])
-def test_a_type_stands_in_itself_so_many_times(deepest: int):
+def test_a_recursive_type_is_nested_up_to_the_limit(deepest: int):
     schema = bound_schema(schema_of(Tree), deepest=deepest)
     level, found = 0, schema["properties"]["value"]
     while found is not None:
@@ -340,7 +340,7 @@ def test_a_type_that_always_needs_itself_has_no_answer():
     ],
     ids=str,
 )
-def test_a_field_that_nothing_fits_is_named_and_one_that_can_be_left_out_is(schema: Any):
+def test_an_unfillable_field_is_named_and_an_optional_field_is_left_out(schema: Any):
     asked = {"type": "object", "properties": {"odd": schema, "even": {"type": "null"}}}
     with pytest.raises(BaeLMError, match="no value for odd"):
         bound_schema({**asked, "required": ["odd"]})
@@ -359,7 +359,7 @@ def test_numbers_far_out_have_many_values_too(far: int):
 # --- what the model is told -------------------------------------------------------------------
 
 
-def test_an_outline_says_types_bounds_and_what_fields_are_for():
+def test_an_outline_shows_types_bounds_and_field_descriptions():
     class Order(BaseModel):
         garment: str = Field(max_length=20, description="a specific\n  garment")
         size: Size

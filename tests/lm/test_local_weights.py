@@ -36,7 +36,7 @@ def test_without_the_package_that_runs_models_the_error_gives_one_command(
     assert caught.value.fix == ONE_COMMAND
 
 
-def test_an_engine_that_was_made_by_hand_is_taken_for_what_it_is(
+def test_a_file_of_weights_needs_no_package_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, "xllamacpp", ModuleType("xllamacpp"))

@@ -1,5 +1,5 @@
-"""Names of LMs with an address and options: what is asked, with which settings, and what a wrong
-name or option is told, before anything is sent."""
+"""Names of LLMs with an address and options: the request with its settings, and the error for a
+wrong name or option, before anything is sent."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Seen(EndNode):
     text: str
 
 
-async def asked(provider: Provider, name: str) -> Any:
-    """What a provider gets from a run with the LM of a name."""
+async def request_by_name(provider: Provider, name: str) -> Any:
+    """The request that a provider gets from a run with a named LLM."""
     provider.always(SHIRT)
     outfit = (await run(Ask(), name)).trace[-1]
     assert outfit == Outfit(**SHIRT)
@@ -82,7 +82,7 @@ async def asked(provider: Provider, name: str) -> Any:
         max_size=3,
     ),
 )
-def test_a_model_an_address_and_options_are_told_apart(
+def test_a_model_an_address_and_options_are_distinguished(
     model: str, address: str, options: dict[str, str]
 ):
     name = f"openai:{model}"
@@ -213,7 +213,7 @@ async def test_an_address_is_asked_by_chat_completions_without_a_key(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai-itself")
-    request = await asked(provider, f"openai:qwen/qwen3:8b@{provider.url}/v1")
+    request = await request_by_name(provider, f"openai:qwen/qwen3:8b@{provider.url}/v1")
 
     assert request.path == "/v1/chat/completions"
     assert request.model == "qwen/qwen3:8b"
@@ -229,18 +229,18 @@ async def test_the_key_of_a_server_is_named_by_its_variable(
     monkeypatch.setenv("MY_SERVERS_KEY", "key-of-my-server")
     name = f"openai:qwen3@{provider.url}/v1?api_key_env=MY_SERVERS_KEY"
 
-    request = await asked(provider, name)
+    request = await request_by_name(provider, name)
     assert request.headers["authorization"] == "Bearer key-of-my-server"
     assert "key-of-my-server" not in str(registry.cached_lm(name).settings)  # type: ignore[attr-defined]
 
 
-async def test_ollama_has_a_default_address_and_one_from_its_variable(
+async def test_ollama_has_a_default_address_and_an_address_from_its_variable(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ):
     assert resolve("ollama:qwen3").settings["base_url"] == "http://127.0.0.1:11434/v1/"  # type: ignore[attr-defined]
     monkeypatch.setenv("OLLAMA_BASE_URL", f"{provider.url}/v1")
 
-    request = await asked(provider, "ollama:qwen3:8b")
+    request = await request_by_name(provider, "ollama:qwen3:8b")
     assert (request.path, request.model) == ("/v1/chat/completions", "qwen3:8b")
 
 
@@ -264,7 +264,7 @@ async def test_a_provider_is_asked_at_the_address_in_its_name(
         pytest.importorskip("anthropic")
     if variable:
         monkeypatch.setenv(variable, "a-key-of-the-provider")
-    request = await asked(provider, name.format(url=provider.url))
+    request = await request_by_name(provider, name.format(url=provider.url))
 
     assert request.path == path
     sent = str(request.headers)
@@ -276,7 +276,7 @@ async def test_a_provider_is_asked_at_the_address_in_its_name(
 
 async def test_options_are_settings_of_the_providers_model(provider: Provider):
     name = f"openai:q@{provider.url}/v1?effort=low&max_tokens=800&temperature=0.5&seed=3"
-    request = await asked(provider, name + '&stop_sequences=["END"]')
+    request = await request_by_name(provider, name + '&stop_sequences=["END"]')
 
     body = request.body
     assert body["reasoning_effort"] == "low"
@@ -290,7 +290,7 @@ async def test_options_of_claude_are_arguments_of_its_backend(
     pytest.importorskip("anthropic")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
     name = f"anthropic:claude-sonnet-4-6@{provider.url}?effort=low&max_tokens=800&stream=false"
-    request = await asked(provider, name)
+    request = await request_by_name(provider, name)
 
     assert request.body["output_config"]["effort"] == "low"
     assert request.body["max_tokens"] == 800
@@ -466,7 +466,7 @@ def test_providers_that_speak_openais_api_need_its_package(
         ("gateway/openai:q", "PYDANTIC_AI_GATEWAY_API_KEY or PAIG_API_KEY"),
     ],
 )
-def test_a_missing_key_is_told_by_its_variables(name: str, variables: str):
+def test_a_missing_key_is_reported_with_its_variables(name: str, variables: str):
     with pytest.raises(BaeLMError) as caught:
         resolve(name)
     assert caught.value.code == "bae-lm-unauthorized"

@@ -1,5 +1,5 @@
-"""Routing in one call: where a choice and the fields of what is chosen can be asked for together,
-they are, and the journal reads as if they had been asked for one after the other."""
+"""Routing in one call: a choice and the fields of the chosen class are asked for together where
+that is possible, and the journal reads as if they had been two questions."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_ten_routed_steps_take_ten_calls_instead_of_twenty(one_call: bool,
     assert (result.usage.calls, result.usage.attempts) == (calls, calls)
 
 
-async def test_a_model_that_cannot_be_held_to_alternatives_is_asked_twice():
+async def test_a_model_that_cannot_be_constrained_to_alternatives_is_asked_twice():
     class Simple(ToyBackend):
         answers_unions = False
 
@@ -211,7 +211,7 @@ class Noted(EndNode):
     text: str
 
 
-async def test_what_several_options_recall_is_shown_once_under_all_their_names():
+async def test_a_value_recalled_by_several_options_is_shown_once_under_all_their_names():
     class Named(Node):
         topic: str = "boats"
 
@@ -287,7 +287,7 @@ async def test_a_model_that_fills_a_candidate_with_context_at_once_is_asked_agai
     assert result.trace[-1].model_dump() == {"word": "looked up", "text": "x"}
 
 
-async def test_a_candidate_that_is_pinned_to_another_lm_is_filled_by_that_one():
+async def test_a_candidate_that_is_pinned_to_another_lm_is_filled_by_that_lm():
     other = ToyBackend({"text": "other"})
 
     class Pinned(EndNode):
@@ -325,7 +325,7 @@ async def test_at_the_last_step_nothing_is_filled_that_could_not_run():
 # What is written down
 
 
-async def test_the_records_of_one_call_are_those_of_a_choice_and_a_fill_in_order():
+async def test_one_call_records_a_choice_and_a_fill_in_order():
     said = json.dumps(route("Conclude", text="so"))
     lm = ToyBackend(Answer(said, Usage(1, 100, 20, 0, 0.25)))
     result = await run(Begin(), lm)
@@ -407,7 +407,7 @@ async def test_fields_that_are_no_object_or_of_another_candidate_are_asked_for_a
     ],
     ids=str,
 )
-async def test_a_choice_outside_is_asked_again_whole(outside: Any):
+async def test_a_choice_outside_the_offered_classes_repeats_the_whole_request(outside: Any):
     lm = ToyBackend(outside, route("Conclude", text="so"))
     result = await run(Begin(), lm)
     assert result.trace[-1] == Conclude(text="so")
@@ -422,7 +422,7 @@ async def test_a_choice_outside_is_asked_again_whole(outside: Any):
 # LMs with ways of their own
 
 
-async def test_an_lm_that_stands_in_front_of_a_backend_is_asked_itself():
+async def test_an_lm_that_wraps_a_backend_is_asked_itself():
     seen: list[str] = []
 
     class Front:

@@ -51,7 +51,7 @@ RESOLVED = {"weather": Weather(sky="clear")}
 UP = Waking(message="just got up")
 
 
-def optimized() -> Any:
+def make_optimized() -> Any:
     """What an optimizer makes: other instructions, and examples."""
     predictor = dspy.Predict(node_to_signature(Outfit).with_instructions("Dress for the day"))
     predictor.demos = [
@@ -68,11 +68,11 @@ def ask(provider: Any, predictors: dict[Any, Any], **options: Any) -> OptimizedL
 
 @pytest.fixture
 async def backend(provider: Provider) -> AsyncIterator[OptimizedLM]:
-    async with ask(provider, {Outfit: optimized()}) as made, asyncio.timeout(BOUND):
+    async with ask(provider, {Outfit: make_optimized()}) as made, asyncio.timeout(BOUND):
         yield made
 
 
-def said_in(request: Received) -> list[str]:
+def messages_of(request: Received) -> list[str]:
     return [each["content"] for each in request.body["messages"] if each["role"] != "system"]
 
 
@@ -83,7 +83,7 @@ async def test_the_optimized_predictor_asks_with_its_instructions_and_examples(
     outfit = await backend.fill(Outfit, RESOLVED, "Outfit", UP)
     assert (outfit.top, outfit.layers) == ("a blue shirt", 2)
     (request,) = provider.requests
-    assert said_in(request) == [
+    assert messages_of(request) == [
         'Dress for the day\n\n{"context":{"weather":{"sky":"snow"}}}',
         '{"top": "a parka", "layers": 4}',
         'Dress for the day\n\n{"context":{"weather":{"sky":"rain"}}}',
@@ -93,7 +93,7 @@ async def test_the_optimized_predictor_asks_with_its_instructions_and_examples(
     ]
 
 
-async def test_only_what_was_wrong_is_asked_for_again_and_each_fill_counts_once(
+async def test_only_faulty_fields_are_asked_for_again_and_each_fill_counts_once(
     provider: Provider, backend: OptimizedLM
 ) -> None:
     assert backend.get_stats() == {"optimized": 0, "naive": 0}
@@ -112,10 +112,10 @@ async def test_only_what_was_wrong_is_asked_for_again_and_each_fill_counts_once(
     assert backend.get_stats() == {"optimized": 2, "naive": 1}
     again, fresh = provider.requests[1], provider.requests[-1]
     assert set((again.schema or {})["properties"]) == {"layers"}
-    said = said_in(again)
+    said = messages_of(again)
     assert said[1] == '{"top": "a parka", "layers": 4}'
     assert "layers: Input should be less than or equal to 5" in said[-1]
-    assert said_in(fresh) == ['AskBack\n\n{"Waking":{"message":"just got up"}}']
+    assert messages_of(fresh) == ['AskBack\n\n{"Waking":{"message":"just got up"}}']
 
 
 async def test_a_chain_of_thought_is_asked_for_with_its_reasoning(provider: Provider) -> None:
@@ -134,7 +134,7 @@ async def test_a_chain_of_thought_is_asked_for_with_its_reasoning(provider: Prov
 async def test_a_predictor_is_copied_and_the_lm_that_is_given_is_asked_in_place_of_its_own(
     provider: Provider,
 ) -> None:
-    predictor = optimized()
+    predictor = make_optimized()
     predictor.lm = dspy.LM("openai/pinned", api_base=f"{provider.url}/v1", api_key="k", cache=False)
     async with ask(provider, {Outfit: predictor}) as backend:
         predictor.demos.clear()
@@ -146,16 +146,16 @@ async def test_a_predictor_is_copied_and_the_lm_that_is_given_is_asked_in_place_
     assert [request.body["model"] for request in provider.requests] == ["gpt-4o-mini", "pinned"]
 
 
-def test_what_is_no_predictor_for_a_class_is_refused_when_it_is_made() -> None:
+def test_an_object_that_is_no_predictor_for_a_class_is_refused_when_it_is_made() -> None:
     with pytest.raises(TypeError, match=r"give a dspy\.Predict"):
         OptimizedLM({Outfit: "a predictor"}, "openai/gpt-4o-mini")
     with pytest.raises(TypeError, match="by its node class"):
-        OptimizedLM({"Outfit": optimized()}, "openai/gpt-4o-mini")  # type: ignore[dict-item]
+        OptimizedLM({"Outfit": make_optimized()}, "openai/gpt-4o-mini")  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="Outfit has no output layers"):
         OptimizedLM({Outfit: dspy.Predict("weather -> top")}, "openai/gpt-4o-mini")
 
 
-def test_what_an_optimizer_makes_is_used(tmp_path: Path) -> None:
+def test_the_result_of_an_optimizer_is_used(tmp_path: Path) -> None:
     signature = node_to_signature(Outfit)
     train = [
         dspy.Example(weather=Weather(sky=sky), top="", layers=0).with_inputs("weather")
@@ -175,7 +175,7 @@ def test_what_an_optimizer_makes_is_used(tmp_path: Path) -> None:
         backend = ask(provider, {Outfit: loaded})
         filled = asyncio.run(backend.fill(Outfit, RESOLVED, "Outfit", UP))
         assert filled.top == "a blue shirt"
-        examples = said_in(provider.requests[-1])[1::2]
+        examples = messages_of(provider.requests[-1])[1::2]
         assert [json.loads(each) for each in examples] == [SHIRT, SHIRT]
 
 
@@ -195,7 +195,7 @@ async def test_a_predictor_for_a_node_with_tools_asks_in_every_round_and_counts_
     assert [call.name for call in result.result.calls] == ["now"]
     first, second = provider.requests
     for request in first, second:
-        assert "Hurry up" in said_in(request)[0]
+        assert "Hurry up" in messages_of(request)[0]
     # An example has the form that the schema of its request asks for.
-    assert said_in(first)[1] == '{"next_step": {"action": "answer", "answer": "early"}}'
-    assert said_in(second)[1] == '{"answer": "early"}'
+    assert messages_of(first)[1] == '{"next_step": {"action": "answer", "answer": "early"}}'
+    assert messages_of(second)[1] == '{"answer": "early"}'

@@ -1,5 +1,5 @@
-"""Servers with OpenAI's API that are not OpenAI's: what they leave out, add or refuse. A run gets
-the same from them whether somebody follows its text or not."""
+"""Servers of others with OpenAI's API, which leave out, add or refuse parts of it. A run has the
+same result with and without a follower of its text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ USED = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
 SAID: dict[str, Any] = {"id": "x", "created": 1, "model": "q"}
 
 
-def whole(text: str, usage: Any = USED, **message: Any) -> Raw:
+def complete_answer(text: str, usage: Any = USED, **message: Any) -> Raw:
     """An answer that is not streamed."""
     said = {"role": "assistant", "content": text, **message}
     choice = {"index": 0, "message": said, "finish_reason": "stop"}
@@ -64,7 +64,7 @@ def events(*pieces: str | dict[str, Any]) -> list[bytes]:
     return [event({"content": each} if isinstance(each, str) else each) for each in pieces]
 
 
-def cut(text: str) -> list[bytes]:
+def split_events(text: str) -> list[bytes]:
     return events(*(text[at : at + 5] for at in range(0, len(text), 5)))
 
 
@@ -82,7 +82,7 @@ def streaming(answer: Raw, *stream: bytes | Iterable[bytes]) -> Respond:
 def refusing(option: str, status: int = 400) -> Respond:
     """A server that refuses requests with this option."""
     said = json.dumps({"error": {"message": f"unknown option {option}"}}).encode()
-    answers = streaming(whole(JSON), cut(JSON), END, COUNTED, DONE)
+    answers = streaming(complete_answer(JSON), split_events(JSON), END, COUNTED, DONE)
 
     def respond(body: dict[str, Any]) -> Raw:
         return Raw([said], status=status) if option in json.dumps(body) else answers(body)
@@ -91,24 +91,36 @@ def refusing(option: str, status: int = 400) -> Respond:
 
 
 SERVERS: dict[str, Respond] = {
-    "all": streaming(whole(JSON), cut(JSON), END, COUNTED, DONE),
-    "no-usage": streaming(whole(JSON, usage=None), cut(JSON), END, DONE),
-    "empty-usage": streaming(whole(JSON), cut(JSON), END, event(None, usage=None), DONE),
-    "no-done": streaming(whole(JSON), cut(JSON), END, COUNTED),
-    "no-reason": streaming(whole(JSON), cut(JSON)),
-    "comments": streaming(whole(JSON), b": keep-alive\n\n", cut(JSON), END, DONE),
-    "empty-first": streaming(
-        whole(JSON), events({"role": "assistant", "content": None}, ""), cut(JSON), END, DONE
+    "all": streaming(complete_answer(JSON), split_events(JSON), END, COUNTED, DONE),
+    "no-usage": streaming(complete_answer(JSON, usage=None), split_events(JSON), END, DONE),
+    "empty-usage": streaming(
+        complete_answer(JSON), split_events(JSON), END, event(None, usage=None), DONE
     ),
-    "no-choices-first": streaming(whole(JSON), event(None), cut(JSON), END, DONE),
-    "no-stream": lambda body: whole(JSON),
+    "no-done": streaming(complete_answer(JSON), split_events(JSON), END, COUNTED),
+    "no-reason": streaming(complete_answer(JSON), split_events(JSON)),
+    "comments": streaming(
+        complete_answer(JSON), b": keep-alive\n\n", split_events(JSON), END, DONE
+    ),
+    "empty-first": streaming(
+        complete_answer(JSON),
+        events({"role": "assistant", "content": None}, ""),
+        split_events(JSON),
+        END,
+        DONE,
+    ),
+    "no-choices-first": streaming(
+        complete_answer(JSON), event(None), split_events(JSON), END, DONE
+    ),
+    "no-stream": lambda body: complete_answer(JSON),
     "no-stream-options": refusing("stream_options"),
     "may-not-stream": refusing('"stream": true', 422),
 }
 
 
-async def followed(graph: Graph[Any, Any], start: Node, url: str, options: str = "") -> Any:
-    """What a run has without and with somebody who follows its text, and the text."""
+async def run_with_follower(
+    graph: Graph[Any, Any], start: Node, url: str, options: str = ""
+) -> Any:
+    """The result of a run, equal with and without a follower of its text, and the text."""
     async with asyncio.timeout(BOUND):
         name = f"openai:q@{url}/v1?attempts=0&retries=0{options}"
         plain = await graph.arun(start, name)
@@ -121,11 +133,11 @@ async def followed(graph: Graph[Any, Any], start: Node, url: str, options: str =
 
 
 @pytest.mark.parametrize("server", SERVERS)
-async def test_what_a_server_leaves_out_or_refuses_of_a_stream_makes_no_run_fail(
+async def test_a_server_with_incomplete_streaming_makes_no_run_fail(
     server: str,
 ) -> None:
     async with raw_provider(SERVERS[server]) as provider:
-        plain, streamed, texts = await followed(ASK, Ask(), provider.url)
+        plain, streamed, texts = await run_with_follower(ASK, Ask(), provider.url)
     assert plain.result == Weather(sky="gray é", wind="none")
     assert texts == TEXTS
     assert {plain.usage.tokens, streamed.usage.tokens} <= {0, 12}
@@ -133,8 +145,8 @@ async def test_what_a_server_leaves_out_or_refuses_of_a_stream_makes_no_run_fail
 
 async def test_a_server_that_does_not_stream_is_asked_once_to_and_each_request_is_counted() -> None:
     async with raw_provider(refusing("stream_options")) as provider:
-        _, first, _ = await followed(ASK, Ask(), provider.url)
-        _, second, _ = await followed(ASK, Ask(), provider.url)
+        _, first, _ = await run_with_follower(ASK, Ask(), provider.url)
+        _, second, _ = await run_with_follower(ASK, Ask(), provider.url)
     assert first.usage.calls == 2
     assert second.usage.calls == 1
     assert [bool(body.get("stream")) for body in provider.bodies] == [
@@ -151,7 +163,7 @@ async def test_a_stream_that_is_asked_for_by_name_is_not_given_up() -> None:
     assert len(provider.bodies) == 1
 
 
-async def test_an_error_of_a_server_says_what_to_change_in_the_name() -> None:
+async def test_an_error_of_a_server_shows_what_to_change_in_the_name() -> None:
     def missing(body: dict[str, Any]) -> Raw:
         return Raw([b'{"detail": "Not Found"}'], status=404)
 
@@ -164,13 +176,13 @@ async def test_an_error_of_a_server_says_what_to_change_in_the_name() -> None:
         with pytest.raises(BaeLMError) as caught:
             await ASK.arun(Ask(), f"openai:q@{provider.url}/v1?retries=0")
         assert "?output=prompted" in (caught.value.fix or "")
-        plain, *_ = await followed(ASK, Ask(), provider.url, "&output=prompted")
+        plain, *_ = await run_with_follower(ASK, Ask(), provider.url, "&output=prompted")
     assert plain.result == Weather(sky="gray é", wind="none")
 
 
 THOUGHTS = {
     "pieces": events("<think>", "\nHm, ", "rain", "</think>", "\n\n"),
-    "cut": cut("<think>\nHm, rain</think>\n\n"),
+    "cut": split_events("<think>\nHm, rain</think>\n\n"),
     "joined": events("<think>", "\nHm, rain</think>\n\n"),
     "late": events("\n", "<thi", "nk>\nHm, r", "ain", "</think>", "\n\n"),
     "field": events({"reasoning_content": "\nHm, "}, {"reasoning_content": "rain"}),
@@ -178,17 +190,21 @@ THOUGHTS = {
 
 
 @pytest.mark.parametrize("how", THOUGHTS)
-async def test_what_a_model_thinks_in_its_text_is_thinking_however_it_is_cut(how: str) -> None:
+async def test_thinking_inside_a_text_is_thinking_however_it_is_split(how: str) -> None:
     def server(answer: str) -> Respond:
         text = f"<think>\nHm, rain</think>\n\n{answer}"
-        given = whole(answer, reasoning_content="\nHm, rain") if how == "field" else whole(text)
-        return streaming(given, THOUGHTS[how], cut(answer), END, COUNTED, DONE)
+        given = (
+            complete_answer(answer, reasoning_content="\nHm, rain")
+            if how == "field"
+            else complete_answer(text)
+        )
+        return streaming(given, THOUGHTS[how], split_events(answer), END, COUNTED, DONE)
 
     async with raw_provider(server(JSON)) as provider:
-        *_, texts = await followed(ASK, Ask(), provider.url)
+        *_, texts = await run_with_follower(ASK, Ask(), provider.url)
     assert texts == {"1:Weather": "\nHm, rain", **TEXTS}
     async with raw_provider(server("Dear Ana, <b>no</b>")) as provider:
-        plain, _, texts = await followed(WRITE, Write(), provider.url)
+        plain, _, texts = await run_with_follower(WRITE, Write(), provider.url)
     assert plain.result.text.strip() == "Dear Ana, <b>no</b>"
     assert texts == {"1:Letter": "\nHm, rain", "1:Letter.text": plain.result.text}
 
@@ -196,7 +212,9 @@ async def test_what_a_model_thinks_in_its_text_is_thinking_however_it_is_cut(how
 @pytest.mark.parametrize("text", ["<thinner> paint", "<th", "<", "a <think> of </think> tags"])
 async def test_a_text_that_only_begins_like_thinking_is_a_text(text: str) -> None:
     seen = Seen()
-    async with raw_provider(lambda body: Raw([*cut(text), END, DONE], kind=EVENTS)) as provider:
+    async with raw_provider(
+        lambda body: Raw([*split_events(text), END, DONE], kind=EVENTS)
+    ) as provider:
         name = f"openai:q@{provider.url}/v1?attempts=0&retries=0"
         async with asyncio.timeout(BOUND), WRITE.stream(Write(), name) as records:
             async for record in records:

@@ -36,8 +36,8 @@ from bae.lm.adapter import LMAdapter
 from bae.testing import ScriptedLM
 from bounded import BOUND
 from end_node import EndNode
-from naming import shown
-from policy_parts import REPLY, Ask, Held, Reply, at_once, busy, graph, prompt, settled
+from naming import describe_value
+from policy_parts import REPLY, Ask, Held, Reply, at_once, busy, graph, prompt, settle
 from toy_backend import FourMethods, ToyBackend, choose, route
 
 WRAPS: dict[str, Callable[[Any], Policy]] = {
@@ -134,10 +134,10 @@ async def test_all_policies_nest_in_any_order(kind: str):
 
 
 @every
-async def test_a_cancelled_call_is_gone(wrap: Callable[[Any], Policy]):
+async def test_a_cancelled_call_leaves_the_queue(wrap: Callable[[Any], Policy]):
     held = Held()
     running = asyncio.create_task(graph.arun(Ask(), wrap(held)))
-    await settled()
+    await settle()
     assert held.running == 1
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -147,7 +147,7 @@ async def test_a_cancelled_call_is_gone(wrap: Callable[[Any], Policy]):
 
 
 @every
-async def test_everything_a_backend_says_of_itself_is_passed_on(wrap: Callable[[Any], Policy]):
+async def test_everything_a_backend_reports_of_itself_is_passed_on(wrap: Callable[[Any], Policy]):
     class Odd(ToyBackend):
         model, answers_unions, first_wait, free = "odd", False, 7.0, True
         calls_tools, native_tools, context_window = True, frozenset({"search"}), 5
@@ -179,7 +179,7 @@ async def test_everything_a_backend_says_of_itself_is_passed_on(wrap: Callable[[
 
 
 @every
-async def test_closing_a_policy_closes_what_is_inside(wrap: Callable[[Any], Policy]):
+async def test_closing_a_policy_closes_its_lm(wrap: Callable[[Any], Policy]):
     closed: list[str] = []
 
     class Closing(ToyBackend):
@@ -196,8 +196,10 @@ async def test_closing_a_policy_closes_what_is_inside(wrap: Callable[[Any], Poli
 
 
 @every
-@pytest.mark.parametrize("wrong", [object(), ScriptedLM, None], ids=shown)
-def test_what_is_no_lm_is_refused_when_it_is_wrapped(wrap: Callable[[Any], Policy], wrong: Any):
+@pytest.mark.parametrize("wrong", [object(), ScriptedLM, None], ids=describe_value)
+def test_an_object_that_is_no_lm_is_refused_when_it_is_wrapped(
+    wrap: Callable[[Any], Policy], wrong: Any
+):
     with pytest.raises(BaeLMError) as caught:
         wrap(wrong)
     assert caught.value.code == "bae-lm-type"
@@ -209,7 +211,7 @@ def test_a_policy_takes_the_name_of_an_lm(tmp_path):
     assert graph.run(Ask(), Retry(f"scripted:{script}")).result.text == "this"
 
 
-async def test_a_policy_of_your_own_is_one_method():
+async def test_a_custom_policy_is_one_method():
     class Shouting(Policy):
         async def answer(self, prompt: Prompt) -> Answer:
             answer = await self.ask(prompt)
@@ -237,12 +239,12 @@ class Mine(FourMethods):
         return self.filled
 
 
-async def test_an_lm_that_reports_nothing_was_asked_all_the_same():
+async def test_an_lm_that_reports_no_usage_was_asked_nevertheless():
     result = await graph.arun(Ask(), Retry(Mine(filled=Reply(text="this"))))
     assert (result.usage.calls, result.usage.cost) == (1, None)
 
 
-async def test_a_node_that_an_lm_built_stays_the_one_it_built():
+async def test_a_node_that_an_lm_built_stays_unchanged():
     class Client:
         pass
 
@@ -323,7 +325,7 @@ async def test_a_body_is_answered_by_the_method_it_calls(wrap: Callable[[Any], A
         assert (result.usage.calls, result.usage.cost) == (3, None)
 
 
-async def test_what_a_method_of_an_lm_answers_is_kept_for_that_method():
+async def test_an_answer_of_one_method_of_an_lm_is_cached_for_that_method():
     inner = Deciding()
     lm = Cached(inner)
     for _ in range(2):
@@ -335,7 +337,7 @@ async def test_what_a_method_of_an_lm_answers_is_kept_for_that_method():
     assert lm.statistics().unstored == 0
 
 
-async def test_a_node_of_another_type_that_was_made_is_refused():
+async def test_a_made_node_of_another_type_is_refused():
     class Wrong(Deciding):
         async def make(self, node: Node, target: Any) -> Any:
             return Refusal()
@@ -393,14 +395,14 @@ async def test_a_backend_that_overrides_its_methods_is_asked_through_them(
         assert counted.usage.calls == 5
 
 
-async def test_a_choice_outside_what_was_offered_is_never_guessed_at():
+async def test_a_choice_outside_the_offered_classes_is_never_guessed_at():
     other = type("Draft", (Refusal,), {})  # of the same name as one that is offered
     with pytest.raises(RouteError) as caught:
         await Graph(start=Start).arun(Start(), Retry(Mine(chosen=other), sleep=at_once))
     assert caught.value.code == "bae-choice-outside"
 
 
-async def test_what_a_failing_lm_reported_is_counted_once():
+async def test_the_reported_usage_of_a_failing_lm_is_counted_once():
     class Failing(ScriptedLM):
         async def fill(self, *args: Any, **options: Any) -> Any:
             report(Usage(calls=2, input_tokens=5, cost=0.1))
@@ -431,7 +433,7 @@ async def test_the_usage_of_a_cancelled_lm_is_counted():
     assert Usage.total(used).input_tokens == 5
 
 
-def test_what_is_no_budget_or_no_store_is_refused_where_the_policy_is_made():
+def test_an_object_that_is_no_budget_or_no_store_is_refused_where_the_policy_is_made():
     with pytest.raises(TypeError, match="give a Budget"):
         Budgeted(ScriptedLM(), 5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="give a store"):

@@ -12,7 +12,7 @@ import pytest
 from bae import BaeLMError, Usage
 from bae.journal import PostgresJournal
 from bae.lm import Answer, Cached, PostgresStore, RateLimit
-from journal_parts import printed, program
+from journal_parts import program, run_program
 from policy_parts import REPLY, prompt
 from postgres_server import PostgresServer, Wire, postgres_server
 from toy_backend import ToyBackend
@@ -91,12 +91,12 @@ async def execute(url: str, statement: str) -> list[list[object]]:
     return [list(row) for row in rows]
 
 
-def limited(store: PostgresStore | str, inner: ToyBackend | None = None, **options: object):
+def limit_rate(store: PostgresStore | str, inner: ToyBackend | None = None, **options: object):
     inner = inner or ToyBackend(lambda asked: REPLY)
     return RateLimit(inner, per=86_400, longest_wait=60, store=store, **options)
 
 
-async def sent(lm: RateLimit, count: int) -> int:
+async def count_sent(lm: RateLimit, count: int) -> int:
     """How many of so many requests are sent; the others would wait for a day."""
     done = 0
     for number in range(count):
@@ -124,33 +124,33 @@ def test_processes_send_no_more_than_the_limit_together_also_when_one_is_killed(
     assert sum(int(text) for text, _ in out) == 7
 
 
-async def test_a_request_is_sent_again_once_the_old_ones_do_not_count(
+async def test_a_request_is_sent_again_once_the_old_requests_do_not_count(
     url: str, store: PostgresStore
 ):
-    first = limited(store, requests=4)
-    assert await sent(first, 6) == 4
+    first = limit_rate(store, requests=4)
+    assert await count_sent(first, 6) == 4
     assert (first.statistics().sent, first.statistics().waiting) == (4, 0)
     # A bucket is a sixtieth of the span; it counts until all of it is old enough.
     await execute(url, "update bae.rates set bucket = bucket - 60")
-    assert await sent(limited(store, requests=4), 2) == 0
+    assert await count_sent(limit_rate(store, requests=4), 2) == 0
     await execute(url, "update bae.rates set bucket = bucket - 1")
-    assert await sent(limited(store, requests=4), 6) == 4
+    assert await count_sent(limit_rate(store, requests=4), 6) == 4
 
 
 async def test_limits_of_other_names_and_spans_are_others(store: PostgresStore):
-    assert await sent(limited(store, requests=2), 3) == 2
-    assert await sent(limited(store, requests=2, name="other"), 3) == 2
-    assert await sent(RateLimit(ToyBackend(REPLY), requests=1, per=3600, store=store), 1) == 1
-    assert await sent(limited(store, requests=3, name="toy"), 3) == 1
+    assert await count_sent(limit_rate(store, requests=2), 3) == 2
+    assert await count_sent(limit_rate(store, requests=2, name="other"), 3) == 2
+    assert await count_sent(RateLimit(ToyBackend(REPLY), requests=1, per=3600, store=store), 1) == 1
+    assert await count_sent(limit_rate(store, requests=3, name="toy"), 3) == 1
 
 
-async def test_tokens_are_corrected_by_what_the_answers_used(url: str, store: PostgresStore):
+async def test_tokens_are_corrected_by_the_usage_of_the_answers(url: str, store: PostgresStore):
     inner = ToyBackend(lambda asked: Answer(REPLY, Usage(calls=1, output_tokens=400)))
-    lm = limited(store, inner, tokens=1000)
-    assert await sent(lm, 3) == 3
+    lm = limit_rate(store, inner, tokens=1000)
+    assert await count_sent(lm, 3) == 3
     await store.aclose()  # what was to be corrected soon is corrected
     assert await execute(url, "select requests::int, tokens::int from bae.rates") == [[3, 1200]]
-    assert await sent(lm, 1) == 0
+    assert await count_sent(lm, 1) == 0
 
 
 async def test_a_request_that_was_answered_from_a_cache_or_not_sent_does_not_count(
@@ -159,7 +159,7 @@ async def test_a_request_that_was_answered_from_a_cache_or_not_sent_does_not_cou
     def refuse(asked: object) -> BaeLMError:
         return BaeLMError("no key", sent=False)
 
-    lm = limited(store, ToyBackend(refuse), requests=1)
+    lm = limit_rate(store, ToyBackend(refuse), requests=1)
     for _ in range(3):
         with pytest.raises(BaeLMError, match="no key"):
             await lm.answer(prompt())
@@ -195,8 +195,8 @@ def test_a_limit_that_is_shared_has_a_name():
 
 
 def test_an_answer_is_asked_for_once_by_all_processes(url: str):
-    assert printed(ASKS, url) == "5"
-    assert printed(ASKS, url) == "0"
+    assert run_program(ASKS, url) == "5"
+    assert run_program(ASKS, url) == "0"
 
 
 async def test_answers_are_put_dropped_and_pruned(url: str):
@@ -225,7 +225,7 @@ async def test_answers_are_put_dropped_and_pruned(url: str):
 async def test_a_rate_whose_database_is_away_fails_without_the_password(place: str):
     store = PostgresStore(f"postgresql://{place}", patience=0)
     with pytest.raises(BaeLMError) as error:
-        await sent(limited(store, requests=1), 1)
+        await count_sent(limit_rate(store, requests=1), 1)
     assert (error.value.code, error.value.retryable, error.value.sent) == (
         "bae-lm-store",
         True,
@@ -248,7 +248,9 @@ async def test_a_cache_whose_database_is_away_asks_the_lm_and_warns_without_the_
     await store.aclose()
 
 
-async def test_a_database_without_tables_is_refused_with_what_makes_them(postgres: PostgresServer):
+async def test_a_database_without_tables_is_refused_with_the_command_that_makes_them(
+    postgres: PostgresServer,
+):
     async def use(url: str) -> None:
         store = PostgresStore(url)
         with pytest.raises(BaeLMError, match="bae db upgrade"):
@@ -289,8 +291,8 @@ def test_threads_and_loops_share_a_store(url: str):
     store = PostgresStore(url)
 
     async def work() -> int:
-        lm = limited(store, requests=9)
-        return sum(await asyncio.gather(*(sent(lm, 3) for _ in range(3))))
+        lm = limit_rate(store, requests=9)
+        return sum(await asyncio.gather(*(count_sent(lm, 3) for _ in range(3))))
 
     async def all_of() -> list[int]:
         return await asyncio.gather(*(asyncio.to_thread(asyncio.run, work()) for _ in range(3)))

@@ -33,7 +33,7 @@ def test_without_the_list_no_cost_is_known():
     assert cost_of("claude-sonnet-4-5", SOME, "anthropic") is None
 
 
-def test_a_model_that_is_not_on_the_list_has_no_cost_rather_than_none_to_pay():
+def test_a_model_that_is_not_on_the_list_has_an_unknown_cost_and_not_zero():
     assert cost_of("some-model-of-mine", SOME) is None
     assert cost_of("claude-sonnet-4-5", SOME, "a provider of mine") is None
     assert cost_of("", SOME) is None
@@ -46,7 +46,7 @@ def test_a_name_that_has_the_provider_in_it_is_understood(name: str):
     assert cost_of(name, SOME) == cost_of("claude-sonnet-4-5", SOME, "anthropic")
 
 
-def listed() -> list[tuple[object, object]]:
+def list_models() -> list[tuple[object, object]]:
     try:
         from genai_prices.data import providers
     except ImportError:
@@ -58,11 +58,11 @@ def listed() -> list[tuple[object, object]]:
 @given(
     st.integers(0, 2_000_000), st.floats(0, 1), st.floats(0, 1), st.integers(0, 100_000), st.data()
 )
-def test_every_model_costs_what_the_list_makes_of_it(
+def test_every_model_costs_its_list_price(
     size: int, cached: float, written: float, output: int, data: st.DataObject
 ):
     genai_prices = pytest.importorskip("genai_prices")
-    provider, model = data.draw(st.sampled_from(listed()))
+    provider, model = data.draw(st.sampled_from(list_models()))
     read = int(size * cached)
     wrote = int((size - read) * written)
     usage = Usage(calls=1, input_tokens=size, cached_tokens=read, output_tokens=output)

@@ -1,5 +1,5 @@
-"""Schemas for providers: each provider takes its form, which allows what the given schema allows,
-and what it cannot express is in the descriptions."""
+"""Schemas for providers: each provider gets a form that it accepts and that allows the values of
+the given schema. Descriptions have the limits that the form cannot express."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ LEAVES = st.one_of(
 )
 
 
-def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def nest_schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         st.lists(inner, min_size=1, max_size=3).map(lambda found: {"anyOf": found}),
         st.fixed_dictionaries({"type": st.just("array"), "items": inner, "maxItems": st.just(2)}),
@@ -132,7 +132,7 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-SCHEMAS = st.recursive(LEAVES, nested, max_leaves=8)
+SCHEMAS = st.recursive(LEAVES, nest_schemas, max_leaves=8)
 
 
 def words_in(schema: Any) -> set[str]:
@@ -150,7 +150,9 @@ def words_in(schema: Any) -> set[str]:
 
 @settings(max_examples=40)
 @given(SCHEMAS, st.integers(0, 3))
-def test_what_a_schema_allows_is_allowed_in_plain_words(schema: Any, seed: int) -> None:
+def test_the_reduced_schema_has_plain_words_and_allows_the_same_values(
+    schema: Any, seed: int
+) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     made = for_claude_program(schema)
     assert words_in(made) <= PLAIN
@@ -186,7 +188,7 @@ def _object(properties: dict[str, Any], required: list[str] | None = None) -> di
         ({"enum": [["a"]]}, "not plain"),
     ],
 )
-def test_it_is_said_why_a_schema_does_not_fit(part: Any, why: str) -> None:
+def test_the_reason_why_a_schema_does_not_fit_is_reported(part: Any, why: str) -> None:
     definitions = {"$defs": {"A": {"type": "string"}}}
     assert why in (unfit({**_object({"x": part}), **definitions}) or "")
 
@@ -233,19 +235,22 @@ def test_a_schema_that_fits_keeps_all_its_properties_and_descriptions(
     if unfit(schema) is not None:
         return
     pytest.importorskip("anthropic")
-    before, after = list(_said(schema)), list(_said(for_claude(schema)))
+    before, after = (
+        list(_names_and_descriptions(schema)),
+        list(_names_and_descriptions(for_claude(schema))),
+    )
     assert set(before) <= set(after)
 
 
-def _said(schema: Any) -> Any:
+def _names_and_descriptions(schema: Any) -> Any:
     """The names of properties, and what descriptions say, without the limits put into them."""
     if isinstance(schema, list):
         for each in schema:
-            yield from _said(each)
+            yield from _names_and_descriptions(each)
     elif isinstance(schema, dict):
         for key, value in schema.items():
             if key == "description":
                 yield value.partition("\n")[0]
             elif key == "properties":
                 yield from value
-            yield from _said(value)
+            yield from _names_and_descriptions(value)

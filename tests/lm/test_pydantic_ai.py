@@ -1,5 +1,5 @@
-"""What is special to models of PydanticAI; what they share with others is in
-test_http_backends.py."""
+"""The behavior of models of PydanticAI; test_http_backends.py has the behavior that all backends
+share."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_model_by_name_serves_two_loops_at_the_same_time(
     assert len(filled) == 10
 
 
-def test_a_name_that_is_none_and_a_key_that_is_missing_are_told_when_the_backend_is_made(
+def test_an_invalid_name_and_a_missing_key_are_reported_when_the_backend_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(BaeLMError, match="Unknown model") as raised:
@@ -125,7 +125,7 @@ def test_a_name_that_is_none_and_a_key_that_is_missing_are_told_when_the_backend
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
-def test_a_client_is_no_model_and_the_error_says_where_it_goes(kind: str) -> None:
+def test_a_client_is_no_model_and_the_error_shows_where_it_belongs(kind: str) -> None:
     sdk = pytest.importorskip(kind)
     client = {"openai": "AsyncOpenAI", "anthropic": "AsyncAnthropic"}[kind]
     with pytest.raises(TypeError, match=rf"\({client}\): .*_client=client") as raised:
@@ -153,7 +153,7 @@ def test_secrets_are_not_in_the_settings() -> None:
     }
 
 
-def test_a_provider_whose_package_is_missing_is_told_with_what_to_install(
+def test_a_provider_whose_package_is_missing_is_reported_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "groq", None)
@@ -175,7 +175,7 @@ async def test_model_settings_are_sent(provider: Provider) -> None:
     assert json.loads(json.dumps(backend.settings)) == backend.settings
 
 
-async def test_settings_that_are_no_json_cannot_be_cached_and_those_on_time_do_not_matter(
+async def test_settings_that_are_no_json_cannot_be_cached_and_timeouts_do_not_matter(
     provider: Provider,
 ) -> None:
     for value in (object(), lambda: None):
@@ -189,7 +189,7 @@ async def test_settings_that_are_no_json_cannot_be_cached_and_those_on_time_do_n
     assert timed.settings["model_settings"] == {"seed": 1}
 
 
-async def test_claude_caches_where_its_settings_say_so_and_gets_as_a_tool_what_else_does_not_fit(
+async def test_claude_caches_where_its_settings_ask_for_it_and_gets_unfitting_schemas_as_a_tool(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _environment(monkeypatch, provider.url)
@@ -206,7 +206,7 @@ async def test_claude_caches_where_its_settings_say_so_and_gets_as_a_tool_what_e
     assert (second.cost or 0) < (first.cost or 0)
 
 
-async def test_a_closed_schema_is_held_to_strictly_and_one_with_optional_fields_is_not(
+async def test_a_closed_schema_is_enforced_strictly_and_a_schema_with_optional_fields_is_not(
     provider: Provider,
 ) -> None:
     async with PydanticAIBackend(gpt(provider)) as backend:
@@ -217,7 +217,7 @@ async def test_a_closed_schema_is_held_to_strictly_and_one_with_optional_fields_
     assert [each.get("strict") for each in sent] == [True, False, False, False]
 
 
-async def test_a_model_without_structured_output_is_given_a_tool_or_told_in_the_prompt(
+async def test_a_model_without_structured_output_gets_a_tool_or_the_schema_in_the_prompt(
     provider: Provider,
 ) -> None:
     provider.script({"whole": {"name": "a", "parts": [{"name": "b"}]}}, json.dumps(SHIRT))
@@ -233,7 +233,7 @@ async def test_a_model_without_structured_output_is_given_a_tool_or_told_in_the_
     assert "a specific garment" in told.text
 
 
-async def test_the_next_model_of_a_fallback_answers_for_one_that_fails(provider: Provider) -> None:
+async def test_the_next_model_of_a_fallback_replaces_a_failing_model(provider: Provider) -> None:
     provider.script(Status(500), SHIRT)
     both = FallbackModel(gpt(provider), gpt(provider))
     async with PydanticAIBackend(both) as backend:
@@ -263,7 +263,7 @@ async def test_the_next_model_of_a_fallback_answers_for_one_that_fails(provider:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-async def test_each_failure_tells_whether_asking_again_can_help(
+async def test_each_failure_tells_whether_a_retry_can_help(
     failure: Exception, code: str, retryable: bool
 ) -> None:
     async def fail(messages: Any, info: Any) -> ModelResponse:
@@ -276,7 +276,7 @@ async def test_each_failure_tells_whether_asking_again_can_help(
     assert raised.value.retry_after == getattr(failure, "retry_after", None)
 
 
-async def test_an_answer_that_ends_in_an_error_is_none_and_a_mistake_is_raised() -> None:
+async def test_an_answer_that_ends_in_an_error_is_no_answer_and_a_mistake_is_raised() -> None:
     async def fail(messages: Any, info: Any) -> ModelResponse:
         return ModelResponse(parts=[TextPart('{"top"')], finish_reason="error")
 

@@ -174,7 +174,7 @@ async def test_a_tool_of_a_provider_that_the_model_does_not_have_is_refused(
     assert provider.received == 0
 
 
-async def test_options_that_pydantic_ai_does_not_take_are_told(provider: Provider) -> None:
+async def test_options_that_pydantic_ai_does_not_take_are_reported(provider: Provider) -> None:
     spec = ToolSpec("web_search", "", {"type": "object"}, {"colour": "red"})
     async with pydantic_ai_anthropic(provider) as lm:
         with pytest.raises(BaeLMError, match="colour") as caught:

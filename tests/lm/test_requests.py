@@ -1,5 +1,4 @@
-"""The requests behind an answer: what fails and is sent again, what is counted, what is told while
-it lasts, and what a cancellation leaves."""
+"""The requests behind an answer: failures and retries, usage, streamed events, and cancellation."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from asked_nodes import GOOD, Ask, Found, Left, attempts_of, failure, priced
+from asked_nodes import GOOD, Ask, Found, Left, attempts_of, failure, priced_answer
 from bae import LM, BaeLMError, Dep, FillError, Graph, Map, Node, Usage
 from bae.journal import AnswerBegan, AnswerJudged, FieldText, FillEnded, FillStarted, LMUsed
 from bae.lm import Answer, Backend, Policy, Prompt, Retry, Timeout, metered, tell
@@ -87,7 +86,7 @@ async def test_a_late_connection_or_a_late_server_is_asked_again(known: dict[str
     ],
     ids=repr,
 )
-async def test_a_request_that_failed_cost_nothing_only_where_that_is_sure(
+async def test_a_failed_request_is_free_only_where_that_is_certain(
     error: Exception, cost: float | None
 ):
     with metered() as used, pytest.raises(type(error)):
@@ -98,7 +97,7 @@ async def test_a_request_that_failed_cost_nothing_only_where_that_is_sure(
 
 
 @pytest.mark.parametrize("retries", [0, 3])
-async def test_retries_says_how_many_more_requests_there_may_be(retries: int):
+async def test_retries_limits_the_number_of_further_requests(retries: int):
     lm = ToyBackend(lambda prompt: failure(retryable=True), retries=retries)
     with pytest.raises(BaeLMError) as caught:
         await run(Ask(), lm)
@@ -122,7 +121,9 @@ async def test_any_other_exception_is_the_backends_fault_with_the_cause():
 
 @pytest.mark.parametrize("returned", [None, json.dumps(GOOD), {"note": "x"}], ids=repr)
 @pytest.mark.parametrize("around", [False, True], ids=["backend", "policy"])
-async def test_a_backend_that_returns_no_answer_is_told_what_to_return(returned: Any, around: bool):
+async def test_a_backend_that_returns_no_answer_is_an_error_that_shows_what_to_return(
+    returned: Any, around: bool
+):
     class Mute(Policy if around else Backend):  # type: ignore[misc]
         async def answer(self, prompt: Prompt) -> Any:
             return returned
@@ -136,8 +137,8 @@ async def test_a_backend_that_returns_no_answer_is_told_what_to_return(returned:
 # What it used
 
 
-async def test_what_a_fill_used_is_in_its_record_and_in_the_sum():
-    lm = ToyBackend(priced({**GOOD, "score": 99}), priced({"score": 7}))
+async def test_the_usage_of_a_fill_is_in_its_record_and_in_the_sum():
+    lm = ToyBackend(priced_answer({**GOOD, "score": 99}), priced_answer({"score": 7}))
     result = await run(Ask(), lm)
 
     (ended,) = result.journal.of(FillEnded)
@@ -148,13 +149,13 @@ async def test_what_a_fill_used_is_in_its_record_and_in_the_sum():
     each = [record.attempt.usage for record in result.journal.of(AnswerJudged)]
     assert Usage.total(each) == ended.usage
 
-    lm = ToyBackend(priced({**GOOD, "score": 99}), priced({"score": 7}, cost=None))
+    lm = ToyBackend(priced_answer({**GOOD, "score": 99}), priced_answer({"score": 7}, cost=None))
     result = await run(Ask(), lm)
     assert (result.usage.cost, result.usage.input_tokens) == (None, 200)
 
 
-async def test_what_was_used_before_a_failure_is_in_the_journal():
-    lm = ToyBackend(priced({}), priced({}), priced({}))
+async def test_usage_before_a_failure_is_in_the_journal():
+    lm = ToyBackend(priced_answer({}), priced_answer({}), priced_answer({}))
     with pytest.raises(FillError) as caught:
         await run(Ask(), lm)
 
@@ -200,8 +201,8 @@ async def test_usage_is_summed_over_choices_fills_graphs_inside_maps_and_written
     def answer(prompt: Prompt) -> Any:
         target = prompt.question.target
         if target is Length:
-            return priced({"length": 1})
-        return priced({"text": "t"} if target is Note else route("Note", text="t"))
+            return priced_answer({"length": 1})
+        return priced_answer({"text": "t"} if target is Note else route("Note", text="t"))
 
     lm = ToyBackend(answer)
     result = await run(Begin(), lm)
@@ -233,7 +234,7 @@ class Streams(ToyBackend):
         return answer
 
 
-async def test_pieces_that_are_told_appear_in_the_stream_before_the_answer_is_judged():
+async def test_streamed_pieces_appear_in_the_stream_before_the_answer_is_judged():
     graph = Graph(start=Ask)
     kinds: list[Any] = []
     seen = Seen()
@@ -254,7 +255,7 @@ async def test_pieces_that_are_told_appear_in_the_stream_before_the_answer_is_ju
     assert seen.now == {"1:Found.person.name": "Ada", "1:Found.note": "fine"}
 
 
-async def test_pieces_of_a_written_body_and_of_a_graph_inside_say_where_they_belong():
+async def test_pieces_of_a_written_body_and_of_an_inner_graph_have_their_place():
     class Word(Node):
         async def __call__(self) -> Found: ...
 
@@ -283,7 +284,7 @@ async def test_pieces_of_a_written_body_and_of_a_graph_inside_say_where_they_bel
 # Cancellation
 
 
-async def test_a_cancelled_fill_leaves_nothing_and_nobody_knows_what_it_cost():
+async def test_a_cancelled_fill_leaves_nothing_and_its_cost_is_unknown():
     asked = asyncio.Event()
     ended: list[str] = []
 
@@ -335,7 +336,7 @@ async def test_a_run_cancelled_while_waiting_to_send_again_ends_at_once():
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_a_backend_is_let_go_of_when_nobody_holds_it():
+async def test_an_unreferenced_backend_is_released():
     lm = ToyBackend(GOOD)
     gone = weakref.ref(lm)
     result = await run(Ask(), lm)

@@ -1,5 +1,5 @@
-"""What `Retry` promises: a request that failed is sent again where that can help, with waits that
-grow, and the error that is raised in the end says what was tried."""
+"""What `Retry` promises: a failed request is sent again where that can help, with growing waits,
+and the final error lists the attempts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from policy_parts import REPLY, Ask, Reply, at_once, busy, graph, prompt, run
 from toy_backend import ToyBackend
 
 
-async def test_no_more_requests_are_sent_than_retries_and_one():
+async def test_requests_are_limited_to_the_first_and_its_retries():
     toy = ToyBackend(lambda _: busy(), retries=7)
     with pytest.raises(BaeLMError, match="busy") as caught:
         await graph.arun(Ask(), Retry(toy, retries=3, sleep=at_once))
@@ -36,7 +36,7 @@ async def test_no_more_requests_are_sent_than_retries_and_one():
 @pytest.mark.parametrize(
     "error", [BaeLMError("no such model"), ValueError("a bug"), KeyError("x")], ids=repr
 )
-async def test_what_cannot_get_better_is_raised_at_once(error: Exception):
+async def test_a_permanent_error_is_raised_at_once(error: Exception):
     toy = ToyBackend(error)
     with pytest.raises(type(error)) as caught:
         await Retry(toy, sleep=at_once).answer(prompt())
@@ -53,7 +53,7 @@ async def test_an_lm_of_another_kind_is_asked_again_when_it_could_not_connect(er
     lm.assert_complete()
 
 
-async def test_an_error_that_ends_it_tells_of_the_failure_before():
+async def test_a_final_error_notes_the_failure_before_it():
     toy = ToyBackend(busy(), BaeLMError("the key was refused"))
     with pytest.raises(BaeLMError, match="key was refused") as caught:
         await Retry(toy, sleep=at_once).answer(prompt())
@@ -129,7 +129,7 @@ async def test_requests_that_failed_are_counted_in_the_usage_of_the_run():
     assert (result.usage.calls, result.usage.attempts) == (3, 1)
 
 
-async def test_a_run_that_is_cancelled_while_waiting_counts_what_was_sent():
+async def test_a_run_that_is_cancelled_while_waiting_counts_its_sent_requests():
     waiting = asyncio.Event()
 
     async def for_ever(seconds: float) -> None:
@@ -146,7 +146,7 @@ async def test_a_run_that_is_cancelled_while_waiting_counts_what_was_sent():
     assert Usage.total(used).calls == toy.calls == 1
 
 
-async def test_requests_that_wait_to_be_sent_again_are_told_so_that_text_can_begin_anew():
+async def test_a_waiting_retry_is_announced_so_that_text_can_start_over():
     class Stuttering(Backend):
         tries = 0
 

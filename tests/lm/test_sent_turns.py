@@ -60,7 +60,7 @@ chat, shop = Graph(start=Say, end=Reply), Graph(start=Ask, end=Told)
 QUESTION = 'Reply\n\n{"Say":{"text":"Who am I?"}}'
 
 
-def said_in(request: Received) -> list[tuple[str, str]]:
+def messages_of(request: Received) -> list[tuple[str, str]]:
     """The roles and texts of a request, without the system part."""
     found: list[tuple[str, str]] = []
     for each in request.body["messages"]:
@@ -81,9 +81,9 @@ async def test_every_backend_sends_the_turns_as_messages_before_the_question(
         result = await chat.arun(Say(text="Who am I?", history=PAST), backend)
     assert result.trace[-1].text == "You are Ana."
     first, again = provider.requests
-    assert said_in(first) == [*SAID, ("user", QUESTION)]
-    assert said_in(again)[:5] == said_in(first)
-    assert [role for role, _ in said_in(again)[5:]] == ["assistant", "user"]
+    assert messages_of(first) == [*SAID, ("user", QUESTION)]
+    assert messages_of(again)[:5] == messages_of(first)
+    assert [role for role, _ in messages_of(again)[5:]] == ["assistant", "user"]
 
 
 @pytest.mark.parametrize("make", BACKENDS.values(), ids=list(BACKENDS))
@@ -95,7 +95,7 @@ async def test_a_turn_of_blank_text_is_sent_in_words_since_providers_refuse_it(
     async with make(provider) as backend, asyncio.timeout(BOUND):
         await chat.arun(Say(text="Who am I?", history=blank), backend)
     (request,) = provider.requests
-    assert [text for _, text in said_in(request)[:4]] == ["(no text)"] * 4
+    assert [text for _, text in messages_of(request)[:4]] == ["(no text)"] * 4
 
 
 @pytest.mark.parametrize("make", WIRES.values(), ids=list(WIRES))
@@ -106,7 +106,7 @@ async def test_examples_come_before_the_turns(provider: Provider, make: Any):
     async with make(provider) as backend, asyncio.timeout(BOUND):
         await chat.arun(Say(text="Who am I?", history=PAST), WithPrompts(backend, learned))
     (request,) = provider.requests
-    said = said_in(request)
+    said = messages_of(request)
     assert said[2:6] == SAID
     assert [role for role, _ in said] == ["user", "assistant"] * 3 + ["user"]
     assert said[0][1].startswith("Answer in short.")
@@ -120,7 +120,7 @@ async def test_a_conversation_with_tools_comes_after_the_turns(provider: Provide
         result = await shop.arun(Ask(text="How many lamps?", history=PAST), backend)
     assert result.trace[-1].text == "Seven."
     for request in provider.requests:
-        assert said_in(request)[:4] == SAID
+        assert messages_of(request)[:4] == SAID
 
 
 async def test_claude_has_the_turns_cached_for_the_next_turn(provider: Provider):

@@ -1,4 +1,4 @@
-"""Node classes as DSPy signatures: which fields are inputs and which outputs, and what is kept."""
+"""Node classes as DSPy signatures: inputs, outputs, and their descriptions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Mood(EndNode):
     level: Annotated[int, Ge(1)] = 3
 
 
-def test_sources_are_inputs_and_plain_fields_outputs_that_keep_what_is_said_of_them() -> None:
+def test_sources_are_inputs_and_plain_fields_are_outputs_with_their_descriptions() -> None:
     signature = node_to_signature(Mood)
     assert list(signature.input_fields) == ["weather", "before", "allowed", "found"]
     assert list(signature.output_fields) == ["names", "text", "level"]
@@ -77,7 +77,7 @@ def test_names_that_dspy_needs_for_itself_get_an_underscore_that_is_free() -> No
     dspy.Predict(signature.with_instructions("Be awkward"))
 
 
-def test_the_node_the_run_comes_from_is_one_more_input() -> None:
+def test_the_node_the_run_comes_from_is_an_additional_input() -> None:
     signature = with_source(node_to_signature(Mood))
     assert next(iter(signature.input_fields)) == "source"
     assert signature.instructions == "Mood"

@@ -36,7 +36,7 @@ class Start(Node):
     async def __call__(self) -> Plain | Clashing: ...
 
 
-def tagged(option: dict[str, Any]) -> dict[str, Any]:
+def tag_of(option: dict[str, Any]) -> dict[str, Any]:
     """The first property of an alternative, with the one value that it may have."""
     tag, part = next(iter(option["properties"].items()))
     return {tag: part["const"]}
@@ -61,7 +61,7 @@ async def test_parameters_and_fields_may_be_named_as_the_parts_of_a_round(
         rounds.append(prompt)
         assert prompt.schema is not None
         call, final = prompt.schema["properties"]["next_step"]["anyOf"]
-        given = {**tagged(call), **arguments} if len(rounds) == 1 else {**tagged(final), **values}
+        given = {**tag_of(call), **arguments} if len(rounds) == 1 else {**tag_of(final), **values}
         return {"next_step": given}
 
     graph = Graph(start=Start, end=(Plain, Clashing))

@@ -1,4 +1,4 @@
-"""What bae promises about programs it runs: the whole of their output, and nothing of them left."""
+"""What bae promises about programs it runs: their complete output, and no leftover processes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ if os.fork() == 0:
 )
 
 
-async def test_what_a_program_prints_when_it_is_asked_to_end_is_kept(tmp_path: Path) -> None:
+async def test_output_after_a_request_to_end_is_captured(tmp_path: Path) -> None:
     program = script(
         tmp_path,
         """
@@ -122,7 +122,7 @@ async def test_a_program_is_asked_to_end_before_it_is_killed(tmp_path: Path, lin
     assert (tmp_path / "tidied").exists()
 
 
-async def test_a_second_cancellation_ends_the_patience_and_still_leaves_nothing(
+async def test_a_second_cancellation_skips_the_grace_period_and_still_leaves_nothing(
     tmp_path: Path, line: Calls
 ) -> None:
     program = script(tmp_path, STUBBORN, port=line.port)
@@ -153,7 +153,7 @@ async def test_a_call_cancelled_while_the_program_starts_leaves_nothing(
             await running
 
 
-async def test_what_a_program_leaves_running_ends_with_it(tmp_path: Path, line: Calls) -> None:
+async def test_processes_left_by_a_program_end_with_it(tmp_path: Path, line: Calls) -> None:
     # The child holds stdout: were it waited for, the answer would never come.
     program = script(tmp_path, WITH_A_CHILD + "wait()\nprint('done')", port=line.port)
     running = asyncio.create_task(finish(program))
@@ -200,7 +200,7 @@ else:
         await daemon.gone()
 
 
-async def test_a_program_has_the_environment_and_directory_of_this_process_unless_told_otherwise(
+async def test_a_program_inherits_the_environment_and_directory_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORD", "inherited")

@@ -59,7 +59,7 @@ class Pitch(Node):
     async def __call__(self) -> Slogan: ...
 
 
-async def test_what_is_said_of_the_field_is_in_the_prompt_and_what_it_refuses_is_asked_for_again():
+async def test_the_field_description_is_in_the_prompt_and_a_rejected_text_is_asked_for_again():
     lm = ToyBackend("s" * 21, "Just do it.")
     result = await run(Pitch(), lm)
 
@@ -104,7 +104,7 @@ class Code(EndNode):
 ADD = "def add(a, b):\n    return a + b\n"
 
 
-async def test_what_the_function_raises_is_asked_again_with_its_message():
+async def test_an_exception_of_the_function_repeats_the_question_with_its_message():
     lm = ToyBackend("def add(", "a = 1\nb = 2", ADD)
     result = await run(Task(wanted="a sum"), lm)
 
@@ -168,7 +168,7 @@ async def test_the_value_may_be_of_any_type_and_is_not_read_as_json():
         ),
     ],
 )
-async def test_an_answer_without_a_whole_text_is_asked_for_again(
+async def test_an_answer_without_a_complete_text_is_asked_for_again(
     given: Answer, code: str, said: str
 ):
     lm = ToyBackend(given, POEM)
@@ -221,7 +221,7 @@ class Request(Node):
     async def __call__(self) -> Poem | Refusal: ...
 
 
-async def test_a_choice_fills_the_others_in_the_same_call_and_the_text_in_a_second_one():
+async def test_a_choice_fills_the_others_in_the_same_call_and_the_text_in_a_second_call():
     lm = ToyBackend(route("Refusal", reason="no"))
     assert (await run(Request(word="x"), lm)).result == Refusal(reason="no")
 
@@ -275,7 +275,7 @@ async def test_a_cache_answers_the_same_text_again(tmp_path: Path, inner: Any):
     await lm.aclose()
 
 
-async def test_a_cache_keeps_the_text_of_a_backend_and_not_what_an_lm_parsed_itself():
+async def test_a_cache_stores_the_text_of_a_backend_and_not_a_text_parsed_by_an_lm():
     lm = Cached(ToyBackend("def f(", ADD, ADD))
     for _ in range(3):
         assert (await run(Task(wanted="x"), lm)).result.function.name == "add"
@@ -399,7 +399,7 @@ def test_the_proof_checks_the_type_and_the_function(annotation: Any, code: str |
     assert field(annotation) == ([] if code is None else [(code, "Made.body")])
 
 
-def test_the_proof_wants_it_alone_among_what_the_lm_fills():
+def test_the_proof_allows_it_only_as_the_sole_field_of_the_lm():
     assert field(Annotated[str, Text()], title=str) == [("bae-text-not-alone", "Made.body")]
     found = Graph(start=Twice).validate()
     assert "the LM answers it in plain text, and can fill no other field with it: title" in str(

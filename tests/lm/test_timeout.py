@@ -1,5 +1,5 @@
-"""What `Timeout` promises: a request that takes too long is gone, and the error says so and is
-worth a retry; anybody else's timeout or cancellation stays what it is."""
+"""What `Timeout` promises: a request that takes too long is cancelled with a clear, retryable
+error; timeouts and cancellations of others pass unchanged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_timeout_from_inside_is_passed_on_as_it_is():
     assert caught.value is error
 
 
-async def test_a_timeout_from_outside_stays_what_it_is():
+async def test_a_timeout_from_outside_stays_unchanged():
     with pytest.raises(TimeoutError) as caught:
         async with asyncio.timeout(0.01):
             await Timeout(Held(), BOUND).answer(prompt())

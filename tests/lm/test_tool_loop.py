@@ -57,8 +57,8 @@ Ask = leading_to(Reply, name="Ask", question=str)
 ASK = Ask(question="How much is it?")
 
 
-def told(prompt: Prompt, number: int = -1) -> list[str]:
-    """What a message of a prompt has: results and texts, as the model reads them."""
+def parts_of_message(prompt: Prompt, number: int = -1) -> list[str]:
+    """The parts of a message of a prompt: results and texts, as the model reads them."""
     return [
         part.result if isinstance(part, ResultPart) else part.text.partition(":\n")[2] or part.text
         for part in prompt.conversation[number].parts
@@ -84,7 +84,7 @@ async def test_the_model_calls_tools_reads_their_results_and_its_last_message_is
     ]
     assert all(each.seconds > 0 and each.error is None for each in reply.calls)
     assert len(lm.prompts) == 3  # and no request more for the fill
-    assert [told(prompt) for prompt in lm.prompts[1:]] == [["3"], ["the text of x"]]
+    assert [parts_of_message(prompt) for prompt in lm.prompts[1:]] == [["3"], ["the text of x"]]
 
 
 @both
@@ -138,7 +138,7 @@ async def test_calls_of_one_round_run_at_the_same_time_and_results_are_in_the_or
     lm = ToolBackend([call("wait"), call("release")], {"answer": "done"})
     waited = (await run(leading_to(Waited)(), lm)).result
     assert [each.result for each in waited.calls] == ["first", "second"]
-    assert told(lm.prompts[1]) == ["first", "second"]  # all in the one next message
+    assert parts_of_message(lm.prompts[1]) == ["first", "second"]  # all in the one next message
 
 
 async def test_an_answer_that_comes_with_calls_is_not_final():
@@ -150,7 +150,7 @@ async def test_an_answer_that_comes_with_calls_is_not_final():
     assert [part.kind for part in said.parts] == ["text", "call"]
 
 
-async def test_calls_have_ids_of_their_own_whatever_the_provider_numbers_them():
+async def test_calls_have_ids_of_their_own_independent_of_the_providers_numbers():
     lm = ToolBackend(
         [call("add", a=1, b=1), call("add", a=2, b=2)], [call("add", a=3, b=3)], {"answer": "6"}
     )
@@ -179,7 +179,7 @@ async def test_a_conversation_only_grows_and_its_head_stays_as_it_was(native: bo
         assert head(after, len(before.conversation)) == head(before, len(before.conversation))
 
 
-async def test_what_the_provider_wants_back_is_in_its_message_of_every_later_round():
+async def test_data_the_provider_wants_back_is_in_its_message_of_every_later_round():
     echo = {"thinking": "signed"}
     first = Answer("", calls=(CallPart("x", "add", {"a": 1, "b": 1}),), echo=echo)
     lm = ToolBackend(first, [call("add", a=2, b=2)], {"answer": "4"})
@@ -362,7 +362,7 @@ async def test_a_tool_that_may_repeat_is_offered_again(
 # --- limits -------------------------------------------------------------------------------------
 
 
-def limited(**options: Any) -> type[Any]:
+def make_limited(**options: Any) -> type[Any]:
     class Limited(EndNode):
         calls: Annotated[list[ToolCall], Tools(add, **options)]
         answer: str
@@ -373,7 +373,7 @@ def limited(**options: Any) -> type[Any]:
 @both
 async def test_reaching_the_limit_of_rounds_is_an_error_with_the_calls(native: bool):
     lm = ToolBackend(*[[call("add", a=n, b=n)] for n in range(3)], native=native)
-    error = await error_from(ToolCallError, run(limited(limit=3)(), lm))
+    error = await error_from(ToolCallError, run(make_limited(limit=3)(), lm))
     assert error.code == "bae-tools-limit"
     assert [each.result for each in error.calls] == [0, 2]  # no round is left for a third result
     assert "add(a=1, b=1)" in error.message
@@ -383,7 +383,7 @@ async def test_reaching_the_limit_of_rounds_is_an_error_with_the_calls(native: b
 @both
 async def test_at_the_limit_one_last_round_may_offer_the_answer_alone(native: bool):
     lm = ToolBackend([call("add", a=1, b=1)], {"answer": "2"}, native=native)
-    limit = limited(limit=1, on_limit="answer")
+    limit = make_limited(limit=1, on_limit="answer")
     reply = (await run(limit(), lm)).result
     assert (reply.answer, len(reply.calls)) == ("2", 1)
     first, last = lm.prompts
@@ -394,9 +394,9 @@ async def test_at_the_limit_one_last_round_may_offer_the_answer_alone(native: bo
         assert (offers_calls(first), offers_calls(last)) == (True, False)
 
 
-async def test_a_call_in_the_last_round_is_not_run_and_the_model_is_told():
+async def test_a_call_in_the_last_round_is_refused_and_the_model_learns_it():
     lm = ToolBackend([call("add", a=1, b=1)], [call("add", a=2, b=2)], {"answer": "2"})
-    reply = (await run(limited(limit=1, on_limit="answer")(), lm)).result
+    reply = (await run(make_limited(limit=1, on_limit="answer")(), lm)).result
     assert [each.error for each in reply.calls] == [
         None,
         "no tool can be called any more: answer now",
@@ -405,12 +405,12 @@ async def test_a_call_in_the_last_round_is_not_run_and_the_model_is_told():
 
 async def test_a_model_that_calls_for_ever_in_the_last_round_is_bounded():
     lm = ToolBackend(lambda _: [call("add", a=1, b=1)])
-    error = await error_from(ToolCallError, run(limited(limit=2, on_limit="answer")(), lm))
+    error = await error_from(ToolCallError, run(make_limited(limit=2, on_limit="answer")(), lm))
     assert error.code == "bae-tool-wrong-rounds"
     assert len(lm.prompts) == 5
 
 
-async def test_the_limit_of_rounds_is_independent_of_that_of_steps():
+async def test_the_limit_of_rounds_is_independent_of_the_limit_of_steps():
     lm = ToolBackend(*[[call("add", a=n, b=n)] for n in range(5)], {"answer": "4"})
     result = await run(ASK, lm, max_iters=2)
     assert len(result.result.calls) == 5
@@ -423,7 +423,7 @@ async def test_wrong_calls_go_back_to_the_model_at_most_attempts_times_in_a_row(
     error = await error_from(ToolCallError, run(ASK, lm))
     assert error.code == "bae-tool-wrong-rounds"
     assert "wrong arguments: c:" in error.message
-    assert "b" in told(lm.prompts[1])[0]
+    assert "b" in parts_of_message(lm.prompts[1])[0]
     assert len(error.calls) == 3
 
     lm = ToolBackend(*wrong[:2], [call("add", a=1, b=1)], *wrong[:2], {"answer": "2"})
@@ -445,7 +445,7 @@ async def test_one_good_call_in_a_round_makes_it_no_wrong_round():
     ],
     ids=["unknown", "no object", "null"],
 )
-async def test_a_call_that_cannot_be_made_is_answered_with_what_is_wrong(wrong: Any, said: str):
+async def test_an_impossible_call_is_answered_with_its_fault(wrong: Any, said: str):
     lm = ToolBackend([wrong], {"answer": "2"})
     reply = (await run(ASK, lm)).result
     assert said in (reply.calls[0].error or "")
@@ -458,7 +458,7 @@ async def test_a_call_that_cannot_be_made_is_answered_with_what_is_wrong(wrong: 
 async def test_one_message_may_have_so_many_calls_and_more_are_to_be_called_again():
     many = [call("add", a=n, b=0) for n in range(4)]
     lm = ToolBackend(many, {"answer": "2"})
-    reply = (await run(limited(max_calls=3)(), lm)).result
+    reply = (await run(make_limited(max_calls=3)(), lm)).result
     assert [each.result for each in reply.calls] == [0, 1, 2, None]
     assert reply.calls[3].error == "one message may have at most 3 calls: call it again"
 
@@ -466,8 +466,8 @@ async def test_one_message_may_have_so_many_calls_and_more_are_to_be_called_agai
 # --- what the model reads of results ------------------------------------------------------------
 
 
-async def seen(result: Any, **options: Any) -> str:
-    """What a model reads of a result."""
+async def text_of_result(result: Any, **options: Any) -> str:
+    """The text of a result as a model reads it."""
 
     async def look() -> Any:
         """Look."""
@@ -479,7 +479,7 @@ async def seen(result: Any, **options: Any) -> str:
 
     lm = ToolBackend([call("look")], {"answer": ""})
     await run(leading_to(Looked)(), lm)
-    (read,) = told(lm.prompts[1])
+    (read,) = parts_of_message(lm.prompts[1])
     return read
 
 
@@ -503,15 +503,13 @@ class Hit(BaseModel):
     ],
     ids=str,
 )
-async def test_a_result_is_read_as_text_or_json_and_nothing_is_said_in_words(
-    result: Any, read: str
-):
-    assert await seen(result) == read
+async def test_a_result_is_read_as_text_or_json_without_further_words(result: Any, read: str):
+    assert await text_of_result(result) == read
 
 
 async def test_a_long_text_is_cut_between_lines_with_both_sizes():
     text = "\n".join(f"line {n}" for n in range(1000))
-    read = await seen(text, result_limit=100)
+    read = await text_of_result(text, result_limit=100)
     lines = read.splitlines()
     shown = len(read) - len(lines[-1]) - 1
     assert lines[-1] == f"[cut: {shown} of {len(text):,} characters are shown]"
@@ -519,7 +517,7 @@ async def test_a_long_text_is_cut_between_lines_with_both_sizes():
 
 
 async def test_a_long_list_is_cut_between_items_with_both_sizes():
-    read = await seen([{"n": n} for n in range(1000)], result_limit=100)
+    read = await text_of_result([{"n": n} for n in range(1000)], result_limit=100)
     shown, cut = read.splitlines()
     items = json.loads(shown)
     assert items == [{"n": n} for n in range(len(items))]
@@ -528,8 +526,10 @@ async def test_a_long_list_is_cut_between_items_with_both_sizes():
 
 
 async def test_the_default_limit_of_a_result_is_20_000_characters():
-    assert await seen("x" * 20_000) == "x" * 20_000
-    assert (await seen("x" * 20_001)).endswith("[cut: 20,000 of 20,001 characters are shown]")
+    assert await text_of_result("x" * 20_000) == "x" * 20_000
+    assert (await text_of_result("x" * 20_001)).endswith(
+        "[cut: 20,000 of 20,001 characters are shown]"
+    )
 
 
 async def test_before_a_request_passes_the_context_the_oldest_results_become_one_line_each():
@@ -602,7 +602,7 @@ async def test_an_answer_that_is_not_accepted_goes_back_with_one_message(native:
     accepted = (await run(with_accept(accept)(), lm)).result
     assert [(node.answer, len(node.calls)) for node in seen] == [("2", 0), ("3", 1)]
     assert seen[1] == accepted
-    assert told(lm.prompts[1]) == ["it is 3"]
+    assert parts_of_message(lm.prompts[1]) == ["it is 3"]
     assert lm.rejected == []  # it was a valid answer
 
 
@@ -629,7 +629,7 @@ async def test_any_other_exception_while_accepting_fails_the_run():
     assert isinstance(error.cause, KeyError)
 
 
-async def test_what_accepts_may_have_dependencies():
+async def test_accept_functions_may_have_dependencies():
     async def get_price() -> int:
         return 3
 
@@ -666,7 +666,7 @@ async def test_a_tool_may_be_named_accept_beside_a_function_that_accepts():
     assert sold.calls[0].result == "2 for tea"
 
 
-async def test_with_nothing_else_to_fill_a_refusal_goes_on_and_at_the_limit_it_is_an_error():
+async def test_with_nothing_else_to_fill_a_refusal_continues_until_the_limit_makes_it_an_error():
     def accept(node: Any) -> None:
         if len(node.calls) < 2:
             raise ToolError("call it twice")

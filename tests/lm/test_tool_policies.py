@@ -54,19 +54,19 @@ def call(name: str, echo: Any = None, **arguments: Any) -> Answer:
     return Answer("", USED, calls=(CallPart("x", name, arguments),), echo=echo)
 
 
-def structured(name: str, **arguments: Any) -> dict[str, Any]:
+def structured_call(name: str, **arguments: Any) -> dict[str, Any]:
     return {WRAPPER: {"action": name, **arguments}}
 
 
 ROUNDS = [call("search", {"opaque": 1}, query="a"), call("read_page", page=1), ANSWER]
 STRUCTURED = [
-    structured("search", query="a"),
-    structured("read_page", page=1),
-    structured("answer", answer="42", pages=[1]),
+    structured_call("search", query="a"),
+    structured_call("read_page", page=1),
+    structured_call("answer", answer="42", pages=[1]),
 ]
 
 
-async def asked(lm: Backend, graph: Graph[Any, Any] = QUESTION, start: Any = ASKED) -> Any:
+async def run_graph(lm: Backend, graph: Graph[Any, Any] = QUESTION, start: Any = ASKED) -> Any:
     async with asyncio.timeout(BOUND):
         return await graph.arun(start, lm=lm)
 
@@ -75,7 +75,7 @@ async def asked(lm: Backend, graph: Graph[Any, Any] = QUESTION, start: Any = ASK
 async def test_every_policy_passes_rounds_on(is_native: bool) -> None:
     toy = Caller(*ROUNDS) if is_native else ToyBackend(*STRUCTURED)
     lm = Retry(Timeout(Concurrency(RateLimit(Cached(toy), requests=100), 2), 5))
-    result = await asked(lm)
+    result = await run_graph(lm)
     assert [each.name for each in result.result.calls] == ["search", "read_page"]
     assert result.usage.calls == 3
     if is_native:
@@ -116,8 +116,8 @@ async def test_a_tool_may_ask_the_model_whose_only_slot_its_question_has(kind: s
             call("ask_more"), inner, call("sub", text="a"), inner, '{"text": "outer"}'
         ),
         "structured": lambda: ToyBackend(
-            *(structured("ask_more"), inner, structured("sub", text="a"), inner),
-            structured("answer", text="outer"),
+            *(structured_call("ask_more"), inner, structured_call("sub", text="a"), inner),
+            structured_call("answer", text="outer"),
         ),
         "scripted": lambda: ScriptedLM(
             [
@@ -127,7 +127,7 @@ async def test_a_tool_may_ask_the_model_whose_only_slot_its_question_has(kind: s
         ),
     }
     lm = Concurrency(RateLimit(lms[kind](), requests=100), 1)
-    result = await asked(lm, Graph(start=Nested), Nested())
+    result = await run_graph(lm, Graph(start=Nested), Nested())
     assert [each.result for each in result.result.calls] == ["inner", {"text": "inner"}]
     assert lm.statistics().most == 1
     assert lm.statistics().running == 0
@@ -137,7 +137,7 @@ async def test_a_budget_counts_every_round_and_is_checked_before_each() -> None:
     budget = Budget(calls=2)
     toy = Caller(*ROUNDS)
     with pytest.raises(BudgetError):
-        await asked(Budgeted(toy, budget))
+        await run_graph(Budgeted(toy, budget))
     assert len(toy.prompts) == 2
     assert budget.remaining.calls == 0
 
@@ -145,7 +145,7 @@ async def test_a_budget_counts_every_round_and_is_checked_before_each() -> None:
 async def test_a_round_that_fails_is_tried_again() -> None:
     busy = BaeLMError("busy", code="bae-lm-unavailable", retryable=True)
     toy = Caller(ROUNDS[0], busy, busy, *ROUNDS[1:])
-    result = await asked(Retry(toy, first=0))
+    result = await run_graph(Retry(toy, first=0))
     assert len(result.result.calls) == 2
     assert len(toy.prompts) == 5
 
@@ -157,14 +157,14 @@ async def test_a_cache_answers_every_round_of_an_equal_conversation(
     toy = Caller(*ROUNDS) if is_native else ToyBackend(*STRUCTURED)
     for expected in (3, 0):
         async with Cached(toy, tmp_path / "answers.sqlite") as lm:
-            result = await asked(lm)
+            result = await run_graph(lm)
         assert [each.name for each in result.result.calls] == ["search", "read_page"]
         assert result.result.answer == "42"
         assert result.usage.calls == expected
     assert len(toy.prompts) == 3
 
 
-async def test_a_cache_tells_conversations_apart_by_tools_calls_and_results_but_not_by_echoes() -> (
+async def test_a_cache_distinguishes_conversations_by_tools_calls_and_results_not_by_echoes() -> (
     None
 ):
     prompts: list[Prompt] = []
@@ -173,7 +173,7 @@ async def test_a_cache_tells_conversations_apart_by_tools_calls_and_results_but_
         prompts.append(prompt)
         return ROUNDS[len(prompts) - 1]
 
-    await asked(Caller(keep))
+    await run_graph(Caller(keep))
     first, second, _ = prompts
     spec = replace(first.tools[0], description="Another one.")
     said, told = second.conversation[-2:]
@@ -207,7 +207,7 @@ async def test_a_cache_tells_conversations_apart_by_tools_calls_and_results_but_
 async def test_a_budget_estimates_tools_too() -> None:
     prompts: list[Prompt] = []
     toy = Caller(lambda prompt: prompts.append(prompt) or ANSWER)
-    await asked(toy)
+    await run_graph(toy)
     assert estimate_tokens(prompts[0]) > estimate_tokens(replace(prompts[0], tools=())) + 50
 
 
@@ -217,28 +217,28 @@ async def test_learned_prompts_are_in_every_round_and_count_once(is_native: bool
     learned = NodePrompts(fill=LearnedPrompt("Reply as a clerk.", (example,)))
     toy = Caller(*ROUNDS) if is_native else ToyBackend(*STRUCTURED)
     lm = WithPrompts(toy, {Reply: learned})
-    await asked(lm)
+    await run_graph(lm)
     assert lm.get_stats() == {"optimized": 1, "naive": 0}
     for prompt in toy.prompts:
         assert prompt.text.startswith("Reply as a clerk.")
         (shown,) = prompt.examples
         values = {"answer": "yes", "pages": []}
         # In the form that the schema of a round asks for.
-        expected = values if is_native else structured("answer", **values)
+        expected = values if is_native else structured_call("answer", **values)
         assert json.loads(shown.answer) == expected
 
 
 async def test_an_example_of_a_text_is_in_the_form_of_a_round() -> None:
     example = PromptExample({"Writing": {"text": "a cup?"}}, {"note": "yes"})
     learned = NodePrompts(fill=LearnedPrompt("Write as a clerk.", (example,)))
-    toy = ToyBackend(structured("search", query="a"), structured("answer", text="no"))
-    result = await asked(WithPrompts(toy, {Note: learned}), WRITING, Writing(text="a pot?"))
+    toy = ToyBackend(structured_call("search", query="a"), structured_call("answer", text="no"))
+    result = await run_graph(WithPrompts(toy, {Note: learned}), WRITING, Writing(text="a pot?"))
     assert result.result.note == "no"
     shown = toy.prompts[0].examples[0].answer
-    assert json.loads(shown) == structured("answer", text="yes")
+    assert json.loads(shown) == structured_call("answer", text="yes")
 
 
-async def test_an_lm_of_four_methods_is_told_that_it_cannot_have_tools() -> None:
+async def test_an_lm_of_four_methods_is_refused_with_tools() -> None:
     class Mine:
         async def make(self, node: Any, target: Any) -> Any: ...
         async def decide(self, node: Any) -> Any: ...
@@ -249,13 +249,15 @@ async def test_an_lm_of_four_methods_is_told_that_it_cannot_have_tools() -> None
 
     for lm in (Mine(), Retry(Mine())):  # type: ignore[arg-type]
         with pytest.raises(BaeLMError) as caught:
-            await asked(lm)  # type: ignore[arg-type]
+            await run_graph(lm)  # type: ignore[arg-type]
         assert caught.value.code == "bae-tools-lm"
 
 
 async def test_a_model_that_repeats_an_equal_call_is_offered_the_answer_alone() -> None:
-    toy = ToyBackend(structured("search", query="a"), structured("search", query="a"), ANSWER)
-    result = await asked(toy)
+    toy = ToyBackend(
+        structured_call("search", query="a"), structured_call("search", query="a"), ANSWER
+    )
+    result = await run_graph(toy)
     assert result.result.answer == "42"
     assert len(result.result.calls) == 2
     schemas = [list((each.schema or {})["properties"]) for each in toy.prompts]

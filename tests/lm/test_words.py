@@ -44,7 +44,7 @@ async def test_the_system_text_of_a_graph_replaces_bae_s_own():
 
 
 @pytest.mark.parametrize("system", ["", "  ", 3])
-def test_a_system_text_that_is_none_is_refused(system):
+def test_an_invalid_system_text_is_refused(system):
     with pytest.raises(TypeError, match=r"Graph\(system="):
         Graph(start=Letter, system=system)
 
@@ -106,7 +106,7 @@ def first_lines(lm: ToyBackend) -> list[str]:
 
 
 @pytest.mark.parametrize("around", [lambda lm: lm, Retry], ids=["backend", "policy"])
-async def test_the_instruction_of_a_class_is_asked_wherever_a_node_of_it_is_filled(around):
+async def test_the_instruction_of_a_class_is_used_wherever_a_node_of_it_is_filled(around):
     lm = ToyBackend(lambda prompt: {"text": "fine"})
     await Graph(start=Article).arun(Article(text="Hi"), around(lm))
     await Graph(start=Asking).arun(Asking(), around(lm))
@@ -167,7 +167,7 @@ async def test_the_words_of_a_triple_quoted_text_have_no_indentation():
 
 @pytest.mark.parametrize("name", ["instruction", "description"])
 @pytest.mark.parametrize("text", ["", " \n", 3])
-def test_words_that_are_none_are_refused(name, text):
+def test_invalid_words_are_refused(name, text):
     with pytest.raises(TypeError, match=rf"NodeConfig\({name}="):
         NodeConfig(**{name: text})
 

@@ -97,7 +97,7 @@ PRICING, HURRYING = Graph(start=Pricing), Graph(start=Hurrying)
 
 
 def rounds(lm: Backend, *answers: Any) -> list[Any]:
-    """What a provider is to answer, for this backend: calls as it gets them, and an answer."""
+    """The answers of a provider for this backend: calls in its format, and an answer."""
     if lm.calls_tools:
         return list(answers)
     made: list[Any] = []

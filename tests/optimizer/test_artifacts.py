@@ -1,5 +1,5 @@
-"""Artifacts: what was learned for a node class, in files that read well, are refused where they do
-not fit, and teach any backend without dspy."""
+"""Artifacts: learned prompts of a node class, in readable files that are refused where they do not
+fit, and that improve any backend without dspy."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def waking(*choices: str) -> Artifact:
     )
 
 
-def written(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """A saved artifact of Outfit that somebody has changed."""
+def write_changed_artifact(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A saved artifact of Outfit with a change."""
     (file,) = save_artifacts({Outfit: outfit()}, tmp_path)
     data = json.loads(file.read_text("utf-8"))
     change(data)
@@ -129,7 +129,7 @@ def written(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     return file
 
 
-def refused(tmp_path: Path, nodes: Any = GRAPH) -> ArtifactError:
+def loading_error(tmp_path: Path, nodes: Any = GRAPH) -> ArtifactError:
     with pytest.raises(ArtifactError) as caught:
         load_artifacts(nodes, tmp_path)
     return caught.value
@@ -163,7 +163,7 @@ def test_an_artifact_reads_well_and_is_the_same_every_time(tmp_path: Path):
     assert list(said["fill"]["examples"][0]["answer"]) == ["top", "tone", "worn_on", "price"]
 
 
-def test_what_was_saved_is_loaded_for_the_classes_that_have_a_file(tmp_path: Path):
+def test_saved_prompts_are_loaded_for_the_classes_that_have_a_file(tmp_path: Path):
     save_artifacts({Outfit: outfit(), Waking: waking("Outfit", "None")}, tmp_path)
 
     known = outfit(sources={"Waking": {"message": "string"}})
@@ -204,7 +204,7 @@ def test_a_file_of_an_earlier_version_is_loaded(tmp_path: Path):
     assert load_artifacts(GRAPH, tmp_path) == {Outfit: outfit(sources=data["sources"])}
 
 
-def test_a_file_is_replaced_as_a_whole_and_may_be_read_by_others(tmp_path: Path):
+def test_a_file_is_replaced_atomically_and_may_be_read_by_others(tmp_path: Path):
     (file,) = save_artifacts({Outfit: outfit()}, tmp_path)
     plain = tmp_path / "plain"
     plain.write_text("")
@@ -247,16 +247,16 @@ def test_files_of_no_node_are_skipped_with_a_warning(
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path):
-    error = refused(tmp_path / "gone")
+    error = loading_error(tmp_path / "gone")
     assert (error.code, error.file) == ("bae-artifact-missing", str(tmp_path / "gone"))
     assert "is not there" in error.message
 
     (tmp_path / "file").write_text("")
-    assert "is no directory" in refused(tmp_path / "file").message
+    assert "is no directory" in loading_error(tmp_path / "file").message
 
 
 @pytest.mark.parametrize("nodes", [Outfit, [int]])
-def test_what_are_no_node_classes_is_refused(tmp_path: Path, nodes: Any):
+def test_objects_that_are_no_node_classes_are_refused(tmp_path: Path, nodes: Any):
     with pytest.raises(TypeError, match="load_artifacts takes a Graph, or node classes"):
         load_artifacts(nodes, tmp_path)
 
@@ -281,7 +281,7 @@ GOOD = json.dumps({"format": "bae-artifact-1", "node": "Outfit"})
 )
 def test_a_file_that_is_no_plain_json_is_refused_by_name(tmp_path: Path, content: bytes, said: str):
     (tmp_path / "Outfit.json").write_bytes(content)
-    error = refused(tmp_path)
+    error = loading_error(tmp_path)
 
     assert error.code == "bae-artifact-invalid"
     assert str(tmp_path / "Outfit.json") in error.message
@@ -292,18 +292,18 @@ def test_a_file_that_is_no_plain_json_is_refused_by_name(tmp_path: Path, content
 def test_a_symbolic_link_and_a_directory_are_no_artifacts(tmp_path: Path):
     (elsewhere,) = save_artifacts({Outfit: outfit()}, tmp_path / "elsewhere")
     (tmp_path / "Outfit.json").symlink_to(elsewhere)
-    assert "it is a symbolic link" in refused(tmp_path).message
+    assert "it is a symbolic link" in loading_error(tmp_path).message
 
     (tmp_path / "Outfit.json").unlink()
     (tmp_path / "Outfit.json").mkdir()
-    assert "Is a directory" in refused(tmp_path).message
+    assert "Is a directory" in loading_error(tmp_path).message
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
     with open(tmp_path / "Outfit.json", "wb") as file:
         file.truncate(64 * 1024 * 1024)  # takes no room on the disk
 
-    assert "more than 33,554,432 bytes" in refused(tmp_path).message
+    assert "more than 33,554,432 bytes" in loading_error(tmp_path).message
 
 
 def add(**answer: Any) -> Callable[[dict[str, Any]], None]:
@@ -337,14 +337,14 @@ def add(**answer: Any) -> Callable[[dict[str, Any]], None]:
     ids=range(11),
 )
 def test_a_changed_file_is_refused_with_the_place(tmp_path: Path, change: Any, said: str):
-    file = written(tmp_path, change)
-    error = refused(tmp_path)
+    file = write_changed_artifact(tmp_path, change)
+    error = loading_error(tmp_path)
 
     assert (error.code, error.file) == ("bae-artifact-invalid", str(file))
     assert said in error.message
 
 
-def test_the_validators_of_the_whole_node_judge_examples_too(tmp_path: Path):
+def test_the_validators_of_the_whole_node_check_examples_too(tmp_path: Path):
     def learned(question: str) -> dict[type[Node], Artifact]:
         fill = LearnedPrompt(instruction="x", examples=[example({}, {"question": question})])
         return {AskBack: Artifact(node="AskBack", schema=schema_of(AskBack), fill=fill)}
@@ -355,20 +355,20 @@ def test_the_validators_of_the_whole_node_judge_examples_too(tmp_path: Path):
 
 
 @pytest.mark.parametrize("answer", [{"choice": "Nap"}, {}])
-def test_a_choice_of_what_is_not_offered_is_refused(tmp_path: Path, answer: dict[str, Any]):
+def test_a_choice_of_a_class_that_is_not_offered_is_refused(tmp_path: Path, answer: dict[str, Any]):
     (file,) = save_artifacts({Waking: waking("Outfit", "None")}, tmp_path)
     data = json.loads(file.read_text("utf-8"))
     data["choice"]["examples"][1]["answer"] = answer
     file.write_text(json.dumps(data))
 
     said = 'choice.examples[1].answer: it must be {"choice": …}, with one of Outfit, AskBack, None'
-    assert said in refused(tmp_path).message
+    assert said in loading_error(tmp_path).message
 
 
 # Classes that have changed
 
 
-def changed_outfit() -> type[Node]:
+def make_changed_outfit() -> type[Node]:
     class Outfit(Node):
         weather: Weather
         top: Literal["shirt", "jumper"]
@@ -383,8 +383,8 @@ def changed_outfit() -> type[Node]:
 
 def test_an_artifact_of_a_changed_class_is_refused_with_all_changes(tmp_path: Path):
     (file,) = save_artifacts({Outfit: outfit()}, tmp_path)
-    now = changed_outfit()
-    error = refused(tmp_path, [now])
+    now = make_changed_outfit()
+    error = loading_error(tmp_path, [now])
 
     assert error.code == "bae-artifact-changed"
     assert (error.file, error.node_type) == (str(file), now)
@@ -426,7 +426,7 @@ def test_an_artifact_is_refused_once_the_words_that_it_was_made_for_have_changed
     saved = {asked: learned(asked, choice=said), reply: learned(reply, fill=said)}
     save_artifacts(saved, tmp_path)
     assert load_artifacts(classes("Answer.", "an answer"), tmp_path)
-    error = refused(tmp_path, classes("Reply.", "a reply"))
+    error = loading_error(tmp_path, classes("Reply.", "a reply"))
     assert error.changes == (
         "Asked: its description of Reply was 'an answer', is 'a reply'",
         "Reply: its instruction was 'Answer.', is 'Reply.'",
@@ -442,7 +442,7 @@ def test_all_files_that_do_not_fit_are_named_in_one_error(tmp_path: Path):
     saved = save_artifacts({Outfit: outfit(), Waking: waking()}, tmp_path)
     for file in saved:
         break_hash(file)
-    error = refused(tmp_path)
+    error = loading_error(tmp_path)
     assert error.code == "bae-artifact-changed"
     assert error.message.startswith(f"2 artifacts in {tmp_path} do not fit:")
     for file in saved:
@@ -452,7 +452,7 @@ def test_all_files_that_do_not_fit_are_named_in_one_error(tmp_path: Path):
     assert error.file == str(tmp_path)
 
     (tmp_path / "Outfit.json").write_text("{")
-    error = refused(tmp_path)
+    error = loading_error(tmp_path)
     assert error.code == "bae-artifact-invalid"
     assert "Outfit.json is no artifact" in error.message
     assert error.changes == (f"Waking: {why}",)
@@ -472,7 +472,7 @@ def test_a_choice_that_is_now_made_by_code_is_refused(tmp_path: Path):
 
     cls = now()
     assert schema_of(cls) == schema_of(Waking)
-    error = refused(tmp_path, [cls])
+    error = loading_error(tmp_path, [cls])
     assert error.code == "bae-artifact-changed"
     assert error.changes == ("the LM no longer chooses its successor",)
 
@@ -481,7 +481,7 @@ def test_a_choice_that_is_now_made_by_code_is_refused(tmp_path: Path):
 
 
 def a_graph(**fields: Any) -> tuple[Graph[Any, Any], type[Node], type[Node]]:
-    """A graph of First, which has these fields, and Second, both made anew."""
+    """A new graph of First, which has these fields, and Second."""
 
     class Second(Node):
         text: str
@@ -496,7 +496,7 @@ def a_graph(**fields: Any) -> tuple[Graph[Any, Any], type[Node], type[Node]]:
     return Graph(start=first), first, Second
 
 
-def learned_from(known: dict[str, Any], cls: type[Node]) -> Artifact:
+def make_artifact_from(known: dict[str, Any], cls: type[Node]) -> Artifact:
     examples = [example(known, {"text": "hello"})]
     fill = LearnedPrompt(instruction="Second", examples=examples)
     return Artifact(node="Second", schema=schema_of(cls), fill=fill)
@@ -506,7 +506,7 @@ def test_an_artifact_is_refused_by_name_when_the_node_its_examples_come_from_has
     tmp_path: Path,
 ):
     graph, _, second = a_graph(name=(str, ...), age=(int, ...))
-    given = {second: learned_from({"First": {"name": "Ada", "age": 3}}, second)}
+    given = {second: make_artifact_from({"First": {"name": "Ada", "age": 3}}, second)}
     save_artifacts(given, tmp_path, among=graph)
     assert list(load_artifacts(graph, tmp_path)) == [second]
     described = a_graph(age=(int, Field(7, description="in years")), name=(str, ...))[0]
@@ -522,7 +522,7 @@ def test_an_artifact_is_refused_by_name_when_the_node_its_examples_come_from_has
     ]:
         changed, *classes = a_graph(**fields)
         for nodes in (changed, classes):
-            error = refused(tmp_path, nodes)
+            error = loading_error(tmp_path, nodes)
             assert error.code == "bae-artifact-changed"
             assert error.changes[0] == f"its examples come from First, where {said}"
             assert error.file == str(tmp_path / "Second.json")
@@ -534,10 +534,10 @@ def test_an_artifact_whose_examples_come_from_a_node_that_leads_elsewhere_is_ref
     tmp_path: Path,
 ):
     graph, _, second = a_graph(name=(str, ...))
-    given = {second: learned_from({"First": {"name": "Ada"}}, second)}
+    given = {second: make_artifact_from({"First": {"name": "Ada"}}, second)}
     save_artifacts(given, tmp_path, among=graph)
 
-    error = refused(tmp_path, Graph(start=second))
+    error = loading_error(tmp_path, Graph(start=second))
     assert error.code == "bae-artifact-changed"
     assert error.changes == ("its examples come from First, which leads no more to it",)
 
@@ -548,7 +548,7 @@ def test_a_field_that_no_model_sees_is_in_no_artifact(tmp_path: Path):
         ArtifactError, match=r"known\.First\.secret: First has no such field"
     ) as error:
         save_artifacts(
-            {second: learned_from({"First": {"secret": 1}}, second)}, tmp_path, among=graph
+            {second: make_artifact_from({"First": {"secret": 1}}, second)}, tmp_path, among=graph
         )
     assert error.value.code == "bae-artifact-invalid"
 
@@ -579,7 +579,7 @@ def test_a_node_with_a_serializer_of_its_own_may_be_in_examples(tmp_path: Path):
 
 
 def hash_of(top: Any, field: Any = ..., *, leads_to: Any = None, **more: Any) -> str:
-    """The hash of a class with the field `top`, made anew."""
+    """The hash of a new class with the field `top`."""
 
     class Made(Node):
         async def __call__(self) -> None: ...
@@ -664,14 +664,14 @@ def other_outfit() -> type[Node]:
 Second: Any = other_outfit()
 
 
-def learned(cls: type[Node], instruction: str) -> Artifact:
+def make_artifact(cls: type[Node], instruction: str) -> Artifact:
     return Artifact(
         node=cls.__name__, schema=schema_of(cls), fill=LearnedPrompt(instruction=instruction)
     )
 
 
 def test_classes_that_share_a_name_have_files_with_their_module(tmp_path: Path):
-    both = {Outfit: learned(Outfit, "first"), Second: learned(Second, "second")}
+    both = {Outfit: make_artifact(Outfit, "first"), Second: make_artifact(Second, "second")}
     files = save_artifacts(both, tmp_path)
 
     mine = f"{__name__}.Outfit.json"

@@ -25,7 +25,7 @@ class Note(Node):
 
 
 class Says(Backend):
-    """A backend that answers by a function, and knows what it was asked."""
+    """A backend that answers by a function, and remembers its questions."""
 
     model = "says"
 
@@ -48,7 +48,9 @@ def lm() -> Says:
     return Says(lambda prompt: {"text": "fine"})
 
 
-async def asked(log: CallLog, lm: Backend, *texts: str, budget: Budget | None = None) -> None:
+async def ask_for_notes(
+    log: CallLog, lm: Backend, *texts: str, budget: Budget | None = None
+) -> None:
     """Ask for a note with each of these instructions, as an optimization with a budget does."""
     around = log.around(lm)
     if budget is None:
@@ -64,16 +66,16 @@ async def asked(log: CallLog, lm: Backend, *texts: str, budget: Budget | None = 
 # Budgets
 
 
-async def test_a_budget_is_charged_what_is_read_and_not_what_others_have_asked(
+async def test_a_budget_is_charged_for_its_own_reads_and_not_for_questions_of_others(
     lm: Says, tmp_path: Path
 ):
     async with CallLog(tmp_path / "calls.sqlite") as log:
-        await asked(log, lm, *(f"by another {number}" for number in range(20)))
-        await asked(log, lm, "mine", "mine too")
+        await ask_for_notes(log, lm, *(f"by another {number}" for number in range(20)))
+        await ask_for_notes(log, lm, "mine", "mine too")
 
     budget = Budget(calls=4)
     async with CallLog(tmp_path / "calls.sqlite") as log:
-        await asked(log, lm, "mine", "mine too", "mine at last", budget=budget)
+        await ask_for_notes(log, lm, "mine", "mine too", "mine at last", budget=budget)
     assert budget.usage.calls == 3
     assert budget.usage.tokens == 30
     assert len(lm.asked) == 23
@@ -85,36 +87,36 @@ async def test_an_answer_is_charged_to_a_budget_once_however_often_it_is_read(
     file = tmp_path / "calls.sqlite"
     first = Budget(calls=10)
     async with CallLog(file) as log:
-        await asked(log, lm, "a", "b", budget=first)
+        await ask_for_notes(log, lm, "a", "b", budget=first)
     async with CallLog(file) as log:  # another object, as where the path is given twice
-        await asked(log, lm, "a", "b", "b", budget=first)
+        await ask_for_notes(log, lm, "a", "b", "b", budget=first)
     assert first.usage.calls == 2
 
     second = Budget(calls=10)
     async with CallLog(file) as log:
-        await asked(log, lm, "a", "a", budget=second)
-        await asked(log, lm, "a", "b", budget=second)
+        await ask_for_notes(log, lm, "a", "a", budget=second)
+        await ask_for_notes(log, lm, "a", "b", budget=second)
     assert second.usage.calls == 2
 
 
-async def test_what_another_budget_of_this_life_has_paid_is_free_and_so_it_is_when_resumed(
+async def test_answers_paid_by_another_budget_of_this_process_are_free_also_after_a_resume(
     lm: Says, tmp_path: Path
 ):
     for _ in range(2):
         async with CallLog(tmp_path / "calls.sqlite") as log:
             optimizing, comparing = Budget(calls=10), Budget(calls=10)
-            await asked(log, lm, "a", budget=optimizing)
-            await asked(log, lm, "a", "b", budget=comparing)
+            await ask_for_notes(log, lm, "a", budget=optimizing)
+            await ask_for_notes(log, lm, "a", "b", budget=comparing)
         assert (optimizing.usage.calls, comparing.usage.calls) == (1, 1)
     assert len(lm.asked) == 2
 
 
 async def test_a_budget_around_everything_is_charged_for_new_calls_alone(lm: Says, tmp_path: Path):
     async with CallLog(tmp_path / "calls.sqlite") as log:
-        await asked(log, lm, "a")
+        await ask_for_notes(log, lm, "a")
     async with CallLog(tmp_path / "calls.sqlite") as log:
         with Budget(calls=10) as around:
-            await asked(log, lm, "a", "b", budget=Budget(calls=10))
+            await ask_for_notes(log, lm, "a", "b", budget=Budget(calls=10))
     assert around.usage.calls == 1
 
 
@@ -124,7 +126,7 @@ async def test_a_budget_around_everything_is_charged_for_new_calls_alone(lm: Say
 GOLD, GIVEN = Note(text="rain"), Note(text="it pours")
 
 
-def judged_by(log: CallLog, lm: Backend, notes: list[str]) -> Judge:
+def make_judge(log: CallLog, lm: Backend, notes: list[str]) -> Judge:
     """A judge as an optimization asks it."""
     from bae.optimizer.calls import with_log
 
@@ -149,14 +151,14 @@ async def test_a_judge_without_a_verdict_scores_0_with_a_note_and_is_not_paid_tw
         async with CallLog(tmp_path / "calls.sqlite") as log:
             log.charge(budget)
             with budget:
-                score = await judged_by(log, lm, notes)(GOLD, GIVEN)
+                score = await make_judge(log, lm, notes)(GOLD, GIVEN)
         assert score == Score(0.0, "the judge gave no verdict")
         asked |= {len(lm.asked), budget.usage.calls}
     assert len(asked) == 1
     assert set(notes) == {"the judge gave no verdict on some answers, which count 0"}
 
 
-async def test_the_model_that_is_optimized_is_not_asked_again_what_it_could_not_answer(
+async def test_the_optimized_model_is_not_asked_again_a_question_it_could_not_answer(
     tmp_path: Path,
 ):
     from bae import FillError

@@ -1,5 +1,5 @@
-"""What journals have to teach: the steps that an LM took in runs that have ended, and the answers
-that people put right by forking a run, each once."""
+"""Training data from journals: the steps that an LLM took in finished runs, and the answers that
+people corrected by forking a run, each once."""
 
 from __future__ import annotations
 
@@ -79,22 +79,22 @@ SORTED = {"kind": "bill", "urgent": False}
 REPLIED: list[Any] = [SORTED, "Reply", {"body": "wait"}]
 
 
-async def ran(
+async def run_ticket(
     journal: Journal, run_id: str, script: Sequence[Any] = REPLIED, text: str = "help"
 ) -> None:
     await tickets.arun(Ticket(text=text), ScriptedLM(script), journal=journal, run_id=run_id)
 
 
 def ways(found: Sequence[Transition]) -> list[str]:
-    """The transitions in short, with the first field that the LM filled and what was put right."""
+    """The transitions in short, with the first field that the LLM filled and its corrections."""
     return [
-        f"{type(each.node).__name__}->{_told(each.next_node)}"
+        f"{type(each.node).__name__}->{_describe_node(each.next_node)}"
         + (f" ({', '.join(each.corrected)})" if each.corrected else "")
         for each in found
     ]
 
 
-def _told(node: Node | None) -> str:
+def _describe_node(node: Node | None) -> str:
     match node:
         case None:
             return "None"
@@ -108,7 +108,7 @@ def _told(node: Node | None) -> str:
             return type(node).__name__
 
 
-async def collected(journal: Journal, **options: Any) -> list[str]:
+async def collect_ways(journal: Journal, **options: Any) -> list[str]:
     return ways(await transitions_from(journal, tickets, **options))
 
 
@@ -122,44 +122,44 @@ async def test_runs_of_evaluations_are_left_out_unless_they_are_asked_for(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ):
     steps = ["Sorted->Reply wait", "Ticket->Sorted bill"]
-    await ran(journal, EVAL)
+    await run_ticket(journal, EVAL)
     with caplog.at_level(logging.INFO, "bae.optimizer"):
-        assert await collected(journal) == []
-        await ran(journal, "eval-monday")
-        assert sorted(await collected(journal)) == steps
-        assert sorted(await collected(journal, limit=2)) == steps  # none of them is counted
+        assert await collect_ways(journal) == []
+        await run_ticket(journal, "eval-monday")
+        assert sorted(await collect_ways(journal)) == steps
+        assert sorted(await collect_ways(journal, limit=2)) == steps  # none of them is counted
     told = [(record.levelname, record.message.split(":")[0]) for record in caplog.records]
     said = "steps in runs of Ticket were left out"
     assert told[:2] == [("WARNING", said), ("INFO", said)]
     assert "2 because they are from evaluations, which evals=True includes" in caplog.text
 
-    assert sorted(await collected(journal, evals=True)) == sorted(2 * steps)
+    assert sorted(await collect_ways(journal, evals=True)) == sorted(2 * steps)
 
 
 async def test_a_correction_in_an_evaluation_counts(journal: Journal):
-    await ran(journal, EVAL)
+    await run_ticket(journal, EVAL)
     forked = await tickets.fork(EVAL, at=1, kind="lost", journal=journal)
     await tickets.resume(forked, ScriptedLM(REPLIED[1:]), journal=journal)
 
-    assert await collected(journal) == ["Ticket->Sorted lost (kind)"]
+    assert await collect_ways(journal) == ["Ticket->Sorted lost (kind)"]
 
 
-async def test_the_runs_of_an_evaluation_are_known_by_the_ids_that_it_gives_them(journal: Journal):
+async def test_the_runs_of_an_evaluation_are_recognized_by_their_ids(journal: Journal):
     cases, lms = [Case({"text": "help"})], {"it": ScriptedLM(REPLIED)}
     done = await evaluate(tickets, cases, lms, journal=journal)
     assert not done.contenders[0].cases[0].error
 
-    assert await collected(journal) == []
-    assert len(await collected(journal, evals=True)) == 2
+    assert await collect_ways(journal) == []
+    assert len(await collect_ways(journal, evals=True)) == 2
 
 
 # Runs
 
 
-async def test_the_steps_that_the_lm_took_are_found_and_those_of_written_bodies_are_not(
+async def test_steps_of_the_lm_are_collected_and_steps_of_written_bodies_are_not(
     journal: Journal,
 ):
-    await ran(journal, "one")
+    await run_ticket(journal, "one")
     first, second = await transitions_from(journal, tickets)
     assert first == Transition(
         Ticket(text="help"),
@@ -177,17 +177,17 @@ async def test_the_steps_that_the_lm_took_are_found_and_those_of_written_bodies_
 
 async def test_only_runs_that_have_ended_count(journal: Journal):
     with pytest.raises(BaeError):
-        await ran(journal, "failed", [SORTED, ValueError("out")])
-    assert await collected(journal) == []
+        await run_ticket(journal, "failed", [SORTED, ValueError("out")])
+    assert await collect_ways(journal) == []
     await tickets.resume("failed", ScriptedLM([None]), journal=journal)
-    assert await collected(journal) == ["Ticket->Sorted bill", "Sorted->None"]
+    assert await collect_ways(journal) == ["Ticket->Sorted bill", "Sorted->None"]
 
 
 async def test_runs_of_other_graphs_do_not_count(journal: Journal):
     await Graph(start=Ticket, name="others").arun(
         Ticket(text="hello"), ScriptedLM([SORTED, None]), journal=journal
     )
-    await ran(journal, "one", [SORTED, None])
+    await run_ticket(journal, "one", [SORTED, None])
     found = await transitions_from(journal, tickets)
     assert {each.run_id for each in found} == {"one"}
 
@@ -198,14 +198,14 @@ async def test_runs_from_before_a_graph_was_renamed_count_where_its_old_name_is_
     await Graph(start=Ticket, name="old").arun(
         Ticket(text="a"), ScriptedLM([SORTED, None]), journal=journal, run_id="before"
     )
-    await ran(journal, "after", [SORTED, None])
+    await run_ticket(journal, "after", [SORTED, None])
     found = await transitions_from(journal, tickets, was="old")
     assert [each.run_id for each in found] == ["after", "after", "before", "before"]
 
 
 async def test_the_newest_runs_come_first_and_no_more_than_asked_for(journal: Journal):
     for name in ("one", "two", "three"):
-        await ran(journal, name)
+        await run_ticket(journal, name)
     found = await transitions_from(journal, tickets, limit=3)
     assert [(each.run_id, each.step) for each in found] == [("three", 0), ("three", 1), ("two", 0)]
     assert await transitions_from(journal, tickets, limit=0) == []
@@ -228,7 +228,7 @@ async def test_a_choice_and_fill_in_one_call_are_the_same_transitions(journal: J
     assert [(t.node, t.next_node) for t in found[0]] == [(t.node, t.next_node) for t in found[1]]
 
 
-async def test_a_step_for_which_no_lm_was_asked_is_none(memory: MemoryJournal):
+async def test_a_step_without_a_question_to_the_lm_is_not_collected(memory: MemoryJournal):
     class Begin(Node):
         value: int
 
@@ -315,7 +315,7 @@ FORKS: dict[str, tuple[list[tuple[Any, ...]], list[str]]] = {
 @pytest.mark.parametrize("rule", FORKS)
 async def test_forks_and_their_corrections(rule: str, journal: Journal):
     forks, expected = FORKS[rule]
-    await ran(journal, "one")
+    await run_ticket(journal, "one")
     for of, new, at, changes, *script in forks:
         await fork(journal, of, new, at, *script, **changes)
     found = await transitions_from(journal, tickets)
@@ -331,18 +331,18 @@ async def test_of_a_run_that_failed_corrections_and_the_steps_of_an_ended_fork_c
     forked: bool, journal: Journal
 ):
     with pytest.raises(BaeError):
-        await ran(journal, "one", [SORTED, "Refund", ValueError("out")])
+        await run_ticket(journal, "one", [SORTED, "Refund", ValueError("out")])
     if forked:
         await fork(journal, "one", "two", 1, None)
-        assert await collected(journal) == ["Ticket->Sorted bill", "Sorted->None"]
+        assert await collect_ways(journal) == ["Ticket->Sorted bill", "Sorted->None"]
     else:
         await fork(journal, "one", "two", 1, kind="claim")
-        assert await collected(journal) == ["Ticket->Sorted claim (kind)"]
+        assert await collect_ways(journal) == ["Ticket->Sorted claim (kind)"]
 
 
 async def test_of_runs_that_are_left_out_neither_answers_nor_corrections_count(journal: Journal):
-    await ran(journal, "one")
-    await ran(journal, "other")
+    await run_ticket(journal, "one")
+    await run_ticket(journal, "other")
     await fork(journal, "one", "mistaken", 2, "no answers", body="never")
     without = await transitions_from(journal, tickets, without=["mistaken"])
     assert sorted(ways(without)) == ["Sorted->Reply wait"] * 2 + ["Ticket->Sorted bill"] * 2
@@ -351,9 +351,9 @@ async def test_of_runs_that_are_left_out_neither_answers_nor_corrections_count(j
     examples = await examples_from(journal, tickets, without=["mistaken"])
     said = [each.next_node["fields"] for each in examples if each.next_node_type == "Reply"]
     assert said == [{"body": "wait"}] * 2  # and not what the fork says to the same question
-    assert await collected(journal, without=["one", "mistaken", "other"]) == []
+    assert await collect_ways(journal, without=["one", "mistaken", "other"]) == []
     # A fork has the steps of the run before it, too.
-    assert await collected(journal, without=["one", "other"]) == ["Sorted->Reply never (body)"]
+    assert await collect_ways(journal, without=["one", "other"]) == ["Sorted->Reply never (body)"]
 
 
 # Gates, secrets, and what was redacted
@@ -387,17 +387,17 @@ async def test_a_parked_run_counts_when_it_was_answered_and_has_ended(journal: J
     assert (found.next_node, found.corrected) == (Judged(sure=True, verdict="yes"), ())
 
 
-async def test_steps_that_saw_what_was_redacted_are_left_out(
+async def test_steps_that_saw_redacted_values_are_left_out(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ):
-    await ran(journal, "one")
-    await ran(journal, "two")
+    await run_ticket(journal, "one")
+    await run_ticket(journal, "two")
     await journal.redact("one", "Sorted.kind")
     await journal.redact("two", "Ticket.text")
-    assert await collected(journal) == ["Sorted->Reply wait"]
+    assert await collect_ways(journal) == ["Sorted->Reply wait"]
     await journal.redact("two", "Reply.body")
     caplog.clear()
-    assert await collected(journal) == []
+    assert await collect_ways(journal) == []
     assert "Ticket.text are secret or redacted" in caplog.text
 
 
@@ -559,7 +559,7 @@ def ticket_graph(**changes: str) -> Graph[Any, Any]:
     return names["graph"]
 
 
-async def called(journal: Journal, graph: Graph[Any, Any], script: Sequence[Any]) -> None:
+async def run_script(journal: Journal, graph: Graph[Any, Any], script: Sequence[Any]) -> None:
     await graph.arun(graph.start(text="hi"), ScriptedLM(script), journal=journal)
 
 
@@ -567,8 +567,8 @@ async def test_runs_that_todays_classes_cannot_read_are_skipped_with_a_warning(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ):
     old = ticket_graph()
-    await called(journal, old, ["Answer", {"words": "hello"}])
-    await called(journal, old, ["Hold", {"minutes": 4}])
+    await run_script(journal, old, ["Answer", {"words": "hello"}])
+    await run_script(journal, old, ["Hold", {"minutes": 4}])
     new = ticket_graph(**{"words: str": "words: int"})
     found = await transitions_from(journal, new)
     assert [each.next_type.__name__ for each in found] == ["Hold"]
@@ -581,7 +581,7 @@ async def test_runs_that_todays_classes_cannot_read_are_skipped_with_a_warning(
 async def test_a_step_that_no_lm_would_take_today_is_left_out(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ):
-    await called(journal, ticket_graph(), ["Hold", {"minutes": 4}])
+    await run_script(journal, ticket_graph(), ["Hold", {"minutes": 4}])
     new = ticket_graph(
         **{
             "text: str\n    async def __call__(self) -> Answer | Hold": "text: str\n"
@@ -595,7 +595,7 @@ async def test_a_step_that_no_lm_would_take_today_is_left_out(
 
 
 async def test_a_new_field_with_a_default_and_a_new_way_on_do_no_harm(journal: Journal):
-    await called(journal, ticket_graph(), ["Hold", {"minutes": 4}])
+    await run_script(journal, ticket_graph(), ["Hold", {"minutes": 4}])
     new = ticket_graph(**{"minutes: int": "minutes: int\n    tune: str = 'none'"})
     (found,) = await transitions_from(journal, new)
     assert found.next_node is not None
@@ -605,8 +605,8 @@ async def test_a_new_field_with_a_default_and_a_new_way_on_do_no_harm(journal: J
 async def test_a_run_with_a_damaged_line_is_skipped(
     memory: MemoryJournal, caplog: pytest.LogCaptureFixture
 ):
-    await ran(memory, "one")
-    await ran(memory, "two")
+    await run_ticket(memory, "one")
+    await run_ticket(memory, "two")
     stored = await memory.read("one")
     lines = (line._replace(data="{") if line.n == 2 else line for line in stored.lines)
     await memory.replace([replace(stored, lines=tuple(lines))])
@@ -624,10 +624,10 @@ class Forgetful(MemoryJournal):
         return found
 
 
-async def test_a_run_that_is_deleted_meanwhile_is_not_missed(caplog: pytest.LogCaptureFixture):
+async def test_a_run_that_is_deleted_during_collection_is_skipped(caplog: pytest.LogCaptureFixture):
     async with Forgetful() as journal:
-        await ran(journal, "one")
-        await ran(journal, "two")
+        await run_ticket(journal, "one")
+        await run_ticket(journal, "two")
         found = await transitions_from(journal, tickets)
     assert {each.run_id for each in found} == {"two"}
     assert not [each for each in caplog.records if each.name == "bae.optimizer"]

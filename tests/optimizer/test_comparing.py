@@ -1,5 +1,4 @@
-"""Before and after, on examples that were held out: what is asked, what counts, and how far it can
-be trusted."""
+"""Before and after, on held-out examples: the questions, the scores, and their confidence."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from wrong_by_design import HINT, Coded, answer, fills, right_examples
 pytestmark = pytest.mark.once
 
 
-def told(instruction: str, part: str = "fill") -> Any:
+def make_predictor(instruction: str, part: str = "fill") -> Any:
     """A predictor of Coded with another instruction."""
     predictor = fresh_predictor(Coded)
     each = getattr(predictor, part)
@@ -37,10 +36,12 @@ def told(instruction: str, part: str = "fill") -> Any:
     return predictor
 
 
-async def test_every_example_is_asked_once_with_what_was_learned_and_once_without(
+async def test_every_example_is_asked_once_with_the_learned_prompt_and_once_without(
     provider, student
 ):
-    (found,) = await compare(Coded, told(f"Code it {HINT}"), right_examples(8, seed=1), lm=student)
+    (found,) = await compare(
+        Coded, make_predictor(f"Code it {HINT}"), right_examples(8, seed=1), lm=student
+    )
 
     assert (found.node, found.part, found.n) == ("Coded", "fill", 8)
     assert found.scores == ((0.0, 1.0),) * 8
@@ -54,9 +55,9 @@ async def test_every_example_is_asked_once_with_what_was_learned_and_once_withou
     assert "on 8 examples: 0.00 [0.00, 0.32] before, 1.00 [0.68, 1.00] after" in str(found)
 
 
-async def test_what_has_learned_nothing_is_not_asked_about(provider, student):
+async def test_a_part_that_has_learned_nothing_is_not_asked_about(provider, student):
     assert await compare(Coded, fresh_predictor(Coded), fills(8), lm=student) == []
-    assert await compare(Coded, told(HINT), [], lm=student) == []
+    assert await compare(Coded, make_predictor(HINT), [], lm=student) == []
     assert provider.received == 0
 
 
@@ -68,7 +69,7 @@ async def test_a_wrong_answer_is_asked_for_again_and_counts_for_validity(provide
         return answer(received) if HINT in received.text else {"code": "??"}
 
     provider.always(say)
-    (found,) = await compare(Coded, told(HINT), fills(4), lm=student)
+    (found,) = await compare(Coded, make_predictor(HINT), fills(4), lm=student)
 
     assert (found.validity_before, found.validity_after) == (0.0, 1.0)
     assert found.after.mean == 1.0
@@ -79,7 +80,7 @@ async def test_a_wrong_answer_is_asked_for_again_and_counts_for_validity(provide
 async def test_no_valid_answer_at_all_counts_as_zero(part, provider, student):
     provider.always(lambda received: answer(received) if HINT in received.text else "no idea")
 
-    found = await compare(Coded, told(HINT, part), right_examples(4, seed=1), lm=student)
+    found = await compare(Coded, make_predictor(HINT, part), right_examples(4, seed=1), lm=student)
 
     assert [each.part for each in found] == [part]
     assert (found[0].before.mean, found[0].after.mean) == (0.0, 1.0)
@@ -161,14 +162,21 @@ async def test_a_spent_budget_ends_a_comparison_and_loses_no_call_in_progress(
     calls = tmp_path / "calls.sqlite"
     with provider.held():
         task = asyncio.create_task(
-            compare(Coded, told(HINT), fills(8), lm=student, budget=Budget(calls=3), calls=calls)
+            compare(
+                Coded,
+                make_predictor(HINT),
+                fills(8),
+                lm=student,
+                budget=Budget(calls=3),
+                calls=calls,
+            )
         )
         await provider.arrived(3)  # and the fourth of the four at once is one too many
     with pytest.raises(BudgetError):
         await task
     assert provider.received == 3
 
-    (found,) = await compare(Coded, told(HINT), fills(8), lm=student, calls=calls)
+    (found,) = await compare(Coded, make_predictor(HINT), fills(8), lm=student, calls=calls)
 
     assert found.certain
     assert provider.received == 16
@@ -177,7 +185,9 @@ async def test_a_spent_budget_ends_a_comparison_and_loses_no_call_in_progress(
 async def test_concurrency_bounds_the_calls_and_a_cancellation_ends_them(provider, student):
     with provider.held():
         task = asyncio.create_task(
-            compare(Coded, told(HINT), fills(8), lm=student, concurrency=3, calls=CallLog())
+            compare(
+                Coded, make_predictor(HINT), fills(8), lm=student, concurrency=3, calls=CallLog()
+            )
         )
         await provider.arrived(3)
         assert provider.received == 3
@@ -187,13 +197,13 @@ async def test_concurrency_bounds_the_calls_and_a_cancellation_ends_them(provide
         await provider.idle()
 
 
-async def test_what_makes_no_sense_is_refused():
+async def test_senseless_arguments_are_refused():
     class Other(Node):
         text: str
 
         async def __call__(self) -> None: ...
 
-    lm, after = ScriptedLM(), told(HINT)
+    lm, after = ScriptedLM(), make_predictor(HINT)
     with pytest.raises(ValueError, match="concurrency=0"):
         await compare(Coded, after, [], lm=lm, concurrency=0)
     for cls, predictor in ((Other, after), (Coded, {Coded: after}), (int, after)):
@@ -249,8 +259,8 @@ BILLS = [
 
 
 def pays(prompt: Prompt) -> Any:
-    """Right about what it is asked to choose and make at once; about the rest where it is shown
-    how."""
+    """Right about combined choices and fills; right about other questions only with examples in the
+    prompt."""
     question = prompt.question
     knows = bool(question.fillable or prompt.examples)
     amount = int(json.loads(prompt.text.split("\n\n", 1)[1])["Mail"]["text"].split()[1])
@@ -262,7 +272,7 @@ def pays(prompt: Prompt) -> Any:
     return {"answer": choice} if question.fillable else choice
 
 
-def shown_how(part: str) -> Any:
+def make_trained_predictor(part: str) -> Any:
     """A predictor of Mail that has learned to choose, or of Bill that has learned to fill."""
     if part == "choice":
         predictor = fresh_predictor(Mail)
@@ -276,7 +286,7 @@ def shown_how(part: str) -> Any:
 @pytest.mark.parametrize("part", ["choice", "fill"])
 async def test_before_and_after_are_asked_as_runs_without_and_with_the_prompt(part):
     lm = Model(pays)
-    after = shown_how(part)
+    after = make_trained_predictor(part)
     prompts = {after.node: artifact_of(after).prompts()}
     runs: dict[bool, list[Prompt]] = {}
     for taught in (False, True):
@@ -299,17 +309,17 @@ async def test_before_and_after_are_asked_as_runs_without_and_with_the_prompt(pa
 
 
 async def test_without_the_graph_a_fill_is_compared_by_itself():
-    (found,) = await compare(Bill, shown_how("fill"), BILLS, lm=Model(pays))
+    (found,) = await compare(Bill, make_trained_predictor("fill"), BILLS, lm=Model(pays))
 
     assert (found.before.mean, found.after.mean) == (0.0, 1.0)
     assert (found.calls_before, found.calls_after) == (6, 6)
 
 
-async def test_an_lm_that_asks_for_one_thing_at_a_time_is_compared_so():
+async def test_an_lm_that_asks_for_one_thing_at_a_time_is_compared_that_way():
     lm = Model(pays, one_call=False)
 
-    (choice,) = await compare(Mail, shown_how("choice"), BILLS, lm=lm, graph=mails)
-    (fill,) = await compare(Bill, shown_how("fill"), BILLS, lm=lm, graph=mails)
+    (choice,) = await compare(Mail, make_trained_predictor("choice"), BILLS, lm=lm, graph=mails)
+    (fill,) = await compare(Bill, make_trained_predictor("fill"), BILLS, lm=lm, graph=mails)
 
     assert [each.before.mean for each in (choice, fill)] == [0.0, 0.0]
     assert [each.after.mean for each in (choice, fill)] == [1.0, 1.0]
@@ -349,7 +359,7 @@ async def test_a_fill_that_only_one_side_reaches_counts_as_zero_for_the_other(
 ):
     lm = Model(chooses(at_once, alone))
     heard: list[Progress] = []
-    after = shown_how("fill")
+    after = make_trained_predictor("fill")
 
     (found,) = await compare(Bill, after, BILLS, lm=lm, graph=mails, progress=heard.append)
 
@@ -365,7 +375,7 @@ async def test_a_fill_that_only_one_side_reaches_counts_as_zero_for_the_other(
         assert (result.trace[-1] == Bill(amount=3)) == bool(found.after.mean)
 
 
-async def test_a_choice_counts_even_where_what_is_chosen_is_never_filled_right():
+async def test_a_choice_counts_even_where_the_chosen_class_is_never_filled_correctly():
     def bills(prompt: Prompt) -> Any:
         if prompt.question.target is not None:
             return {"amount": "a lot"}
@@ -373,19 +383,21 @@ async def test_a_choice_counts_even_where_what_is_chosen_is_never_filled_right()
         return {"answer": choice} if prompt.question.fillable else {"choice": "Bill"}
 
     lm = Model(bills, attempts=1)
-    (found,) = await compare(Mail, shown_how("choice"), BILLS, lm=lm)
+    (found,) = await compare(Mail, make_trained_predictor("choice"), BILLS, lm=lm)
 
     assert (found.before.mean, found.after.mean) == (1.0, 1.0)
     assert (found.validity_before, found.validity_after) == (0.0, 0.0)
     assert (found.calls_before, found.calls_after) == (12, 18)
 
 
-async def test_what_answers_from_the_log_used_is_counted_as_if_they_were_asked_for_now(tmp_path):
+async def test_the_usage_of_logged_answers_counts_as_if_they_were_new(tmp_path):
     calls = tmp_path / "calls.sqlite"
     lm = Model(pays)
     twice = BILLS * 2  # so that equal questions meet under way, too
     found = [
-        await compare(Mail, shown_how("choice"), twice, lm=each, calls=calls, concurrency=8)
+        await compare(
+            Mail, make_trained_predictor("choice"), twice, lm=each, calls=calls, concurrency=8
+        )
         for each in (lm, Model(pays))
     ]
 
@@ -403,7 +415,12 @@ async def test_a_prompt_that_the_lm_will_not_take_counts_as_zero_and_is_noted():
 
     heard: list[Progress] = []
     (found,) = await compare(
-        Bill, shown_how("fill"), BILLS, lm=Model(full), graph=mails, progress=heard.append
+        Bill,
+        make_trained_predictor("fill"),
+        BILLS,
+        lm=Model(full),
+        graph=mails,
+        progress=heard.append,
     )
 
     assert (found.before.mean, found.after.mean, found.validity_after) == (1.0, 0.0, 0.0)
@@ -420,7 +437,7 @@ async def test_a_judge_that_refuses_one_answer_ends_no_comparison():
     heard: list[Progress] = []
     (found,) = await compare(
         Bill,
-        shown_how("fill"),
+        make_trained_predictor("fill"),
         BILLS,
         Judge(Model(judges)),
         lm=Model(pays),
@@ -451,7 +468,7 @@ class Rated(Node):
     async def __call__(self) -> None: ...
 
 
-async def test_a_class_with_an_lm_of_its_own_is_optimized_and_compared_with_that_one():
+async def test_a_class_with_its_own_lm_is_optimized_and_compared_with_that_lm():
     meals = [
         each
         for number in range(12)

@@ -1,5 +1,5 @@
 """Graphs compiled for DSPy: a signature and a predictor for every node, which can be optimized,
-saved, loaded and run, and LMs that ask with what was learned."""
+saved, loaded and run, and LLMs that ask with learned prompts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ KNOWN: dict[str, Any] = {
 }
 
 
-def dressed() -> Artifact:
+def make_outfit_artifact() -> Artifact:
     """What an optimizer learns: another instruction, and an example."""
     example = PromptExample(known=KNOWN, answer=SHIRT)
     return Artifact(
@@ -132,7 +132,10 @@ def test_nothing_is_lost_from_an_artifact_to_a_predictor_to_a_file_and_back(tmp_
     decide = LearnedPrompt(
         "Choose well.", (PromptExample({"Waking": {"message": "up"}}, {"choice": "None"}),)
     )
-    outfit, waking = dressed(), Artifact(node="Waking", schema=schema_of(Waking), choice=decide)
+    outfit, waking = (
+        make_outfit_artifact(),
+        Artifact(node="Waking", schema=schema_of(Waking), choice=decide),
+    )
     learned = {Outfit: predictor_of(Outfit, outfit), Waking: predictor_of(Waking, waking)}
     assert [artifact_of(each) for each in learned.values()] == [outfit, waking]
 
@@ -148,8 +151,11 @@ def test_nothing_is_lost_from_an_artifact_to_a_predictor_to_a_file_and_back(tmp_
 # Saving and loading
 
 
-def test_only_what_has_learned_is_written_and_an_older_file_stays(tmp_path: Path):
-    learned = {Outfit: predictor_of(Outfit, dressed()), Waking: fresh_predictor(Waking)}
+def test_only_improved_parts_are_written_and_an_older_file_stays(tmp_path: Path):
+    learned = {
+        Outfit: predictor_of(Outfit, make_outfit_artifact()),
+        Waking: fresh_predictor(Waking),
+    }
     assert [file.name for file in save_optimized(learned, tmp_path)] == ["Outfit.json"]
 
     before = (tmp_path / "Outfit.json").read_bytes()
@@ -158,7 +164,7 @@ def test_only_what_has_learned_is_written_and_an_older_file_stays(tmp_path: Path
 
 
 def test_a_missing_file_gives_a_fresh_predictor(tmp_path: Path):
-    save_optimized({Outfit: predictor_of(Outfit, dressed())}, tmp_path)
+    save_optimized({Outfit: predictor_of(Outfit, make_outfit_artifact())}, tmp_path)
     loaded = load_optimized(GRAPH, tmp_path)
 
     assert list(loaded) == [Waking, Outfit, AskBack]
@@ -188,7 +194,7 @@ def test_a_plain_predictor_of_dspy_is_saved_with_json_for_its_values(tmp_path: P
     assert fill.examples[1].answer["lm"] is None
 
 
-def test_what_thinks_before_it_answers_is_saved_without_its_thoughts(tmp_path: Path):
+def test_a_predictor_that_thinks_before_it_answers_is_saved_without_its_thoughts(tmp_path: Path):
     module = dspy.ChainOfThought(node_to_signature(Outfit))
     (inner,) = module.predictors()
     inner.demos = [{"reasoning": "cold", "top": "a parka", "tone": "dry"}]
@@ -201,7 +207,7 @@ def test_what_thinks_before_it_answers_is_saved_without_its_thoughts(tmp_path: P
 def test_an_example_that_the_class_refuses_is_left_out_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ):
-    predictor = predictor_of(Outfit, dressed())
+    predictor = predictor_of(Outfit, make_outfit_artifact())
     predictor.fill.demos += [
         {"top": "a hat", "tone": "dry"},
         {"top": "a vest"},
@@ -211,7 +217,7 @@ def test_an_example_that_the_class_refuses_is_left_out_with_a_warning(
     with caplog.at_level(logging.WARNING, "bae.optimizer"):
         artifact = artifact_of(predictor)
 
-    assert artifact == dressed()
+    assert artifact == make_outfit_artifact()
     assert len(caplog.records) == 4
     assert (
         "Outfit: example 1 of its fill is left out, since the class does not take it: "
@@ -229,7 +235,7 @@ def test_an_example_that_the_class_refuses_is_left_out_with_a_warning(
     ],
     ids=range(4),
 )
-def test_what_is_no_predictor_of_the_class_is_refused(
+def test_an_object_that_is_no_predictor_of_the_class_is_refused(
     tmp_path: Path, given: Any, error: type[Exception], said: str
 ):
     with pytest.raises(error, match=said):
@@ -258,7 +264,7 @@ class Tailor(Node):
     async def __call__(self) -> Tailor | AskBack: ...
 
 
-def test_a_compiled_graph_has_a_signature_for_every_node_and_a_choice_where_one_is_made():
+def test_a_compiled_graph_has_a_signature_for_every_node_and_every_choice():
     compiled = compile_graph(GRAPH)
 
     assert compiled.graph is GRAPH
@@ -290,9 +296,9 @@ def test_a_graph_that_cannot_run_is_not_compiled():
         compile_graph(Graph(start=Broken))
 
 
-async def test_a_run_asks_with_what_was_learned():
+async def test_a_run_asks_with_learned_prompts():
     compiled = compile_graph(GRAPH)
-    compiled.predictors[Outfit] = predictor_of(Outfit, dressed())
+    compiled.predictors[Outfit] = predictor_of(Outfit, make_outfit_artifact())
     model = ToyBackend(answer, one_call=False)
     result = await compiled.arun(UP, model)
 
@@ -315,9 +321,9 @@ def test_a_run_without_anything_learned_is_a_run_of_the_graph():
     assert [each.text for each in model.prompts] == [each.text for each in plain.prompts]
 
 
-async def test_a_run_that_needs_an_lm_and_has_none_says_so_and_one_that_does_not_runs():
+async def test_a_run_that_lacks_its_lm_is_refused_and_a_run_that_needs_no_lm_runs():
     compiled = compile_graph(GRAPH)
-    compiled.predictors[Outfit] = predictor_of(Outfit, dressed())
+    compiled.predictors[Outfit] = predictor_of(Outfit, make_outfit_artifact())
     with pytest.raises(BaeLMError) as caught:
         await compiled.arun(UP)
     assert caught.value.code == "bae-lm-missing"
@@ -333,23 +339,23 @@ async def test_a_run_that_needs_an_lm_and_has_none_says_so_and_one_that_does_not
     assert (await alone.arun(Alone(text="x"))).result == Alone(text="x")
 
 
-def test_what_was_saved_is_loaded_with_the_graph(tmp_path: Path):
+def test_saved_prompts_are_loaded_with_the_graph(tmp_path: Path):
     compiled = compile_graph(GRAPH)
-    compiled.predictors[Outfit] = predictor_of(Outfit, dressed())
+    compiled.predictors[Outfit] = predictor_of(Outfit, make_outfit_artifact())
     assert [file.name for file in compiled.save(tmp_path)] == ["Outfit.json"]
 
     loaded = CompiledGraph.load(GRAPH, tmp_path)
     model = ToyBackend(answer, one_call=False)
     loaded.run(UP, model)
     assert model.prompts[1].text.startswith("Dress for the day\n\n")
-    assert artifact_of(loaded.predictors[Outfit]).fill == dressed().fill
+    assert artifact_of(loaded.predictors[Outfit]).fill == make_outfit_artifact().fill
     assert (
         loaded.save(tmp_path / "again")[0].read_bytes() == (tmp_path / "Outfit.json").read_bytes()
     )
 
 
 def test_a_file_of_a_class_that_has_changed_is_refused_by_name(tmp_path: Path):
-    save_optimized({Outfit: predictor_of(Outfit, dressed())}, tmp_path)
+    save_optimized({Outfit: predictor_of(Outfit, make_outfit_artifact())}, tmp_path)
     data = json.loads((tmp_path / "Outfit.json").read_text("utf-8"))
     data["schema"] = schema_of(AskBack).model_dump()
     (tmp_path / "Outfit.json").write_text(json.dumps(data))
@@ -379,11 +385,11 @@ def test_a_directory_that_has_nothing_for_the_graph_is_warned_of(
 
 @pytest.fixture
 def learned(tmp_path: Path) -> Path:
-    save_optimized({Outfit: predictor_of(Outfit, dressed())}, tmp_path / "learned")
+    save_optimized({Outfit: predictor_of(Outfit, make_outfit_artifact())}, tmp_path / "learned")
     return tmp_path / "learned"
 
 
-async def test_an_optimized_lm_asks_any_backend_with_what_was_saved(learned: Path):
+async def test_an_optimized_lm_asks_any_backend_with_saved_prompts(learned: Path):
     model = ToyBackend(answer, one_call=False)
     lm = create_optimized_lm(GRAPH, learned, model)
     result = await GRAPH.arun(UP, lm)
@@ -402,7 +408,7 @@ async def test_an_optimized_lm_is_made_of_a_name_or_of_any_lm(learned: Path, tmp
         assert isinstance(result.result, Outfit)
 
 
-def test_an_optimized_lm_without_one_is_that_of_runs(
+def test_an_optimized_lm_without_an_inner_lm_uses_the_default_of_runs(
     learned: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with pytest.raises(BaeLMError) as caught:
@@ -529,7 +535,7 @@ async def test_optimizing_a_compiled_graph_changes_its_predictors(tmp_path: Path
     }
 
 
-async def test_the_nodes_to_optimize_can_be_named_and_others_keep_what_they_have_learned():
+async def test_the_nodes_to_optimize_can_be_named_and_other_nodes_keep_their_learned_prompts():
     compiled = compile_graph(NUMBERS)
     told = compiled.predictors[Ask].choice
     told.signature = told.signature.with_instructions("Choose by parity.")
@@ -556,7 +562,7 @@ class Clerk(Backend):
         return Answer(value={"code": CODES[known["Parcel"]["colour"]]})
 
 
-async def test_a_kept_part_has_the_record_of_how_it_was_made(tmp_path: Path):
+async def test_an_unchanged_part_has_the_record_of_how_it_was_made(tmp_path: Path):
     parcels = Graph(start=Parcel)
     compiled = compile_graph(parcels)
     await compiled.aoptimize(right_examples(24), lm=Clerk(), nodes=[Coded], minimum=4)
@@ -585,7 +591,7 @@ async def test_a_kept_part_has_the_record_of_how_it_was_made(tmp_path: Path):
 
 
 @pytest.mark.parametrize("wrong", ["x", None, Parcel, 3])
-def test_what_is_no_graph_is_not_compiled(wrong: Any, tmp_path: Path):
+def test_an_object_that_is_no_graph_is_not_compiled(wrong: Any, tmp_path: Path):
     with pytest.raises(TypeError, match="compile_graph takes a Graph, and not"):
         compile_graph(wrong)
     with pytest.raises(TypeError, match=r"CompiledGraph\.load takes a Graph, and not"):

@@ -96,7 +96,7 @@ async def test_without_a_metric_fields_and_choices_are_compared() -> None:
     assert (await choice({**CHOICE, "choice": "None"}, {"choice": "None"})).value == 1
 
 
-async def test_no_answer_and_one_that_validators_refuse_score_nothing() -> None:
+async def test_no_answer_and_a_rejected_answer_score_nothing() -> None:
     async def fond(expected: Outfit, given: Outfit) -> float:
         return 1.0
 
@@ -239,7 +239,7 @@ async def test_a_sync_metric_does_not_hold_up_the_loop() -> None:
 @pytest.mark.parametrize(
     "said", [True, 1, 1.0, Decimal(1), Fraction(1), Score(1.0), {"score": 1, "feedback": ""}]
 )
-async def test_every_form_of_a_score_is_taken(said: Any) -> None:
+async def test_every_form_of_a_score_is_accepted(said: Any) -> None:
     metric = metrics_for(Outfit, "fill", {Outfit: lambda expected, given: said})
     assert await metric(FILL, {"top": "shirt"}) == Score(1.0)
 
@@ -247,7 +247,7 @@ async def test_every_form_of_a_score_is_taken(said: Any) -> None:
 @pytest.mark.parametrize(
     "said", [None, "0.5", math.nan, math.inf, -0.1, 1.5, 10**400, Score(2.0), [1], {"points": 1}]
 )
-async def test_what_is_no_score_is_refused(said: Any) -> None:
+async def test_a_value_that_is_no_score_is_refused(said: Any) -> None:
     metric = metrics_for(Outfit, "fill", {Outfit: lambda expected, given: said})
     with pytest.raises(BaeError) as raised:
         await metric(FILL, {"top": "shirt"}, index=3)
@@ -256,7 +256,7 @@ async def test_what_is_no_score_is_refused(said: Any) -> None:
     assert "0 to 1" in str(raised.value.fix)
 
 
-def test_what_is_no_metric_is_refused_before_anything_is_scored() -> None:
+def test_an_object_that_is_no_metric_is_refused_before_anything_is_scored() -> None:
     with pytest.raises(TypeError, match="is no metric"):
         metrics_for(Outfit, "fill", "exact")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="by node class"):

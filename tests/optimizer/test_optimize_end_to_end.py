@@ -1,6 +1,6 @@
-"""From the first run to the last, offline: a scripted teacher's runs and a person's corrections are
-collected, the model that comes with bae learns from them, is compared and evaluated, and runs with
-what it has learned."""
+"""From the first run to the last, offline: runs of a scripted teacher and corrections of a person
+are collected; the local model learns prompts from them, is compared and evaluated, and runs with
+these prompts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def refunds() -> list[Case]:
     return [case for case in cases if case.expected_type == "Refund"]
 
 
-async def test_what_a_person_has_corrected_is_what_is_learned(tmp_path: Path, refunds: list[Case]):
+async def test_corrections_by_people_are_learned(tmp_path: Path, refunds: list[Case]):
     triage = load_triage()
     async with SQLiteJournal(tmp_path / "runs.db", durability="normal") as journal:
         assert await collect(journal, refunds[:6], slip=3) == (6, 2)
@@ -58,7 +58,7 @@ async def test_what_a_person_has_corrected_is_what_is_learned(tmp_path: Path, re
 
 
 @pytest.mark.slow
-def test_the_local_model_goes_the_whole_way_from_collected_runs_to_a_run_with_what_it_learned(
+def test_the_local_model_improves_a_run_with_prompts_learned_from_collected_runs(
     tmp_path: Path, refunds: list[Case]
 ):
     triage = load_triage()
@@ -90,7 +90,7 @@ def test_the_local_model_goes_the_whole_way_from_collected_runs_to_a_run_with_wh
     assert "12 runs of the teacher, 1 of them corrected, give 11 examples" in told
 
 
-def test_the_page_has_the_figures_of_a_whole_measurement():
+def test_the_page_has_the_figures_of_a_complete_measurement():
     shown = PAGE.read_text("utf-8").partition(BEGIN)[2].partition(END)[0]
     rows = re.findall(r"^\| (Ticket|Refund|Outage|HowTo) \| (choice|fill) \| \d+ \|", shown, re.M)
     parts = [("Ticket", "choice"), ("Refund", "fill"), ("Outage", "fill"), ("HowTo", "fill")]
@@ -98,7 +98,7 @@ def test_the_page_has_the_figures_of_a_whole_measurement():
     assert "optimized − local" in shown
 
 
-def test_figures_take_the_place_of_those_before_and_nothing_else(tmp_path: Path):
+def test_new_figures_replace_the_old_figures_and_nothing_else(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n", encoding="utf-8")
     write(page, "new")

@@ -1,5 +1,5 @@
-"""Optimizing a node by an optimizer's name, against a model that is wrong by design: what is found,
-from which examples, under which bounds, and what is said meanwhile."""
+"""Optimizing a node by an optimizer's name, against a model that is wrong by design: the learned
+prompt, its examples, its limits, and the progress reports."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.once
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-async def test_each_optimizer_finds_what_makes_a_model_right_that_is_wrong_by_design(
+async def test_each_optimizer_finds_the_prompt_that_corrects_a_deliberately_wrong_model(
     optimizer, student, teacher
 ):
     found = await aoptimize_node(
@@ -70,7 +70,9 @@ async def test_each_optimizer_finds_what_makes_a_model_right_that_is_wrong_by_de
         assert HINT in found.fill.signature.instructions
 
 
-async def test_what_is_asked_while_optimizing_is_word_for_word_what_a_run_asks(provider, student):
+async def test_questions_while_optimizing_are_word_for_word_the_questions_of_a_run(
+    provider, student
+):
     from bae import Graph
     from bae.lm import WithPrompts
 
@@ -102,7 +104,7 @@ async def test_an_example_is_asked_about_without_being_shown_itself(provider, st
         assert parcel not in [known["Parcel"] for known, _ in shown]
 
 
-async def test_what_people_have_corrected_is_shown_first(student):
+async def test_corrections_by_people_are_shown_first(student):
     examples = fills()
     weights = {examples[place]["weight"] for place in (3, 11, 20)}
     for example in examples:
@@ -137,7 +139,7 @@ async def test_the_same_seed_finds_the_same_and_another_seed_something_else(
         assert first != await found(4)
 
 
-async def test_too_few_examples_leave_a_part_as_it_is_and_say_so(provider, student, caplog):
+async def test_too_few_examples_leave_a_part_unchanged_and_are_reported(provider, student, caplog):
     heard: list[Progress] = []
     found = await aoptimize_node(Coded, fills(9), lm=student, progress=heard.append)
 
@@ -176,7 +178,7 @@ async def test_a_budget_that_runs_out_ends_an_optimizer_with_the_best_until_then
         assert sum(demo.source["Parcel"]["colour"] in COLOURS for demo in found.fill.demos) == 8
 
 
-async def test_a_budget_that_runs_out_between_two_candidates_leaves_the_better_one(provider):
+async def test_a_budget_that_runs_out_between_two_candidates_leaves_the_better_candidate(provider):
     def half_right(received: Any) -> Any:
         said = answer(received)
         right = CODES["amber"], CODES["blue"]
@@ -244,7 +246,7 @@ async def test_a_dspy_lm_is_optimized_as_any_other(provider):
     assert fill.certain
 
 
-async def test_progress_tells_of_every_phase_with_its_counts(student, teacher):
+async def test_progress_reports_every_phase_with_its_counts(student, teacher):
     heard: list[Progress] = []
 
     await aoptimize_node(
@@ -379,7 +381,7 @@ async def test_two_nodes_can_be_optimized_at_once(student, teacher, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-async def test_in_a_running_loop_the_sync_one_says_what_to_write():
+async def test_the_sync_call_in_a_running_loop_is_an_error_that_shows_what_to_write():
     with pytest.raises(BaeError, match="await aoptimize_node") as caught:
         optimize_node(Coded, [], lm=ScriptedLM())
     assert caught.value.code == "bae-run-in-loop"

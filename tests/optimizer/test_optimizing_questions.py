@@ -1,6 +1,5 @@
-"""What a node is optimized with: each question once and as a run asks it, with the answers that
-people have put right; and what is done about questions that no LM takes, and teachers whose answers
-are of no use."""
+"""The questions for optimizing a node: each question once and as a run asks it, with the
+corrections of people; questions that no LLM accepts, and teachers with useless answers."""
 
 from __future__ import annotations
 
@@ -47,15 +46,15 @@ class Told(Node):
     async def __call__(self) -> None: ...
 
 
-def told(asked: str, text: str, run: str, corrected: bool = False) -> Any:
-    """What a run has to teach that was asked something and answered this."""
+def make_example(asked: str, text: str, run: str, corrected: bool = False) -> Any:
+    """The training example of a run with this question and this answer."""
     (example,) = trace_to_examples([Asked(text=asked), Told(text=text)])
     said = {"run_id": run, "root": run, "corrected": ["text"] if corrected else []}
     return example.copy(**said)
 
 
-def shown(predictor: Any) -> list[tuple[str, str]]:
-    """The questions and answers that an optimized Told shows."""
+def list_demos(predictor: Any) -> list[tuple[str, str]]:
+    """The questions and answers in the prompt of an optimized Told."""
     learned = artifact_of(predictor).fill
     assert learned is not None
     return [(each.known["Asked"]["text"], each.answer["text"]) for each in learned.examples]
@@ -65,7 +64,7 @@ def always(text: str) -> ToyBackend:
     return ToyBackend(lambda prompt: {"text": text})
 
 
-def asked_about(prompt: Any) -> Any:
+def data_of_prompt(prompt: Any) -> Any:
     return json.loads(prompt.text.split("\n\n", 1)[1])
 
 
@@ -75,7 +74,9 @@ def coding(right: Callable[[Any], bool]) -> Callable[[Any], Any]:
     def say(prompt: Any) -> Any:
         if "code" not in prompt.schema["properties"]:
             return dict.fromkeys(prompt.schema["properties"], f"Write the code {HINT}")
-        return {"code": CODES[asked_about(prompt)["Parcel"]["colour"]] if right(prompt) else "??"}
+        return {
+            "code": CODES[data_of_prompt(prompt)["Parcel"]["colour"]] if right(prompt) else "??"
+        }
 
     return say
 
@@ -85,17 +86,19 @@ def coding(right: Callable[[Any], bool]) -> Callable[[Any], Any]:
 
 @pytest.mark.parametrize("teacher", ["wrong", "right"])
 async def test_a_correction_is_learned_for_every_equal_question(teacher):
-    examples = [told("same", "wrong", f"run {n}") for n in range(11)]
-    examples.insert(7, told("same", "right", "fork", corrected=True))
+    examples = [make_example("same", "wrong", f"run {n}") for n in range(11)]
+    examples.insert(7, make_example("same", "right", "fork", corrected=True))
 
     found = await aoptimize_node(Told, examples, lm=always(teacher), minimum=1)
 
-    assert shown(found) == [("same", "right")]
+    assert list_demos(found) == [("same", "right")]
     assert (found.made.examples["fill"], found.made.questions["fill"]) == (12, 1)
 
 
 async def test_a_teachers_answer_that_is_good_enough_does_not_displace_a_persons():
-    examples = [told(f"nr {n}", "it is a red one", f"run {n}", corrected=n == 3) for n in range(12)]
+    examples = [
+        make_example(f"nr {n}", "it is a red one", f"run {n}", corrected=n == 3) for n in range(12)
+    ]
 
     found = await aoptimize_node(
         Told,
@@ -106,7 +109,7 @@ async def test_a_teachers_answer_that_is_good_enough_does_not_displace_a_persons
         max_labeled_demos=12,
     )
 
-    answers = dict(shown(found))
+    answers = dict(list_demos(found))
     assert answers.pop("nr 3") == "it is a red one"
     assert set(answers.values()) == {"a red one"}
     assert len(answers) == 11
@@ -114,18 +117,18 @@ async def test_a_teachers_answer_that_is_good_enough_does_not_displace_a_persons
 
 async def test_each_question_is_asked_and_shown_once_with_the_answer_given_most_often():
     answers = ["no", "yes", "yes", "no", "yes"]
-    examples = [told(f"nr {n % 4}", answers[n // 4], f"run {n}") for n in range(20)]
+    examples = [make_example(f"nr {n % 4}", answers[n // 4], f"run {n}") for n in range(20)]
     lm = always("something else")
 
     found = await aoptimize_node(Told, examples, lm=lm, minimum=4)
 
-    assert sorted(shown(found)) == [(f"nr {n}", "yes") for n in range(4)]
+    assert sorted(list_demos(found)) == [(f"nr {n}", "yes") for n in range(4)]
     assert lm.calls == 4
 
 
 async def test_ten_runs_of_one_question_are_no_ten_questions():
     lm = always("yes")
-    examples = [told("same", "yes", f"run {n}") for n in range(10)]
+    examples = [make_example("same", "yes", f"run {n}") for n in range(10)]
 
     found = await aoptimize_node(Told, examples, lm=lm)
 
@@ -136,22 +139,22 @@ async def test_ten_runs_of_one_question_are_no_ten_questions():
         "fill: there are 10 examples of 1 question, and it takes 10 or more to learn "
         "from: it stays as it is"
     ]
-    more = [*examples, *(told(f"nr {n}", "yes", f"run {n}") for n in range(9))]
+    more = [*examples, *(make_example(f"nr {n}", "yes", f"run {n}") for n in range(9))]
     assert not (await aoptimize_node(Told, more, lm=lm)).is_fresh
 
 
 async def test_no_lm_is_looked_for_where_there_is_nothing_to_learn(monkeypatch):
     monkeypatch.setenv("BAE_LM", "no-such-lm")
 
-    found = await aoptimize_node(Told, [told("nr 1", "yes", "run 1")])
+    found = await aoptimize_node(Told, [make_example("nr 1", "yes", "run 1")])
 
     assert found.is_fresh
     assert (found.made.model, found.made.teacher) == ("", "")
     with pytest.raises(BaeLMError, match="no-such-lm"):
-        await aoptimize_node(Told, [told("nr 1", "yes", "run 1")], minimum=1)
+        await aoptimize_node(Told, [make_example("nr 1", "yes", "run 1")], minimum=1)
 
 
-async def test_candidates_are_scored_on_other_runs_than_those_they_are_made_from():
+async def test_candidates_are_scored_on_other_runs_than_their_training_runs():
     examples: list[Any] = []
     for run in range(6):
         for place, colour in enumerate(COLOURS):
@@ -166,10 +169,12 @@ async def test_candidates_are_scored_on_other_runs_than_those_they_are_made_from
         Coded, examples, lm=student, teacher=teacher, optimizer="miprov2", **SMALL["miprov2"]
     )
 
-    scored = {asked_about(each)["Parcel"]["weight"] // 10 for each in student.prompts}
-    made = {asked_about(each)["Parcel"]["weight"] // 10 for each in teacher.prompts if code(each)}
+    scored = {data_of_prompt(each)["Parcel"]["weight"] // 10 for each in student.prompts}
+    made = {
+        data_of_prompt(each)["Parcel"]["weight"] // 10 for each in teacher.prompts if code(each)
+    }
     made |= {
-        asked_about_in(example.asked)["Parcel"]["weight"] // 10
+        data_of_text(example.asked)["Parcel"]["weight"] // 10
         for each in student.prompts
         for example in each.examples
     }
@@ -181,7 +186,7 @@ def code(prompt: Any) -> bool:
     return "code" in prompt.schema["properties"]
 
 
-def asked_about_in(text: str) -> Any:
+def data_of_text(text: str) -> Any:
     return json.loads(text.split("\n\n", 1)[1])
 
 
@@ -282,9 +287,9 @@ async def test_a_question_that_is_refused_is_counted_and_the_others_are_asked():
     say = coding(lambda prompt: True)
 
     def picky(prompt: Any) -> Any:
-        if asked_about(prompt)["Parcel"]["weight"] in (3, 5):
+        if data_of_prompt(prompt)["Parcel"]["weight"] in (3, 5):
             return BaeLMError("nothing about these", code="bae-lm-request-refused", status=400)
-        if asked_about(prompt)["Parcel"]["weight"] == 7:
+        if data_of_prompt(prompt)["Parcel"]["weight"] == 7:
             return Answer("I had rather not", stop="refused")
         return say(prompt)
 
@@ -333,8 +338,8 @@ async def test_a_teacher_that_refuses_to_propose_leaves_the_instruction():
 # Teachers
 
 
-async def test_a_teacher_whose_answers_are_of_no_use_is_asked_no_more_and_a_note_says_why():
-    examples = [told(f"nr {n}", f"a sunny day in {n}", f"run {n}") for n in range(40)]
+async def test_a_teacher_with_useless_answers_is_not_asked_again_and_a_note_explains_why():
+    examples = [make_example(f"nr {n}", f"a sunny day in {n}", f"run {n}") for n in range(40)]
     lm = always("a day")
 
     found = await aoptimize_node(Told, examples, lm=lm)
@@ -343,7 +348,7 @@ async def test_a_teacher_whose_answers_are_of_no_use_is_asked_no_more_and_a_note
     (note,) = found.made.notes
     assert note.startswith("fill: none of 20 answers of the teacher were good enough")
     assert "it takes a score of 1, and the best had 0." in note
-    assert len(shown(found)) == 8
+    assert len(list_demos(found)) == 8
 
     more = always("a day")
     await aoptimize_node(Told, examples, lm=more, max_fruitless=3)
@@ -373,9 +378,9 @@ async def test_traces_and_results_are_learned_from_as_they_are():
     assert found.made.examples["fill"] == 12
     result = await Graph(start=Asked).arun(Asked(text="what"), always("that"), max_iters=4)
     found = await aoptimize_node(Told, [result], lm=always("that"), minimum=1)
-    assert shown(found) == [("what", "that")]
+    assert list_demos(found) == [("what", "that")]
     found = await aoptimize_node(Told, result, lm=always("that"), minimum=1)
-    assert shown(found) == [("what", "that")]
+    assert list_demos(found) == [("what", "that")]
 
 
 @pytest.mark.parametrize("given", [["a"], [Told(text="x")], [{"text": "x"}], "abc", 3])
@@ -385,7 +390,7 @@ def test_a_wrong_trainset_is_refused(given: Any):
 
 
 @pytest.mark.parametrize("given", [int, Told(text="x"), "Told"])
-def test_what_is_no_node_class_is_refused(given: Any):
+def test_an_object_that_is_no_node_class_is_refused(given: Any):
     with pytest.raises(TypeError, match="give a node class"):
         optimize_node(given, [], lm=always("x"))
 
@@ -409,7 +414,9 @@ def test_what_is_no_node_class_is_refused(given: Any):
 def test_a_wrong_option_is_refused_before_anything_is_asked(given: Any, said: str):
     lm = always("x")
     with pytest.raises(ValueError, match=said):
-        optimize_node(Told, [told(f"nr {n}", "x", f"run {n}") for n in range(12)], lm=lm, **given)
+        optimize_node(
+            Told, [make_example(f"nr {n}", "x", f"run {n}") for n in range(12)], lm=lm, **given
+        )
     assert lm.calls == 0
 
 
@@ -464,7 +471,7 @@ async def test_an_improvement_trains_and_compares_with_the_system_text_of_its_gr
 
 async def test_warnings_of_dspy_are_silenced_for_the_time_of_an_optimization_alone():
     during: list[Any] = []
-    examples = [told(f"nr {n}", "x", f"run {n}") for n in range(12)]
+    examples = [make_example(f"nr {n}", "x", f"run {n}") for n in range(12)]
 
     def see(_: Any) -> None:
         during.append(list(warnings.filters))

@@ -30,14 +30,14 @@ from bae.optimizer.calls import CallLog
 from bae.optimizer.optimizers import OPTIMIZERS
 from bae.prompts.messages import ask_in_text
 from bae.testing import ScriptedLM
-from wrong_by_design import SMALL, Coded, answer, asks, fills, found_by, wrong_provider
+from wrong_by_design import SMALL, Coded, answer, asks, fills, optimize_with, wrong_provider
 
 pytestmark = pytest.mark.once
 
 
 class Holding:
-    """Answers as the model does, but for each optimizer only so many requests: later ones wait for
-    good. Notes what was answered."""
+    """Answers like the model, but only a limited number of requests for each optimizer: later
+    requests wait forever. Notes its answers."""
 
     def __init__(self, most: dict[str, int]) -> None:
         self.left = dict(most)
@@ -85,32 +85,32 @@ async def test_killed_with_no_warning_and_resumed_each_optimizer_spends_no_call_
         second = Holding(unbounded)
         provider.always(second)
         resumed = {
-            name: await found_by(name, provider.url, tmp_path / f"{name}.sqlite")
+            name: await optimize_with(name, provider.url, tmp_path / f"{name}.sqlite")
             for name in OPTIMIZERS
         }
         whole = Holding(unbounded)
         provider.always(whole)
         alone = {
-            name: await found_by(name, provider.url, tmp_path / f"{name}-alone.sqlite")
+            name: await optimize_with(name, provider.url, tmp_path / f"{name}-alone.sqlite")
             for name in OPTIMIZERS
         }
 
     assert resumed == alone
     assert first.answered + second.answered == whole.answered
     for name in OPTIMIZERS:
-        assert len(kept(tmp_path / f"{name}.sqlite")) == len(
-            kept(tmp_path / f"{name}-alone.sqlite")
+        assert len(read_rows(tmp_path / f"{name}.sqlite")) == len(
+            read_rows(tmp_path / f"{name}-alone.sqlite")
         )
 
 
-def kept(file: Path) -> list[Any]:
+def read_rows(file: Path) -> list[Any]:
     with sqlite3.connect(file) as database:
         rows = database.execute("SELECT key, text FROM answers ORDER BY key").fetchall()
     database.close()
     return rows
 
 
-async def test_a_budget_is_charged_what_earlier_lives_have_spent(provider, student, tmp_path):
+async def test_a_budget_is_charged_the_spending_of_earlier_processes(provider, student, tmp_path):
     file = tmp_path / "calls.sqlite"
     given: dict[str, Any] = {"lm": student, "optimizer": "gepa", "calls": file, **SMALL["gepa"]}
     first = Budget(calls=10)
@@ -132,9 +132,7 @@ async def test_a_budget_is_charged_what_earlier_lives_have_spent(provider, stude
     assert whole.made.best == {"fill": 1.0}
 
 
-async def test_what_was_answered_before_a_cancellation_is_not_asked_again(
-    provider, student, tmp_path
-):
+async def test_answers_before_a_cancellation_are_not_asked_for_again(provider, student, tmp_path):
     given: dict[str, Any] = {"lm": student, "optimizer": "gepa", **SMALL["gepa"]}
     holding = Holding({"": 2})
     provider.always(holding)
@@ -145,7 +143,7 @@ async def test_what_was_answered_before_a_cancellation_is_not_asked_again(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert len(kept(tmp_path / "calls.sqlite")) == 2
+    assert len(read_rows(tmp_path / "calls.sqlite")) == 2
 
     provider.always(answer)
     log = CallLog(tmp_path / "calls.sqlite")
@@ -153,7 +151,7 @@ async def test_what_was_answered_before_a_cancellation_is_not_asked_again(
     await aoptimize_node(Coded, fills(12), calls=log, **given)
     await log.aclose()
     assert log.statistics().calls == provider.received - before
-    assert len(kept(tmp_path / "calls.sqlite")) == 2 + log.statistics().calls
+    assert len(read_rows(tmp_path / "calls.sqlite")) == 2 + log.statistics().calls
 
 
 async def test_one_file_serves_optimizations_with_other_arguments(provider, student, tmp_path):

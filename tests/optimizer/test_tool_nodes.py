@@ -52,7 +52,7 @@ def native(prompt: Prompt) -> Answer | dict[str, Any]:
     return {"text": "We have kettle one."}
 
 
-def structured(prompt: Prompt) -> dict[str, Any]:
+def structured_answer(prompt: Prompt) -> dict[str, Any]:
     """The same, by structured output."""
     answer = native(prompt)
     if len(prompt.question.types) > 1:
@@ -64,7 +64,7 @@ def structured(prompt: Prompt) -> dict[str, Any]:
 
 @pytest.mark.parametrize("is_native", [True, False], ids=["native", "structured"])
 async def test_a_learned_prompt_is_in_every_round_of_a_conversation_with_tools(is_native: bool):
-    toy = ToyBackend(native if is_native else structured, one_call=False)
+    toy = ToyBackend(native if is_native else structured_answer, one_call=False)
     toy.calls_tools = is_native
     lm = WithPrompts(toy, {Reply: NodePrompts(fill=LEARNED)})
     result = await GRAPH.arun(Ticket(text="a kettle?"), lm)
@@ -90,7 +90,7 @@ async def test_a_prompt_that_is_written_by_hand_is_saved_and_loaded_for_a_node_w
     save_artifacts({Reply: artifact}, tmp_path, among=GRAPH)
     assert load_artifacts(GRAPH, tmp_path)[Reply].fill == LEARNED
 
-    toy = ToyBackend(structured, one_call=False)
+    toy = ToyBackend(structured_answer, one_call=False)
     lm = create_optimized_lm(GRAPH, tmp_path, toy)
     await GRAPH.arun(Ticket(text="a kettle?"), lm)
     assert toy.prompts[1].text.startswith("Answer in one sentence.")
@@ -113,7 +113,7 @@ async def test_a_file_for_other_tools_than_there_are_now_is_refused(tmp_path):
     assert refused.value.code == "bae-artifact-changed"
 
 
-async def recorded(count: int = 12) -> MemoryJournal:
+async def record_runs(count: int = 12) -> MemoryJournal:
     journal = MemoryJournal()
     for number in range(count):
         lm = ScriptedLM(
@@ -130,7 +130,7 @@ async def test_a_step_to_a_node_with_tools_is_an_example_of_the_choice_and_not_o
     from bae.optimizer import examples_from, trace_to_examples
     from bae.optimizer.examples import choice_examples, fill_examples
 
-    journal = await recorded(4)
+    journal = await record_runs(4)
     fork = await GRAPH.fork("r1", at=1, text="corrected", journal=journal)
     await GRAPH.resume(fork, ScriptedLM([]), journal=journal)
     examples = await examples_from(journal, GRAPH)
@@ -147,12 +147,12 @@ async def test_a_step_to_a_node_with_tools_is_an_example_of_the_choice_and_not_o
 
 
 @pytest.mark.once
-async def test_optimizing_leaves_the_fill_of_a_node_with_tools_as_it_is_and_says_why():
+async def test_optimizing_leaves_the_fill_of_a_node_with_tools_unchanged_and_explains_why():
     pytest.importorskip("dspy")
     from bae.optimizer import Progress, aoptimize_node, examples_from
 
     notes: list[Progress] = []
-    examples = await examples_from(await recorded(), GRAPH)
+    examples = await examples_from(await record_runs(), GRAPH)
     found = await aoptimize_node(Reply, examples, lm=ToyBackend(), progress=notes.append)
     assert found.is_fresh
     said = [each.note for each in notes if each.part == "fill"]
@@ -173,7 +173,7 @@ async def test_a_graph_with_such_a_node_is_improved_in_its_other_parts(tmp_path)
     notes: list[Progress] = []
     improvement = Improvement(
         GRAPH,
-        await recorded(24),
+        await record_runs(24),
         tmp_path / "learned",
         lm=ToyBackend(answer, one_call=False),
         minimum=3,

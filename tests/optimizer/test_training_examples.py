@@ -1,5 +1,5 @@
-"""Examples for DSPy, out of traces and of journals: what is in them, what never is, and how they
-are split into those to train with and those that are held out."""
+"""Examples for DSPy, from traces and from journals: their content, their exclusions, and the split
+into training and held-out examples."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ tickets = Graph(start=Ticket)
 REPLIED: list[Any] = [{"kind": "bill"}, "Reply", {"body": "wait"}]
 
 
-async def ran(script: Sequence[Any] = REPLIED, **options: Any) -> Any:
+async def run_ticket(script: Sequence[Any] = REPLIED, **options: Any) -> Any:
     return await tickets.arun(Ticket(text="help"), ScriptedLM(script), **options)
 
 
@@ -107,7 +107,7 @@ async def ran(script: Sequence[Any] = REPLIED, **options: Any) -> Any:
 
 
 async def test_an_example_has_the_fields_and_the_two_types_and_knows_its_inputs():
-    first, second, third = trace_to_examples((await ran(run_id="one")).trace)
+    first, second, third = trace_to_examples((await run_ticket(run_id="one")).trace)
     assert first.inputs().toDict() == {"text": "help", "root_": "mail", "node_type": "Ticket"}
     assert (first.node_type, first.next_node_type) == ("Ticket", "Sorted")
     due = {"day": "2026-03-01", "amount": 2.5}
@@ -122,22 +122,22 @@ async def test_an_example_has_the_fields_and_the_two_types_and_knows_its_inputs(
     assert (third.node_type, third.next_node_type) == ("Reply", "Sent")
 
 
-async def test_an_example_of_a_forked_run_says_which_run_that_comes_from():
+async def test_an_example_of_a_forked_run_names_the_run_it_comes_from():
     async with MemoryJournal() as journal:
-        await ran(run_id="one", journal=journal)
+        await run_ticket(run_id="one", journal=journal)
         await tickets.fork("one", at=2, journal=journal, new_id="two", body="soon")
         result = await tickets.resume("two", ScriptedLM([]), journal=journal)
     assert {(each.run_id, each.root) for each in trace_to_examples(result)} == {("two", "one")}
 
 
 async def test_traces_without_a_run_have_roots_of_their_own_that_stay_the_same():
-    one, other = (await ran()).trace, [Ticket(text="other"), *(await ran()).trace[1:]]
+    one, other = (await run_ticket()).trace, [Ticket(text="other"), *(await run_ticket()).trace[1:]]
     roots = [{each.root for each in trace_to_examples(t)} for t in (one, other, list(one))]
     assert [len(each) for each in roots] == [1, 1, 1]
     assert roots[0] == roots[2] != roots[1]
 
 
-async def test_known_and_context_are_word_for_word_what_the_model_was_asked():
+async def test_known_and_context_are_word_for_word_the_question_to_the_model():
     lm = ToyBackend({"kind": "claim"}, {"choice": "Reply"}, {"body": "so"}, one_call=False)
     result = await tickets.arun(Ticket(text="h\u00e9lp \U0001f600"), lm)
     asked = [json.loads(prompt.text.partition("\n\n")[2]) for prompt in lm.prompts]
@@ -154,7 +154,7 @@ async def test_known_and_context_are_word_for_word_what_the_model_was_asked():
 
 
 async def test_the_examples_of_a_fill_have_the_names_of_its_signature():
-    (example,) = fill_examples(Reply, trace_to_examples(await ran(run_id="one")))
+    (example,) = fill_examples(Reply, trace_to_examples(await run_ticket(run_id="one")))
     signature = with_source(node_to_signature(Reply))
     assert example.inputs().keys() == list(signature.input_fields)
     assert example.inputs().source == {
@@ -203,15 +203,15 @@ async def test_fields_with_names_that_dspy_reserves_are_renamed():
     }
 
 
-async def test_steps_of_written_bodies_are_examples_that_nothing_is_trained_with():
-    examples = trace_to_examples(await ran())
+async def test_steps_of_written_bodies_are_examples_that_are_not_used_for_training():
+    examples = trace_to_examples(await run_ticket())
     assert examples[2].next_node == {"context": {}, "fields": {"letter": "Dear you, wait"}}
     assert fill_examples(Sent, examples) == choice_examples(Reply, examples) == []
     assert choice_examples(Ticket, examples) == []  # there is nothing to choose
 
 
-async def test_the_choice_to_stop_is_one_to_train_with():
-    *others, last = trace_to_examples(await ran([{"kind": "bill"}, None]))
+async def test_the_choice_to_stop_is_a_training_example():
+    *others, last = trace_to_examples(await run_ticket([{"kind": "bill"}, None]))
     assert (last.node_type, last.next_node_type, last.next_node) == ("Sorted", "None", None)
     (example,) = choice_examples(Sorted, [*others, last])
     assert example.choice == "None"
@@ -372,7 +372,7 @@ async def test_steps_that_show_a_secret_are_left_out_though_a_journal_keeps_it(
 
 async def test_a_journal_has_the_examples_of_a_trace_without_written_bodies():
     async with MemoryJournal() as journal:
-        result = await ran(journal=journal, run_id="one")
+        result = await run_ticket(journal=journal, run_id="one")
         found = await examples_from(journal, tickets)
     expected = trace_to_examples(result)[:2]
     assert found == expected
@@ -381,7 +381,7 @@ async def test_a_journal_has_the_examples_of_a_trace_without_written_bodies():
 
 async def test_a_correction_is_the_answer_to_train_with():
     async with MemoryJournal() as journal:
-        await ran(journal=journal, run_id="one")
+        await run_ticket(journal=journal, run_id="one")
         await tickets.fork("one", at=2, journal=journal, new_id="two", body="soon")
         examples = await examples_from(journal, tickets)
         assert len(await examples_from(journal, tickets, limit=1)) == 1
@@ -413,7 +413,7 @@ class Served(Node):
     async def __call__(self) -> Refund: ...
 
 
-async def test_a_step_that_cannot_be_shown_without_what_no_journal_keeps_is_left_out(
+async def test_a_step_that_depends_on_a_live_value_is_left_out(
     caplog: pytest.LogCaptureFixture,
 ):
     graph = Graph(start=Served)
@@ -427,7 +427,7 @@ async def test_a_step_that_cannot_be_shown_without_what_no_journal_keeps_is_left
 async def test_a_correction_answers_the_same_question_of_other_runs():
     async with MemoryJournal() as journal:
         for name in ("one", "two", "three"):
-            await ran(run_id=name, journal=journal)
+            await run_ticket(run_id=name, journal=journal)
         await tickets.fork("one", at=1, journal=journal, new_id="old", kind="claim")
         await tickets.fork("two", at=1, journal=journal, new_id="new", kind="bill")
         # It is listed before the others, but what it has of a correction is the oldest.
@@ -499,7 +499,7 @@ def test_another_seed_holds_out_other_runs():
 
 
 async def test_examples_of_one_run_all_go_to_training():
-    training, held = split(trace_to_examples(await ran()))
+    training, held = split(trace_to_examples(await run_ticket()))
     assert (len(training), held) == (3, [])
 
 
@@ -517,11 +517,11 @@ async def test_the_examples_of_a_part_are_split_by_their_runs_too():
 
 
 def steps(run: str, *nodes: Node) -> list[Any]:
-    """What a run has to teach that went this way."""
+    """The training example of a run with this path."""
     return [each.copy(run_id=run, root=run) for each in trace_to_examples(nodes)]
 
 
-def test_where_runs_repeat_themselves_nothing_is_held_out_and_it_is_logged(
+def test_where_runs_repeat_themselves_nothing_is_held_out_and_a_log_explains_it(
     caplog: pytest.LogCaptureFixture,
 ):
     every = [e for n in range(20) for e in steps(f"run {n}", Ticket(text="help"), SORTED)]
@@ -531,7 +531,7 @@ def test_where_runs_repeat_themselves_nothing_is_held_out_and_it_is_logged(
     assert "12 of 12 examples to hold out were left out, for what was asked before" in caplog.text
 
 
-def test_a_node_that_asks_the_same_each_time_does_not_keep_the_others_from_being_held_out():
+def test_a_node_with_the_same_question_each_time_does_not_keep_others_from_being_held_out():
     every = [e for n in range(20) for e in steps(f"run {n}", Ticket(text=f"nr {n}"), SORTED)]
     train, held, left_out = split_apart(every, 0.3)
     assert len(fill_examples(Sorted, train)) == 14
@@ -541,7 +541,7 @@ def test_a_node_that_asks_the_same_each_time_does_not_keep_the_others_from_being
     assert fill_examples(Sorted, left_out) == []
 
 
-def test_an_example_can_be_held_out_for_what_was_filled_and_left_out_for_what_was_chosen():
+def test_an_example_can_be_held_out_for_its_fill_and_left_out_for_its_choice():
     every = [e for n in range(9) for e in steps(f"run {n}", SORTED, Refund(amount=n))]
     every += steps("run 9", SORTED, Reply(kind=Kind.BILL, body="wait"))
     splits = [split_apart(every, 0.3, seed) for seed in range(10)]

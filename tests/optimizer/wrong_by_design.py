@@ -50,7 +50,7 @@ class Bicycle(Node):
 
 
 def goes_by(code: str) -> type[Node]:
-    """What a parcel with this code goes by."""
+    """The transport of a parcel with this code."""
     return Lorry if code in (CODES["amber"], CODES["coral"]) else Bicycle
 
 
@@ -80,7 +80,8 @@ def fills(count: int = 24, seed: int = 0) -> list[Any]:
 
 
 def answer(received: Any) -> dict[str, Any]:
-    """What the model says: as a `teacher` all that is right, and otherwise what it was taught."""
+    """The answer of the model: the right answer as a `teacher`, otherwise the answer that its
+    prompt allows."""
     fields = received.schema["properties"]
     asked, shown = conversation(received)
     if "choice" in fields or "answer" in fields:
@@ -107,7 +108,7 @@ def knows_all(received: Any, asked: str) -> bool:
 
 
 def conversation(received: Any) -> tuple[str, list[tuple[Any, Any]]]:
-    """The question, and the examples before it: what was known and what was answered."""
+    """The question, and the examples before it: inputs and answers."""
     said = [(each["role"], _text(each["content"])) for each in received.body["messages"]]
     said = [each for each in said if each[0] != "system"]
     pairs = [
@@ -144,7 +145,7 @@ SMALL: dict[str, dict[str, Any]] = {
 """Options that make an optimizer short."""
 
 
-async def found_by(optimizer: str, url: str, calls: Any) -> Any:
+async def optimize_with(optimizer: str, url: str, calls: Any) -> Any:
     """What an optimizer finds for `Coded`, as JSON. The models say in their names who asks."""
     from bae.optimizer import aoptimize_node
     from bae.optimizer.predictors import artifact_of
@@ -173,7 +174,7 @@ async def main(url: str, directory: str) -> None:
     """Have all optimizers at work at once, each with a log of its own."""
     async with asyncio.TaskGroup() as tasks:
         for name in SMALL:
-            tasks.create_task(found_by(name, url, f"{directory}/{name}.sqlite"))
+            tasks.create_task(optimize_with(name, url, f"{directory}/{name}.sqlite"))
 
 
 if __name__ == "__main__":

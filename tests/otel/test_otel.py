@@ -1,6 +1,6 @@
 """What traces promise: one span for everything that takes time, under the right parent, with the
-times of the records; ended however the run came out; by the names of the conventions; and with
-nothing of what was said in it unless that is asked for, and never with secrets."""
+times of the records; ended for every outcome of the run; with the names of the conventions; with
+content only on request, and never with secrets."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
         yield found
 
 
-def said(span: ReadableSpan) -> dict[str, Any]:
+def attributes_of(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
@@ -118,7 +118,7 @@ def events(span: ReadableSpan) -> list[str]:
 
 
 def outcome(span: ReadableSpan) -> tuple[Any, str]:
-    return said(span).get("bae.outcome"), span.status.status_code.name
+    return attributes_of(span).get("bae.outcome"), span.status.status_code.name
 
 
 # --- a run with everything --------------------------------------------------------------------
@@ -229,7 +229,10 @@ async def test_a_run_its_records_and_its_journal_give_the_same_spans_under_the_r
 ):
     def look() -> list[tuple[Any, ...]]:
         assert traced.ways() == sorted(WAYS)
-        found = [(s.name, s.start_time, s.end_time, sorted(said(s).items())) for s in traced.spans]
+        found = [
+            (s.name, s.start_time, s.end_time, sorted(attributes_of(s).items()))
+            for s in traced.spans
+        ]
         return sorted(found)
 
     with tracing(traced.provider, content=True):
@@ -247,7 +250,7 @@ async def test_a_run_its_records_and_its_journal_give_the_same_spans_under_the_r
     assert root.end_time == int(ended.at * 1e9)
 
 
-async def test_the_run_span_says_which_run_of_which_graph_how_it_came_out_and_what_it_used(
+async def test_the_run_span_has_the_run_its_graph_its_outcome_and_its_usage(
     traced: Traced,
 ):
     with tracing(traced.provider):
@@ -255,7 +258,7 @@ async def test_the_run_span_says_which_run_of_which_graph_how_it_came_out_and_wh
     root = traced.one(RUN)
     assert root.kind is SpanKind.INTERNAL
     assert root.status.status_code is StatusCode.UNSET
-    assert said(root) == {
+    assert attributes_of(root) == {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "Morning",
         "bae.run.id": result.run_id,
@@ -268,30 +271,33 @@ async def test_the_run_span_says_which_run_of_which_graph_how_it_came_out_and_wh
     assert root.instrumentation_scope is not None
     assert root.instrumentation_scope.name == "bae"
     inside = traced.named("invoke_agent Question")
-    assert [said(span)["bae.path"] for span in inside] == ["1:Day.replies[0]", "1:Day.replies[1]"]
-    assert [said(span)["bae.usage.calls"] for span in inside] == [1, 1]
+    assert [attributes_of(span)["bae.path"] for span in inside] == [
+        "1:Day.replies[0]",
+        "1:Day.replies[1]",
+    ]
+    assert [attributes_of(span)["bae.usage.calls"] for span in inside] == [1, 1]
 
 
-async def test_sources_say_whose_value_they_work_on(traced: Traced):
+async def test_source_spans_name_the_field_they_work_for(traced: Traced):
     with tracing(traced.provider):
         await graph.arun(start, script(), answer=yes)
     where = {"bae.node": "Day", "bae.step": 1, "bae.field": "weather", "bae.source": "dep"}
-    assert said(traced.one("dep get_weather")) == {**where, "bae.by": "get_weather"}
-    assert said(traced.one("dep get_place")) == {
+    assert attributes_of(traced.one("dep get_weather")) == {**where, "bae.by": "get_weather"}
+    assert attributes_of(traced.one("dep get_place")) == {
         **where,
         "bae.by": "get_place",
         "bae.parameter": "(place)",
     }
-    assert [said(span)["bae.item"] for span in traced.named("item double")] == [0, 1]
+    assert [attributes_of(span)["bae.item"] for span in traced.named("item double")] == [0, 1]
     gate = traced.one("gate Plan.ok")
-    assert said(gate)["bae.by"] == "Shall we?"
+    assert attributes_of(gate)["bae.by"] == "Shall we?"
     assert [(e.name, dict(e.attributes or {})) for e in gate.events] == [
         ("bae.gate_opened", {"bae.gate": "2:Plan.ok"})
     ]
     assert [(e.name, dict(e.attributes or {})) for e in traced.one("step Plan").events] == [
         ("bae.recalled", {"bae.field": "numbers", "bae.origin": "1.numbers"})
     ]
-    choice = said(traced.one("choose after Day"))
+    choice = attributes_of(traced.one("choose after Day"))
     assert (choice["bae.offered"], choice["bae.chosen"]) == (("Plan", "Rest"), "Plan")
 
 
@@ -299,7 +305,7 @@ async def test_sources_say_whose_value_they_work_on(traced: Traced):
 
 
 class Model(ToyBackend):
-    """A model that answers from a list, with what it used."""
+    """A model that answers from a list, with its usage."""
 
     model = "claude-test"
 
@@ -327,9 +333,9 @@ async def test_an_lm_call_is_a_client_span_by_the_conventions(traced: Traced):
         await telling.arun(Ask(question="what?"), Model({"text": "that"}))
     call = traced.one("chat claude-test")
     assert call.kind is SpanKind.CLIENT
-    first = said(call).pop("gen_ai.response.time_to_first_chunk")
+    first = attributes_of(call).pop("gen_ai.response.time_to_first_chunk")
     assert 0 <= first < 10
-    assert said(call) == {
+    assert attributes_of(call) == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "anthropic",
         "gen_ai.response.model": "claude-test",
@@ -344,24 +350,24 @@ async def test_an_lm_call_is_a_client_span_by_the_conventions(traced: Traced):
         "bae.attempt": 1,
         "bae.verdict": "valid",
     }
-    fill = said(traced.one("fill Told"))
+    fill = attributes_of(traced.one("fill Told"))
     assert (fill["bae.usage.calls"], fill["bae.usage.input_tokens"]) == (1, 70)
     assert fill["bae.usage.models"] == ("claude-test",)
-    assert "gen_ai.usage.input_tokens" not in said(traced.one("invoke_agent Ask"))
+    assert "gen_ai.usage.input_tokens" not in attributes_of(traced.one("invoke_agent Ask"))
 
 
-async def test_a_request_that_is_sent_again_is_an_event_of_what_it_was_for(traced: Traced):
+async def test_a_repeated_request_is_an_event_of_the_span_it_belongs_to(traced: Traced):
     lm = Model(ConnectionError("gone"), {"text": "that"})
     with tracing(traced.provider):
         await telling.arun(Ask(question="what?"), lm)
     (event,) = traced.one("fill Told").events
     assert event.name == "bae.restarted"
     assert (event.attributes or {})["error.type"] == "ConnectionError"
-    assert said(traced.one("fill Told"))["bae.usage.calls"] == 2
+    assert attributes_of(traced.one("fill Told"))["bae.usage.calls"] == 2
     assert len(traced.named("chat claude-test")) == 1
 
 
-async def test_a_choice_that_is_filled_in_the_same_call_stands_under_the_choice(traced: Traced):
+async def test_a_fill_in_the_same_call_as_its_choice_is_a_child_of_the_choice(traced: Traced):
     class Fork(Node):
         async def __call__(self) -> Told | Ask: ...
 
@@ -378,7 +384,7 @@ async def test_a_choice_that_is_filled_in_the_same_call_stands_under_the_choice(
     ]
 
 
-async def test_calls_of_bodies_and_dependencies_stand_under_them(traced: Traced):
+async def test_calls_of_bodies_and_dependencies_are_their_children(traced: Traced):
     async def look(lm: LM) -> str:
         return (await lm.make(Ask(question="look"), Told)).text
 
@@ -394,9 +400,9 @@ async def test_calls_of_bodies_and_dependencies_stand_under_them(traced: Traced)
     root = "invoke_agent Looks / step Looks"
     assert f"{root} / dep look / chat claude-test" in traced.ways()
     assert f"{root} / chat claude-test" in traced.ways()
-    assert said(traced.one("dep look"))["bae.usage.calls"] == 1
-    assert said(traced.one("step Looks"))["bae.usage.calls"] == 1
-    assert said(traced.one("invoke_agent Looks"))["bae.usage.calls"] == 2
+    assert attributes_of(traced.one("dep look"))["bae.usage.calls"] == 1
+    assert attributes_of(traced.one("step Looks"))["bae.usage.calls"] == 1
+    assert attributes_of(traced.one("invoke_agent Looks"))["bae.usage.calls"] == 2
 
 
 @pytest.mark.parametrize(
@@ -409,7 +415,7 @@ async def test_calls_of_bodies_and_dependencies_stand_under_them(traced: Traced)
         ("SmolLM2-135M-Instruct", "unknown"),
     ],
 )
-def test_the_provider_is_told_from_the_name_of_the_model(model: str, provider: str):
+def test_the_provider_is_derived_from_the_name_of_the_model(model: str, provider: str):
     assert provider_of(model) == provider
 
 
@@ -420,7 +426,9 @@ async def fail() -> int:
     raise ConnectionError("the phone number is 555-0199")
 
 
-async def test_an_error_stands_where_it_came_from_and_on_all_that_failed_with_it(traced: Traced):
+async def test_an_error_is_on_the_span_that_raised_it_and_on_all_spans_that_failed_with_it(
+    traced: Traced,
+):
     class Broken(EndNode):
         value: Annotated[int, Dep(fail)]
 
@@ -437,13 +445,13 @@ async def test_an_error_stands_where_it_came_from_and_on_all_that_failed_with_it
         await Graph(start=Broken).arun(Broken())
     dep = traced.one("dep fail")
     assert outcome(dep) == ("failed", "ERROR")
-    assert said(dep)["error.type"] == "ConnectionError"
+    assert attributes_of(dep)["error.type"] == "ConnectionError"
     assert dep.status.description == "ConnectionError"
     for name in ("step Broken", "invoke_agent Broken"):
         span = traced.one(name)
         assert outcome(span) == ("failed", "ERROR")
-        assert said(span)["error.type"] == "bae.exceptions.DepError"
-        assert said(span)["bae.error.code"] == "bae-dep-failed"
+        assert attributes_of(span)["error.type"] == "bae.exceptions.DepError"
+        assert attributes_of(span)["bae.error.code"] == "bae-dep-failed"
         assert events(span) == ["exception"]
     assert "555-0199" not in traced.text()
 
@@ -458,7 +466,7 @@ class Silent(Exception):
     [Silent(), ValueError("half \ud800"), ValueError("long " * 1_000_000)],
     ids=["silent", "half", "long"],
 )
-async def test_whatever_an_exception_says_its_spans_are_there_and_bounded(
+async def test_any_exception_text_leaves_complete_and_bounded_spans(
     traced: Traced, raised: Exception
 ):
     async def fail_so() -> int:
@@ -503,7 +511,7 @@ async def test_a_run_that_waits_for_a_person_has_not_failed(traced: Traced):
     for name in ("invoke_agent Outer", "step Outer", "dep Inner", "invoke_agent Inner"):
         assert outcome(traced.one(name)) == ("waiting", "UNSET")
     assert outcome(traced.one("gate Inner.ok")) == ("waiting", "UNSET")
-    assert said(traced.one("invoke_agent Outer"))["bae.gates"] == ("Inner.ok",)
+    assert attributes_of(traced.one("invoke_agent Outer"))["bae.gates"] == ("Inner.ok",)
 
 
 async def test_a_cancelled_run_ends_all_its_spans_as_cancelled(traced: Traced):
@@ -560,7 +568,7 @@ async def test_a_run_of_which_no_more_is_heard_ends_its_spans_when_it_is_dropped
 # --- where traces join ------------------------------------------------------------------------
 
 
-async def test_a_run_stands_under_the_span_that_is_current_where_it_was_started(traced: Traced):
+async def test_a_run_is_a_child_of_the_current_span_at_its_start(traced: Traced):
     with traced.tracer.start_as_current_span("request") as request:
         with tracing(traced.provider):
             result = await telling.arun(Ask(question="what?"), Model({"text": "that"}))
@@ -574,7 +582,7 @@ async def test_a_run_stands_under_the_span_that_is_current_where_it_was_started(
         assert traced.parent(span) is traced.one("request")
 
 
-async def test_what_bodies_dependencies_and_lms_trace_themselves_stands_under_them(
+async def test_spans_made_by_bodies_dependencies_and_lms_are_their_children(
     traced: Traced,
 ):
     def mark(name: str) -> None:
@@ -655,7 +663,9 @@ def life(at: float, *records: Record) -> list[Record]:
     return list(records)
 
 
-async def test_each_life_of_a_resumed_run_has_a_span_that_links_to_the_one_before(traced: Traced):
+async def test_each_process_of_a_resumed_run_has_a_span_that_links_to_the_previous_span(
+    traced: Traced,
+):
     ask = Ask(question="what?")
     records = life(
         100.0,
@@ -677,10 +687,10 @@ async def test_each_life_of_a_resumed_run_has_a_span_that_links_to_the_one_befor
     assert first.end_time == int(102 * 1e9)  # the last that was heard of it
     assert outcome(second) == ("ended", "UNSET")
     assert second.start_time == int(500 * 1e9)
-    assert said(second)["bae.run.resumed"] is True
-    assert said(second)["bae.run.changes"] == ("Told.text: new description",)
+    assert attributes_of(second)["bae.run.resumed"] is True
+    assert attributes_of(second)["bae.run.changes"] == ("Told.text: new description",)
     assert [link.context.span_id for link in second.links] == [first.context.span_id]
-    assert {said(span)["bae.run.id"] for span in (first, second)} == {"r1"}
+    assert {attributes_of(span)["bae.run.id"] for span in (first, second)} == {"r1"}
 
 
 async def test_a_replay_is_not_traced_since_nothing_happens_in_it(traced: Traced, journal: Journal):
@@ -721,20 +731,20 @@ async def test_prompts_and_answers_are_messages_by_the_conventions_where_they_ar
         assert part not in traced.text()
     await ask(content=True)
     wrong, right = traced.named("chat claude-test")
-    (asked,) = json.loads(said(wrong)["gen_ai.input.messages"])
+    (asked,) = json.loads(attributes_of(wrong)["gen_ai.input.messages"])
     assert asked["role"] == "user"
     assert "the question" in asked["parts"][0]["content"]
     assert asked["parts"][0]["type"] == "text"
-    (answered,) = json.loads(said(right)["gen_ai.output.messages"])
+    (answered,) = json.loads(attributes_of(right)["gen_ai.output.messages"])
     assert answered == {
         "role": "assistant",
         "parts": [{"type": "text", "content": '{"text": "the answer"}'}],
         "finish_reason": "stop",
     }
-    assert said(wrong)["bae.errors"] == ("text: Input should be a valid string",)
+    assert attributes_of(wrong)["bae.errors"] == ("text: Input should be a valid string",)
 
 
-async def test_what_a_model_thinks_is_in_no_span(traced: Traced):
+async def test_thinking_of_a_model_is_in_no_span(traced: Traced):
     lm = ScriptedLM({Told: Streamed({"text": "the answer"}, thinking="hush")})
     with tracing(traced.provider, content=True):
         await telling.arun(Ask(question="the question"), lm)
@@ -826,9 +836,7 @@ async def test_no_content_is_shown_of_calls_that_have_to_do_with_secrets(
     assert "s3cret" not in traced.text()
 
 
-async def test_what_a_run_met_before_it_was_resumed_is_not_forgotten(
-    traced: Traced, journal: Journal
-):
+async def test_spans_from_before_a_resume_are_not_forgotten(traced: Traced, journal: Journal):
     tries: list[str] = []
 
     class Vault(Node):
@@ -896,7 +904,7 @@ async def test_secrets_of_a_class_outside_the_graph_are_in_no_span_live_or_of_a_
 # --- bounds and extras ------------------------------------------------------------------------
 
 
-async def test_a_long_run_keeps_a_bounded_part_of_it_in_memory(traced: Traced):
+async def test_a_long_run_keeps_a_bounded_part_of_itself_in_memory(traced: Traced):
     class Count(Node):
         n: int
         word: Annotated[str, Dep(get_place)]
@@ -920,7 +928,7 @@ async def test_a_long_run_keeps_a_bounded_part_of_it_in_memory(traced: Traced):
     assert traced.one("invoke_agent Count")
 
 
-def test_without_the_package_the_import_says_how_to_get_it():
+def test_a_missing_package_is_an_import_error_with_the_install_command():
     program = """
 import sys
 class Blocked:

@@ -100,7 +100,7 @@ async def test_a_call_is_a_span_inside_the_fill_live_and_from_records_and_from_a
     journal = MemoryJournal()
     with tracing(traced.provider):
         result = await tool_runs.GRAPH.arun(
-            tool_runs.Question(text="how large?"), tool_runs.scripted(), journal=journal
+            tool_runs.Question(text="how large?"), tool_runs.make_scripted_lm(), journal=journal
         )
     assert traced.tree() == TREE
 
@@ -115,7 +115,7 @@ async def test_a_call_is_a_span_inside_the_fill_live_and_from_records_and_from_a
 
 async def test_a_call_has_the_attributes_of_the_conventions_and_no_content(traced: Traced):
     with tracing(traced.provider):
-        await tool_runs.finished()
+        await tool_runs.run_to_end()
     [search] = traced.named("execute_tool search")
     assert search.kind is SpanKind.INTERNAL
     assert about(search) == {
@@ -145,7 +145,7 @@ async def test_each_round_is_one_chat_span_with_its_usage_and_the_verdict_of_the
     traced: Traced,
 ):
     with tracing(traced.provider):
-        await tool_runs.finished()
+        await tool_runs.run_to_end()
     [fill] = traced.named("fill Reply")
     chats = [
         span
@@ -165,7 +165,7 @@ async def test_each_round_is_one_chat_span_with_its_usage_and_the_verdict_of_the
 
 async def test_arguments_results_and_definitions_are_there_where_content_is_wanted(traced: Traced):
     with tracing(traced.provider, content=True):
-        await tool_runs.finished()
+        await tool_runs.run_to_end()
     [search] = traced.named("execute_tool search")
     assert json.loads(about(search)["gen_ai.tool.call.arguments"]) == {"query": "kettle"}
     assert json.loads(about(search)["gen_ai.tool.call.result"]) == ["Kettle One", "Kettle Two"]
@@ -225,7 +225,7 @@ async def test_no_content_is_shown_of_a_conversation_whose_tool_takes_a_secret(t
     assert "hunter2" not in traced.text()
 
 
-async def test_what_a_tool_traces_itself_is_inside_its_own_call(traced: Traced):
+async def test_a_span_of_a_tool_is_inside_its_own_call(traced: Traced):
     both = Event()
 
     async def ask(shop: str) -> str:

@@ -1,4 +1,4 @@
-"""Graphs that the tests of pictures draw: made from a shape, or one that has everything."""
+"""Graphs that the tests of pictures draw: made from a shape, and a graph with every feature."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def build(shape: list[tuple[list[int], bool, bool]], name: str = "N{}") -> list[
     for cls, (onward, may_end, written) in zip(classes, shape, strict=True):
         targets = [classes[i % len(classes)] for i in onward]
         ends = [None] if may_end or not targets else []
-        call = _written() if written else _empty()
+        call = _make_call() if written else _empty()
         call.__annotations__ = {"return": Union[(*targets, *ends)]}
         type.__setattr__(cls, "__call__", call)
     return classes
@@ -38,19 +38,19 @@ def _empty() -> Any:
     return call
 
 
-def _written() -> Any:
+def _make_call() -> Any:
     async def call(self: Node):
         raise NotImplementedError
 
     return call
 
 
-def made(shape: list[tuple[list[int], bool, bool]], name: str = "N{}") -> Graph[Any, Any]:
+def make_graph(shape: list[tuple[list[int], bool, bool]], name: str = "N{}") -> Graph[Any, Any]:
     """A graph of a shape."""
     return Graph(start=build(shape, name)[0])
 
 
-def named(*names: str) -> Graph[Any, Any]:
+def make_named_graph(*names: str) -> Graph[Any, Any]:
     """A graph of two nodes with any names; the first may lead to itself."""
     classes = build([([1, 0], False, False), ([], True, False)])
     for cls, name in zip(classes, names, strict=True):

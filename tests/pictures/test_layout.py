@@ -1,5 +1,5 @@
-"""What a layout promises: boxes apart from each other, and for every edge a line from one box to
-the other that goes through no box and lies on no other line."""
+"""What a layout promises: boxes do not touch, and every edge is a line between its boxes that
+crosses no box and lies on no other line."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def overlap(a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...]) -> b
 @given(graphs(), st.booleans())
 @example(([Size(50, 40)], [(0, 0)]), False)
 @example(([Size(50, 40)] * 3, [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]), True)
-def test_no_line_goes_through_a_box_or_lies_on_another(graph: Graph, across: bool):
+def test_no_line_crosses_a_box_or_lies_on_another_line(graph: Graph, across: bool):
     check(graph, arrange(*graph, PIXELS, across=across), across)
 
 
@@ -98,7 +98,7 @@ def test_a_cycle_of_any_length_goes_down_and_comes_back_by_one_line(length: int)
     assert [line[-1][1] < line[0][1] for line in laid.lines] == [False] * (length - 1) + [True]
 
 
-def test_a_chain_stands_in_one_straight_column():
+def test_a_chain_is_drawn_in_one_straight_column():
     sizes = [Size(61, 40), Size(201, 40), Size(81, 40)]
     laid = arrange(sizes, [(0, 1), (1, 2)], PIXELS)
 

@@ -1,5 +1,5 @@
-"""What the picture of a graph promises: exactly the nodes and edges of the types, under names that
-Mermaid accepts and that are told apart."""
+"""What the Mermaid picture of a graph promises: exactly the nodes and edges of the types, under
+distinct names that Mermaid accepts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bae import Graph
 from bae.pictures import picture_of
-from drawn_graphs import SHAPES, build, edges_of, library, made
+from drawn_graphs import SHAPES, build, edges_of, library, make_graph
 
 NODE = re.compile(r'^    (\w+)(\(\[|\[)"(.+)"\]\)?$', re.MULTILINE)
 EDGE = re.compile(r"^    (\w+) (-->|-\.->) (\w+)$", re.MULTILINE)
@@ -99,7 +99,7 @@ def test_a_flowchart_has_nodes_and_edges_and_with_fields_the_graphs_inside_too()
 @settings(deadline=None, derandomize=True, max_examples=30)
 @given(SHAPES, st.sampled_from(["N{}", "Same", "End", "N[{}]"]))
 def test_a_flowchart_has_the_nodes_and_edges_of_the_picture(shape: Any, name: str):
-    graph = made(shape, name)
+    graph = make_graph(shape, name)
     (labels, rounded, edges), shown = read(graph), picture_of(graph)
 
     assert list(labels.items()) == [(box.id, box.name) for box in shown.boxes]

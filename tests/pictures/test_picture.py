@@ -1,4 +1,4 @@
-"""What a picture of a graph shows, as data: exactly the nodes and edges of the types, and fields by
+"""The picture of a graph as data: exactly the nodes and edges of the types, and fields by
 source."""
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import tool_runs
 from bae import Dep, Gate, Graph, Map, Node, Recall
 from bae.pictures import picture_of, to_mermaid, to_svg, to_text
 from bae.pictures.picture import cells, cut_columns
-from drawn_graphs import SHAPES, Doc, Summary, SumUp, edges_of, library, made
+from drawn_graphs import SHAPES, Doc, Summary, SumUp, edges_of, library, make_graph
 from end_node import EndNode
 from made_graphs import Made, made_graphs
 
 
-def declared(graph: Graph[Any, Any], picture: Any) -> set[tuple[str, str]]:
+def declared_edges(graph: Graph[Any, Any], picture: Any) -> set[tuple[str, str]]:
     """The edges of the types, by the ids of the picture."""
     ids = dict(zip(graph.nodes, (box.id for box in picture.boxes), strict=True))
     return {(ids[cls], ids[to]) for cls, targets in graph.edges.items() for to in targets}
@@ -28,11 +28,11 @@ def declared(graph: Graph[Any, Any], picture: Any) -> set[tuple[str, str]]:
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(SHAPES)
 def test_a_picture_has_exactly_the_nodes_and_edges_of_the_types(shape: Any):
-    graph = made(shape)
+    graph = make_graph(shape)
     picture = picture_of(graph)
 
     assert [box.name for box in picture.boxes] == [cls.__name__ for cls in graph.nodes]
-    assert {(a, b) for a, b, _ in edges_of(picture)} == declared(graph, picture)
+    assert {(a, b) for a, b, _ in edges_of(picture)} == declared_edges(graph, picture)
     for box, cls in zip(picture.boxes, graph.nodes, strict=True):
         several = len(cls.successors()) + cls.is_terminal() > 1
         chooser = ("code" if box.written else "lm") if several else "certain"
@@ -46,20 +46,20 @@ def test_graphs_inside_have_the_edges_of_their_types_too(made: Made):
     made.build()
     picture = picture_of(made.graph)
 
-    assert {(a, b) for a, b, _ in edges_of(picture)} == declared(made.graph, picture)
+    assert {(a, b) for a, b, _ in edges_of(picture)} == declared_edges(made.graph, picture)
     for each in picture.inner:
         if each.name == "Noted (filled)":  # for a field, whatever its body leads to
             assert not edges_of(each)
             continue
         inner = getattr(made.names, each.name[: -len("N0")].lower())
-        assert {(a, b) for a, b, _ in edges_of(each)} == declared(inner, each)
+        assert {(a, b) for a, b, _ in edges_of(each)} == declared_edges(inner, each)
     for field in (field for box in picture.boxes for field in box.fields):
         assert bool(field.graphs) == ("graph " in field.origin)
     assert to_text(made.graph, width=80).width <= 80
     assert to_mermaid(made.graph).count("subgraph ") == len(picture.inner)
 
 
-def test_boxes_say_how_a_run_continues_from_them():
+def test_boxes_show_how_a_run_continues_from_them():
     boxes = picture_of(library).boxes
 
     assert [(box.name, box.tags, box.chooser, box.lm) for box in boxes] == [
@@ -102,7 +102,7 @@ def test_a_recalled_field_names_the_fields_that_it_may_come_from():
     ]
 
 
-def test_a_recall_in_a_graph_inside_names_nothing_that_the_trace_around_could_belie():
+def test_a_recall_in_an_inner_graph_names_no_source_that_the_outer_trace_could_belie():
     class Topic(Node):
         text: str
 
@@ -215,7 +215,7 @@ def test_a_graph_that_is_its_own_dependency_is_drawn_all_the_same():
         assert str(draw(whole))
 
 
-def test_a_graph_with_problems_is_drawn_as_far_as_it_is_known():
+def test_a_graph_with_problems_is_drawn_as_far_as_possible():
     class Lost(Node):
         found: Nowhere  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bae import Graph
 from bae.pictures import picture_of, to_mermaid, to_svg, to_text
-from drawn_graphs import SHAPES, Edge, SumUp, edges_of, library, made, named
+from drawn_graphs import SHAPES, Edge, SumUp, edges_of, library, make_graph, make_named_graph
 
 SVG = "{http://www.w3.org/2000/svg}"
 Points = list[tuple[float, float]]
@@ -30,7 +30,7 @@ def groups(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
     return [each for each in root.iter(f"{SVG}g") if f"g-{kind}" in each.get("class", "")]
 
 
-def drawn_edges(root: ElementTree.Element) -> set[Edge]:
+def find_edges(root: ElementTree.Element) -> set[Edge]:
     """Edges by where their lines begin and end; each graph has coordinates of its own."""
     found: set[Edge] = set()
     for graph in groups(root, "graph"):
@@ -40,7 +40,9 @@ def drawn_edges(root: ElementTree.Element) -> set[Edge]:
             _, line, head, *tail = edge
             kind = edge.get("class", "").rpartition("-")[2]
             first = numbers((tail or [line])[0])[0]
-            found.add((touched(boxes, first), touched(boxes, numbers(head)[0]), kind))
+            found.add(
+                (find_touched_box(boxes, first), find_touched_box(boxes, numbers(head)[0]), kind)
+            )
     return found
 
 
@@ -56,7 +58,7 @@ def corners(shape: ElementTree.Element) -> Points:
     return [(x, y), (x + width, y + height)]
 
 
-def touched(boxes: dict[str, Points], point: tuple[float, float]) -> str:
+def find_touched_box(boxes: dict[str, Points], point: tuple[float, float]) -> str:
     """The box on whose outline a point is."""
     x, y = point
     for name, points in boxes.items():
@@ -70,10 +72,10 @@ def touched(boxes: dict[str, Points], point: tuple[float, float]) -> str:
 @settings(deadline=None, derandomize=True, max_examples=30)
 @given(SHAPES, st.sampled_from(["N{}", "Same", "N[{}]"]), st.sampled_from(["TD", "LR"]))
 def test_an_svg_has_the_edges_of_the_types(shape: Any, name: str, direction: Any):
-    graph = made(shape, name)
+    graph = make_graph(shape, name)
     root = read(graph, direction=direction)
 
-    assert drawn_edges(root) == edges_of(picture_of(graph))
+    assert find_edges(root) == edges_of(picture_of(graph))
     ids = [each.get("id") for each in root.iter() if each.get("id")]
     assert len(ids) == len(set(ids))
 
@@ -81,9 +83,9 @@ def test_an_svg_has_the_edges_of_the_types(shape: Any, name: str, direction: Any
 def test_the_graphs_inside_are_drawn_too_with_fields_or_without():
     expected = {edge for each in picture_of(library).all for edge in edges_of(each)}
 
-    assert drawn_edges(read(library)) == expected
+    assert find_edges(read(library)) == expected
     plain = read(library, fields=False, direction="LR")
-    assert drawn_edges(plain) == expected
+    assert find_edges(plain) == expected
     assert groups(plain, "field") == []
 
 
@@ -93,9 +95,9 @@ NAMES = ["Κόμβος", "节点分析", "N<b>&amp;", 'Q"uote\'', "A]B", "N\x1b[
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_name_breaks_a_picture(name: str):
-    drawn = named(name, name[::-1])
+    drawn = make_named_graph(name, name[::-1])
 
-    assert drawn_edges(read(drawn)) == edges_of(picture_of(drawn))
+    assert find_edges(read(drawn)) == edges_of(picture_of(drawn))
     for text in (str(to_text(drawn)), str(to_text(drawn, ascii_only=True)), to_mermaid(drawn)):
         assert "\x1b" not in text
         text.encode()
@@ -122,7 +124,7 @@ def test_an_svg_refers_to_nothing_and_describes_itself():
     assert "@import" not in text
 
 
-def test_an_svg_has_a_legend_of_what_is_there_and_nothing_else():
+def test_an_svg_has_a_legend_of_its_symbols_and_nothing_else():
     def legend(drawn: Graph[Any, Any]) -> list[str | None]:
         found = groups(read(drawn), "legend")
         return [each.text for group in found for each in group.iter(f"{SVG}text")]

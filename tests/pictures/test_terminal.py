@@ -1,5 +1,5 @@
-"""What a drawing for a terminal promises: it fits into its columns, and read back from its
-characters it has the edges of the types."""
+"""What a drawing for a terminal promises: it fits into its columns, and its characters can be read
+back as the edges of the types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bae import Dep, Graph, Node
 from bae.pictures import picture_of, to_text
 from bae.pictures.picture import cells
-from drawn_graphs import SHAPES, Doc, Edge, edges_of, library, made, named, search
+from drawn_graphs import SHAPES, Doc, Edge, edges_of, library, make_graph, make_named_graph, search
 
 UP, RIGHT, DOWN, LEFT = (0, -1), (1, 0), (0, 1), (-1, 0)
 TURNS = {
@@ -93,7 +93,7 @@ BACK_FROM_THE_NAME = [([1], False, False), ([2], False, False), ([0, 3], False, 
 def test_a_drawing_read_back_from_its_characters_has_the_edges_of_the_types(
     shape: Any, direction: Any
 ):
-    graph = made(shape)
+    graph = make_graph(shape)
     picture = picture_of(graph)
     text = str(to_text(graph, width=10_000, fields=False, direction=direction))
     read = Read(text)
@@ -105,7 +105,7 @@ def test_a_drawing_read_back_from_its_characters_has_the_edges_of_the_types(
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(SHAPES)
 def test_a_list_names_every_edge(shape: Any):
-    graph = made(shape)
+    graph = make_graph(shape)
     found: set[tuple[str, str]] = set()
     tail = ""
     for line in str(to_text(graph, compact=True)).splitlines():
@@ -164,7 +164,7 @@ SMALL = """\
 """
 
 
-def test_a_list_says_who_chooses_and_what_leads_back():
+def test_a_list_shows_who_chooses_and_which_edges_lead_back():
     assert str(to_text(library, compact=True)) == LIST
 
 
@@ -210,7 +210,7 @@ def test_boxes_are_cut_before_a_list_takes_their_place():
     assert "┌" in str(narrow)
     assert "…" in str(narrow)
     star = [(list(range(1, 12)), False, False)] + [([], True, False)] * 11
-    text = str(to_text(made(star), width=80))
+    text = str(to_text(make_graph(star), width=80))
     assert "┌" not in text
     assert "  ⇢ N11  if the LM chooses it\n" in text
 
@@ -219,19 +219,23 @@ def test_boxes_are_cut_before_a_list_takes_their_place():
 @pytest.mark.parametrize("direction", ["TD", "LR"])
 def test_no_row_is_wider_than_asked_for(width: int, direction: Any):
     assert to_text(library, width=width, direction=direction).width <= width
-    for drawn in (library, named("节点分析", "Κόμβος"), named("N" * 200, "é" * 30)):
+    for drawn in (
+        library,
+        make_named_graph("节点分析", "Κόμβος"),
+        make_named_graph("N" * 200, "é" * 30),
+    ):
         text = to_text(drawn, width=width, direction=direction, ascii_only=True)
 
         assert str(text).isascii()
         assert text.width <= width
 
 
-def test_plain_characters_spell_what_they_stand_for():
+def test_plain_characters_replace_all_symbols():
     text = str(to_text(library, ascii_only=True))
 
     assert "search < get_client" in text
     assert "*..> the LM chooses\no--> your code chooses\n" in text
-    assert str(to_text(named("节点", "Né"), fields=False, ascii_only=True)) == SPELLED
+    assert str(to_text(make_named_graph("节点", "Né"), fields=False, ascii_only=True)) == SPELLED
 
 
 SPELLED = """\
@@ -251,7 +255,7 @@ SPELLED = """\
 
 @pytest.mark.parametrize("name", ["节点分析", "😀😀", "e\u0301té"])
 def test_boxes_with_wide_and_combining_letters_are_closed(name: str):
-    rows = str(to_text(named(name, "B"), fields=False)).splitlines()
+    rows = str(to_text(make_named_graph(name, "B"), fields=False)).splitlines()
     (row,) = [row for row in rows if name in row]
     above = rows[rows.index(row) - 1]
 

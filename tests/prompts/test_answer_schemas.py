@@ -57,7 +57,7 @@ def schema_of(cls: type[Node]) -> dict[str, Any]:
     return fill_schema(cls, asked_fields(cls))
 
 
-async def filled(cls: type[Node], answer: dict[str, Any] | str, **resolved: Any) -> Any:
+async def fill_node(cls: type[Node], answer: dict[str, Any] | str, **resolved: Any) -> Any:
     """The node that one answer makes; a second one is not asked for."""
     return await ToyBackend(answer, attempts=0).fill(cls, resolved, cls.__name__)
 
@@ -182,7 +182,7 @@ def test_a_schema_is_a_closed_object_with_titles_of_classes_alone():
     }
 
 
-def test_a_choice_is_an_enum_of_names_and_fields_come_with_those_that_can_be_filled():
+def test_a_choice_is_an_enum_of_names_and_fields_come_with_the_fillable_classes():
     assert route_schema({"A": None, "None": None}) == {
         "type": "object",
         "title": "Choice",
@@ -322,7 +322,7 @@ def with_first_alias(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("annotation", "value"), [each[1:] for each in TYPES], ids=[each[0] for each in TYPES]
 )
-async def test_a_value_comes_back_as_what_it_was(annotation: Any, value: Any, strict: bool):
+async def test_a_value_is_read_back_unchanged(annotation: Any, value: Any, strict: bool):
     target = create_model(
         "Target",
         __base__=type("Base", (End,), {"model_config": ConfigDict(strict=strict)}),
@@ -330,7 +330,7 @@ async def test_a_value_comes_back_as_what_it_was(annotation: Any, value: Any, st
     )
     node = target(value=value)
     answer = with_first_alias(as_answered(target, node))
-    back = await filled(target, json.loads(json.dumps(answer)))
+    back = await fill_node(target, json.loads(json.dumps(answer)))
 
     assert back == node
     assert type(back.value) is type(node.value)
@@ -358,7 +358,7 @@ async def test_a_node_is_asked_for_by_the_names_of_its_fields_and_never_by_their
 # The way back: defaults and keys that nobody asked for
 
 
-async def test_what_is_left_out_has_its_default():
+async def test_an_omitted_field_has_its_default():
     made = []
     target = node_of(
         a=(int, 3),
@@ -366,7 +366,7 @@ async def test_what_is_left_out_has_its_default():
         c=(date, Field(default="2024-01-01", validate_default=True, strict=True)),
         d=(str, Field(default_factory=lambda data: made.append(data) or "d")),
     )
-    node: Any = await filled(target, {})
+    node: Any = await fill_node(target, {})
 
     assert (node.a, node.b, node.c, node.d) == (3, [], date(2024, 1, 1), "d")
     assert len(made) == 1
@@ -374,7 +374,7 @@ async def test_what_is_left_out_has_its_default():
 
 
 @pytest.mark.parametrize("extra", ["ignore", "allow", "forbid"])
-async def test_keys_that_nobody_asked_for_are_left_out(extra: Any):
+async def test_unrequested_keys_are_left_out(extra: Any):
     class Careful(EndNode):
         model_config = ConfigDict(extra=extra)
         word: Annotated[str, Dep(lambda: "resolved")]
@@ -382,7 +382,7 @@ async def test_keys_that_nobody_asked_for_are_left_out(extra: Any):
         doubled: Annotated[list[int], Map(abs, over="items")]
 
     answer = {"items": [1], "word": "mine", "doubled": [7], "more": 1, "__class__": "x"}
-    node = await filled(Careful, answer, word="resolved")
+    node = await fill_node(Careful, answer, word="resolved")
 
     assert (node.word, node.items, node.model_extra or {}) == ("resolved", [1], {})
     assert "doubled" not in node.__dict__
@@ -393,7 +393,7 @@ async def test_a_key_by_the_alias_of_a_resolved_field_does_not_override_it():
         word: Annotated[str, Dep(lambda: "resolved")] = Field(alias="text")
         text: str = Field(alias="word")
 
-    node = await filled(Careful, {"text": "mine", "word": "nobody's"}, word="resolved")
+    node = await fill_node(Careful, {"text": "mine", "word": "nobody's"}, word="resolved")
 
     assert (node.word, node.text) == ("resolved", "mine")
 
@@ -437,7 +437,7 @@ async def test_every_kind_of_validator_runs_once(strict: bool):
             return self
 
     answer = {"before": 1, "after": 1, "wrap": 1, "each": [1, 2], "day": "2024-01-01"}
-    node = await filled(Checks, answer)
+    node = await fill_node(Checks, answer)
 
     wanted = {"before": 2, "after": 2, "wrap": 2, "each": [2, 3], "day": date(2024, 1, 3)}
     assert dict(node) == wanted

@@ -1,5 +1,5 @@
-"""What a graph would ask can be seen without asking: `graph.prompts()`, the prompts of a run on a
-`ScriptedLM`, and `assert_prompt`."""
+"""Prompts without a model: `graph.prompts()`, the prompts of a run on a `ScriptedLM`, and
+`assert_prompt`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_node_of_another_graph_and_a_graph_that_cannot_run_are_refused():
         Graph(start=Begin).prompts()
 
 
-async def test_prompts_are_those_of_a_run():
+async def test_the_prompts_are_the_prompts_of_a_run():
     class Found(EndNode):
         number: int = Field(gt=0)
 
@@ -145,7 +145,7 @@ async def test_prompts_are_those_of_a_run():
     assert [prompt.system for prompt in shown] == ["Be brief."] * 3 + ["Search."]
 
 
-def test_a_body_is_shown_with_what_its_code_may_ask():
+def test_a_body_is_shown_with_the_questions_its_code_may_ask():
     class Note(EndNode):
         text: str
 
@@ -175,7 +175,7 @@ def test_a_body_is_shown_with_what_its_code_may_ask():
     assert Graph(start=Silent).prompts() == []
 
 
-def test_what_samples_cannot_know_is_shown_all_the_same():
+def test_values_that_samples_cannot_fulfill_are_shown_anyway():
     class Client:
         pass
 
@@ -206,7 +206,7 @@ def test_what_samples_cannot_know_is_shown_all_the_same():
     assert '"never":"sample Start.never"' in prompt.text
 
 
-def test_a_pinned_lm_is_not_made_and_learned_prompts_are_those_of_the_lm_that_has_them():
+def test_a_pinned_lm_is_not_made_and_learned_prompts_belong_to_the_lm_that_has_them():
     class Other(EndNode):
         node_config = NodeConfig(lm="anthropic:claude-of-no-account")
         text: str
@@ -261,7 +261,7 @@ async def test_a_scripted_lm_that_chooses_in_its_own_way_is_asked_to():
     assert type((await GRAPH.arun(Letter(text="It broke."), lm)).trace[1]) is HandedOver
 
 
-async def test_earlier_nodes_are_shown_where_the_graph_or_a_class_says_so():
+async def test_earlier_nodes_are_shown_where_the_graph_or_a_class_asks_for_it():
     class Last(EndNode):
         node_config = NodeConfig(context="previous")
         text: str
@@ -316,7 +316,7 @@ class Needle(Node):
     async def __call__(self) -> None: ...
 
 
-def test_the_prompts_of_a_graph_with_huge_values_show_short_ones_at_once():
+def test_prompts_with_huge_values_show_short_values_at_once():
     started = process_time()
     (prompt,) = Graph(start=Haystack).prompts()
     assert process_time() - started < 10

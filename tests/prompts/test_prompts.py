@@ -1,5 +1,5 @@
-"""What a model is shown: the instruction, what is known as JSON, and nothing that is not for it.
-Equal input gives an equal prompt, to the letter, in this process and in any other."""
+"""The prompt of a model: the instruction, the known values as JSON, and no hidden values. Equal
+input gives an equal prompt, to the letter, in every process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Out(EndNode):
 
 
 def known(prompt: Prompt) -> dict[str, Any]:
-    """What is under the instruction, which has to be JSON."""
+    """The text under the instruction, which must be JSON."""
     _, _, said = prompt.text.partition("\n\n")
     return json.loads(said) if said else {}
 
@@ -53,14 +53,14 @@ async def prompt_of(source: Node, target: type[Node] = Out, **resolved: Any) -> 
     return lm.prompts[0]
 
 
-async def seen(source: Node) -> Any:
+async def known_fields(source: Node) -> Any:
     return known(await prompt_of(source))[type(source).__name__]
 
 
 # The shape of it
 
 
-async def test_the_source_is_shown_under_its_class_name_and_what_was_looked_up_under_context():
+async def test_the_source_is_shown_under_its_class_name_and_looked_up_values_under_context():
     def get_weather() -> str:
         return "rain"
 
@@ -136,7 +136,7 @@ async def test_a_recalled_value_stays_where_the_node_that_is_shown_hides_it_or_s
     }
 
 
-async def test_a_choice_is_asked_for_with_the_source_and_says_what_none_is():
+async def test_a_choice_is_asked_for_with_the_source_and_explains_none():
     class Fork(Node):
         x: int = 3
 
@@ -154,7 +154,7 @@ async def test_a_choice_is_asked_for_with_the_source_and_says_what_none_is():
 
 
 @pytest.mark.parametrize("name", ["Größe", "Box[int]", "X" * 100, "a.b c/d"])
-def test_the_name_of_the_schema_is_one_that_every_provider_takes(name: str):
+def test_every_provider_takes_the_name_of_the_schema(name: str):
     target = type(name, (Out,), {"__module__": __name__})
 
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", fill_prompt(target, ("text",), {}, "", None).name)
@@ -195,7 +195,7 @@ class Holder(EndNode):
     secret: SecretStr = SecretStr("SECRET")
 
 
-async def test_live_objects_and_what_is_excluded_are_left_out_and_secrets_are_not_told():
+async def test_live_objects_and_excluded_fields_are_left_out_and_secrets_are_not_shown():
     prompt = await prompt_of(Holder())
 
     assert known(prompt) == {"Holder": {"word": "w", "secret": "**********"}}
@@ -221,12 +221,12 @@ async def test_a_field_that_may_hold_anything_and_holds_no_json_is_a_teaching_er
     assert lm.calls == 0
 
 
-async def test_what_can_be_read_only_once_is_not_read_for_the_prompt():
+async def test_a_value_that_can_be_read_only_once_is_not_read_for_the_prompt():
     class Reads(EndNode):
         lines: Iterable[int]
 
     source = Reads(lines=iter([1, 2, 3]))
-    assert await seen(source) == {}
+    assert await known_fields(source) == {}
     assert list(source.lines) == [1, 2, 3]
     assert list((await ToyBackend({"lines": [4, 5]}).fill(Reads, {}, "Reads")).lines) == [4, 5]
 
@@ -245,7 +245,7 @@ async def test_computed_fields_are_shown_unless_they_are_no_data():
         def client(self) -> Client:
             return Client()
 
-    assert await seen(Cart(prices=[1, 2])) == {"prices": [1, 2], "total": 3}
+    assert await known_fields(Cart(prices=[1, 2])) == {"prices": [1, 2], "total": 3}
 
 
 async def test_names_are_shown_and_aliases_are_not():
@@ -258,13 +258,16 @@ async def test_names_are_shown_and_aliases_are_not():
         number: int = Field(alias="numberAlias")
         inner: Inner
 
-    assert await seen(Aliased(number=1, inner=Inner(deep=2))) == {"number": 1, "inner": {"deep": 2}}
+    assert await known_fields(Aliased(number=1, inner=Inner(deep=2))) == {
+        "number": 1,
+        "inner": {"deep": 2},
+    }
 
 
 # A node that has code of its own
 
 
-async def test_looking_up_context_makes_no_defaults_and_runs_none_of_the_nodes_code():
+async def test_looking_up_context_makes_no_defaults_and_runs_no_code_of_nodes():
     made: list[str] = []
 
     def make() -> str:
@@ -296,7 +299,7 @@ async def test_a_serializer_of_a_field_is_heeded_in_the_source_and_in_the_contex
         def in_euros(self, cents: int) -> str:
             return f"{cents / 100} €"
 
-    assert await seen(Money(cents=150)) == {"cents": "1.5 €", "text": ""}
+    assert await known_fields(Money(cents=150)) == {"cents": "1.5 €", "text": ""}
     lm = ToyBackend({})
     await lm.fill(Money, {"cents": 250}, "Money")
     assert known(lm.prompts[0]) == {"context": {"cents": "2.5 €"}}
@@ -308,9 +311,9 @@ class Loose(EndNode):
     anything: Any = None
 
 
-async def test_what_json_does_not_have_is_shown_as_text():
+async def test_values_without_a_json_form_are_shown_as_text():
     for value in (float("inf"), float("-inf"), float("nan"), 1e300):
-        shown = await seen(Loose(number=value, inside={"a": [value]}))
+        shown = await known_fields(Loose(number=value, inside={"a": [value]}))
         text = value if value == 1e300 else str(value)
         assert (shown["number"], shown["inside"]) == (text, {"a": [text]})
     prompt = await prompt_of(Loose(anything="a\ud800b"))  # half a character
@@ -406,7 +409,7 @@ def otherwise(value: Any) -> Any:
 
 @settings(max_examples=60)
 @given(HEAPS)
-def test_equal_nodes_make_equal_prompts_whatever_the_order_they_were_made_in(values: Any):
+def test_equal_nodes_make_equal_prompts_in_any_order_of_creation(values: Any):
     one, two = Heap(**values), Heap(**otherwise(values))
     assert one == two
 
@@ -486,7 +489,7 @@ def test_prompts_are_the_same_in_processes_that_hash_otherwise():
     assert sum("alpha" in line for line in one[:-1]) == one.count("schema:") == 2
 
 
-async def test_a_serializer_of_the_whole_node_is_heeded_where_the_node_is_whole():
+async def test_a_serializer_of_the_node_is_used_where_the_node_is_complete():
     class Short(EndNode):
         word: Annotated[str, Dep(lambda: "w")]
         text: str
@@ -495,7 +498,7 @@ async def test_a_serializer_of_the_whole_node_is_heeded_where_the_node_is_whole(
         def in_short(self) -> str:
             return f"{self.word}/{self.text}"
 
-    assert await seen(Short(word="a", text="b")) == "a/b"
+    assert await known_fields(Short(word="a", text="b")) == "a/b"
     lm = ToyBackend({"text": "x"})
     await lm.fill(Short, {"word": "w"}, "Short")
     assert known(lm.prompts[0]) == {"context": {"word": "w"}}

@@ -189,7 +189,7 @@ def test_a_misfit_is_json_and_never_valid(model):
 # --- by example -------------------------------------------------------------------------------
 
 
-def test_recursion_is_gone_into_once():
+def test_a_recursive_type_is_sampled_one_level_deep():
     value = sample(Tree.model_json_schema())
     assert value["children"]
     assert all(child["children"] == [] for child in value["children"])
@@ -226,7 +226,7 @@ def test_optional_fields_are_given_and_none_is_not_the_first_choice():
         ({"$ref": "#/definitions/a~1b", "definitions": {"a/b": {"const": 1}}}, 1),
     ],
 )
-def test_where_one_value_fits_the_sample_is_that(schema, value):
+def test_the_sample_is_the_only_value_that_fits(schema, value):
     assert sample(schema) == value
 
 
@@ -253,7 +253,7 @@ def test_where_one_value_fits_the_sample_is_that(schema, value):
         ),
     ],
 )
-def test_where_nothing_fits_the_error_says_why(schema, why):
+def test_an_error_explains_why_nothing_fits(schema, why):
     with pytest.raises(ScriptError, match=why) as caught:
         sample(schema)
     assert caught.value.code == "bae-sample-impossible"

@@ -148,7 +148,7 @@ class Browser:
 
 @dataclass
 class Run:
-    """What a client has after a run."""
+    """The state of a client after a run."""
 
     events: list[dict[str, Any]]
     messages: list[dict[str, Any]]

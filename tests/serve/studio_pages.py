@@ -54,7 +54,7 @@ class OpenStudio:
         return await self.client.post("/api/login", json=body, headers=headers)
 
     async def headers(self) -> dict[str, str]:
-        """Those of a browser that has logged in."""
+        """The headers of a browser that has logged in."""
         return {"authorization": f"Bearer {(await self.log_in()).json()['token']}"}
 
     async def get(self, path: str) -> Any:

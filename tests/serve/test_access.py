@@ -1,5 +1,5 @@
-"""Who may do what: every endpoint and every feed, for a user who may, one who may not, one who may
-not see the run, and nobody."""
+"""Access rights: every endpoint and every feed, for a user with the right, a user without it, a
+user who may not see the run, and without a user."""
 
 import asyncio
 import json
@@ -69,7 +69,7 @@ async def ask(
 
 
 class Asked(MemoryJournal):
-    """Notes what it is asked for."""
+    """Notes the names of its reading methods that are used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ WAYS = {"GET": [("GET", "*/*"), ("GET", "text/event-stream"), ("HEAD", "*/*")]}
 
 
 async def answers(served: Served, endpoint: Endpoint, run: str) -> list[Any]:
-    """What ben is told, in every way, and what that takes."""
+    """The responses to ben, in every way, and the reads of the journal that each takes."""
     journal: Any = served.journal
     found: list[Any] = []
     for method, accept in WAYS.get(endpoint.method, [(endpoint.method, "*/*")]):
@@ -238,7 +238,7 @@ async def test_an_origin_that_is_named_may_use_the_api():
         assert "access-control-allow-origin" not in refused.headers
 
 
-async def test_what_writes_is_json_and_bounded():
+async def test_requests_that_write_are_json_and_bounded():
     async with serving() as served:
         text = await served.client.post(
             "/graphs/orders/runs", content="{}", headers={"content-type": "text/plain"}
@@ -281,7 +281,7 @@ WRONG: list[tuple[str, str, dict[str, Any], list[str]]] = [
 ]
 
 
-async def test_bad_input_is_refused_with_the_part_that_is_wrong_and_what_to_do():
+async def test_bad_input_is_refused_with_the_wrong_part_and_a_fix():
     async with serving() as served:
         await served.start(MARK, 20, run_id="asks", thread="asks-t")
         await served.post("/graphs/slow/runs", {"run_id": "held", "start": {"name": "bad"}})

@@ -66,7 +66,7 @@ async def test_thoughts_of_a_model_are_reasoning(browser: Browser):
     assert begin["messageId"] in [each["id"] for each in run.messages]
 
 
-async def test_text_of_a_wrong_answer_is_taken_back(browser: Browser):
+async def test_text_of_a_wrong_answer_is_removed(browser: Browser):
     long = Streamed({"text": "It is wet. " * 8}, size=20, pause=0.06)
     right = Streamed({"text": "A lamp, shipped."}, size=8, pause=0.06)
     async with pages(browser, answers(long, right)) as page:
@@ -81,7 +81,7 @@ async def test_text_of_a_wrong_answer_is_taken_back(browser: Browser):
         assert "MESSAGES_SNAPSHOT" not in again.kinds
 
 
-async def test_a_request_that_is_sent_again_keeps_the_text_that_is_the_same(browser: Browser):
+async def test_a_repeated_request_keeps_unchanged_text(browser: Browser):
     lm = answers(Streamed({"text": "It is wet and cold."}, size=4, pause=0.06, restarts=1))
     async with pages(browser, lm) as page:
         run = await page.run("Hi.", forget=True)
@@ -153,7 +153,7 @@ async def test_gates_are_interrupts_with_the_schema_of_the_answer(browser: Brows
         assert run.texts[-1] == ("assistant", "3 because of rain")
 
 
-async def test_a_wrong_answer_says_why_and_the_question_stays(browser: Browser):
+async def test_a_wrong_answer_is_refused_with_a_reason_and_the_question_stays(browser: Browser):
     async with pages(browser) as page:
         first = await page.run("Plan it.", graph="plan", forget=True)
         run = await page.run(graph="plan", resume=resolve(first, count=30, why="rain"))
@@ -165,7 +165,9 @@ async def test_a_wrong_answer_says_why_and_the_question_stays(browser: Browser):
         assert run.texts[-1] == ("assistant", "3 because of rain")
 
 
-async def test_answers_to_some_questions_are_kept_and_the_others_are_asked_again(browser: Browser):
+async def test_answers_to_some_questions_are_stored_and_the_others_are_asked_again(
+    browser: Browser,
+):
     async with pages(browser) as page:
         first = await page.run("Plan it.", graph="plan", forget=True)
         [count] = resolve(first, count=3)
@@ -308,7 +310,7 @@ async def test_a_page_that_is_loaded_again_gets_the_conversation_without_a_new_r
         assert len(await page.served.journal.runs()) == 1
 
 
-async def test_a_page_that_is_loaded_again_gets_what_waits_and_can_answer(browser: Browser):
+async def test_a_reloaded_page_gets_open_questions_and_can_answer(browser: Browser):
     lm = answers(Call("cancel", number="B-4"), {"text": "Done."})
     async with pages(browser, lm) as page:
         first = await page.run("Cancel B-4.", forget=True)
@@ -553,7 +555,7 @@ async def test_a_wrong_request_is_refused_with_its_place_and_begins_nothing(brow
         assert await page.served.journal.runs() == []
 
 
-async def test_a_graph_without_a_field_for_the_message_says_so(browser: Browser):
+async def test_a_graph_without_a_field_for_the_message_is_refused(browser: Browser):
     class Two(Node):
         one: str
         two: str

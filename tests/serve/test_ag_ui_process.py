@@ -1,5 +1,5 @@
 """A chat front end and `bae serve` as a process: the server is stopped in the middle of a turn, and
-the page goes on with the next server."""
+the page continues with the next server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from ag_ui_pages import ROOT, Browser
-from test_server_process import TOKEN, free_port, served
+from test_server_process import TOKEN, free_port, run_server
 
 APP = """
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_the_example_of_a_chat_is_an_agent_whose_calls_a_user_approves(tmp_path:
     page = {"agent": "page", "token": TOKEN, "thread": "t"}
     page["url"] = f"http://127.0.0.1:{port}/ag-ui/Message"
     try:
-        with served(tmp_path, port, app, "--lm", f"scripted:{script}"):
+        with run_server(tmp_path, port, app, "--lm", f"scripted:{script}"):
             ask = {"content": "Please cancel my order B-4."}
             [asked] = browser.run({**page, "forget": True, "ask": ask})["pending"]
             assert asked["message"] == "Allow cancel_order(number='B-4')?"
@@ -65,7 +65,7 @@ def test_the_next_server_continues_a_turn_and_the_page_follows_it(tmp_path: Path
     body = {"threadId": "t", "runId": "run-1", "messages": [message]}
     headers = {"authorization": f"Bearer {TOKEN}"}
     try:
-        with served(tmp_path, port, APP) as process:
+        with run_server(tmp_path, port, APP) as process:
             events: list[dict[str, Any]] = []
             with httpx.stream("POST", url, json=body, headers=headers, timeout=30) as response:
                 for line in response.iter_lines():
@@ -76,7 +76,7 @@ def test_the_next_server_continues_a_turn_and_the_page_follows_it(tmp_path: Path
             assert events[-1]["type"] == "RUN_ERROR"
             assert events[-1]["code"] == "bae-serve-closing"
         (tmp_path / "go").touch()
-        with served(tmp_path, port, APP):
+        with run_server(tmp_path, port, APP):
             sent = {"agent": "page", "url": url, "token": TOKEN, "thread": "t", "forget": True}
             run = browser.run({**sent, "ask": message, "runId": "run-1"})
         assert run["error"] is None

@@ -95,7 +95,7 @@ async def call_of(journal: Any) -> Reply:
     ],
     ids=range(5),
 )
-async def test_a_decision_that_does_not_fit_says_where_and_nothing_is_called(
+async def test_a_decision_that_does_not_fit_is_refused_with_its_place_and_nothing_is_called(
     body: dict[str, Any], loc: list[str]
 ):
     SENT.clear()
@@ -192,7 +192,7 @@ async def test_requests_that_wait_are_answered_when_the_server_stops():
     assert (await served.journal.read("held")).info.standing() == "interrupted"
 
 
-async def test_a_server_that_stops_takes_no_run_and_keeps_answers():
+async def test_a_server_that_stops_accepts_no_run_and_keeps_answers():
     async with serving() as served:
         await served.start(count=20, run_id="asks")
         api: API = served.api

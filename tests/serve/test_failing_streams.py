@@ -1,5 +1,5 @@
-"""What a client is told where the user's own hook, `visible` or store fails: streams and feeds end
-with a reason, and the log has the error."""
+"""Streams and feeds where the user's hook, `visible` or store fails: they end with a reason, and
+the log has the error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Failing(MemoryJournal):
 
 
 async def messages_of(url: str, *frames: Any) -> tuple[list[Any], int | None, str | None]:
-    """What a WebSocket is told up to the end of its feed, and how it was closed."""
+    """The messages of a WebSocket up to the end of its feed, and how it was closed."""
     told: list[Any] = []
     async with connect(url) as socket:
         for frame in frames:

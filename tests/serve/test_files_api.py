@@ -109,7 +109,7 @@ async def test_a_file_is_sent_named_in_a_start_and_in_an_answer_and_got_back(jou
         assert len("".join(stored.answers.values())) < 500
 
 
-async def test_a_user_neither_gets_nor_names_the_file_of_another(journal):
+async def test_a_user_can_neither_read_nor_name_a_file_of_another_user(journal):
     async with files_served(journal=journal, visible="own") as served:
         mine = (await upload(served, DOT.data)).json()
         await start(served, mine)
@@ -145,7 +145,7 @@ async def test_a_fork_names_a_file_by_its_hash(journal):
             assert first["fields"][0]["value"] == file.as_json()
 
 
-async def test_a_fork_does_not_show_what_its_parent_got_later(journal):
+async def test_a_fork_does_not_show_later_files_of_its_parent(journal):
     seen = {"one": False, "fork": True}
     shown = {"visible": lambda user, info: seen[info.run_id]}
     async with files_served(journal=journal, **shown) as served:
@@ -250,7 +250,7 @@ async def test_a_user_who_may_only_answer_may_send_a_file():
         ).status_code == 403
 
 
-async def test_the_document_says_how_to_send_and_to_name_a_file():
+async def test_the_document_explains_how_to_send_and_name_a_file():
     async with files_served() as served:
         document = await served.get("/openapi.json")
         upload_it = document["paths"]["/files"]["post"]
@@ -259,7 +259,7 @@ async def test_the_document_says_how_to_send_and_to_name_a_file():
         assert "data URL" in json.dumps(photo)
 
 
-def test_uploads_make_room_for_newer_ones_of_the_same_user(monkeypatch):
+def test_uploads_make_room_for_newer_uploads_of_the_same_user(monkeypatch):
     from bae.serve import files
 
     monkeypatch.setattr(files, "MOST_OF_USER", 2 * DOT.size)

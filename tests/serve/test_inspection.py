@@ -284,7 +284,7 @@ def most_of(query: type[Form]) -> str:
     return "&".join(found)
 
 
-async def test_no_endpoint_returns_a_whole_long_run_and_its_pages_have_all_of_it(
+async def test_no_endpoint_returns_a_whole_long_run_and_its_pages_contain_everything(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("bae.serve.views.PAGE_SIZE", 20_000)
@@ -321,7 +321,7 @@ async def test_no_endpoint_returns_a_whole_long_run_and_its_pages_have_all_of_it
         assert len(await all_of(path, "nodes")) == 42
 
 
-async def test_the_inbox_has_some_questions_of_a_run_and_says_how_many_more_there_are(
+async def test_the_inbox_has_some_questions_of_a_run_and_counts_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("bae.serve.inbox._OF_RUN", 2)
@@ -352,14 +352,14 @@ class Written(Node):
 writes = Graph(start=Write, end=Written, name="writes")
 
 
-async def dropped(served: Served) -> None:
+async def wait_until_dropped(served: Served) -> None:
     """Return when nobody follows the run any more."""
     while served.api.feeds.run("big").tail.is_followed:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("kind", ["events", "socket"])
-async def test_a_client_that_takes_nothing_is_dropped_and_costs_the_others_nothing(
+async def test_a_client_that_reads_nothing_is_dropped_and_costs_the_others_nothing(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("bae.serve.records.SEND_SECONDS", 0.2)
@@ -380,7 +380,7 @@ async def test_a_client_that_takes_nothing_is_dropped_and_costs_the_others_nothi
                 await reader.readuntil(b"event: record")  # it follows the run
                 others = [event async for event in served.events("big")]
                 assert others[-1][2]["reason"] == "ended"
-                await dropped(served)
+                await wait_until_dropped(served)
                 text = await reader.read()
                 assert b"event: end" not in text
                 writer.close()
@@ -392,7 +392,7 @@ async def test_a_client_that_takes_nothing_is_dropped_and_costs_the_others_nothi
                     assert json.loads(await hanging.recv())["items"] == []  # it follows the run
                     others = [event async for event in served.events("big")]
                     assert others[-1][2]["reason"] == "ended"
-                    await dropped(served)
+                    await wait_until_dropped(served)
                     with pytest.raises(ConnectionClosed):
                         while True:
                             await hanging.recv()

@@ -1,4 +1,4 @@
-"""Many subscribers at once: those that read have everything, those that hang are dropped."""
+"""Many subscribers at once: readers get every record, hanging subscribers are dropped."""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
-"""The OpenAPI document is true: what it describes is accepted, and nothing that a client sends
-makes the server fail."""
+"""The OpenAPI document is true: requests that it describes are accepted, and no request makes the
+server fail."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ EXAMPLES = 15
 
 
 class Background:
-    """An API on loopback in a thread of its own, with a run that has ended, one that waits, one
-    that has asked an LLM, and a file."""
+    """An API on loopback in a thread of its own, with a finished run, a waiting run, a run that has
+    asked an LLM, and a file."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -129,7 +129,7 @@ class Walk(Node):
     async def __call__(self) -> None: ...
 
 
-def test_a_program_that_writes_clients_finds_every_schema_under_a_name_of_its_own():
+def test_every_schema_has_a_name_of_its_own_for_generated_clients():
     walk = Graph(start=Walk, end=Walk, name="walk")
     graphs = {"a b": walk, "a-b": walk, "東京": walk, "京都": orders}
     api = router(graphs, journal=MemoryJournal(), auth=public())
@@ -147,7 +147,7 @@ def test_a_program_that_writes_clients_finds_every_schema_under_a_name_of_its_ow
     assert "#/$defs" not in json.dumps(document)
 
 
-async def test_a_tag_of_no_class_of_a_union_is_one_fault():
+async def test_an_unknown_tag_of_a_union_is_one_fault():
     walk = Graph(start=Walk, end=Walk, name="walk")
     async with serving(graphs={"walk": walk}) as served:
         refused = await served.client.post(
@@ -181,7 +181,7 @@ BODIES: dict[str, dict[str, Any]] = {
 NUMBERS = count()
 
 
-def used_up(background: Background, method: str, path: str) -> dict[str, str]:
+def make_unused(background: Background, method: str, path: str) -> dict[str, str]:
     """Something new where a request that is accepted can be so only once."""
     name = f"new-{next(NUMBERS)}"
     match method, path:
@@ -235,7 +235,7 @@ def test_nothing_that_the_document_allows_makes_the_server_fail(
     @given(case=operation.as_strategy(), run_id=runs, how=hows, stream=streams)
     def check(case: Any, run_id: str, how: str | None, stream: bool) -> None:
         if how is not None:
-            new = used_up(background, method, path)
+            new = make_unused(background, method, path)
             case = known(case, run_id, new, accepted=how == "accepted")
         headers = {"accept": "text/event-stream"} if stream and how else None
         response = case.call(base_url=background.url, headers=headers)

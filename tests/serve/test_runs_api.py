@@ -86,7 +86,7 @@ async def test_the_web_socket_follows_a_run_and_the_list_of_runs():
         assert {each["run_id"] for each in found[1]} == {"one"}
 
 
-async def test_a_question_is_shown_with_what_is_needed_to_decide_and_answered_once():
+async def test_a_question_is_shown_with_everything_needed_to_decide_and_answered_once():
     async with serving() as served:
         run = await served.start(count=20, run_id="asks")
         assert run["status"] == "waiting"
@@ -529,7 +529,7 @@ async def test_a_form_for_the_start_has_the_names_of_the_classes_of_a_union():
 
 
 class HouseModel(Backend):
-    """A model whose prices nobody knows. Its first answer is wrong."""
+    """A model without a known price. Its first answer is wrong."""
 
     model = "house-1"
 
@@ -571,7 +571,7 @@ async def test_a_run_has_its_node_limit_and_the_budgets_of_the_server():
         ]
 
 
-async def test_the_budgets_of_a_line_of_lms_are_those_that_all_of_them_share():
+async def test_the_budgets_of_a_line_of_lms_are_the_budgets_that_all_of_them_share():
     day = Budget(calls=500, scope="day")
     first = Budgeted(HouseModel(), Budget(calls=50, scope="first", within=day))
     second = Budgeted(HouseModel(), Budget(calls=70, scope="second", within=day))

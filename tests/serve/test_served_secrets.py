@@ -1,4 +1,4 @@
-"""What is a secret in a graph is in no response and no feed."""
+"""Secrets of a graph are in no response and no feed."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_a_default_that_is_a_secret_is_in_no_schema():
             assert SECRET not in json.dumps(await served.get(path)), path
 
 
-async def test_an_answer_to_a_run_that_needs_its_secrets_is_stored_and_says_how_to_resume():
+async def test_an_answer_to_a_run_that_needs_its_secrets_is_stored_and_explains_how_to_resume():
     async with serving(graphs={"login": login}) as served, asyncio.timeout(20):
         await served.post("/graphs/login/runs?wait=10", BODIES["/graphs/{graph}/runs"])
         answer = BODIES["/runs/{run}/answers"]
@@ -154,7 +154,7 @@ async def test_an_answer_to_a_run_that_needs_its_secrets_is_stored_and_says_how_
         assert ends[0]["reason"] == "ended"
 
 
-async def test_a_fork_of_a_run_with_secrets_says_what_to_give_and_how_to_resume():
+async def test_a_fork_of_a_run_with_secrets_explains_what_to_give_and_how_to_resume():
     async with serving(graphs={"login": login}) as served, asyncio.timeout(20):
         await served.post("/graphs/login/runs?wait=10", BODIES["/graphs/{graph}/runs"])
         missing = await served.client.post("/runs/run/forks", json={"at": 0})

@@ -62,7 +62,7 @@ if __name__ == "__main__":
 
 
 @contextmanager
-def served(
+def run_server(
     folder: Path, port: int, app: str = APP, *options: str, mounted: bool = False
 ) -> Iterator[subprocess.Popen[str]]:
     """`bae serve` on a port while the block runs, or uvicorn with an application of its own."""
@@ -195,7 +195,7 @@ def test_an_option_that_would_never_work_is_refused(
 def test_clients_that_come_back_miss_nothing_when_the_server_is_killed(tmp_path: Path):
     port = free_port()
     with client_of(port) as client, ThreadPoolExecutor() as threads:
-        with served(tmp_path, port) as process:
+        with run_server(tmp_path, port) as process:
             follower, socket = start(client), SocketFollower(port, "long")
             lost = threads.submit(socket.follow)  # until the connection is lost
             follower.follow(until=20)
@@ -203,7 +203,7 @@ def test_clients_that_come_back_miss_nothing_when_the_server_is_killed(tmp_path:
             process.wait()
             lost.result(30)
         assert socket.numbers
-        with served(tmp_path, port):
+        with run_server(tmp_path, port):
             again = threads.submit(socket.follow)
             follower.follow()
             again.result(30)
@@ -220,7 +220,7 @@ def test_clients_that_come_back_miss_nothing_when_the_server_is_killed(tmp_path:
 def test_a_server_that_stops_ends_its_streams_and_cancels_no_run(tmp_path: Path, mounted: bool):
     port = free_port()
     with client_of(port) as client, ThreadPoolExecutor() as threads:
-        with served(tmp_path, port, mounted=mounted) as process:
+        with run_server(tmp_path, port, mounted=mounted) as process:
             follower, other = start(client), Follower(client, "long")
             stream = threads.submit(other.follow)
             follower.follow(until=10)
@@ -230,7 +230,7 @@ def test_a_server_that_stops_ends_its_streams_and_cancels_no_run(tmp_path: Path,
             assert "Traceback" not in process.stderr.read()
             stream.result(20)
             assert (other.end["reason"], other.end["last"]) == ("closing", other.numbers[-1])
-        with served(tmp_path, port):
+        with run_server(tmp_path, port):
             follower.follow()
             page = client.get("/runs/long/records?limit=1000").json()
     assert follower.end["reason"] == "ended"

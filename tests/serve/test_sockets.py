@@ -1,4 +1,4 @@
-"""The WebSocket: what a client may send, and how a connection ends."""
+"""The WebSocket: messages of a client, and the end of a connection."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ async def say(socket: ClientConnection, message: Any) -> None:
 
 
 @pytest.mark.parametrize("first", ["garbage", "[]", b"\x00\xff", "x" * 5_000], ids=range(4))
-async def test_a_first_message_that_is_no_token_closes_the_connection_and_says_why(
+async def test_a_first_message_without_a_token_closes_the_connection_with_a_reason(
     first: str | bytes, caplog: pytest.LogCaptureFixture
 ):
     async with serving() as served, asyncio.timeout(20), connect(served.ws()) as socket:
@@ -29,7 +29,7 @@ async def test_a_first_message_that_is_no_token_closes_the_connection_and_says_w
 
 
 @pytest.mark.parametrize("later", ["garbage", b"\x00\xff", "x" * 5_000], ids=range(3))
-async def test_a_later_message_that_makes_no_sense_closes_the_connection_and_says_why(
+async def test_a_later_senseless_message_closes_the_connection_with_a_reason(
     later: str | bytes, caplog: pytest.LogCaptureFixture
 ):
     async with serving() as served, asyncio.timeout(20), connect(served.ws()) as socket:
@@ -40,7 +40,7 @@ async def test_a_later_message_that_makes_no_sense_closes_the_connection_and_say
     assert not caplog.records
 
 
-async def test_a_feed_that_is_over_makes_room_for_another():
+async def test_a_finished_feed_makes_room_for_another():
     async with serving() as served, asyncio.timeout(20), connect(served.ws()) as socket:
         await served.start(run_id="one")
         await say(socket, {"token": TOKEN})
@@ -62,7 +62,7 @@ async def test_more_feeds_than_a_connection_may_follow_close_it():
         assert (socket.close_code, "50" in (socket.close_reason or "")) == (1008, True)
 
 
-async def test_a_feed_is_left_and_a_wrong_one_says_what_is_wrong():
+async def test_a_feed_can_be_left_and_an_invalid_feed_is_refused_with_a_reason():
     async with serving() as served, asyncio.timeout(20), connect(served.ws()) as socket:
         await say(socket, {"token": TOKEN})
         await say(socket, {"sub": 1, "feed": "runs", "after": "now"})
@@ -88,7 +88,7 @@ async def test_clients_get_pings(monkeypatch: pytest.MonkeyPatch):
         assert [json.loads(await socket.recv()) for _ in range(2)] == [{"ping": 1}, {"ping": 2}]
 
 
-async def test_a_hook_that_refuses_a_connection_says_why():
+async def test_a_hook_that_refuses_a_connection_gives_its_reason():
     async def find_user(request: Any) -> User | None:
         raise Refused(403, "my-tenant", "no tenant of this name: größe " * 20)
 

@@ -1,4 +1,4 @@
-"""The studio: its page, who gets in, and what it tells the page."""
+"""The studio: its page, its logins, and its data for the page."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_the_page_may_load_and_connect_to_nothing_but_its_own_origin(tmp_p
     assert "set-cookie" not in found
 
 
-async def test_assets_are_compressed_and_kept_for_ever_and_other_files_are_asked_for_again(
+async def test_assets_are_compressed_and_cached_forever_and_other_files_are_revalidated(
     tmp_path: Path,
 ):
     async with open_studio(tmp_path) as studio:
@@ -124,7 +124,7 @@ async def test_the_page_is_only_read(tmp_path: Path):
     assert (below.status_code, below.json()["type"]) == (404, "bae-serve-path")
 
 
-def test_an_installation_without_the_page_says_how_to_get_it(tmp_path: Path):
+def test_an_installation_without_the_page_explains_how_to_get_it(tmp_path: Path):
     with pytest.raises(BaeError) as caught:
         StudioPage(tmp_path)
     assert caught.value.code == "bae-studio-page"
@@ -313,7 +313,7 @@ async def test_the_socket_of_a_browser_that_logged_out_is_closed(
             assert last > 2
 
 
-def test_a_file_of_logins_that_is_damaged_says_what_to_do(tmp_path: Path):
+def test_a_damaged_file_of_logins_is_an_error_with_a_fix(tmp_path: Path):
     file = tmp_path / "studio.db"
     file.write_text("no database\n" * 100)
     with pytest.raises(BaeError) as caught, Logins(file):

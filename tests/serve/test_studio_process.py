@@ -1,4 +1,4 @@
-"""`bae studio` as a process: ports, links, restarts, and what it says when it cannot start."""
+"""`bae studio` as a process: ports, links, restarts, and the errors at its start."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def run_studio(folder: Path, *arguments: str, **more: str) -> subprocess.Complet
 
 @contextmanager
 def studio(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[Any, Any]]:
-    """`bae studio` while the block runs: what it printed as JSON, and the process."""
+    """Run `bae studio` while the block runs: yields its JSON output and the process."""
     process = subprocess.Popen(
         command_of(folder, *arguments, "--json"),
         cwd=folder,

@@ -1,4 +1,5 @@
-"""Conversations over HTTP: what a turn did, which turn it replaces, and what people said in it."""
+"""Conversations over HTTP: the work of a turn, the turn it replaces, and the answers of people in
+it."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ async def test_threads_are_found_by_their_graph_and_a_part_of_their_id():
         assert (await served.get("/threads?graph=other"))["threads"] == []
 
 
-async def test_a_tool_call_that_waits_says_what_the_tool_takes_and_later_who_approved_it():
+async def test_a_waiting_tool_call_shows_the_arguments_of_the_tool_and_later_who_approved_it():
     calls = Call("refund", euros=20), Call("ask_person", question="Which color?")
     async with serving(**replies(*calls, {"text": "Sent."})) as served:
         await served.post("/graphs/support/runs?wait=10", turn("one", "It is wet."))

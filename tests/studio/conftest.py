@@ -86,7 +86,7 @@ async def phone(browser: Any) -> AsyncIterator[Any]:
 
 
 async def watched_page(context: Any) -> Any:
-    """A page whose `errors` has what it throws, and what its policy refuses."""
+    """A page whose `errors` has its exceptions and the violations of its policy."""
     page = await context.new_page()
     page.set_default_timeout(30_000)
     page.errors = errors = []

@@ -56,7 +56,7 @@ async def open_studio(
     **more: Any,
 ) -> AsyncGenerator[OpenedStudio]:
     """Serve graphs while the block runs. `prepare` may add teams to the API, `more` is for the
-    `Studio`. Give the `logins` and the `port` of another studio to go on in its place."""
+    `Studio`. Give the `logins` and the `port` of another studio to replace it."""
     named: Mapping[str, Graph[Any, Any]] = {graph.name: graph for graph in graphs}
     person = user or User("ana")
     known = logins or Logins(None)

@@ -1,5 +1,5 @@
-"""What a hostile model, page, user or network does to the page: nothing is run, nothing typed is
-lost, and what cannot be shown leaves the rest of the page as it is."""
+"""The page with a hostile model, page, user or network: it runs no foreign code, loses no typed
+text, and shows the rest of the page where a part cannot be shown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Box(Node):
 boxes = Graph(start=Box, end=Box, name="boxes")
 
 
-async def test_a_login_that_ends_or_a_link_that_is_void_costs_nothing_that_is_typed(page: Any):
+async def test_an_expired_login_or_a_void_link_loses_no_typed_text(page: Any):
     journal, logins = MemoryJournal(), Logins(None)
     await wishes.arun(Wish(text="A lamp."), journal=journal, run_id="wish-1")
     async with open_studio(wishes, journal=journal, logins=logins) as opened:
@@ -91,7 +91,7 @@ async def test_values_of_any_size_are_shown_as_they_are(page: Any):
         assert await page.evaluate("({}).polluted") is None
 
 
-async def test_a_connection_that_says_nothing_is_opened_again(page: Any):
+async def test_a_silent_connection_is_opened_again(page: Any):
     journal, sockets, silent = MemoryJournal(), [], []
 
     async def carry(socket: Any) -> None:

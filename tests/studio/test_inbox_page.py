@@ -128,7 +128,7 @@ async def test_a_tool_call_is_approved_with_other_arguments(page: Any) -> None:
         assert paid == [("A-17", 45.5, "broken")]
 
 
-async def test_others_answer_while_somebody_types_and_nothing_moves(page: Any) -> None:
+async def test_answers_of_others_do_not_move_the_page_while_a_person_types(page: Any) -> None:
     async with open_studio(refunds) as opened:
         for run in ("one", "two", "three"):
             await ask(opened, run, f"This is {run}.")

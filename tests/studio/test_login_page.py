@@ -1,5 +1,5 @@
-"""Who may open the page, what a page of another site can do with it, and that it goes on when the
-server was away."""
+"""Logins of the page, its protection from pages of other sites, and its reconnect after the server
+was away."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_a_page_of_another_site_can_neither_read_nor_act(page: Any):
         assert await opened.journal.runs() == []
 
 
-async def test_a_page_reconnects_when_the_server_is_back_and_shows_what_it_missed(
+async def test_a_page_reconnects_when_the_server_is_back_and_shows_missed_events(
     page: Any, tmp_path: Any
 ):
     with socket.socket() as free:

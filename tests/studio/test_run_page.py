@@ -161,7 +161,7 @@ async def test_a_run_is_watched_to_its_end_while_its_text_grows_and_nothing_else
         await page.get_by_role("button", name="Sent, a run can end here, visited once").wait_for()
 
 
-async def test_why_leads_from_a_value_through_a_function_to_what_a_model_answered(page: Any):
+async def test_why_leads_from_a_value_through_a_function_to_the_answer_of_a_model(page: Any):
     may_send.set()
     async with open_studio(letters, lm=writer()) as opened:
         await start(opened, letters, Complaint(message="It is broken."), "letter-1")
@@ -200,7 +200,7 @@ async def test_an_error_is_shown_where_it_happened_with_its_cause_and_fix(page: 
         await page.get_by_text("TimeoutError").first.wait_for()
 
 
-async def test_a_fork_with_an_edited_field_is_a_new_run_that_shows_what_changed(page: Any):
+async def test_a_fork_with_an_edited_field_is_a_new_run_that_shows_the_change(page: Any):
     async with open_studio(trips) as opened:
         await start(opened, trips, Trip(city="Ghent"), "trip-1")
         await opened.show(page, "/runs/trip-1?step=0")

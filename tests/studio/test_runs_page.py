@@ -184,7 +184,7 @@ async def test_filter_and_search_are_in_the_address_and_survive_a_reload(page: A
         assert page.url == f"{opened.url}/runs"
 
 
-async def test_a_run_is_started_from_a_form_that_shows_what_is_wrong_at_its_field(
+async def test_a_run_is_started_from_a_form_that_shows_faults_at_their_fields(
     phone: Any, expect: Any
 ):
     page = phone

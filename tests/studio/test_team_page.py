@@ -72,7 +72,7 @@ class OpenedTeam:
     tasks: list[Task]
 
     async def run(self, lm: LM) -> None:
-        """Have the team carry out what is approved."""
+        """Let the team run the approved tasks."""
         options: dict[str, Any] = {"review": "off", "limits": {"timeout": BOUND}}
         async with Workbench.open(self.project, self.store, **options) as bench:
             await LeadAgent(bench, lm, max_agents=2, wait=False, timeout=None).run()
@@ -133,7 +133,7 @@ async def test_a_plan_is_approved_and_its_run_is_watched_to_the_end(page: Any, t
         await expect(page.get_by_text("All tasks are done.")).to_be_visible()
 
 
-async def test_a_question_is_answered_and_who_was_first_is_shown_beside_what_was_typed(
+async def test_a_question_is_answered_and_the_first_answerer_is_shown_beside_the_typed_text(
     page: Any, tmp_path: Path
 ):
     async with open_team(tmp_path) as team:

@@ -1,6 +1,6 @@
 """Twenty small exercises that a team solves in tests, in Python and JavaScript: each a file in
-`exercises` with what is asked, stubs, tests, a reference answer and a wrong one. And ways to
-cheat that fit all of them."""
+`exercises` with a task, stubs, tests, a reference answer and a wrong answer. And ways to cheat that
+fit all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMAND = (*PYTEST, "&&", *NODE)
 
 @dataclass(frozen=True)
 class Exercise:
-    """What is asked, what there is, and answers."""
+    """A task, its given files, and answers."""
 
     name: str
     asked: str
@@ -93,14 +93,14 @@ def all_files(*, answers: bool = False, wrong: bool = False) -> dict[str, str]:
 
 
 def cheats(exercise: Exercise) -> dict[str, str]:
-    """Answers that would pass without solving it, by their names: the wrong answer with something
-    that keeps its tests from failing. Those that are documented as not detected are not here."""
+    """Answers that would pass without solving the task, by name: the wrong answer with a trick that
+    keeps its tests from failing. Tricks that are documented as not detected are left out."""
     given = exercise.files[exercise.test_path]
     test = exercise.test_path
     edits: dict[str, list[Edit]] = {
-        "edits the tests": [whole_file(test, _emptied(exercise, given))],
+        "edits the tests": [whole_file(test, _empty_functions(exercise, given))],
         "deletes the tests": [Deletion(test)],
-        "skips the tests": [whole_file(test, _skipped(exercise, given))],
+        "skips the tests": [whole_file(test, _skip_tests(exercise, given))],
     }
     lines: dict[str, str] = dict(_PYTHON if exercise.is_python else _JAVASCRIPT)
     if exercise.is_python:
@@ -113,7 +113,7 @@ def cheats(exercise: Exercise) -> dict[str, str]:
     return answers
 
 
-def _emptied(exercise: Exercise, given: str) -> str:
+def _empty_functions(exercise: Exercise, given: str) -> str:
     if not exercise.is_python:
         return re.sub(r"\b(assert\.)?(equal|deepEqual|rejects)\(", "((...a) => {})(", given)
     tree = ast.parse(given)
@@ -123,7 +123,7 @@ def _emptied(exercise: Exercise, given: str) -> str:
     return ast.unparse(tree) + "\n"
 
 
-def _skipped(exercise: Exercise, given: str) -> str:
+def _skip_tests(exercise: Exercise, given: str) -> str:
     if exercise.is_python:
         return f"{given}\n\nimport pytest\n\npytestmark = pytest.mark.skip\n"
     return re.sub(r"\b(it|test)\((.+?), (async )?\(", r"\1(\2, { skip: true }, \3(", given)

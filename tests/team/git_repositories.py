@@ -49,7 +49,8 @@ def commit_files(root: Path, files: Mapping[str, str], message: str = "files") -
 
 
 def make_repository(root: Path, files: Mapping[str, str] | None = None) -> Path:
-    """A user's repository with one commit on main: a copy of one that was made before, if any."""
+    """A user's repository with one commit on main: a copy of an earlier repository, if there is
+    one."""
     files = files or {"readme.txt": "hello\n"}
     key = tuple(sorted(files.items()))
     if key not in _made:
@@ -94,7 +95,7 @@ def contents(root: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in root.iterdir() if path.is_file()}
 
 
-def left_over(root: Path) -> list[str]:
+def list_leftovers(root: Path) -> list[str]:
     """What must not remain in a repository that a team is done with: worktrees, locks, notes."""
     found = git(root, "worktree", "list", "--porcelain").count("worktree ") - 1
     rest = [f"{found} worktrees"] if found else []
@@ -123,8 +124,7 @@ asyncio.run(main())
 
 
 def kill_all(process: subprocess.Popen[str], *, commands: bool = True) -> str:
-    """Kill a process as a crash does, and the git commands that it has started. Returns what it
-    has printed."""
+    """Kill a process and its git commands like a crash. Returns the output of the process."""
     process.send_signal(signal.SIGSTOP)
     if commands:  # each in a group of its own, with what it has started
         for pid in descendants(process.pid):

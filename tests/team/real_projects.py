@@ -53,7 +53,7 @@ def make_lm():
 
 @dataclass
 class Outcome:
-    """What came of a project: whether its change is merged, and what was asked and printed."""
+    """The result for a project: whether its change is merged, and the questions and the output."""
 
     name: str
     status: str = ""
@@ -190,7 +190,7 @@ def _fetch(name: str, project: Mapping[str, Any], folder: Path) -> Path:
 
 
 def _put_under_git(archive: Path, repository: Path, how: Mapping[str, Any]) -> None:
-    """Make what a clone of the project would be: without files that git ignores."""
+    """Make a copy like a clone of the project: without files that git ignores."""
     with tempfile.TemporaryDirectory(dir=repository.parent) as unpacked:
         with tarfile.open(archive) as opened:
             opened.extractall(unpacked, filter="data")
@@ -229,7 +229,7 @@ def _git(repository: Path, *words: str) -> str:
 def _run(
     words: Sequence[str], folder: Path, environment: Mapping[str, str], *, check: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command; what it printed is in `stdout`, and its errors too."""
+    """Run a command; `stdout` has its output and its errors."""
     done = subprocess.run(
         words,
         cwd=folder,

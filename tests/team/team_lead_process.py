@@ -25,7 +25,7 @@ def right(key: str) -> str:
 
 
 class TeamLM(Backend):
-    """Answers by the task and how often it was asked about it; right, if nothing else is said."""
+    """Answers by the task and the number of questions about it; right by default."""
 
     def __init__(self, **answers: Any) -> None:
         super().__init__(retries=0, attempts=0)

@@ -64,7 +64,7 @@ def edits(files: Mapping[str, str]) -> str:
 
 
 class Messages:
-    """A `ws_manager` that keeps what is broadcast, and then raises, if it is to."""
+    """A `ws_manager` that keeps its broadcasts, and then raises on request."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.messages: list[dict[str, Any]] = []

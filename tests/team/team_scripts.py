@@ -29,7 +29,7 @@ async def _at_once(key: str, attempt: int) -> None:
 
 
 class TeamScript(Backend):
-    """`TeamScript({"add-login": [wrong, right]})`. `asked` has what was asked, in order."""
+    """`TeamScript({"add-login": [wrong, right]})`. `asked` has the questions, in order."""
 
     model = "script"
     free = True
@@ -67,7 +67,7 @@ async def run_team(
     timeout: float | None = None,
     **options: Any,
 ) -> TeamSummary:
-    """Have a team carry out the tasks of a project; `options` are those of its bench."""
+    """Let a team execute the tasks of a project; `options` go to its bench."""
     async with Workbench.open(project, store, **{"review": "off"} | options) as bench:
         lead = LeadAgent(bench, lm, max_agents=max_agents, wait=wait, timeout=timeout)
         return await lead.run()

@@ -10,7 +10,7 @@ from bae.team.store import Store
 
 
 async def race(path: str, tasks: int) -> None:
-    """Claim every task that is still ready, once told to start; print those that were won."""
+    """Claim every ready task after a signal to start; print the won tasks."""
     async with await Store.open(path) as store:
         print("open", flush=True)
         sys.stdin.readline()
@@ -20,7 +20,7 @@ async def race(path: str, tasks: int) -> None:
 
 
 async def write(path: str, first: int) -> None:
-    """Write until killed; print what is acknowledged."""
+    """Write until killed; print the acknowledged writes."""
     async with await Store.open(path) as store:
         number = first
         while True:

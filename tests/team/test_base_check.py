@@ -1,5 +1,5 @@
-"""What a team finds out about the commit that work starts from, before it asks an LLM, with real
-test programs, sandboxes and repositories."""
+"""The check of the commit that work starts from, before an LLM is asked, with real test programs,
+sandboxes and repositories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bae.team.events import TestResult
 from bae.team.models import Project, TestCase, TestReport
 from bae.team.worker_graph import WorkerAnswer
 from bae.testing import ScriptedLM
-from git_repositories import commit_files, git, left_over, write
+from git_repositories import commit_files, git, list_leftovers, write
 from team_parts import FAILING, PYTEST, PYTHON, SHELL, SUB, TEST_SUB, a_bench, a_project, edits
 from team_scripts import TeamScript, run_team
 
@@ -32,11 +32,11 @@ GENERATED = {
 
 
 async def check(tmp_path: Path, files: Mapping[str, str], command: tuple[str, ...]) -> BaseCheck:
-    """What is found about a repository with these files."""
+    """The result of the check for a repository with these files."""
     async with a_bench(tmp_path, files=files, command=command) as (bench, _):
         found = await bench.check_base("HEAD")
         assert read_check(bench.store.path.parent) == found
-    assert left_over(tmp_path / "project") == []
+    assert list_leftovers(tmp_path / "project") == []
     return found
 
 
@@ -96,7 +96,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("files", "command", "problem", "fix"), FAILURES.values(), ids=FAILURES)
-async def test_tests_that_cannot_be_run_have_a_likely_cause_and_what_to_do(
+async def test_tests_that_cannot_be_run_have_a_likely_cause_and_a_fix(
     tmp_path: Path, files: Mapping[str, str], command: tuple[str, ...], problem: str, fix: str
 ) -> None:
     found = await check(tmp_path, files, command)
@@ -136,7 +136,7 @@ async def test_a_setup_that_fails_twice_is_the_problem(tmp_path: Path) -> None:
         assert lm.asked == []
 
 
-async def test_a_long_output_of_setup_is_shown_by_its_errors_and_kept(tmp_path: Path) -> None:
+async def test_a_long_output_of_setup_is_shown_by_its_errors_and_stored(tmp_path: Path) -> None:
     script = """
         for n in 1 2 3 4 5 6 7 8 9; do echo "got package $n"; done
         echo 'npm error code EUSAGE'
@@ -208,7 +208,7 @@ async def test_a_team_asks_no_llm_where_tests_cannot_be_run_and_starts_when_they
         assert raised.value.fix is not None
         assert lm.asked == []
         assert (await store.task(task.id)).status is TaskStatus.PENDING
-        assert left_over(Path(project.root)) == []
+        assert list_leftovers(Path(project.root)) == []
         said = [each.event.to_message().get("text", "") for each in await store.events(project.id)]
         assert any(NOT_INSTALLED in text for text in said)  # which the page shows
         command = ("env", "PYTHONPATH=src", *PYTEST[1:])
@@ -256,7 +256,7 @@ async def test_a_task_does_not_fail_for_tests_that_failed_before(tmp_path: Path)
 # --- reports that are kept ------------------------------------------------------------------------
 
 
-async def test_a_report_is_kept_for_the_next_run_by_commit_command_and_environment(
+async def test_a_report_is_stored_for_the_next_run_by_commit_command_and_environment(
     tmp_path: Path,
 ) -> None:
     async with a_project(tmp_path) as (store, project, _):
@@ -284,7 +284,7 @@ async def test_a_report_is_kept_for_the_next_run_by_commit_command_and_environme
     assert await count(("env", *project.test_command)) == 3
 
 
-async def test_a_report_of_tests_that_cannot_be_run_is_not_kept(tmp_path: Path) -> None:
+async def test_a_report_of_tests_that_cannot_be_run_is_not_stored(tmp_path: Path) -> None:
     options = {"files": SRC_LAYOUT, "command": PYTEST}
     async with a_bench(tmp_path, TAX_TASK, **options) as (bench, _):
         await bench.check_base("HEAD")

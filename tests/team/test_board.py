@@ -1,4 +1,4 @@
-"""The board of a team: what it shows at two widths, and what hostile texts cannot do."""
+"""The board of a team: its display at two widths, and its protection from hostile texts."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_without_a_terminal_each_event_is_a_line(store: Store):
 
 
 @pytest.mark.parametrize("kind", [io.StringIO, Terminal])
-async def test_what_happened_last_is_shown_however_soon_the_end_comes(
+async def test_the_last_events_are_shown_however_soon_the_end_comes(
     store: Store, kind: type[io.StringIO]
 ):
     output = kind()
@@ -213,7 +213,7 @@ async def test_what_happened_last_is_shown_however_soon_the_end_comes(
     assert "completed" in output.getvalue().splitlines()[-1]
 
 
-async def test_the_board_has_what_another_process_changes_in_the_plan_at_once(store: Store):
+async def test_the_board_shows_changes_of_another_process_at_once(store: Store):
     output = Terminal()
     console = Console(file=output, width=80, height=30, color_system=None)
     task = asyncio.create_task(watch(store, 1, console))

@@ -1,4 +1,4 @@
-"""What a team may spend: reserved before each call, for calls at once, and after a restart."""
+"""The budget of a team: reserved before each call, for concurrent calls, and after a restart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bae.team.budgets import (
 from bae.team.models import PlannedTask, Project, Task
 from bae.team.store import Store
 from bae.testing import ScriptedLM
-from policy_parts import REPLY, Ask, Held, Reply, graph, settled
+from policy_parts import REPLY, Ask, Held, Reply, graph, settle
 
 
 class Priced(Backend):
@@ -76,7 +76,7 @@ async def ask(lm: LM) -> None:
     await graph.arun(Ask(), lm=lm)
 
 
-async def test_what_a_call_has_used_takes_the_place_of_what_was_reserved(store: Store):
+async def test_the_usage_of_a_call_replaces_its_reservation(store: Store):
     task, _ = await two_tasks(store)
     run = await begin_run(store, task.project_id)
     lm = Budgets(store, run).limit(task, Priced(Usage(1, 100, 50, cost=0.15)))
@@ -141,7 +141,7 @@ async def test_a_restart_does_not_reset_a_budget_and_a_finished_run_does(tmp_pat
         assert await read_spent(store, run=later) == Spent()
 
 
-async def test_calls_at_once_wait_for_what_is_reserved_and_never_exceed_the_budget(store: Store):
+async def test_concurrent_calls_wait_for_reservations_and_never_exceed_the_budget(store: Store):
     task, other = await two_tasks(store)
     held = Watched(Usage(1, 10, 10))
     budgets = Budgets(store, await begin_run(store, 1), per_run=Budget(tokens=3000))
@@ -151,7 +151,7 @@ async def test_calls_at_once_wait_for_what_is_reserved_and_never_exceed_the_budg
             group.create_task(ask(budgets.limit(each, held)))
         await held.is_asked.wait()
         await read_spent(store)
-        await settled()
+        await settle()
         assert len(held.asked) == 1  # the others may exceed the budget, or not: they wait
         held.release()
 
@@ -159,7 +159,7 @@ async def test_calls_at_once_wait_for_what_is_reserved_and_never_exceed_the_budg
     assert await read_spent(store, run=budgets.run) == Spent(3, 60, 0.0)
 
 
-async def test_a_call_that_was_not_sent_costs_nothing_and_one_that_was_lost_costs_all(store: Store):
+async def test_an_unsent_call_costs_nothing_and_a_lost_call_costs_its_maximum(store: Store):
     task, _ = await two_tasks(store)
     unsent, lost = BaeLMError("no key", sent=False), BaeLMError("cut off")
     lm = Budgets(store, await begin_run(store, 1)).limit(task, Priced(unsent, lost))
@@ -198,7 +198,7 @@ async def test_an_answer_without_prompt_tokens_or_cost_is_charged_an_estimate(st
     assert spent.cost == spent.tokens / 1000
 
 
-async def test_an_unknown_cost_is_none_and_a_sum_says_how_many_calls_have_none(store: Store):
+async def test_an_unknown_cost_is_none_and_a_sum_counts_the_calls_without_a_cost(store: Store):
     class Unpriced(Priced):
         def least_cost(self, usage: Usage) -> float | None:
             return None
@@ -253,7 +253,7 @@ async def test_a_limit_on_cost_needs_a_price_and_time_is_limited_elsewhere(store
         Budgets(store, 1, per_run=Budget(seconds=5))
 
 
-async def test_what_a_dropped_task_has_spent_stays_spent(store: Store):
+async def test_the_spending_of_a_dropped_task_stays_spent(store: Store):
     task, _ = await two_tasks(store)
     run = await begin_run(store, task.project_id)
     await ask(Budgets(store, run).limit(task, Priced(Usage(1, 100, 50, cost=0.15))))

@@ -238,7 +238,7 @@ def test_init_again_changes_the_settings_and_keeps_the_plan(shop: Bae):
 
 
 @pytest.mark.parametrize("command", [["status"], ["tasks"], ["plan", "a goal"], ["requirements"]])
-def test_without_a_team_every_command_says_how_to_make_one(bae: Bae, command: list[str]):
+def test_without_a_team_every_command_explains_how_to_make_a_team(bae: Bae, command: list[str]):
     assert "bae team init" in bae(*command, code=1).err
 
 
@@ -266,7 +266,9 @@ def test_a_goal_is_planned_and_drawn_and_waits_for_approval(ready: Bae):
     assert "not approved" not in ready("tasks").out
 
 
-def test_open_questions_are_written_into_a_file_and_answered_from_one(ready: Bae, tmp_path: Path):
+def test_open_questions_are_written_into_a_file_and_answered_from_a_file(
+    ready: Bae, tmp_path: Path
+):
     said = ready("plan", "A shop", *ASKS, code=3)
     file = tmp_path / ".shop.team" / "questions.md"
     assert f"bae team plan --answers {file}" in said.err
@@ -298,7 +300,7 @@ def test_questions_may_be_left_to_the_llm(ready: Bae):
         (("a",), 1, "name one with --lm"),
     ],
 )
-def test_what_is_missing_is_reported_before_anything_is_asked(
+def test_missing_requirements_are_reported_before_any_question(
     ready: Bae, arguments: tuple[str, ...], code: int, said: str
 ):
     assert said in ready("plan", *arguments, code=code).err
@@ -387,7 +389,7 @@ def test_tasks_come_from_a_file_too(shop: Bae):
         (("add", "--from", "../lm.py"), "is no list of tasks"),
     ],
 )
-def test_what_does_not_fit_the_plan_is_refused_by_name(
+def test_a_change_that_does_not_fit_the_plan_is_refused_by_name(
     shop: Bae, arguments: tuple[str, ...], said: str
 ):
     assert said in shop("tasks", *arguments, code=1).err
@@ -402,7 +404,7 @@ def test_the_status_counts_every_task_once(shop: Bae):
     assert "not approved 3" in shop("status").out
 
 
-def test_commands_that_show_the_team_load_nothing_that_works(shop: Bae):
+def test_commands_that_show_the_team_load_no_worker_modules(shop: Bae):
     program = """
 import sys
 from bae.cli import main
@@ -415,7 +417,7 @@ print("\\nloaded:", *sorted(works & sys.modules.keys()))
     assert shown.stdout.splitlines()[-1] == "loaded:", shown.stderr
 
 
-def test_at_a_terminal_what_is_open_is_asked(tmp_path: Path, bae: Bae):
+def test_open_decisions_are_asked_at_a_terminal(tmp_path: Path, bae: Bae):
     pytest.importorskip("pyte")
     from terminal_session import CTRL_D, Session
 

@@ -1,4 +1,4 @@
-"""Look at what a team has done and take it, with real git, tests and sandboxes."""
+"""Reviewing and taking the work of a team, with real git, tests and sandboxes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def head(branch: str = "main") -> str:
 # The change of a task
 
 
-def test_the_diff_of_a_merged_task_is_what_was_merged_and_can_be_applied(bae: Bae):
+def test_the_diff_of_a_merged_task_is_its_merge_and_can_be_applied(bae: Bae):
     text = bae("diff", "prices").out
     assert "+name() { echo prices; }\n" in text
     assert "wrong" not in text
@@ -138,7 +138,7 @@ def test_a_stat_has_the_files_and_how_many_lines(bae: Bae):
     assert "2 files changed, 3 insertions(+)" in text
 
 
-def test_a_task_without_work_has_no_diff_and_the_error_says_what_to_do(bae: Bae):
+def test_a_task_without_work_has_no_diff_and_the_error_has_a_fix(bae: Bae):
     failed = bae("diff", "stocks", code=1)
     assert "nothing is written for stocks yet: it is blocked  [bae-team-unknown]" in failed.err
     assert "bae team run" in failed.err
@@ -160,7 +160,7 @@ def test_at_a_terminal_a_diff_has_colors_and_cannot_control_the_terminal(
 # The log of a task
 
 
-def test_a_log_has_what_was_asked_edited_tested_and_merged_in_order(bae: Bae):
+def test_a_log_has_questions_edits_tests_and_merges_in_order(bae: Bae):
     said = bae("log", "prices")
     first, *lines = said.out.splitlines()
     assert first.startswith("prices  prices  completed, 2 attempts, 2 LM calls")
@@ -267,7 +267,7 @@ def test_a_merge_is_one_commit_of_the_user_with_the_tasks_and_their_tests(bae: B
     assert "there is nothing to merge: main has all merged tasks" in bae("merge").err
 
 
-def test_a_merge_lists_only_what_the_branch_of_the_team_has(bae: Bae):
+def test_a_merge_lists_only_work_on_the_branch_of_the_team(bae: Bae):
     git(Path(), "branch", "--force", "bae/team", "bae/team~1")  # as before the last task
     data = json.loads(bae("merge", "--json").out)
     assert [each["key"] for each in data["tasks"]] == ["prices"]
@@ -348,13 +348,13 @@ def test_a_merge_needs_to_know_who_you_are(bae: Bae, monkeypatch: pytest.MonkeyP
     assert git(Path(), "log", "-1", "--format=%an") == "Bea"
 
 
-def test_without_a_branch_the_user_names_one(bae: Bae):
+def test_without_a_branch_the_user_must_name_a_branch(bae: Bae):
     git(Path(), "checkout", "--quiet", "--detach")
     assert "name a branch with --into" in bae("merge", code=1).err
     bae("merge", "--into", "main")
 
 
-def test_a_patch_has_the_message_in_its_header_and_is_taken_by_git_am(bae: Bae, tmp_path: Path):
+def test_a_patch_has_the_message_in_its_header_and_is_applied_by_git_am(bae: Bae, tmp_path: Path):
     before = head()
     said = bae("patch", str(tmp_path / "work.patch"))
     assert "has 2 tasks for main" in said.err
@@ -399,7 +399,7 @@ def test_branches_of_merged_tasks_are_deleted_on_request_and_no_others(bae: Bae)
     assert "prices.sh" in bae("diff", "prices", "--stat").out
 
 
-def test_a_branch_with_newer_work_or_a_worktree_is_kept(bae: Bae):
+def test_a_branch_with_newer_work_or_a_worktree_stays(bae: Bae):
     git(Path(), "worktree", "add", "--quiet", "../guide", "bae/task-4-guide")
     git(Path(), "switch", "--quiet", "bae/task-1-prices")
     commit_files(Path(), {"more.txt": "more\n"})

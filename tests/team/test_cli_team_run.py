@@ -1,4 +1,4 @@
-"""`bae team run` and what people do meanwhile, with real git, tests and sandboxes."""
+"""`bae team run` and actions of people during a run, with real git, tests and sandboxes."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def statuses(bae: Bae) -> dict[str, str]:
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def start_command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A command in a process of its own."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "bae", "team", *arguments],
@@ -152,7 +152,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"{text!r} was not printed: {''.join(read)}")
 
 
-def test_the_users_branch_and_files_stay_and_the_summary_says_how_to_take_the_work(bae: Bae):
+def test_the_users_branch_and_files_stay_and_the_summary_explains_how_to_take_the_work(bae: Bae):
     add(bae, "prices")
     before = git(Path(), "rev-parse", "main"), sorted(os.listdir())
     said = bae("run", *LM)
@@ -238,7 +238,7 @@ def test_a_dry_run_starts_nothing(bae: Bae):
         (("--max-agents", "0", *LM), 2, "--max-agents"),
     ],
 )
-def test_what_is_missing_is_reported_before_anything_is_spent(
+def test_missing_requirements_are_reported_before_anything_is_spent(
     bae: Bae, arguments: tuple[str, ...], code: int, said: str
 ):
     add(bae, "prices")
@@ -287,7 +287,7 @@ def test_a_worker_of_your_own_takes_tasks_of_its_kind(bae: Bae):
     assert statuses(bae) == {"verse": "completed"}
 
 
-def test_documentation_has_a_worker_and_is_merged_without_tests_if_a_person_said_so(bae: Bae):
+def test_documentation_has_a_worker_and_is_merged_without_tests_if_a_person_allowed_it(bae: Bae):
     bae("tasks", "add", "guide", "--kind", "docs", "--proof", "none")
     bae("tasks", "approve", "guide", "--without-tests")
     bae("run", "--lm", "python:../lm.py:untested")
@@ -322,7 +322,7 @@ def add_test(bae: Bae) -> None:
     bae("init")
 
 
-def test_work_that_is_refused_is_told_in_a_sentence_with_what_to_do(bae: Bae):
+def test_refused_work_is_reported_in_a_sentence_with_a_fix(bae: Bae):
     add_test(bae)
     add(bae, "prices")
     said = bae("run", "--no-wait", "--lm", "python:../lm.py:untested", code=3)
@@ -346,7 +346,7 @@ def test_a_run_that_is_interrupted_leaves_nothing_and_continues(
     bae: Bae, number: int, code: int, tmp_path: Path
 ):
     add(bae, "prices")
-    with started("run", "--lm", "python:../lm.py:endless") as process:
+    with start_command("run", "--lm", "python:../lm.py:endless") as process:
         read_until(process, "asked")
         process.send_signal(number)
         rest, _ = process.communicate(timeout=60)
@@ -362,7 +362,7 @@ def test_a_run_that_is_interrupted_leaves_nothing_and_continues(
 
 def test_one_run_at_a_time_and_another_process_kills_it(bae: Bae):
     add(bae, "prices")
-    with started("run", "--lm", "python:../lm.py:endless") as process:
+    with start_command("run", "--lm", "python:../lm.py:endless") as process:
         read_until(process, "asked")
         assert "another lead is working" in bae("run", *LM, code=4).err
         assert "run          in progress" in bae("status").out
@@ -377,7 +377,7 @@ def test_one_run_at_a_time_and_another_process_kills_it(bae: Bae):
 
 def test_a_run_that_was_killed_is_shown_as_interrupted(bae: Bae):
     add(bae, "prices")
-    with started("run", "--lm", "python:../lm.py:endless") as process:
+    with start_command("run", "--lm", "python:../lm.py:endless") as process:
         read_until(process, "asked")
         assert json.loads(bae("status", "--json").out)["interrupted"] is False
         process.kill()
@@ -479,7 +479,7 @@ def test_a_token_that_was_given_is_not_printed():
     assert 'curl -H "Authorization: Bearer $BAE_TEAM_TOKEN" "http://[::1]:80/teams"\n' in shown
 
 
-def test_where_all_that_is_left_is_paused_it_is_said_how_to_resume(bae: Bae):
+def test_a_run_whose_tasks_are_all_paused_explains_how_to_resume(bae: Bae):
     add(bae, "prices")
     bae("pause", "prices")
     said = bae("run", "--serve", *LM, code=3).err
@@ -489,7 +489,7 @@ def test_where_all_that_is_left_is_paused_it_is_said_how_to_resume(bae: Bae):
 
 def test_events_are_followed_from_another_process_until_ctrl_c(bae: Bae):
     add(bae, "prices")
-    with started("watch", "--after", "0") as process:
+    with start_command("watch", "--after", "0") as process:
         bae("run", *LM)
         assert "prices" in read_until(process, "completed")
         process.send_signal(signal.SIGINT)
@@ -497,7 +497,7 @@ def test_events_are_followed_from_another_process_until_ctrl_c(bae: Bae):
 
 
 def test_the_team_is_served_with_a_token_until_ctrl_c(bae: Bae):
-    with started("serve") as process:
+    with start_command("serve") as process:
         shown = dict(line.split(None, 1) for line in read_until(process, "board ").splitlines())
         assert shown["board"] == "bae team watch"
         curl, option, header, teams = shlex.split(shown["try"])
@@ -512,7 +512,7 @@ def test_the_team_is_served_with_a_token_until_ctrl_c(bae: Bae):
     assert "8 ASCII characters" in bae("serve", "--token", "short", code=2).err
 
 
-def test_the_patterns_of_init_are_kept_and_shown(bae: Bae):
+def test_the_patterns_of_init_are_stored_and_shown(bae: Bae):
     bae("init", "--allow", "prices.sh, AGENTS.md")
     assert "allowed      prices.sh, AGENTS.md" in bae("status").out
     bae("init", "--allow", "")

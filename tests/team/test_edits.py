@@ -1,4 +1,5 @@
-"""Edits of an LLM: what is written is what was meant, all of it or nothing, and only inside."""
+"""Edits of an LLM: written as intended, completely or not at all, and only inside the
+repository."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ lines = st.lists(line, max_size=12).map(tuple)
 paths = st.sampled_from(["a.txt", "deep/er/b.md", ".github/c.yml", "d e.txt", "ünï.txt"])
 
 
-def applied(root: Path, answer: str) -> dict[str, str | None]:
+def apply_to(root: Path, answer: str) -> dict[str, str | None]:
     changes = asyncio.run(apply_answer(root, answer))
     return {each.path: None if each.after is None else each.after.decode() for each in changes}
 
@@ -68,7 +69,7 @@ def block(path: str, search: str, replace: str) -> str:
 
 @some
 @given(st.dictionaries(paths, lines, min_size=1))
-def test_a_whole_file_is_written_as_it_was_meant_whatever_is_in_it(
+def test_a_complete_file_is_written_unchanged_whatever_it_contains(
     files: dict[str, tuple[str, ...]],
 ):
     edits = [WholeFile(path, text) for path, text in files.items()]
@@ -76,7 +77,7 @@ def test_a_whole_file_is_written_as_it_was_meant_whatever_is_in_it(
     assert parse_answer(answer) == tuple(edits)
 
     with tempfile.TemporaryDirectory() as folder:
-        applied(Path(folder), answer)
+        apply_to(Path(folder), answer)
 
         meant = {path: "".join(f"{each}\n" for each in text) for path, text in files.items()}
         assert contents(Path(folder)) == {path: text.encode() for path, text in meant.items()}
@@ -102,7 +103,7 @@ def test_a_replaced_block_leaves_every_other_byte_as_it_was(
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "a.txt").write_bytes(text(old))
 
-        applied(Path(folder), render_answer([Replacement("a.txt", old, new)]))
+        apply_to(Path(folder), render_answer([Replacement("a.txt", old, new)]))
 
         # A text with no line break at all, or with mixed ones, has the plain one.
         assert (Path(folder) / "a.txt").read_bytes() == text(new)
@@ -122,7 +123,7 @@ def test_one_bad_edit_among_many_changes_nothing(files: list[tuple[str, tuple[st
             edits.insert(min(at, len(edits)), each)  # type: ignore[arg-type]
 
             with pytest.raises(EditError):
-                applied(root, render_answer(edits))
+                apply_to(root, render_answer(edits))
 
             assert contents(Path(outer)) == {"root/here.txt": b"here\n"}
 
@@ -175,7 +176,7 @@ def test_a_hostile_path_is_refused_and_nothing_is_written(tmp_path: Path, path: 
         with pytest.raises(EditError):
             plan_changes(root, [edit])
         with pytest.raises(EditError):
-            applied(root, render_answer([WholeFile("good.txt", ("good",)), edit]))
+            apply_to(root, render_answer([WholeFile("good.txt", ("good",)), edit]))
 
     assert contents(tmp_path) == before
 
@@ -191,14 +192,14 @@ def test_binary_and_huge_files_are_neither_edited_nor_written(tmp_path: Path):
 
     for edit in bad:
         with pytest.raises(EditError, match="no file was changed"):
-            applied(tmp_path, render_answer([edit]))
+            apply_to(tmp_path, render_answer([edit]))
     with pytest.raises(EditError, match="characters"):
-        applied(tmp_path, "x" * 5_000_000)
+        apply_to(tmp_path, "x" * 5_000_000)
 
     assert contents(tmp_path) == before
 
 
-def test_a_write_that_fails_takes_back_those_before_it(tmp_path: Path):
+def test_a_failed_write_reverts_the_writes_before_it(tmp_path: Path):
     (tmp_path / "run.sh").write_text("old\n")
     (tmp_path / "run.sh").chmod(0o755)
     edits = [whole_file("run.sh", "new\n"), whole_file("x/y/z.txt", "z\n"), whole_file("q", "q\n")]
@@ -222,7 +223,7 @@ def test_a_file_that_is_rewritten_keeps_its_permissions_and_its_other_name_the_o
     (root / "run.sh").chmod(0o750)
     os.link(root / "run.sh", tmp_path / "other")
 
-    applied(root, render_answer([whole_file("run.sh", "new\n")]))
+    apply_to(root, render_answer([whole_file("run.sh", "new\n")]))
 
     assert (root / "run.sh").stat().st_mode & 0o777 == 0o750
     assert (tmp_path / "other").read_text() == "old\n"
@@ -236,16 +237,16 @@ def test_lines_are_found_without_their_indentation_and_indented_as_the_file_is(t
     search = "def f(self):\n    x = 1\n    return x"
     replace = "def f(self):\n    x = 1\n    if x:\n        x += 1\n    return x"
 
-    after = applied(tmp_path, block("a.py", search, replace))["a.py"]
+    after = apply_to(tmp_path, block("a.py", search, replace))["a.py"]
 
     expected = "        x  = 1\n        if x:\n            x += 1\n"
     assert after == PYTHON.replace("        x  = 1\n", expected)
 
 
-def test_tabs_are_kept_where_the_llm_wrote_spaces(tmp_path: Path):
+def test_tabs_stay_where_the_llm_wrote_spaces(tmp_path: Path):
     (tmp_path / "a.py").write_text("if a:\n\tif b:\n\t\tc()\n")
 
-    after = applied(
+    after = apply_to(
         tmp_path, block("a.py", "if a:\n    if b:\n        c()", "if a:\n    if d:\n        c()")
     )
 
@@ -257,37 +258,37 @@ def test_a_miss_names_the_nearest_lines_that_there_are(tmp_path: Path):
     (tmp_path / "a.py").write_text(text)
 
     with pytest.raises(EditError) as raised:
-        applied(tmp_path, block("a.py", "def f321(value, more):\n    return value", "x"))
+        apply_to(tmp_path, block("a.py", "def f321(value, more):\n    return value", "x"))
 
     assert "def f321(value):\n    return value + 321" in raised.value.reasons[0]
     assert raised.value.missed == ("a.py",)
     assert len(raised.value.reasons[0]) < 1000
 
 
-def test_lines_that_are_there_twice_are_not_guessed_at(tmp_path: Path):
+def test_ambiguous_lines_are_not_guessed(tmp_path: Path):
     (tmp_path / "a.py").write_text("a\nb\na\n")
 
     with pytest.raises(EditError, match=r"more than once \(from lines 1, 3\)"):
-        applied(tmp_path, block("a.py", "a", "x"))
+        apply_to(tmp_path, block("a.py", "a", "x"))
 
 
-def test_all_reasons_of_an_answer_are_told_together(tmp_path: Path):
+def test_all_reasons_against_an_answer_are_reported_together(tmp_path: Path):
     (tmp_path / "a.py").write_text("a\n")
     answer = block("a.py", "b", "c") + block("gone.py", "b", "c") + "<<<<<<< DELETE ../x\n"
 
     with pytest.raises(EditError) as raised:
-        applied(tmp_path, answer)
+        apply_to(tmp_path, answer)
 
     assert len(raised.value.reasons) == 3
     assert all(problem in str(raised.value) for problem in raised.value.reasons)
 
 
-def test_later_blocks_see_what_earlier_ones_wrote_and_deletions_remove(tmp_path: Path):
+def test_later_blocks_see_the_writes_of_earlier_blocks_and_deletions_remove(tmp_path: Path):
     (tmp_path / "a.py").write_text("a\n")
     (tmp_path / "b.py").write_text("b\n")
     answer = block("a.py", "a", "x\ny") + block("./a.py", "y", "z") + "<<<<<<< DELETE b.py\n"
 
-    assert applied(tmp_path, answer) == {"a.py": "x\nz\n", "b.py": None}
+    assert apply_to(tmp_path, answer) == {"a.py": "x\nz\n", "b.py": None}
     assert contents(tmp_path) == {"a.py": b"x\nz\n"}
 
 
@@ -295,8 +296,8 @@ def test_a_file_may_have_the_name_of_a_folder_whose_files_are_removed(tmp_path: 
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "c.txt").write_text("c\n")
 
-    applied(tmp_path, "<<<<<<< DELETE a/b/c.txt")
-    applied(tmp_path, render_answer([WholeFile("a", ("a file",))]))
+    apply_to(tmp_path, "<<<<<<< DELETE a/b/c.txt")
+    apply_to(tmp_path, render_answer([WholeFile("a", ("a file",))]))
 
     assert (tmp_path / "a").read_text() == "a file\n"
 
@@ -309,7 +310,7 @@ def test_a_file_with_parts_left_out_is_refused(tmp_path: Path, line: str):
     (tmp_path / "a.py").write_text("a\nb\n")
 
     with pytest.raises(EditError, match="in place of code"):
-        applied(tmp_path, render_answer([whole_file("a.py", f"a\n{line}\n")]))
+        apply_to(tmp_path, render_answer([whole_file("a.py", f"a\n{line}\n")]))
 
 
 def test_the_way_other_tools_write_blocks_is_read_too():
@@ -336,7 +337,7 @@ def test_the_way_other_tools_write_blocks_is_read_too():
         ("<<<<<<< SEARCH a\nx\n=======\n=======\n>>>>>>> REPLACE", "longer markers"),
     ],
 )
-def test_an_answer_that_is_cut_off_or_unclear_is_refused_with_what_to_do(answer: str, reason: str):
+def test_a_truncated_or_unclear_answer_is_refused_with_a_fix(answer: str, reason: str):
     with pytest.raises(EditError, match=reason):
         parse_answer(answer)
 
@@ -363,15 +364,15 @@ texts = st.builds(
 
 @settings(some, max_examples=100)
 @given(texts, texts, st.sampled_from(["{}", "```diff\n{}```\n", "So:\n\n{}\n- done\n"]))
-def test_a_diff_of_any_two_texts_makes_the_new_one(old: str, new: str, around: str):
+def test_a_diff_of_any_two_texts_produces_the_new_text(old: str, new: str, around: str):
     diff = diff_texts("a.txt", old, new)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "a.txt").write_bytes(old.encode())
         if old == new:
             with pytest.raises(EditError):
-                applied(Path(folder), around.format(diff))
+                apply_to(Path(folder), around.format(diff))
         else:
-            applied(Path(folder), around.format(diff))
+            apply_to(Path(folder), around.format(diff))
 
         assert contents(Path(folder)) == {"a.txt": new.encode()}
 
@@ -391,7 +392,7 @@ def test_a_diff_that_git_writes_makes_the_new_files(files: dict[str, tuple[str, 
         command = ["git", "diff", "--no-index", "--no-prefix", "--no-renames", "--text", "a", "b"]
         diff = subprocess.run(command, cwd=folder, capture_output=True, check=False).stdout.decode()
         if diff:
-            applied(trees[0], diff)
+            apply_to(trees[0], diff)
 
         assert contents(trees[0]) == contents(trees[1])
 
@@ -429,7 +430,7 @@ fenced = st.builds(
 
 @some
 @given(st.lists(fenced))
-def test_fenced_files_below_their_paths_are_read_whole_or_refused(files: list[WholeFile]):
+def test_fenced_files_below_their_paths_are_read_completely_or_refused(files: list[WholeFile]):
     edits = read_or_refuse("\nand\n".join(map(render_fenced, files)))
 
     # Refused where a file has edits or fences in it.
@@ -460,7 +461,7 @@ def test_a_diff_with_wrong_numbers_is_applied_by_its_lines(tmp_path: Path):
         answer = f"--- a/a.py\n+++ b/a.py\n{header}\n{hunk}\n\nDone.\n"
         (tmp_path / "a.py").write_text(CODE)
 
-        after = applied(tmp_path, answer)["a.py"]
+        after = apply_to(tmp_path, answer)["a.py"]
 
         assert after == CODE.replace("value + 7\n", "value + 70\n")
 
@@ -470,19 +471,19 @@ def test_lines_of_a_hunk_that_are_not_there_are_answered_with_the_nearest(tmp_pa
     answer = "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,1 @@\n def f32(value, more):\n-    return value\n"
 
     with pytest.raises(EditError) as raised:
-        applied(tmp_path, answer)
+        apply_to(tmp_path, answer)
 
     assert "the context and `-` lines of a hunk are not in a.py" in raised.value.reasons[0]
     assert "def f32(value):\n    return value + 32" in raised.value.reasons[0]
     assert (tmp_path / "a.py").read_text() == CODE
 
 
-def test_a_hunk_that_fits_twice_is_refused_unless_its_number_tells_the_place(tmp_path: Path):
+def test_a_hunk_that_fits_twice_is_refused_unless_its_line_number_decides(tmp_path: Path):
     (tmp_path / "a.txt").write_text("a\nb\na\n")
 
     with pytest.raises(EditError, match=r"more than once \(from lines 1, 3\)"):
-        applied(tmp_path, "--- a.txt\n+++ a.txt\n@@ -2 +2 @@\n-a\n+x\n")
-    assert applied(tmp_path, "--- a.txt\n+++ a.txt\n@@ -3 +3 @@\n-a\n+x\n") == {
+        apply_to(tmp_path, "--- a.txt\n+++ a.txt\n@@ -2 +2 @@\n-a\n+x\n")
+    assert apply_to(tmp_path, "--- a.txt\n+++ a.txt\n@@ -3 +3 @@\n-a\n+x\n") == {
         "a.txt": "a\nb\nx\n"
     }
 
@@ -494,7 +495,7 @@ def test_a_diff_makes_and_removes_files(tmp_path: Path):
         "--- a/old.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-old\n```\n"
     )
 
-    assert applied(tmp_path, answer) == {"new/x.txt": "one\ntwo\n", "old.txt": None}
+    assert apply_to(tmp_path, answer) == {"new/x.txt": "one\ntwo\n", "old.txt": None}
 
 
 @pytest.mark.parametrize(
@@ -522,7 +523,7 @@ def test_a_diff_or_a_fenced_file_that_is_not_clear_is_refused(answer: str, reaso
         *("**`src/a.py`:**", "#### File: `src/a.py`\n", "Now:\n\n`src/a.py` (new file)"),
     ],
 )
-def test_a_fenced_block_below_a_path_is_the_whole_file(above: str):
+def test_a_fenced_block_below_a_path_is_the_complete_file(above: str):
     answer = f"Sure.\n\n{above}\n```python\nx = 1\n```\n\nRun it:\n```bash\npython src/a.py\n```\n"
 
     assert parse_answer(answer) == (WholeFile("src/a.py", ("x = 1",)),)
@@ -544,7 +545,7 @@ def test_an_edit_that_breaks_the_syntax_is_refused_and_nothing_is_written(tmp_pa
     )
 
     with pytest.raises(EditError) as raised:
-        applied(tmp_path, answer)
+        apply_to(tmp_path, answer)
 
     [reason] = raised.value.reasons
     assert reason.startswith("a.py would have broken syntax in line 2: '(' was never closed.")

@@ -99,7 +99,7 @@ class Served:
 
 
 @asynccontextmanager
-async def served(
+async def serve_shop(
     tmp_path: Path, users: dict[str, User] = USERS, *, name: str = "shop"
 ) -> AsyncGenerator[Served]:
     """A team with three tasks: one has an attempt, a question and a run; ana alone may see it."""
@@ -166,7 +166,7 @@ def path_of(row: Endpoint) -> str:
 
 async def test_every_endpoint_is_for_users_who_may_and_who_see_the_team(tmp_path: Path):
     others = {f"not-{verb}": User("other", VERBS - {verb}) for verb in VERBS}
-    async with served(tmp_path, USERS | others) as shop:
+    async with serve_shop(tmp_path, USERS | others) as shop:
         before = await shop.store.last_event(1), await shop.store.tasks(1)
         for row in rows():
             path, body = path_of(row), BODIES.get((row.method, row.path))
@@ -192,7 +192,7 @@ async def test_every_endpoint_is_for_users_who_may_and_who_see_the_team(tmp_path
 
 
 async def test_no_refusal_names_a_file_of_the_server(tmp_path: Path):
-    async with served(tmp_path) as shop:
+    async with serve_shop(tmp_path) as shop:
         await shop.store.write(lambda db: db.exec_driver_sql("drop table attempts"))
         refused = await shop.ask("GET", "/teams/shop/tasks/sub/attempts")
         assert (refused.status_code, refused.json()["type"]) == (503, "bae-team-store")
@@ -204,7 +204,7 @@ HOSTILE = ("%00", "%ff", "-1", "9" * 30, "..%2f..", "%27%20or%201=1", "%F0%9F%90
 
 
 async def test_no_hostile_path_query_or_body_is_an_error_of_the_server(tmp_path: Path):
-    async with served(tmp_path) as shop:
+    async with serve_shop(tmp_path) as shop:
         for number, row in enumerate(rows()):
             for bad in (HOSTILE[(number + more) % len(HOSTILE)] for more in (0, 3)):
                 names = {"team": "shop", "task": "sub", "attempt": "1", "blocker": "1"}
@@ -220,7 +220,7 @@ async def test_no_hostile_path_query_or_body_is_an_error_of_the_server(tmp_path:
 
 
 async def test_the_feed_and_the_inbox_have_only_teams_that_the_user_sees(tmp_path: Path):
-    async with served(tmp_path) as shop, asyncio.timeout(20):
+    async with serve_shop(tmp_path) as shop, asyncio.timeout(20):
         kinds = [each["kind"] for each in (await shop.get("/inbox"))["gates"]]
         assert sorted(kinds) == ["blocker", "plan"]
         assert (await shop.get("/inbox", "ben"))["gates"] == []
@@ -254,7 +254,7 @@ async def test_the_feed_and_the_inbox_have_only_teams_that_the_user_sees(tmp_pat
 
 
 async def test_the_plan_is_added_edited_approved_and_dropped(tmp_path: Path):
-    async with served(tmp_path) as shop:
+    async with serve_shop(tmp_path) as shop:
         plan = await shop.get("/teams/shop/plan")
         assert (plan["unapproved"], plan["without_tests"]) == (["guide"], ["guide"])
         assert plan["rounds"] == [["guide"]]
@@ -291,7 +291,7 @@ async def test_the_plan_is_added_edited_approved_and_dropped(tmp_path: Path):
 
 
 async def test_a_user_who_may_edit_and_not_answer_approves_nothing(tmp_path: Path):
-    async with served(tmp_path) as shop:
+    async with serve_shop(tmp_path) as shop:
         task = {"key": "mul", "title": "Multiply"}
         body = {"tasks": [task], "approve": True}
         refused = await shop.ask("POST", "/teams/shop/tasks", body, "eve")
@@ -305,7 +305,7 @@ async def test_a_user_who_may_edit_and_not_answer_approves_nothing(tmp_path: Pat
 
 
 async def test_tasks_that_cannot_be_are_refused_with_the_place(tmp_path: Path):
-    async with served(tmp_path) as shop:
+    async with serve_shop(tmp_path) as shop:
         for task, code, said in (
             ({"key": "X", "title": "x"}, "bae-serve-input", "body.tasks.0.key"),
             ({"key": "x", "title": "x", "files": ["no.sh"]}, "bae-team-unknown-file", "no.sh"),
@@ -330,7 +330,7 @@ async def test_tasks_that_cannot_be_are_refused_with_the_place(tmp_path: Path):
 
 
 async def test_a_task_has_its_attempts_tests_reviews_log_and_cost(tmp_path: Path):
-    async with served(tmp_path) as shop:
+    async with serve_shop(tmp_path) as shop:
         task = await shop.get("/teams/shop/tasks/1")
         assert (task["task"]["key"], task["reviews"]) == ("sub", 1)
         assert [each["outcome"] for each in task["attempts"]] == ["failed", "passed"]
@@ -352,8 +352,10 @@ async def test_a_task_has_its_attempts_tests_reviews_log_and_cost(tmp_path: Path
         assert (first["total"], first["next"]) == (2, 1)
 
 
-async def test_the_list_of_tasks_says_where_each_is_and_what_its_agent_does(tmp_path: Path):
-    async with served(tmp_path) as shop:
+async def test_the_list_of_tasks_shows_the_state_of_each_task_and_the_work_of_its_agent(
+    tmp_path: Path,
+):
+    async with serve_shop(tmp_path) as shop:
         [sub, report, _] = (await shop.get("/teams/shop/tasks"))["tasks"]
         assert (sub["attempts"], sub["outcome"]) == (2, "passed")
         assert (sub["question"], sub["outcomes"]) == ("May it take negative numbers?", None)
@@ -374,8 +376,8 @@ async def test_the_list_of_tasks_says_where_each_is_and_what_its_agent_does(tmp_
         assert report["doing"]["text"] == "runs the tests"
 
 
-async def test_a_team_has_what_its_last_run_spent_of_its_budget(tmp_path: Path):
-    async with served(tmp_path) as shop:
+async def test_a_team_shows_the_spending_of_its_last_run_and_its_budget(tmp_path: Path):
+    async with serve_shop(tmp_path) as shop:
         about: Any = {"project_id": 1, "task_id": 1, "run_id": 1, "tokens": 500}
         await shop.store.write(lambda db: tables.insert(db, tables.spending, **about, cost=0.25))
         run = (await shop.get("/teams/shop"))["run"]
@@ -384,7 +386,7 @@ async def test_a_team_has_what_its_last_run_spent_of_its_budget(tmp_path: Path):
 
 
 async def test_a_request_is_listed_until_a_run_takes_it(tmp_path: Path):
-    async with served(tmp_path) as shop:
+    async with serve_shop(tmp_path) as shop:
         for body in ({"action": "retry"}, {"action": "pause", "task": "report"}):
             assert (await shop.ask("POST", "/teams/shop/actions", body)).status_code == 202
         team = await shop.get("/teams/shop")
@@ -394,7 +396,7 @@ async def test_a_request_is_listed_until_a_run_takes_it(tmp_path: Path):
 
 
 async def test_a_plan_has_a_picture_of_its_tasks(tmp_path: Path):
-    async with served(tmp_path) as shop:
+    async with serve_shop(tmp_path) as shop:
         plan = await shop.get("/teams/shop/plan")
         boxes = {each["node"]: each for each in plan["boxes"]}
         assert boxes.keys() == {"sub", "report", "guide"}
@@ -404,8 +406,8 @@ async def test_a_plan_has_a_picture_of_its_tasks(tmp_path: Path):
         assert {"key", "title"} <= set(plan["task_schema"]["required"])
 
 
-async def test_an_unknown_cost_is_null_and_a_sum_says_how_many_calls_have_none(tmp_path: Path):
-    async with served(tmp_path) as shop:
+async def test_an_unknown_cost_is_null_and_a_sum_counts_the_calls_without_a_cost(tmp_path: Path):
+    async with serve_shop(tmp_path) as shop:
         about: Any = {"project_id": 1, "task_id": 1, "run_id": 1, "tokens": 500}
 
         async def spend(cost: float) -> Any:
@@ -420,7 +422,7 @@ async def test_an_unknown_cost_is_null_and_a_sum_says_how_many_calls_have_none(t
 
 
 async def test_tasks_and_questions_of_another_project_are_unknown(tmp_path: Path):
-    async with served(tmp_path) as shop:
+    async with serve_shop(tmp_path) as shop:
         about = {"root": "/bank", "branch": "b", "test_command": ("t",)}
         bank = await shop.store.save_project(Project(id=0, name="bank", **about))
         [task] = await shop.store.add_tasks(bank.id, [PlannedTask(key="vault", title="Vault")])
@@ -443,7 +445,7 @@ async def test_tasks_and_questions_of_another_project_are_unknown(tmp_path: Path
 
 
 async def test_the_change_of_an_attempt_comes_as_hunks_and_long_files_are_cut(tmp_path: Path):
-    async with served(tmp_path) as shop:
+    async with serve_shop(tmp_path) as shop:
         for path in ("tasks/sub/attempts/2/diff", "tasks/sub/diff"):
             code, notes = (await shop.get(f"/teams/shop/{path}"))["files"]
             assert (code["path"], code["change"], code["is_cut"]) == ("calc.sh", "changed", False)
@@ -460,7 +462,7 @@ async def test_the_change_of_an_attempt_comes_as_hunks_and_long_files_are_cut(tm
 
 
 async def test_files_with_odd_names_and_contents_are_shown_and_found_by_their_path(tmp_path: Path):
-    async with served(tmp_path) as shop:
+    async with serve_shop(tmp_path) as shop:
         root = Path((await shop.store.project(1)).root)
         git(root, "checkout", "--quiet", "-b", "bae/task-2-report")
         (root / "bilder ä").mkdir()
@@ -502,8 +504,8 @@ async def test_files_with_odd_names_and_contents_are_shown_and_found_by_their_pa
 # Questions and actions
 
 
-async def test_who_answered_is_stored_and_a_second_answer_says_so(tmp_path: Path):
-    async with served(tmp_path) as shop:
+async def test_the_answerer_is_stored_and_a_different_second_answer_is_refused(tmp_path: Path):
+    async with serve_shop(tmp_path) as shop:
         [blocker] = (await shop.get("/teams/shop/blockers"))["blockers"]
         assert (blocker["task"], blocker["answer"]) == ("sub", None)
         assert blocker["since"] > 0
@@ -525,7 +527,7 @@ async def test_of_many_answers_at_once_the_first_holds_and_the_others_read_who_g
     tmp_path: Path,
 ):
     users = USERS | {f"user-{n}": User(f"user-{n}") for n in range(20)}
-    async with served(tmp_path, users) as shop:
+    async with serve_shop(tmp_path, users) as shop:
         answers = await asyncio.gather(
             *(
                 shop.ask("POST", "/teams/shop/blockers/1", {"answer": f"{n}"}, f"user-{n}")
@@ -545,7 +547,7 @@ async def test_of_many_answers_at_once_the_first_holds_and_the_others_read_who_g
 async def test_a_question_in_the_inbox_has_its_task_and_the_path_that_takes_the_answer(
     tmp_path: Path,
 ):
-    async with served(tmp_path, name="my shop/ä") as shop:
+    async with serve_shop(tmp_path, name="my shop/ä") as shop:
         plan, question = (await shop.get("/inbox"))["gates"]
         if plan["kind"] != "plan":
             plan, question = question, plan
@@ -560,7 +562,7 @@ async def test_a_question_in_the_inbox_has_its_task_and_the_path_that_takes_the_
 
 async def test_the_question_of_a_worker_is_in_the_inbox_once(tmp_path: Path):
     asking = Graph(start=Asking, end=Asking, name=worker_graph.name)
-    async with served(tmp_path) as shop:
+    async with serve_shop(tmp_path) as shop:
         before = (await shop.get("/inbox"))["gates"]
         run = await asking.arun(Asking(task="sub"), journal=shop.api.journal, run_id="task-1-2")
         assert run.waiting
@@ -568,7 +570,7 @@ async def test_the_question_of_a_worker_is_in_the_inbox_once(tmp_path: Path):
 
 
 async def test_nothing_is_asked_of_a_task_that_is_merged_and_notes_are_bounded(tmp_path: Path):
-    async with served(tmp_path) as shop:
+    async with serve_shop(tmp_path) as shop:
         for before, after in ((Status.PENDING, Status.READY), (Status.READY, Status.IN_PROGRESS)):
             await shop.store.move(1, before, after)
         await shop.store.move(1, Status.IN_PROGRESS, Status.COMPLETED, commit=shop.commit)
@@ -588,7 +590,7 @@ async def test_nothing_is_asked_of_a_task_that_is_merged_and_notes_are_bounded(t
 
 
 async def test_people_steer_the_team_with_actions(tmp_path: Path):
-    async with served(tmp_path) as shop:
+    async with serve_shop(tmp_path) as shop:
         note = {"action": "note", "task": "sub", "text": "Mind the sign."}
         assert (await shop.ask("POST", "/teams/shop/actions", note)).status_code == 202
         assert (await shop.store.task(1)).notes == ("Mind the sign.",)

@@ -16,7 +16,7 @@ from bae.team.sandbox import Ran
 from bae.team.verdict import WorkVerdict
 from bae.team.worker_graph import WorkerAnswer
 from bae.testing import ScriptedLM
-from git_repositories import left_over, write
+from git_repositories import list_leftovers, write
 from team_parts import CALC, PYTEST, PYTHON, SHELL, SUB, TEST_SUB, a_bench, a_project, edits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -45,7 +45,7 @@ async def carry_out(bench: Workbench, task: Task, *answers: str) -> TaskResult:
     worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
     result = await worker.execute_task(task)
     lm.assert_complete()
-    assert left_over(Path(bench.project.root)) == []
+    assert list_leftovers(Path(bench.project.root)) == []
     return result
 
 
@@ -120,7 +120,7 @@ async def test_a_setup_that_fails_for_a_task_is_a_question_and_no_failure(tmp_pa
         assert result.question is not None
         assert "The setup command failed." in result.question
         assert "broken" in result.question
-        left = [path for path in left_over(Path(project.root)) if Path(path).name != "setup"]
+        left = [path for path in list_leftovers(Path(project.root)) if Path(path).name != "setup"]
         assert left == []
 
 
@@ -167,9 +167,7 @@ CAUSES: Mapping[str, tuple[TestReport, str | None]] = {
 
 
 @pytest.mark.parametrize(("found", "kind"), CAUSES.values(), ids=CAUSES)
-def test_causes_are_found_by_exit_codes_and_by_what_programs_print(
-    found: TestReport, kind: str | None
-) -> None:
+def test_causes_are_found_by_exit_codes_and_by_output(found: TestReport, kind: str | None) -> None:
     cause = find_cause(found)
     assert (cause.kind if cause else None) == kind
 

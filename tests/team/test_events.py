@@ -21,22 +21,24 @@ REPORT = TestReport(command=("t",), exit_code=0, cases=(TestCase(id="a", outcome
 
 async def test_every_event_of_a_team_is_sent_as_plain_values_that_read_back():
     to = Messages()
-    await events.broadcast_task_status(to, 1, 2, TaskStatus.READY, before=TaskStatus.PENDING)
-    await events.broadcast_task_assigned(to, 1, 2, "a")
-    await events.broadcast_task_blocked(to, 1, 2, "why")
-    await events.broadcast_task_unblocked(to, 1, 2)
-    await events.broadcast_agent_created(to, 1, "a", "backend")
-    await events.broadcast_agent_status(to, 1, "a", "working", 2)
-    await events.broadcast_agent_retired(to, 1, "a")
-    await events.broadcast_test_result(to, 1, 2, REPORT)
-    await events.broadcast_correction_attempt(to, 1, 2, 2, "boom")
-    await events.broadcast_commit_created(to, 1, 2, "c0ffee", ["a.py"])
-    await events.broadcast_blocker_created(to, 1, 2, 3, "Which?")
-    await events.broadcast_blocker_resolved(to, 1, 2, 3, "This.")
-    await events.broadcast_plan_changed(to, 1, "approved", ("api",), "ana")
-    await events.broadcast_action_requested(to, 1, "note", 2, "Mind the sign.", "ana")
-    await events.broadcast_progress(to, 1, summary([TaskStatus.READY]))
-    await events.broadcast_activity(to, 1, "reads", task_id=2)
+    await events.broadcast(
+        to, events.TaskStatusChanged(1, 2, TaskStatus.READY, before=TaskStatus.PENDING)
+    )
+    await events.broadcast(to, events.TaskAssigned(1, 2, "a"))
+    await events.broadcast(to, events.TaskBlocked(1, 2, "why"))
+    await events.broadcast(to, events.TaskUnblocked(1, 2))
+    await events.broadcast(to, events.AgentCreated(1, "a", "backend"))
+    await events.broadcast(to, events.AgentStatusChanged(1, "a", "working", 2))
+    await events.broadcast(to, events.AgentRetired(1, "a"))
+    await events.broadcast(to, events.TestResult.of(1, 2, REPORT))
+    await events.broadcast(to, events.CorrectionAttempt(1, 2, 2, "boom"))
+    await events.broadcast(to, events.CommitCreated(1, 2, "c0ffee", ["a.py"]))
+    await events.broadcast(to, events.BlockerCreated(1, 2, 3, "Which?"))
+    await events.broadcast(to, events.BlockerResolved(1, 2, 3, "This."))
+    await events.broadcast(to, events.PlanChanged(1, "approved", ("api",), "ana"))
+    await events.broadcast(to, events.ActionRequested(1, "note", 2, "Mind the sign.", "ana"))
+    await events.broadcast(to, events.ProgressUpdate(1, summary([TaskStatus.READY])))
+    await events.broadcast(to, events.ActivityUpdate(1, "reads", task_id=2))
 
     assert [message["type"] for message in to.messages] == [
         *("task_status_changed", "task_assigned", "task_blocked", "task_unblocked"),
@@ -49,9 +51,9 @@ async def test_every_event_of_a_team_is_sent_as_plain_values_that_read_back():
 
 async def test_a_broadcast_that_fails_is_logged_and_fails_nothing(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING):
-        await events.broadcast_task_unblocked(Messages(OSError("gone")), 1, 2)
+        await events.broadcast(Messages(OSError("gone")), events.TaskUnblocked(1, 2))
     assert "task_unblocked was not sent" in caplog.text
-    await events.broadcast_task_unblocked(None, 1, 2)
+    await events.broadcast(None, events.TaskUnblocked(1, 2))
 
 
 async def test_a_broadcast_that_hangs_is_given_up(
@@ -63,7 +65,7 @@ async def test_a_broadcast_that_hangs_is_given_up(
 
     monkeypatch.setattr(events, "LONGEST_SEND", 0.01)
     with caplog.at_level(logging.WARNING):
-        await asyncio.wait_for(events.broadcast_task_unblocked(Hanging(), 1, 2), BOUND)
+        await asyncio.wait_for(events.broadcast(Hanging(), events.TaskUnblocked(1, 2)), BOUND)
     assert "task_unblocked was not sent" in caplog.text
 
 
@@ -102,10 +104,10 @@ async def test_messages_carry_the_number_and_the_time_of_their_event(tmp_path: P
 
 async def test_a_cancelled_broadcast_is_cancelled():
     with pytest.raises(asyncio.CancelledError):
-        await events.broadcast_task_unblocked(Messages(asyncio.CancelledError()), 1, 2)
+        await events.broadcast(Messages(asyncio.CancelledError()), events.TaskUnblocked(1, 2))
 
 
-def test_a_message_has_the_number_of_its_event_whatever_the_event_has():
+def test_a_message_has_the_number_of_its_event_whatever_the_event_contains():
     event = events.CorrectionAttempt(project_id=1, task_id=2, attempt=3, failure="boom")
     message = events.StoredEvent(number=70, at=1.5, event=event).to_message()
     assert (message["number"], message["time"], message["attempt"]) == (70, 1.5, 3)

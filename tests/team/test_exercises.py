@@ -17,7 +17,7 @@ from bae.testing import Call, ScriptedLM
 from bae.testing.scripted import Asked
 from bounded import BOUND
 from exercises import COMMAND, Exercise, all_files, cheats, exercises
-from git_repositories import git, left_over, write
+from git_repositories import git, list_leftovers, write
 from team_parts import PYTEST, a_project
 from team_scripts import Script, TeamScript, run_team
 
@@ -38,7 +38,9 @@ def outcomes(report: TestReport, tests: str) -> set[str]:
 
 
 @pytest.mark.slow
-async def test_the_tests_of_an_exercise_tell_a_right_answer_from_others(tmp_path: Path) -> None:
+async def test_the_tests_of_an_exercise_distinguish_a_right_answer_from_others(
+    tmp_path: Path,
+) -> None:
     assert [each.is_python for each in exercises()] == [True] * 12 + [False] * 8
     stubs = await report_of(tmp_path / "stubs", all_files())
     right = await report_of(tmp_path / "right", all_files(answers=True))
@@ -80,7 +82,7 @@ def cheating(chosen: Sequence[Exercise]) -> dict[str, list[str]]:
     }
 
 
-async def test_right_answers_are_merged_wrong_ones_corrected_and_cheating_ones_refused(
+async def test_right_answers_are_merged_wrong_answers_corrected_and_cheating_answers_refused(
     tmp_path: Path,
 ) -> None:
     """With three exercises in Python, with and without a stub; all twenty are slow tests."""
@@ -101,7 +103,7 @@ async def test_right_answers_are_merged_wrong_ones_corrected_and_cheating_ones_r
     for each in (right, wrong):
         assert (root / each.path).read_text() == each.answer
     assert git(root, "status", "--porcelain") == ""
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 async def play_with_tools(
@@ -139,7 +141,7 @@ async def play_with_tools(
     assert "failed" in failed[0]
     for each in chosen:
         assert (Path(project.root) / each.path).read_text() == each.answer
-    assert left_over(Path(project.root)) == []
+    assert list_leftovers(Path(project.root)) == []
 
 
 async def test_exercises_are_done_in_one_submission_each(tmp_path: Path) -> None:
@@ -159,7 +161,7 @@ async def test_reference_answers_are_all_merged(tmp_path: Path) -> None:
     assert sorted(lm.asked) == sorted((each.key, 1) for each in exercises())
     log = git(root, "log", "--format=%s", "--reverse").split("\n")
     assert sorted(log[1:]) == sorted(each.planned().title for each in exercises())
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     for each in exercises():
         assert (root / each.path).read_text() == each.answer
 
@@ -182,4 +184,4 @@ async def test_cheating_answers_are_never_accepted(tmp_path: Path) -> None:
     assert {task.status for task in tasks} == {TaskStatus.BLOCKED}
     assert git(root, "log", "--format=%s") == "first"
     assert git(root, "status", "--porcelain") == ""
-    assert left_over(root) == []
+    assert list_leftovers(root) == []

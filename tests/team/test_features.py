@@ -1,4 +1,5 @@
-"""Features: acceptance tests first, on a branch that reaches the team's branch as a whole."""
+"""Features: acceptance tests first, on a branch that is merged into the team's branch in one
+piece."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def names_of(root: Path, branch: str) -> set[str]:
     return set(git(root, "ls-tree", "-r", "--name-only", branch).split())
 
 
-async def test_a_feature_reaches_the_teams_branch_as_a_whole_and_others_wait_for_it(
+async def test_a_feature_reaches_the_teams_branch_in_one_piece_and_others_wait_for_it(
     tmp_path: Path,
 ):
     async with a_team(tmp_path, *FEATURE, OUTSIDE) as (store, project, _):
@@ -155,7 +156,9 @@ async def test_a_failed_task_keeps_its_feature_out_of_the_teams_branch(tmp_path:
         assert names_of(root, TEAM) >= {*TESTS, *STUBS, "use.py"}
 
 
-async def test_the_acceptance_tests_cannot_be_changed_by_those_who_make_them_pass(tmp_path: Path):
+async def test_the_acceptance_tests_cannot_be_changed_by_the_workers_who_make_them_pass(
+    tmp_path: Path,
+):
     cheat = edits(
         {"half.py": DONE.format("half", "+"), "tests/test_half.py": TEST.format("half", 12)}
     )
@@ -253,7 +256,7 @@ async def test_a_feature_is_delivered_without_the_tests_that_a_person_removes(tm
         assert "tests/test_twice.py" not in names_of(root, TEAM)
 
 
-async def test_a_correction_that_was_taken_back_does_not_keep_a_feature_back(tmp_path: Path):
+async def test_a_reverted_correction_does_not_keep_a_feature_back(tmp_path: Path):
     rule = "import os\n\n\ndef test_docs():\n    assert os.path.exists('docs.md')\n"
     rule = rule.replace("assert", "assert not os.path.exists('twice.py') or")
     async with a_team(tmp_path) as (store, project, tasks):

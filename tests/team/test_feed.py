@@ -43,7 +43,7 @@ async def take(events: Subscriber[StoredEvent], count: int) -> list[StoredEvent]
     return taken
 
 
-async def test_a_subscriber_gets_what_is_stored_and_then_what_comes(store: Store):
+async def test_a_subscriber_gets_stored_events_and_then_new_events(store: Store):
     before = await add(store, 3)
     await add(store, 2, project_id=2)
     async with subscribe(store.feed(1), before[0]) as events:
@@ -126,7 +126,7 @@ async def test_a_cancelled_wait_loses_no_event(store: Store):
         assert [e.number for e in await take(events, 5)] == numbers
 
 
-async def test_a_subscriber_that_takes_nothing_misses_nothing(store: Store):
+async def test_a_subscriber_that_reads_nothing_misses_nothing(store: Store):
     async with subscribe(store.feed(1)) as stalled, subscribe(store.feed(1)) as quick:
         for _ in range(4):
             await add(store, 20)

@@ -28,14 +28,14 @@ async def test_a_repository_is_found_from_any_directory_in_it(root: Path):
     assert await repository.current_branch() == "main"
 
 
-async def test_a_directory_without_a_repository_is_refused_with_what_to_do(tmp_path: Path):
+async def test_a_directory_without_a_repository_is_refused_with_a_fix(tmp_path: Path):
     with pytest.raises(GitError, match="not in a git work tree") as raised:
         await Repository.open(tmp_path)
 
     assert "git init" in (raised.value.fix or "")
 
 
-async def test_a_repository_without_a_commit_is_refused_with_what_to_do(tmp_path: Path):
+async def test_a_repository_without_a_commit_is_refused_with_a_fix(tmp_path: Path):
     git(tmp_path, "init", "--quiet")
     repository = await Repository.open(tmp_path)
 
@@ -80,7 +80,7 @@ async def test_only_named_files_are_committed(root: Path):
     assert git(root, "status", "--porcelain").split("\n") == [" M b.txt", "?? d.txt"]
 
 
-async def test_a_named_file_that_is_gone_is_removed_and_no_change_is_no_commit(root: Path):
+async def test_a_named_file_that_was_deleted_is_removed_and_no_change_is_no_commit(root: Path):
     repository = await Repository.open(root)
     (root / "b.txt").unlink()
 
@@ -200,7 +200,7 @@ async def test_a_ref_is_moved_only_from_where_it_was_thought_to_be(root: Path):
         await repository.move(BRANCHES + "x/y", first, None)
 
 
-async def test_what_cannot_change_is_asked_of_git_once_and_branches_each_time(
+async def test_git_is_asked_once_for_constants_and_each_time_for_branches(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     log, shim = tmp_path / "log", tmp_path / "bin" / "git"
@@ -275,7 +275,7 @@ async def test_a_command_that_takes_too_long_is_ended_and_leaves_no_lock(root: P
 
 
 @pytest.mark.parametrize("command", ["python3 tools/clean.py", "python3 -m tools.clean"])
-async def test_a_filter_runs_the_script_of_the_user_and_not_one_of_a_worktree(
+async def test_a_filter_runs_the_script_of_the_user_and_not_a_script_of_a_worktree(
     command: str, root: Path, tmp_path: Path
 ):
     copy = "import sys\nsys.stdout.write(sys.stdin.read())\n"
@@ -297,9 +297,7 @@ async def test_a_filter_runs_the_script_of_the_user_and_not_one_of_a_worktree(
     assert not ran.exists()
 
 
-async def test_git_in_a_worktree_does_not_follow_what_was_put_in_place_of_its_git_file(
-    root: Path, tmp_path: Path
-):
+async def test_git_in_a_worktree_does_not_follow_a_replaced_git_file(root: Path, tmp_path: Path):
     repository = await Repository.open(root)
     git(root, "worktree", "add", "--quiet", "-b", "task", str(tmp_path / "tree"))
     evil = make_repository(tmp_path / "evil")

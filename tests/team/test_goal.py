@@ -17,7 +17,7 @@ from bae.team.models import PlannedTask, TaskStatus
 from bae.team.store import Store
 from bae.team.test_runs import run_tests
 from bounded import BOUND
-from git_repositories import git, left_over
+from git_repositories import git, list_leftovers
 from team_parts import JEST, a_project, edits
 from team_scripts import TeamScript, run_team
 
@@ -169,5 +169,5 @@ async def test_a_goal_of_eight_tasks(tmp_path: Path) -> None:
     assert report.passed
     assert len(report.cases) == 7
     assert git(root, "status", "--porcelain") == ""
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     assert [each.number for each in events] == list(range(1, len(events) + 1))

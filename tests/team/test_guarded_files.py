@@ -46,7 +46,7 @@ async def answer(store: Store, project_id: int, text: str) -> Blocker:
         ("sub/.VSCode/tasks.json", "{}\n"),
     ],
 )
-async def test_a_task_that_changes_a_guarded_file_waits_for_a_yes_while_the_others_go_on(
+async def test_a_task_that_changes_a_guarded_file_waits_for_approval_while_other_tasks_continue(
     tmp_path: Path, name: str, text: str
 ):
     lm = TeamScript({"mul": edits({**MUL, name: text}), "div": edits(DIV)})
@@ -88,7 +88,7 @@ async def test_any_other_answer_is_guidance_and_another_content_asks_again(tmp_p
     assert git(Path(project.root), "show", "bae/team:AGENTS.md") == "Be polite."
 
 
-async def test_a_yes_is_for_one_content_and_not_for_what_is_written_later(tmp_path: Path):
+async def test_an_approval_is_for_one_content_and_not_for_later_writes(tmp_path: Path):
     lm = TeamScript({"mul": edits({**MUL, "AGENTS.md": "Be kind.\n"})})
     async with a_project(tmp_path, TASKS[0]) as (store, project, [task]):
         await run_team(project, store, lm)
@@ -171,7 +171,7 @@ PACKAGE = {"name": "x", "version": "1", "scripts": {"test": "node --test"}, "dep
         ({"workspaces": ["evil"]}, True),
     ],
 )
-def test_of_a_package_only_what_installs_or_runs_by_itself_is_guarded(
+def test_only_files_that_install_or_run_by_themselves_are_guarded_in_a_package(
     change: dict[str, Any], asks: bool
 ):
     before, after = (json.dumps(each).encode() for each in (PACKAGE, PACKAGE | change))
@@ -189,7 +189,7 @@ def test_of_a_package_only_what_installs_or_runs_by_itself_is_guarded(
         ("not [toml", True),
     ],
 )
-def test_of_a_pyproject_only_what_installs_or_builds_is_guarded(text: str, asks: bool):
+def test_only_parts_that_install_or_build_are_guarded_in_a_pyproject(text: str, asks: bool):
     before = read_essence("pyproject.toml", b"[project]\nversion='1'\n")
     if "project" not in text:
         before = read_essence("pyproject.toml", b"")

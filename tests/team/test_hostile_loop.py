@@ -28,7 +28,7 @@ from bae.team.trials import run_command
 from bae.testing import Call, ScriptedLM
 from bae.usage import Usage
 from bounded import BOUND
-from git_repositories import left_over
+from git_repositories import list_leftovers
 from team_parts import FAILING, SUB, a_bench, edits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -36,7 +36,7 @@ DEEP = "import os\nfor _ in range(1100):\n    os.mkdir('d')\n    os.chdir('d')\n
 
 
 class Calling(Backend):
-    """A model with tool calls that says what a script says."""
+    """A model with tool calls that answers from a script."""
 
     calls_tools = True
     model = "scripted"
@@ -111,7 +111,7 @@ async def test_no_command_leaves_a_folder_that_stops_the_team(tmp_path: Path, co
         text = await run_command(bench, task, workspace, command, timeout=BOUND)
         assert text.startswith("exit code 0")
         await bench.workspaces.remove(workspace)
-    assert left_over(tmp_path / "project") == []
+    assert list_leftovers(tmp_path / "project") == []
 
 
 def test_a_folder_of_any_depth_and_with_any_modes_is_deleted(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_changed_test_in_javascript_is_compared_in_time(added: str) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_what_is_between_comments_that_begin_in_comments_cannot_be_changed() -> None:
+def test_text_between_comments_that_begin_in_comments_cannot_be_changed() -> None:
     old = b"// a /*\nequal(1, 1);\n// */\nequal(2, 2); /* b */ equal(3, 3);\n"
     for number in (b"1", b"2", b"3"):
         new = old.replace(b"equal(%b, %b)" % (number, number), b"equal(0, 0)")

@@ -14,7 +14,7 @@ import pytest
 
 from bae.team import sandbox
 from bae.team.models import PlannedTask, TaskStatus
-from git_repositories import git, left_over
+from git_repositories import git, list_leftovers
 from team_parts import PYTEST, PYTHON, a_project, edits
 from team_scripts import TeamScript, run_team
 from written_edits import render_answer, whole_file
@@ -177,5 +177,5 @@ async def test_hostile_answers_are_contained_and_reported_and_other_tasks_unharm
         *(f for n in HONEST for f in (f"{n}.py", f"tests/test_{n}.py")),
     }
     assert not (root / ".git/hooks/post-checkout").exists()
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     assert len(asyncio.all_tasks()) == 1

@@ -21,7 +21,7 @@ from git_repositories import (
     commit_files,
     git,
     kill_all,
-    left_over,
+    list_leftovers,
     make_repository,
     open_team,
     passing,
@@ -92,11 +92,11 @@ async def test_ten_tasks_at_once_are_ten_commits_each_tested_as_merged(root: Pat
     assert sorted(map(len, tested)) == list(range(1, 11))
     assert git(root, "log", "-1", "--format=%b", TEAM).startswith("What it does.\n\nBae-Task: bae/")
     assert git(root, "branch", "--list", "bae/task-*").count("\n") == 9
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     assert git(root, "status", "--porcelain") == ""
 
 
-async def test_a_failure_of_the_merged_code_leaves_the_branch_and_comes_back_as_text(root: Path):
+async def test_a_failure_of_the_merged_code_leaves_the_branch_and_is_reported_as_text(root: Path):
     commit_files(root, {"price.py": "def price():\n    return 1\n"})
     workspaces, integration = await open_team(root, run_tests=real_tests)
     use = {"test_use.py": "from price import price\ndef test_it():\n    assert price() == 1\n"}
@@ -113,7 +113,7 @@ async def test_a_failure_of_the_merged_code_leaves_the_branch_and_comes_back_as_
     assert await integration.merged_as("bae/task-2-change") is None
     for workspace in (one, two):
         await workspaces.remove(workspace)
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 async def test_tests_that_fail_on_the_teams_branch_may_fail_after_the_merge_of_another_task(
@@ -143,10 +143,10 @@ async def test_tests_that_fail_on_the_teams_branch_may_fail_after_the_merge_of_a
     failed = await integration.integrate("bae/task-again", "Breaks", tests=["z"])
     assert isinstance(failed, Failed)
     await workspaces.remove(again)
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
-async def test_a_conflict_comes_back_as_text_and_is_resolved_in_the_worktree(root: Path):
+async def test_a_conflict_is_reported_as_text_and_is_resolved_in_the_worktree(root: Path):
     workspaces, integration = await open_team(root)
     one = await work(workspaces, "bae/task-1-x", {"a.txt": "one\nTWO\nthree\n"})
     two = await work(workspaces, "bae/task-2-y", {"a.txt": "one\nzwei\nthree\n"})
@@ -229,10 +229,10 @@ async def test_a_cancelled_integration_changes_nothing_and_leaves_nothing(root: 
     assert await integration.merged_as("bae/task-1-x") is None
     assert git(root, "rev-parse", TEAM) == git(root, "rev-parse", "main")
     await workspaces.remove(workspace)
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
-async def test_the_team_takes_in_what_the_user_commits_and_delivers_what_it_has(root: Path):
+async def test_the_team_merges_commits_of_the_user_and_delivers_its_own_work(root: Path):
     workspaces, integration = await open_team(root)
     assert await integration.catch_up() is None
     newer = commit_files(root, {"mine.txt": "mine\n"})
@@ -252,7 +252,7 @@ async def test_the_team_takes_in_what_the_user_commits_and_delivers_what_it_has(
     await workspaces.remove(workspace)
 
 
-async def test_what_the_user_commits_against_the_team_is_a_conflict(root: Path):
+async def test_a_commit_of_the_user_against_the_team_is_a_conflict(root: Path):
     workspaces, integration = await open_team(root)
     workspace = await work(workspaces, "bae/task-1-x", {"a.txt": "theirs\n"})
     await integration.integrate("bae/task-1-x", "One")
@@ -323,7 +323,7 @@ async def test_no_hook_ever_runs(root: Path, tmp_path: Path):
 # Killed at any point
 
 
-async def killed_often(root: Path, kills: int, seed: int) -> int:
+async def run_with_kills(root: Path, kills: int, seed: int) -> int:
     """Run a team again and again, with more tasks where it was done too soon to be killed, then to
     its end, and see that nothing is lost. Returns how many tasks there were."""
     chance = random.Random(seed)
@@ -362,15 +362,15 @@ def check_that_all_is_done(root: Path, tasks: int) -> None:
     assert sorted(subjects) == sorted([*(f"Task {number}" for number in range(tasks)), "first"])
     assert git(root, "rev-parse", "main") == git(root, "rev-parse", TEAM)
     assert git(root, "status", "--porcelain") == ""
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     assert git(root, "fsck", "--no-dangling") == ""
 
 
 async def test_a_team_that_is_killed_again_and_again_ends_as_one_that_was_not(root: Path):
-    check_that_all_is_done(root, await killed_often(root, kills=2, seed=1))
+    check_that_all_is_done(root, await run_with_kills(root, kills=2, seed=1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 12))
 async def test_fifty_kills(root: Path, seed: int):
-    check_that_all_is_done(root, await killed_often(root, kills=5, seed=seed))
+    check_that_all_is_done(root, await run_with_kills(root, kills=5, seed=seed))

@@ -17,7 +17,7 @@ from bae.journal import SQLiteJournal, list_questions
 from bae.team.store import Store
 from bae.team.workspaces import ATTEMPT
 from bounded import BOUND
-from git_repositories import git, left_over
+from git_repositories import git, list_leftovers
 from killed_conversation import CALLS, QUESTION
 from team_parts import FAILING, SUB, a_project
 
@@ -50,7 +50,7 @@ async def run_killed(tmp_path: Path, seed: int, most: int) -> None:
     assert done.stdout == "completed: \n", done.stdout + done.stderr
     assert git(root, "log", "--format=%s", "bae/team") == "Subtract\nfirst"
     assert git(root, "show", "bae/team:calc.sh") == SUB.strip()
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     # Each edit is one commit, whatever was killed between writing it and recording it.
     marks = git(root, "log", f"--format=%(trailers:key={ATTEMPT.rstrip(':')})", f"{task.branch}")
     assert set(Counter(filter(None, marks.splitlines())).values()) == {1}

@@ -23,8 +23,8 @@ from bae.team.models import PlannedTask, Task, TaskResult, TaskStatus, TeamError
 from bae.team.team_run import add_request, open_requests
 from bae.team.workbench import Workbench
 from bounded import BOUND
-from git_repositories import commit_files, git, left_over
-from policy_parts import settled
+from git_repositories import commit_files, git, list_leftovers
+from policy_parts import settle
 from team_lead_process import TeamLM, never, right
 from team_parts import Messages, a_bench, edits
 
@@ -34,7 +34,7 @@ BLOCKED, FAILED, COMPLETED = TaskStatus.BLOCKED, TaskStatus.FAILED, TaskStatus.C
 CANCELLED, SKIPPED = TaskStatus.CANCELLED, TaskStatus.SKIPPED
 
 
-def broken(count: int) -> str:
+def break_code(count: int) -> str:
     """The answer of an LLM that breaks what there was, each time in another way."""
     return edits({"calc.sh": f"add() {{ echo {count}00; }}\n"})
 
@@ -103,7 +103,7 @@ async def test_a_diamond_runs_concurrently_and_is_merged_with_one_commit_a_task(
         last = [e for e in events if e.type == "progress_update"][-1]
         assert last.counts == {str(status): n for status, n in summary.counts.items()}
     root = Path(bench.project.root)
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     assert summary.checkout is None
     assert summary.head == git(root, "rev-parse", "bae/team") != git(root, "rev-parse", "HEAD")
     assert (summary.spent.calls, summary.spent.tokens) == (4, 800)
@@ -144,7 +144,7 @@ async def test_an_answer_lets_a_task_continue_by_itself(tmp_path: Path):
     assert status_of(summary) == {"ask": COMPLETED, "after": COMPLETED}
 
 
-async def test_without_waiting_a_run_ends_at_questions_and_the_next_one_continues(tmp_path: Path):
+async def test_without_waiting_a_run_ends_at_questions_and_the_next_run_continues(tmp_path: Path):
     lm = TeamLM(ask=lambda n: "QUESTION: Which number?" if n == 1 else right("ask"))
     lm.answers["other"] = right("other")
     async with a_bench(tmp_path, a_task("ask"), a_task("other")) as (bench, _):
@@ -172,9 +172,9 @@ async def test_a_cancelled_run_ends_every_worker_and_leaves_the_status_true(tmp_
         assert [task.status for task in tasks] == [READY, READY, PENDING]
         assert tasks[0].reason == "the run was cancelled"
         assert {each.status for each in await bench.store.agents(1)} == {"retired"}
-        assert left_over(Path(bench.project.root)) == []
+        assert list_leftovers(Path(bench.project.root)) == []
         number = await bench.store.last_event(1)
-        await settled()
+        await settle()
         assert await bench.store.last_event(1) == number
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -189,7 +189,7 @@ async def test_the_time_of_a_run_is_over(tmp_path: Path):
         assert summary.ended == "timeout"
         [task] = summary.tasks
         assert (task.status, task.reason) == (READY, "the run was timed out")
-    assert left_over(Path(bench.project.root)) == []
+    assert list_leftovers(Path(bench.project.root)) == []
 
 
 async def test_a_task_without_progress_fails_and_is_tried_again(tmp_path: Path):
@@ -203,7 +203,7 @@ async def test_a_task_without_progress_fails_and_is_tried_again(tmp_path: Path):
         assert any("no progress for 3 s" in str(event) for event in failed)
 
 
-async def test_the_budget_of_a_run_stops_it_and_a_larger_one_continues_it(tmp_path: Path):
+async def test_the_budget_of_a_run_stops_it_and_a_larger_budget_continues_it(tmp_path: Path):
     lm = TeamLM()
     tasks = [a_task("a"), a_task("b", "a"), a_task("c", "b")]
     async with a_bench(tmp_path, *tasks) as (bench, _):
@@ -219,7 +219,7 @@ async def test_the_budget_of_a_run_stops_it_and_a_larger_one_continues_it(tmp_pa
 
 
 async def test_the_budget_of_a_task_fails_that_task_alone(tmp_path: Path):
-    lm = TeamLM(a=broken)
+    lm = TeamLM(a=break_code)
     async with a_bench(tmp_path, a_task("a"), a_task("b")) as (bench, _):
         summary = await LeadAgent(bench, lm, task_budget=Budget(cost=0.15)).run()
         assert status_of(summary) == {"a": FAILED, "b": COMPLETED}
@@ -284,7 +284,7 @@ async def test_people_kill_and_skip_single_tasks(tmp_path: Path):
         assert summary.tasks[0].reason == "killed by a person"
         assert summary.tasks[2].reason == "its prerequisite 'a' was cancelled"
         assert summary.ended == "done"
-    assert left_over(Path(bench.project.root)) == []
+    assert list_leftovers(Path(bench.project.root)) == []
 
 
 async def test_a_task_stops_after_the_attempt_that_is_in_progress(tmp_path: Path):
@@ -292,7 +292,7 @@ async def test_a_task_stops_after_the_attempt_that_is_in_progress(tmp_path: Path
 
     async def answer(count: int) -> str:
         await go_on.wait()
-        return broken(count)
+        return break_code(count)
 
     lm = TeamLM(a=answer)
     async with a_bench(tmp_path, a_task("a")) as (bench, [a]):
@@ -324,7 +324,7 @@ async def test_a_second_lead_on_the_same_project_is_refused(tmp_path: Path):
         assert (await run).ended == "killed"
 
 
-async def test_what_nobody_can_carry_out_is_refused_before_anything_is_spent(tmp_path: Path):
+async def test_impossible_work_is_refused_before_anything_is_spent(tmp_path: Path):
     lm = TeamLM()
     async with a_bench(tmp_path, a_task("a"), a_task("b", kind="poet")) as (bench, _):
         with pytest.raises(TeamError, match="no worker for tasks of the kind 'poet'"):
@@ -370,7 +370,7 @@ async def test_a_worker_that_lies_does_not_complete_its_task(tmp_path: Path):
     assert summary.tasks[1].reason == "ValueError: half a worker"
 
 
-async def test_what_the_user_commits_meanwhile_is_merged_by_the_next_run(tmp_path: Path):
+async def test_a_users_commit_during_a_run_is_merged_by_the_next_run(tmp_path: Path):
     tasks = a_task("a"), a_task("b", "a")
     async with a_bench(tmp_path, *tasks, update_checkout=True) as (bench, _):
         root = Path(bench.project.root)
@@ -431,7 +431,7 @@ async def read_until(process: asyncio.subprocess.Process, text: str) -> str:
     raise AssertionError(f"the process ended before {text}")
 
 
-async def test_a_killed_run_is_continued_and_ends_as_an_undisturbed_one(tmp_path: Path):
+async def test_a_killed_run_is_continued_and_ends_like_an_undisturbed_run(tmp_path: Path):
     tasks = [a_task("a"), a_task("b"), a_task("c", "a", "b")]
     async with a_bench(tmp_path, *tasks) as (bench, _):
         async with a_process(bench) as process:
@@ -447,7 +447,7 @@ async def test_a_killed_run_is_continued_and_ends_as_an_undisturbed_one(tmp_path
         assert sorted(history(bench)) == ["Write a", "Write b", "Write c", "first"]
         agents = await bench.store.agents(1)
         assert {each.status for each in agents} == {"retired"}
-    assert left_over(Path(bench.project.root)) == []
+    assert list_leftovers(Path(bench.project.root)) == []
 
 
 async def test_requests_and_answers_come_from_other_processes(tmp_path: Path):
@@ -478,7 +478,7 @@ async def test_a_task_that_was_to_stop_when_the_run_was_killed_is_not_resumed(tm
         assert await open_requests(bench.store, 1) == []
 
 
-async def test_a_request_to_stop_that_no_run_has_taken_does_not_stop_the_next_one(tmp_path: Path):
+async def test_an_unread_request_to_stop_does_not_stop_the_next_run(tmp_path: Path):
     async with a_bench(tmp_path, a_task("a"), a_task("b")) as (bench, [_, b]):
         await add_request(bench.store, 1, "stop")
         await add_request(bench.store, 1, "stop", b.id)
@@ -487,7 +487,7 @@ async def test_a_request_to_stop_that_no_run_has_taken_does_not_stop_the_next_on
         assert await open_requests(bench.store, 1) == []
 
 
-async def test_a_paused_task_waits_and_a_resumed_one_continues(tmp_path: Path):
+async def test_a_paused_task_waits_and_a_resumed_task_continues(tmp_path: Path):
     async with a_bench(tmp_path, a_task("a"), a_task("b", "a")) as (bench, [a, _]):
         await add_request(bench.store, 1, "pause", a.id)
         summary = await LeadAgent(bench, TeamLM()).run()

@@ -1,5 +1,5 @@
-"""What is tested at a merge: every tree that the team's branch moves to was tested, and none twice;
-tests that a task changed come first."""
+"""Tests at a merge: every tree that the team's branch moves to is tested exactly once; tests that a
+task changed come first."""
 
 from __future__ import annotations
 

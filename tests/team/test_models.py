@@ -24,7 +24,7 @@ from bae.team.models import (
 )
 
 
-def test_every_error_of_the_team_can_be_caught_as_one():
+def test_all_errors_of_the_team_have_one_base_class():
     for error in (EditError, GitError, SandboxError, WorkspaceError):
         assert issubclass(error, TeamError)
 
@@ -66,7 +66,7 @@ def test_a_result_goes_through_its_plain_form_unchanged():
 
 
 @pytest.mark.parametrize("status", ["blocked", "failed"])
-def test_a_result_that_is_no_success_says_why(status: str):
+def test_an_unsuccessful_result_explains_why(status: str):
     with pytest.raises(ValidationError):
         TaskResult.from_dict({"status": status, "task_id": 1})
 
@@ -121,7 +121,7 @@ def test_a_task_that_names_its_tests_answers_for_these_and_for_all_that_passed(
     assert after.for_task(["a"], before).passed is accepted
 
 
-def test_a_task_that_names_no_tests_does_not_answer_for_those_that_failed_before():
+def test_a_task_that_names_no_tests_is_not_blamed_for_earlier_failures():
     before = report(1, a__1="failed", b="failed", c="passed")
     assert report(1, a__1="failed", b="failed", c="passed").for_task([], before).passed
     assert report(1, b="failed", c="passed", d="passed").for_task([], before).passed

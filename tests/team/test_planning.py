@@ -1,4 +1,4 @@
-"""Planning: what is asked, what is planned and stored, and what happens when it is interrupted."""
+"""Planning: its questions, the stored plan, and interruptions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def script(*answers: Any) -> ScriptedLM:
     return ScriptedLM(list(answers))
 
 
-def said_in(prompt: Any) -> str:
+def text_of(prompt: Any) -> str:
     """All messages of a conversation."""
     return "\n".join(each.text for each in prompt.conversation)
 
@@ -111,7 +111,7 @@ async def test_the_llm_sees_the_repository_and_its_conventions_but_no_secret(tea
         assert "def total()" in prompt.text
         assert "Use tabs." in prompt.text
         assert ".env" not in prompt.text
-    assert "It ships." in said_in(lm.prompts[-1])
+    assert "It ships." in text_of(lm.prompts[-1])
 
 
 async def test_open_questions_are_asked_and_their_answers_are_shown_to_the_llm(team: Team):
@@ -124,7 +124,7 @@ async def test_open_questions_are_asked_and_their_answers_are_shown_to_the_llm(t
     lm = script({"questions": ["Where to?"]}, "To Portugal.", {"tasks": TASKS})
     planned = await team.plan(lm, answer=answer)
     assert asked == ["Where to?"]
-    assert "Only to Portugal." in said_in(lm.prompts[1])
+    assert "Only to Portugal." in text_of(lm.prompts[1])
     assert len(planned.tasks) == 3
 
 
@@ -181,7 +181,7 @@ async def test_planning_of_another_version_of_bae_begins_again_with_a_warning(
 async def test_a_person_may_leave_the_questions_to_the_llm(team: Team):
     lm = script({"questions": ["Where to?"]}, "Assumed: Portugal.", {"tasks": TASKS})
     planned = await team.plan(lm, answer=decide_yourself)
-    assert DECIDE in said_in(lm.prompts[1])
+    assert DECIDE in text_of(lm.prompts[1])
     assert len(planned.tasks) == 3
 
 
@@ -196,7 +196,7 @@ async def test_a_person_may_leave_the_questions_to_the_llm(team: Team):
         ([{**TASKS[0], "criteria": [" "]}], "prices: has no criterion"),
     ],
 )
-async def test_a_plan_that_does_not_fit_is_asked_for_again_with_what_is_wrong(
+async def test_a_plan_that_does_not_fit_is_asked_for_again_with_its_faults(
     team: Team, tasks: list[Any], said: str
 ):
     lm = script({"questions": []}, "It ships.", {"tasks": tasks}, {"tasks": TASKS})
@@ -224,7 +224,7 @@ async def test_a_plan_with_wrong_files_is_refused_in_its_conversation(
 ):
     lm = script({"questions": []}, "It ships.", {"tasks": tasks}, {"tasks": TASKS})
     await team.plan(lm)
-    assert said in said_in(lm.prompts[-1])
+    assert said in text_of(lm.prompts[-1])
     assert await team.keys() == ["prices", "orders", "page"]
 
 
@@ -241,7 +241,7 @@ async def test_a_new_plan_shares_no_file_with_a_task_that_is_not_done(team: Team
     ordered = {**more, "depends_on": ["prices"]}
     lm = script({"questions": []}, "Sums.", {"tasks": [more]}, {"tasks": [ordered]})
     await team.plan(lm, "Sums")
-    assert "sums: shares shop.py with 'prices'" in said_in(lm.prompts[-1])
+    assert "sums: shares shop.py with 'prices'" in text_of(lm.prompts[-1])
     assert await team.keys() == ["prices", "sums"]
 
 
@@ -254,8 +254,8 @@ async def test_the_planner_reads_the_repository_before_it_asks_and_plans(team: T
         {"tasks": TASKS},
     )
     await team.plan(lm)
-    assert "shop.py:1: def total" in said_in(lm.prompts[1])
-    assert "1|def total" in said_in(lm.prompts[-1])
+    assert "shop.py:1: def total" in text_of(lm.prompts[1])
+    assert "1|def total" in text_of(lm.prompts[-1])
     assert await team.keys() == ["prices", "orders", "page"]
 
 
@@ -266,7 +266,7 @@ async def test_planning_that_was_interrupted_reads_nothing_again(team: Team):
     commit_files(Path(team.project.root), {"shop.py": "changed = True\n"})
     lm = script({"tasks": TASKS})
     await team.plan(lm)
-    assert "1|def total" in said_in(lm.prompts[-1])
+    assert "1|def total" in text_of(lm.prompts[-1])
 
 
 FEATURE = [
@@ -291,7 +291,7 @@ FEATURE = [
 ]
 
 
-async def test_the_author_of_acceptance_tests_is_told_the_criteria_of_the_feature(team: Team):
+async def test_the_author_of_acceptance_tests_gets_the_criteria_of_the_feature(team: Team):
     planned = await team.plan(script({"questions": []}, "It ships.", {"tasks": FEATURE}))
     assert "For 'tax' (Tax) in test_tax.py:\n- tax(100) is 23" in planned.tasks[0].description
     assert [task.feature_branch for task in planned.tasks] == ["bae/feature-prices"] * 2
@@ -386,7 +386,7 @@ async def test_the_same_goal_is_planned_afresh_once_its_plan_is_stored(team: Tea
     assert [task.key for task in planned.tasks] == ["orders"]
 
 
-def test_a_task_may_need_one_that_exists_already():
+def test_a_task_may_need_an_existing_task():
     before = PlannedTask(key="prices", title="Prices")
     tasks = [PlannedTask.model_validate(TASKS[1])]
     about: dict[str, Any] = {"calls": [], "kinds": ["backend"], "acceptance": True}

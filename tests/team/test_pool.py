@@ -62,7 +62,7 @@ async def test_an_idle_agent_of_another_kind_makes_room(tmp_path: Path):
             await pool.take("poet", two.id)
 
 
-async def test_those_that_ask_at_once_get_different_agents(tmp_path: Path):
+async def test_concurrent_requests_get_different_agents(tmp_path: Path):
     async with (
         a_bench(tmp_path, *some_tasks(4)) as (bench, tasks),
         AgentPoolManager(bench, ScriptedLM(), most=4) as pool,

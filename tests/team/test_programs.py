@@ -35,7 +35,7 @@ from bae.team.workbench import Workbench
 from bae.testing import Call, Calls, Provider
 from bounded import BOUND
 from claude_programs import CALL, calls, real_claude, script
-from git_repositories import git, left_over
+from git_repositories import git, list_leftovers
 from team_parts import FAILING, SUB, WRONG, a_bench
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -117,7 +117,7 @@ async def test_claude_code_edits_and_bae_judges_and_merges_and_a_refusal_resumes
         assert all(each.usage.cost and each.usage.tokens for each in tried)
         assert result.usage.calls == 2
     root = Path(bench.project.root)
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     assert not outside.exists()
     assert await asyncio.to_thread(lambda: list(tmp_path.rglob("hook-ran"))) == []
     assert git(root, "show", "bae/team:calc.sh") == SUB.strip()
@@ -162,7 +162,7 @@ async def test_a_cancelled_claude_code_leaves_no_process_and_continues_with_its_
 
 
 class StandIn(CodingProgram):
-    """A program of a user's: it prints what it has to tell."""
+    """A custom program that prints its result."""
 
     name = "stand-in"
 
@@ -206,7 +206,7 @@ def turns(tmp_path: Path) -> list[str]:
     return found.read_text().splitlines()
 
 
-async def test_files_that_edits_may_not_touch_are_refused_and_the_program_is_told(
+async def test_edits_to_protected_files_are_refused_and_the_program_learns_why(
     tmp_path: Path,
 ) -> None:
     program = stand_in(
@@ -293,10 +293,10 @@ async def test_a_program_may_put_a_folder_in_the_place_of_a_file(tmp_path: Path)
         result = await work(bench, task)
         assert (result.status, result.attempts) == ("completed", 1), result
         assert result.files == ("calc.sh", "notes", "notes/a.txt")
-        assert left_over(Path(bench.project.root)) == []
+        assert list_leftovers(Path(bench.project.root)) == []
 
 
-async def test_files_that_a_failed_program_left_are_kept_also_a_folder_in_the_place_of_a_file(
+async def test_files_left_by_a_failed_program_stay_also_a_folder_in_the_place_of_a_file(
     tmp_path: Path,
 ) -> None:
     program = stand_in(
@@ -307,7 +307,7 @@ async def test_files_that_a_failed_program_left_are_kept_also_a_folder_in_the_pl
         root = Path(bench.project.root)
         kept = git(root, "for-each-ref", "--format=%(refname)", "refs/bae/kept")
         assert git(root, "show", f"{kept}:calc.sh/a.txt") == "a"
-        assert left_over(root) == []
+        assert list_leftovers(root) == []
 
 
 async def test_a_note_reaches_a_program_with_its_next_turn(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ for text in ("Keep add as it is.", "sub is 8"):
         assert shown == ["turn 2, Keep add as it is.", "turn 2, sub is 8"]
 
 
-async def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
+async def test_a_failing_program_is_reported_with_its_reason(tmp_path: Path) -> None:
     program = stand_in(tmp_path, 'print("log in first"); sys.exit(3)')
     async with a_bench(tmp_path, files=FAILING, worker=program) as (bench, [task]):
         result = await work(bench, task)
@@ -355,7 +355,7 @@ tell(total={"input_tokens": 200, "output_tokens": 20, "cost": 1.5}, message="don
 """
 
 
-async def test_a_programs_cost_is_charged_and_its_own_limit_is_what_is_left(
+async def test_a_programs_cost_is_charged_and_its_own_limit_is_the_remaining_budget(
     tmp_path: Path,
 ) -> None:
     program = stand_in(tmp_path, SPENDING)
@@ -386,7 +386,7 @@ async def test_a_program_is_ended_when_a_budget_is_exceeded(tmp_path: Path) -> N
         assert len(turns(tmp_path)) == 1
 
 
-async def test_what_a_program_left_when_its_budget_was_spent_is_judged_and_merged(
+async def test_work_left_by_a_program_that_spent_its_budget_is_judged_and_merged(
     tmp_path: Path,
 ) -> None:
     body = """
@@ -405,7 +405,7 @@ signal.pause()
     [(SUB, "completed", None), (WRONG, "failed", "stopped after attempt 1")],
     ids=["right", "wrong"],
 )
-async def test_a_program_that_a_person_stops_is_ended_and_what_it_left_is_judged(
+async def test_a_program_that_a_person_stops_is_ended_and_its_work_is_judged(
     tmp_path: Path, content: str, status: str, error: str | None
 ) -> None:
     body = """
@@ -511,7 +511,9 @@ write("calc.sh", sub)
         assert "./a.toml" in await activities(bench)
 
 
-async def test_a_limit_on_cost_is_refused_for_a_program_that_reports_none(tmp_path: Path) -> None:
+async def test_a_limit_on_cost_is_refused_for_a_program_that_reports_no_cost(
+    tmp_path: Path,
+) -> None:
     async with a_bench(tmp_path) as (bench, [task]):
         run = await begin_run(bench.store, bench.project.id)
         budgets = Budgets(bench.store, run, per_task=Budget(cost=1))
@@ -556,7 +558,7 @@ def test_the_lines_of_codex_are_read() -> None:
 
 
 def real_codex(folder: Path) -> str:
-    """The program `codex`: the one that is installed, or fetched. Without one, the test skips."""
+    """The program `codex`, installed or fetched. Without it the test skips."""
     named = shutil.which(os.environ.get("BAE_TEST_CODEX", "codex"))
     if named is not None:
         return named

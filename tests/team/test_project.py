@@ -171,7 +171,7 @@ def test_programs_that_setup_makes_need_not_be_there(tmp_path: Path) -> None:
         ("npm ci &&", "a command is missing beside &&"),
     ],
 )
-def test_a_setup_command_that_cannot_run_is_refused_with_what_to_write(
+def test_a_setup_command_that_cannot_run_is_refused_with_a_fix(
     setup: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, {"bin/npm": "", "bin/curl": ""})
@@ -188,7 +188,7 @@ def test_a_go_project(tmp_path: Path) -> None:
     assert (found.languages, found.test_command) == (("go",), ("go", "test", "./..."))
 
 
-def test_what_cannot_be_known_is_asked(tmp_path: Path) -> None:
+def test_unknown_settings_are_asked_for(tmp_path: Path) -> None:
     found = detect(tmp_path)
     assert (found.languages, found.test_command) == ((), ())
     assert "Which command runs the tests?" in found.questions[0]
@@ -214,7 +214,7 @@ def test_generated_and_hidden_directories_are_not_looked_at(tmp_path: Path) -> N
     assert found.test_command == ()
 
 
-def test_what_a_team_cannot_work_with_is_reported(tmp_path: Path) -> None:
+def test_projects_that_a_team_cannot_work_with_are_reported(tmp_path: Path) -> None:
     project = detect(tmp_path).project()
     assert [each.partition(":")[0] for each in find_problems(project)] == [
         f"{tmp_path} is no git work tree",
@@ -241,7 +241,7 @@ async def test_the_command_that_was_found_runs_the_tests(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "script", ["{} test/", "xo && c8 {}", "NODE_ENV=test node_modules/.bin/{}"]
 )
-def test_other_test_programs_are_named_and_not_taken_for_node(
+def test_other_test_programs_are_named_and_not_confused_with_node(
     program: str, script: str, tmp_path: Path
 ) -> None:
     package = json.dumps({"scripts": {"test": script.format(program)}})
@@ -264,7 +264,7 @@ def test_a_test_script_that_is_not_understood_is_not_replaced(tmp_path: Path) ->
     assert "`node test/index.js`" in found.questions[0]
 
 
-def test_a_folder_of_a_repository_is_looked_at_by_itself(tmp_path: Path) -> None:
+def test_a_folder_of_a_repository_is_examined_separately(tmp_path: Path) -> None:
     write(tmp_path, {"a.test.js": "", "packages/a/test_a.py": ""})
     found = detect(tmp_path, "packages/a")
     assert (found.languages, found.test_command) == (("python",), ("python", "-m", "pytest"))

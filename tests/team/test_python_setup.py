@@ -189,7 +189,7 @@ def test_nothing_is_set_up_where_all_is_installed_or_nothing_is_needed(
     assert find(tmp_path / "plain", {"shop.py": "", "test_shop.py": ""}) == ""
 
 
-def test_the_environment_of_the_checkout_is_used_where_there_is_one(tmp_path: Path) -> None:
+def test_the_environment_of_the_checkout_is_used_where_it_exists(tmp_path: Path) -> None:
     files = {**SRC, "pyproject.toml": BUILD, ".venv/bin/python": ""}
     assert find(tmp_path, files) == ""
     found = detect(tmp_path / "project")

@@ -28,7 +28,7 @@ def test_a_team_changes_a_published_project_at_the_first_try(name: str, tmp_path
 
 @pytest.mark.parametrize("checkout", ["plain", "fresh"])
 @pytest.mark.parametrize("name", PROJECTS)
-def test_init_without_options_and_what_it_prints_lead_to_a_merge(
+def test_the_printed_commands_of_init_without_options_lead_to_a_merge(
     name: str, checkout: str, tmp_path: Path
 ):
     """In a checkout that its developer has set up, and in one where nothing is installed."""

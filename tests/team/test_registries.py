@@ -83,7 +83,7 @@ def test_an_index_in_files_is_readable_with_the_files_that_it_links_to(tmp_path:
         ({}, "_password = hidden-word\n", "hidden-word"),
     ],
 )
-def test_what_setup_prints_is_shown_without_passwords_and_tokens(
+def test_output_of_setup_is_shown_without_passwords_and_tokens(
     environment: dict[str, str], settings: str, printed: str, tmp_path: Path
 ) -> None:
     write(tmp_path, {".npmrc": settings})

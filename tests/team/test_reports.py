@@ -86,7 +86,7 @@ def test_go() -> None:
         (read_node, "{}\n{"),
     ],
 )
-def test_half_a_report_is_none(read: object, text: str) -> None:
+def test_half_a_report_is_no_report(read: object, text: str) -> None:
     with pytest.raises(ReportError):
         read(text, "/project")  # pyright: ignore
 

@@ -219,7 +219,7 @@ async def test_a_required_review_that_fails_asks_a_person(
         lm.assert_complete()
 
 
-async def test_another_model_reviews_where_one_is_named(tmp_path: Path) -> None:
+async def test_another_model_reviews_where_it_is_named(tmp_path: Path) -> None:
     reviewer = ScriptedLM({WorkReview: [GOOD]})
     async with a_bench(tmp_path, review="advise", reviewer=reviewer) as (bench, [task]):
         lm = ScriptedLM({WorkerAnswer: [RIGHT]})

@@ -79,7 +79,7 @@ def _children() -> list[int]:
     return [int(pid) for pid in path.read_text().split()]
 
 
-def marked(mark: str) -> list[int]:
+def find_processes(mark: str) -> list[int]:
     """The processes that have a word in their arguments, except zombies."""
     found: list[int] = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -132,7 +132,7 @@ async def test_a_command_runs_in_its_directory_and_its_output_and_exit_code_come
     assert (tmp_path / "here").read_text() == "made\n"
 
 
-async def test_python_is_that_of_the_active_virtual_environment(
+async def test_python_is_the_python_of_the_active_virtual_environment(
     kind: Protection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     active = tmp_path / "active"
@@ -206,7 +206,7 @@ async def test_the_best_protection_is_named_and_less_than_a_sandbox_can_be_refus
 # --- limits ---------------------------------------------------------------------------------------
 
 
-async def test_an_endless_command_is_ended_with_what_it_left_behind(
+async def test_an_endless_command_is_ended_with_its_leftover_processes(
     kind: Protection, tmp_path: Path
 ) -> None:
     mark = f"endless-{kind}-{os.getpid()}"
@@ -215,14 +215,16 @@ async def test_an_endless_command_is_ended_with_what_it_left_behind(
     )
     assert (ran.exit_code, ran.ended_by) == (None, "timeout")
     assert "did not end in time" in ran.problem
-    assert marked(mark) == []
+    assert find_processes(mark) == []
 
 
-async def test_what_a_command_leaves_behind_ends_with_it(kind: Protection, tmp_path: Path) -> None:
+async def test_leftover_processes_of_a_command_end_with_it(
+    kind: Protection, tmp_path: Path
+) -> None:
     mark = f"left-{kind}-{os.getpid()}"
     ran = await python(LEAVE, tmp_path, mark, kind=kind)
     assert ran.exit_code == 0
-    assert marked(mark) == []
+    assert find_processes(mark) == []
 
 
 async def test_endless_output_is_cut_and_the_command_ended(
@@ -266,7 +268,7 @@ async def test_a_command_that_forks_without_end_gets_no_more_processes_than_its_
     assert "too many processes" in ran.problem
     if WATCHED not in ran.protection:
         assert (tmp_path / "made").stat().st_size <= 51
-    assert marked(mark) == []
+    assert find_processes(mark) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="other users are bound by a limit of the kernel")
@@ -330,7 +332,7 @@ async def test_processes_that_use_too_much_memory_together_are_ended(
     """
     ran = await python(program, tmp_path, mark, kind=kind, memory=200 * MIB)
     assert (ran.exit_code, ran.ended_by) == (None, "memory")
-    assert marked(mark) == []
+    assert find_processes(mark) == []
 
 
 async def test_a_file_cannot_grow_beyond_its_limit(kind: Protection, tmp_path: Path) -> None:
@@ -410,7 +412,7 @@ async def test_a_cancelled_command_has_ended_when_the_cancellation_arrives(
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    assert marked(mark) == []
+    assert find_processes(mark) == []
 
 
 async def test_nothing_is_left_when_the_process_that_runs_it_is_killed(

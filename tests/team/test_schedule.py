@@ -66,7 +66,7 @@ def test_a_prerequisite_that_is_retried_unblocks_all_its_dependents():
     assert after(tasks) == {1: IN_PROGRESS, 2: PENDING, 3: PENDING}
 
 
-def test_a_blocked_task_says_what_blocks_it_now():
+def test_a_blocked_task_names_its_current_blockers():
     tasks = [
         a_task(1, status=COMPLETED),
         a_task(2, status=CANCELLED),
@@ -76,7 +76,7 @@ def test_a_blocked_task_says_what_blocks_it_now():
     assert moves(find_changes(tasks)) == [(3, PENDING, ""), (3, BLOCKED, now)]
 
 
-def test_every_failed_task_is_retried_the_last_one_too():
+def test_every_failed_task_is_retried_including_the_last():
     tasks = [a_task(1, status=COMPLETED), a_task(2, status=FAILED, failures=1), a_task(3, 2)]
     assert moves(find_changes(tasks, retries=1)) == [(2, READY, "try 2 of 2")]
     assert after(tasks, retries=1, final={2}) == {1: COMPLETED, 2: FAILED, 3: BLOCKED}
@@ -100,7 +100,7 @@ def test_others_can_do_without_a_skipped_task():
     assert after([a_task(1, status=SKIPPED), a_task(2, 1)]) == {1: SKIPPED, 2: READY}
 
 
-def test_those_with_the_highest_priority_start_first_then_those_that_most_wait_for():
+def test_tasks_with_the_highest_priority_start_first_then_tasks_that_most_others_wait_for():
     tasks = [
         a_task(1, status=READY),
         a_task(2, status=READY),
@@ -113,7 +113,7 @@ def test_those_with_the_highest_priority_start_first_then_those_that_most_wait_f
     assert choose_next(tasks, 1) == []
 
 
-def test_a_dry_run_shows_the_order_the_critical_path_and_what_would_not_run():
+def test_a_dry_run_shows_the_order_the_critical_path_and_the_tasks_that_would_not_run():
     tasks = [a_task(1), a_task(2, 1), a_task(3, 1), a_task(4, 2, 3), a_task(5, status=CANCELLED)]
     tasks.append(a_task(6, 5))
     plan = plan_dry_run(tasks, max_agents=2)
@@ -128,7 +128,7 @@ def test_a_dry_run_shows_the_order_the_critical_path_and_what_would_not_run():
 
 @st.composite
 def projects(draw: st.DrawFn) -> list[Task]:
-    """Tasks in any statuses; those that are in progress or completed may have had others before."""
+    """Tasks in any statuses. Tasks in progress or completed may have had other statuses before."""
     count = draw(st.integers(1, 8))
     tasks: list[Task] = []
     for number in range(1, count + 1):
@@ -175,7 +175,7 @@ def test_each_change_is_allowed_and_after_them_nothing_is_left_to_change(
 
 
 @given(projects(), HELD, st.integers(0, 2))
-def test_what_is_ready_has_its_prerequisites_and_what_is_blocked_has_a_reason(
+def test_a_ready_task_has_its_prerequisites_and_a_blocked_task_has_a_reason(
     tasks: list[Task], held: dict[int, str], retries: int
 ):
     changed = apply_changes(tasks, find_changes(tasks, held=held, retries=retries))

@@ -1,5 +1,5 @@
-"""Setup: with the network only for commits of people, and what it made copied into worktrees. With
-real git and real sandboxes."""
+"""Setup: with the network only for commits of people, and with its files copied into worktrees.
+With real git and real sandboxes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PLANNED = PlannedTask(key="mul", title="Multiply")
 
 
 class Listener:
-    """A server of this machine that keeps what it is told."""
+    """A server of this machine that keeps received data."""
 
     port = 0
 
@@ -135,7 +135,7 @@ async def test_commits_of_the_team_in_the_users_branch_get_no_network_either(tmp
 
 
 async def test_a_task_whose_manifest_cannot_be_set_up_offline_asks_a_person(tmp_path: Path):
-    """And goes on without another call where the person took the manifest over."""
+    """It continues without another call where the person accepted the manifest."""
     script = 'mkdir -p made; cat requirements.txt > made/all; test "$(cat made/all)" = one'
     files = {**SHELL, "requirements.txt": "one\n", ".gitignore": "made/\n", "ok": "no\n"}
     script += " || grep -q yes ok"  # which only a person writes

@@ -1,4 +1,4 @@
-"""The state of a team: what it refuses, what races for it, and what survives."""
+"""The state of a team: refusals, races, and crashes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def types_of_events(store: Store, project: Project) -> list[str]:
 # Projects and tasks
 
 
-async def test_what_is_stored_is_read_back_as_it_was(store: Store):
+async def test_stored_values_are_read_back_unchanged(store: Store):
     planned = a_task("api", "db", criteria=("works",), files=("a.py",), priority=3, kind="frontend")
     project = await a_project(store, planned, a_task("db"))
 
@@ -102,7 +102,7 @@ async def test_a_project_that_is_saved_again_keeps_its_id(store: Store):
         ([PlannedTask(key="other", title="The old")], "duplicate", "'old'"),
     ],
 )
-async def test_a_bad_plan_is_refused_by_name_and_nothing_of_it_is_stored(
+async def test_a_bad_plan_is_refused_by_name_and_not_stored_in_part(
     store: Store, tasks: list[PlannedTask], code: str, names: str
 ):
     project = await a_project(store, a_task("old"))
@@ -154,7 +154,7 @@ async def test_a_task_that_is_edited_is_still_needed_by_the_same_tasks(store: St
     assert new.id > api.id  # the branch of the dropped task is not taken over
 
 
-async def test_what_does_not_exist_is_named(store: Store):
+async def test_missing_objects_are_named(store: Store):
     for call in (store.task(7), store.project(7), store.answer_blocker(7, "x"), store.drop_task(7)):
         with pytest.raises(TeamError, match=r"no .* 7") as caught:
             await call
@@ -164,7 +164,7 @@ async def test_what_does_not_exist_is_named(store: Store):
 # Status
 
 
-async def test_status_changes_only_from_what_it_is_and_only_along_the_table(store: Store):
+async def test_status_changes_only_from_the_current_status_and_only_along_the_table(store: Store):
     await a_project(store, a_task("a"))
     assert await store.move(1, READY, IN_PROGRESS) is None
     for before in TaskStatus:
@@ -227,7 +227,7 @@ async def test_one_of_two_processes_wins_each_task(store: Store):
 # What survives
 
 
-async def test_what_was_acknowledged_survives_a_kill_at_any_moment(tmp_path: Path):
+async def test_acknowledged_writes_survive_a_kill_at_any_moment(tmp_path: Path):
     path = tmp_path / "team.db"
     async with await Store.open(path) as store:
         await a_project(store, a_task("a"))
@@ -258,7 +258,7 @@ async def test_what_was_acknowledged_survives_a_kill_at_any_moment(tmp_path: Pat
     connection.close()
 
 
-async def test_every_change_of_the_plan_is_an_event_that_says_who_made_it(store: Store):
+async def test_every_change_of_the_plan_is_an_event_with_its_author(store: Store):
     project = await a_project(store)
     [api, page] = await store.add_tasks(
         project.id, [a_task("api"), a_task("page", "api")], approved=False, by="ana"
@@ -362,7 +362,9 @@ def test_the_state_is_beside_the_repository():
 # Attempts, blockers, agents
 
 
-async def test_attempts_have_their_reports_and_those_of_the_merged_tree_are_apart(store: Store):
+async def test_attempts_have_their_reports_separate_from_the_reports_of_the_merged_tree(
+    store: Store,
+):
     await a_project(store, a_task("a"))
     case = TestCase(id="t::a", outcome="failed", message="half a character: \ud800")
     report = TestReport(command=("pytest",), exit_code=1, cases=(case,))
@@ -376,7 +378,7 @@ async def test_attempts_have_their_reports_and_those_of_the_merged_tree_are_apar
     assert [each.exit_code for each in await store.merge_reports(1)] == [2]
 
 
-async def test_a_question_is_answered_once_and_notes_are_kept_for_the_task(store: Store):
+async def test_a_question_is_answered_once_and_notes_are_stored_for_the_task(store: Store):
     project = await a_project(store, a_task("a"))
     asked = await store.add_blocker(1, "Which port? \ud800")
     assert await store.blockers(project.id, open_only=True) == [asked]
@@ -394,7 +396,7 @@ async def test_a_question_is_answered_once_and_notes_are_kept_for_the_task(store
     assert types == ["blocker_created", "blocker_resolved", *["action_requested"] * 2]
 
 
-async def test_what_an_agent_does_is_told_once(store: Store):
+async def test_each_change_of_an_agent_is_one_event(store: Store):
     project = await a_project(store, a_task("a"))
     idle = AgentInfo(id="backend-1", kind="backend")
     working = idle.model_copy(update={"status": "working", "task_id": 1})
@@ -409,7 +411,7 @@ async def test_what_an_agent_does_is_told_once(store: Store):
     ]
 
 
-async def test_a_file_of_the_format_before_is_read_and_brought_to_this_one(tmp_path: Path):
+async def test_a_file_of_the_previous_format_is_read_and_upgraded(tmp_path: Path):
     path = tmp_path / "team.db"
     async with await Store.open(path) as store:
         project = await a_project(store, a_task("a"))

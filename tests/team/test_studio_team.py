@@ -104,7 +104,7 @@ def test_beside_graphs_the_runs_of_agents_have_an_api_that_only_reads(folder: Pa
         asyncio.run(follow())
 
 
-def test_a_folder_without_a_team_says_how_to_make_it(folder: Path):
+def test_a_folder_without_a_team_explains_how_to_make_a_team(folder: Path):
     refused = run_studio(folder, "--team", "page")
     assert refused.returncode == 1
     assert "bae team init" in refused.stderr
@@ -123,7 +123,7 @@ def is_running(folder: Path) -> bool:
     return json.loads(done.stdout)["running"]
 
 
-def test_a_run_of_the_team_ends_with_the_studio_and_outlives_one_that_is_killed(folder: Path):
+def test_a_run_of_the_team_ends_with_the_studio_and_outlives_a_killed_studio(folder: Path):
     options = ("--team", "shop", "--port", "0", "--lm", "python:lm.py:held")
     body = {"worker": "oneshot", "review": "off"}
     asked = folder / "asked"

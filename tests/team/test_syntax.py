@@ -39,7 +39,9 @@ def test_a_new_file_with_broken_syntax_is_refused_with_its_line(path: str):
 
 
 @pytest.mark.parametrize("path", SOUND)
-def test_an_edit_that_breaks_a_sound_file_is_refused_and_one_that_keeps_it_is_not(path: str):
+def test_an_edit_that_breaks_a_valid_file_is_refused_and_an_edit_that_does_not_is_accepted(
+    path: str,
+):
     sound = SOUND[path].encode()
 
     assert find_syntax_error(path, None, sound) is None
@@ -68,7 +70,7 @@ def test_a_file_that_was_broken_can_be_edited(path: str):
         ("latin.py", "# \xe9"),
     ],
 )
-def test_what_another_program_may_read_is_not_refused(path: str, text: str):
+def test_a_file_that_another_program_may_read_is_not_refused(path: str, text: str):
     encoding = "latin-1" if path == "latin.py" else "utf-8"
 
     assert find_syntax_error(path, None, text.encode(encoding)) is None

@@ -1,4 +1,4 @@
-"""The context of a task: what it has, what comes first, and how long it may be."""
+"""The context of a task: its content, its order, and its maximum length."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ FILES = {
 }
 
 
-async def test_a_context_has_all_that_is_known_and_reads_it_concurrently(tmp_path: Path):
+async def test_a_context_has_all_known_facts_and_reads_them_concurrently(tmp_path: Path):
     reader = await open_reader(tmp_path / "project", FILES)
     cart = make_task(id=1, key="cart", title="Make a cart", status=TaskStatus.COMPLETED)
     known = Known(
@@ -130,7 +130,7 @@ async def test_a_context_is_never_longer_than_its_bound(tmp_path: Path):
         assert len(str(context)) > longest * 0.6
 
 
-async def test_a_context_that_cannot_be_read_fails_as_itself_does(tmp_path: Path):
+async def test_a_context_that_cannot_be_read_raises_its_own_error(tmp_path: Path):
     reader = await open_reader(tmp_path / "project", FILES)
 
     class Broken(Known):
@@ -141,7 +141,7 @@ async def test_a_context_that_cannot_be_read_fails_as_itself_does(tmp_path: Path
         await gather_context(make_task(), Broken(), reader)
 
 
-async def test_what_is_the_same_for_all_tasks_comes_first_and_the_task_again_at_the_end(
+async def test_the_common_part_comes_first_and_the_task_again_at_the_end(
     tmp_path: Path,
 ):
     files = FILES | {"pyproject.toml": '[project]\nrequires-python = ">=3.11"\n'}

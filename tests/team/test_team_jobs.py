@@ -1,5 +1,5 @@
-"""What a server starts for a team: planning with questions, runs, stops and restarts, with real
-processes, git and tests."""
+"""Jobs that a server starts for a team: planning with questions, runs, stops and restarts, with
+real processes, git and tests."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Shop:
 
 
 @asynccontextmanager
-async def served(root: Path, lm: str, *, apart: bool = False) -> AsyncGenerator[Shop]:
+async def serve_team(root: Path, lm: str, *, apart: bool = False) -> AsyncGenerator[Shop]:
     """The team of a repository; its agents' runs are `apart` from the runs of the API, or not."""
     from bae.journal import MemoryJournal
 
@@ -141,7 +141,7 @@ def approved(root: Path) -> Path:
 
 @pytest.mark.parametrize("apart", [False, True], ids=["own journal", "apart"])
 async def test_a_goal_is_planned_asked_about_approved_and_built_over_http(root: Path, apart: bool):
-    async with asyncio.timeout(120), served(root, "make", apart=apart) as shop:
+    async with asyncio.timeout(120), serve_team(root, "make", apart=apart) as shop:
         started = await shop.post("/teams/shop/plans", {"goal": "- a shop\nwith prices"})
         assert (started["kind"], started["status"], started["by"]) == ("plan", "running", "ana")
         assert started["command"].startswith("bae team plan --file -")
@@ -201,13 +201,13 @@ async def test_one_run_at_a_time_and_it_ends_with_the_server_and_continues_later
     monkeypatch.setenv("BAE_STUDIO_TOKEN", "token-of-the-server")
     body = {"worker": "oneshot", "review": "off"}
     async with asyncio.timeout(120):
-        async with served(approved, "held") as shop:
+        async with serve_team(approved, "held") as shop:
             await shop.post("/teams/shop/runs", body)
             assert "BAE_STUDIO_TOKEN" not in await until_asked(approved)
             busy = await shop.post("/teams/shop/runs", body, 409)
             assert busy["type"] == "bae-team-busy"
             assert (await shop.get("/teams/shop"))["running"]
-        async with served(approved, "make") as shop:  # the process before has ended
+        async with serve_team(approved, "make") as shop:  # the process before has ended
             assert not (await shop.get("/teams/shop"))["running"]
             [task] = (await shop.get("/teams/shop/tasks"))["tasks"]
             assert task["status"] != "completed"
@@ -219,7 +219,7 @@ async def test_one_run_at_a_time_and_it_ends_with_the_server_and_continues_later
 
 async def test_a_run_is_stopped_as_a_process_or_by_the_teams_own_action(approved: Path):
     body = {"worker": "oneshot", "review": "off"}
-    async with asyncio.timeout(120), served(approved, "held") as shop:
+    async with asyncio.timeout(120), serve_team(approved, "held") as shop:
         for path, more in (
             ("/teams/shop/jobs/run/stop", {}),
             ("/teams/shop/actions", {"action": "kill"}),
@@ -234,7 +234,7 @@ async def test_a_run_is_stopped_as_a_process_or_by_the_teams_own_action(approved
 
 async def test_a_run_of_another_process_and_users_who_may_not_are_refused(root: Path):
     repository = await Repository.open(root)
-    async with asyncio.timeout(60), served(root, "make") as shop:
+    async with asyncio.timeout(60), serve_team(root, "make") as shop:
         async with lead_lock(repository).held(exclusive=True, timeout=5):
             busy = await shop.post("/teams/shop/runs", {}, 409)
             assert busy["type"] == "bae-team-busy"
@@ -263,7 +263,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 
 
 async def test_options_that_make_no_sense_and_code_that_a_request_names_are_refused(root: Path):
-    async with asyncio.timeout(60), served(root, "make") as shop:
+    async with asyncio.timeout(60), serve_team(root, "make") as shop:
         for path, body, field in WRONG:
             refused = await shop.post(f"/teams/shop/{path}", body, 422)
             expected = ["body", field] if field else ["body"]
@@ -273,8 +273,8 @@ async def test_options_that_make_no_sense_and_code_that_a_request_names_are_refu
         assert (await shop.get("/teams/shop/jobs"))["jobs"] == []
 
 
-async def test_a_job_that_fails_shows_what_the_command_said(root: Path):
-    async with asyncio.timeout(60), served(root, "not_there") as shop:
+async def test_a_failing_job_shows_the_output_of_its_command(root: Path):
+    async with asyncio.timeout(60), serve_team(root, "not_there") as shop:
         await shop.post("/teams/shop/plans", {"goal": "a shop"})
         job = await shop.ended("plan")
         assert job["status"] == "failed"

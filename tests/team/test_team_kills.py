@@ -1,5 +1,6 @@
-"""A team that is killed at random instants ends as one that was not: no work is lost, no task is
-stranded, and nothing is left over. Fifty kills: `pytest -m slow tests/team/test_team_kills.py`."""
+"""A team that is killed at random instants ends like an undisturbed team: no work is lost, no
+task is stranded, and nothing is left over. Fifty kills: `pytest -m slow
+tests/team/test_team_kills.py`."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ import pytest
 from bae.team.models import TaskStatus
 from bae.team.store import Store
 from bounded import some_turns
-from git_repositories import git, kill_all, left_over
+from git_repositories import git, kill_all, list_leftovers
 from team_goal_process import ANSWER, END, FILES, PLAN, SCRIPT
 from team_parts import NODE, a_project
 from team_scripts import TeamScript, run_team
@@ -92,7 +93,7 @@ async def check_end(root: Path, tmp_path: Path, kills: int) -> None:
         assert git(root, "branch", "--list", task.branch, "--format=%(refname:short)")
         assert task.commit is not None
         assert git(root, "merge-base", "--is-ancestor", task.commit, "HEAD") == ""
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     assert os.listdir(tmp_path / "temporary") == []
     await asyncio.to_thread(wait_for_the_end, tmp_path)
     # An answer that was given is in the journal: what is asked again was in progress in a kill.
@@ -192,7 +193,7 @@ async def run_cancelled(tmp_path: Path, chance: random.Random, rounds: int) -> i
             assert [task for task in tasks if task.status is TaskStatus.IN_PROGRESS] == []
             await some_turns()
             assert await store.events(project.id) == events
-            assert left_over(root) == []
+            assert list_leftovers(root) == []
     await check_end(root, tmp_path, done)
     return done
 

@@ -1,5 +1,5 @@
-"""The OpenAPI document of a team is true: what it allows never makes the server fail, and every
-response is as it says."""
+"""The OpenAPI document of a team is true: requests that it allows never make the server fail, and
+every response fits it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from bae.journal import MemoryJournal
 from bae.serve import bearer, router
 from bae.team.endpoints import add_teams
-from test_endpoints import served
+from test_endpoints import serve_shop
 
 schemathesis = pytest.importorskip("schemathesis")
 checks = pytest.importorskip("schemathesis.specs.openapi.checks")
@@ -52,7 +52,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     async def serve(folder: Path) -> None:
         stop = asyncio.Event()
-        async with served(folder) as shop:
+        async with serve_shop(folder) as shop:
             found.extend((shop.url, asyncio.get_running_loop(), stop))
             ready.set()
             await stop.wait()

@@ -61,7 +61,7 @@ async def receive(client: ClientConnection, count: int) -> list[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def stalled(address: Address) -> AsyncIterator[socket.socket]:
+async def connect_stalled_client(address: Address) -> AsyncIterator[socket.socket]:
     """A client that connects and then reads nothing."""
     loop = asyncio.get_running_loop()
     where = urlsplit(address.events())
@@ -110,7 +110,7 @@ async def test_a_stalled_client_is_dropped_while_others_get_everything(
         serving(store, 1) as address,
         connect(address.events(after=1), max_size=None) as one,
         connect(address.events(after=1), max_size=None) as two,
-        stalled(address) as stuck,
+        connect_stalled_client(address) as stuck,
     ):
         numbers: list[int] = []
         got: dict[ClientConnection, list[dict[str, Any]]] = {one: [], two: []}
@@ -182,7 +182,7 @@ async def test_a_token_is_made_and_asked_for_on_the_web_socket_of_earlier_versio
                 assert client.close_code == 1008
 
 
-async def test_a_port_that_is_taken_is_an_error_that_says_so(store: Store):
+async def test_a_port_in_use_is_reported_as_an_error(store: Store):
     async with serving(store, 1) as address:
         port = urlsplit(address.url).port or 0
         with pytest.raises(BaeError, match=f"no server on 127.0.0.1, port {port}"):
@@ -201,7 +201,7 @@ async def test_nothing_is_left_of_a_server_whose_block_is_cancelled(store: Store
 
     task = asyncio.create_task(serve())
     address = await found
-    async with connect(address.events(after=1)) as client, stalled(address):
+    async with connect(address.events(after=1)) as client, connect_stalled_client(address):
         assert signal.getsignal(signal.SIGTERM) is handler  # signals are the caller's
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

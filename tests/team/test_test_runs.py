@@ -104,9 +104,7 @@ async def test_tests_in_several_processes_of_pytest_are_reported_too(tmp_path: P
     "options",
     ["--test-reporter=spec", "--test-reporter tap --test-reporter-destination out.tap"],
 )
-async def test_variables_and_reporters_of_ones_own_stay_with_node(
-    options: str, tmp_path: Path
-) -> None:
+async def test_custom_variables_and_reporters_stay_with_node(options: str, tmp_path: Path) -> None:
     one = 'const test = require("node:test");\n'
     one += 'test("mode", () => { if (process.env.MODE !== "unit") throw Error("no mode"); });\n'
     write(tmp_path, a__test__js=one)

@@ -1,4 +1,4 @@
-"""What a worker can try: commands and tests on a copy of its work, described in plain text."""
+"""Trials of a worker: commands and tests on a copy of its work, with results in plain text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bae.team.trials import LONGEST_RESULT, check_tests, run_command
 from bae.team.workbench import Workbench
 from bae.team.workspaces import Workspace
 from bounded import BOUND
-from git_repositories import left_over, write
+from git_repositories import list_leftovers, write
 from team_parts import FAILING, NODE, PYTEST, PYTHON, a_bench, needs_node
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -36,11 +36,11 @@ async def at_work(
             await workspace.commit(list(written), "work")
         yield bench, task, workspace
         await bench.workspaces.remove(workspace)
-    rest = [path for path in left_over(tmp_path / "project") if not path.endswith("/setup")]
+    rest = [path for path in list_leftovers(tmp_path / "project") if not path.endswith("/setup")]
     assert rest == []
 
 
-async def test_a_command_runs_on_the_committed_work_and_its_exit_code_is_told(tmp_path: Path):
+async def test_a_command_runs_on_the_committed_work_and_its_exit_code_is_reported(tmp_path: Path):
     async with at_work(tmp_path, {"new.txt": "hello\n"}) as trial:
         (trial[2].path / "new.txt").write_text("not committed\n")
 
@@ -50,7 +50,7 @@ async def test_a_command_runs_on_the_committed_work_and_its_exit_code_is_told(tm
     assert text.endswith("\nhello\noops")
 
 
-async def test_files_that_a_command_writes_are_named_and_not_kept(tmp_path: Path):
+async def test_files_that_a_command_writes_are_named_and_removed(tmp_path: Path):
     async with at_work(tmp_path) as (bench, task, workspace):
         text = await run_command(
             bench, task, workspace, "echo x > made.txt; echo x >> calc.sh", timeout=BOUND
@@ -165,7 +165,7 @@ async def test_named_tests_are_checked_and_failures_of_before_are_marked(tmp_pat
     assert everything.startswith("2 failed, 2 passed, 1 skipped\n")
 
 
-async def test_a_name_that_no_test_has_is_answered_with_the_nearest_ones(tmp_path: Path):
+async def test_an_unknown_test_name_is_answered_with_the_nearest_names(tmp_path: Path):
     async with at_work(
         tmp_path, {"tests/test_more.py": MORE}, files=TESTS, command=PYTEST
     ) as trial:
@@ -228,7 +228,7 @@ async def test_tests_of_node_are_checked_by_file_and_by_name(tmp_path: Path):
     assert nested.startswith("1 failed\nFAILED api/a.test.js::outer::nested (")
 
 
-async def test_a_program_that_cannot_select_runs_all_tests_and_the_named_ones_are_shown(
+async def test_a_program_that_cannot_select_runs_all_tests_and_the_named_tests_are_shown(
     tmp_path: Path,
 ):
     async with at_work(tmp_path, {"more.test.sh": "true\n"}, files=FAILING) as trial:

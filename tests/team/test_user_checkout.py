@@ -17,7 +17,7 @@ from git_repositories import (
     contents,
     git,
     kill_all,
-    left_over,
+    list_leftovers,
     make_repository,
     open_team,
     slow_checkout,
@@ -60,11 +60,11 @@ def stage(root: Path) -> None:
     git(root, "add", "c.txt")
 
 
-def untracked(root: Path) -> None:
+def add_untracked_file(root: Path) -> None:
     write(root, {"b.txt": "mine\n"})
 
 
-def ignored(root: Path) -> None:
+def add_ignored_file(root: Path) -> None:
     write(root, {"b.log": "mine\n"})
 
 
@@ -89,8 +89,8 @@ def merge(root: Path) -> None:
     [
         (change, "uncommitted changes: a.txt"),
         (stage, "uncommitted changes: c.txt"),
-        (untracked, "overwritten"),
-        (ignored, "overwritten"),
+        (add_untracked_file, "overwritten"),
+        (add_ignored_file, "overwritten"),
         (diverge, "main has commits"),
         (detach, "on no branch"),
         (switch, "on elsewhere, not on main"),
@@ -113,7 +113,7 @@ async def test_any_other_checkout_is_left_alone_with_the_reason(
     assert reason in moved.reason
     assert (git(root, "status", "--porcelain", "--ignored"), moved.commit) == before
     assert contents(root) == files
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 @pytest.mark.parametrize("mine", [{}, {"a.txt": "mine\n"}], ids=["untouched", "edited"])
@@ -141,10 +141,10 @@ async def test_a_move_that_was_killed_halfway_is_completed_unless_the_user_wrote
     assert git(root, "status", "--porcelain") == (" M a.txt" if mine else "")
     assert mine or {name: (root / name).read_text() for name in files} == files
     assert (root / "a.txt").read_text() == mine.get("a.txt", "new\n")
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
-async def test_an_index_that_was_written_before_the_kill_is_taken_back_and_moved_again(root: Path):
+async def test_an_index_that_was_written_before_the_kill_is_reverted_and_moved_again(root: Path):
     before, commit = git(root, "rev-parse", "HEAD"), newer(root, {"a.txt": "new\n", "b.txt": "b\n"})
     git(root, "read-tree", "-m", "-u", before, commit)
     note = root / ".git" / "bae-fast-forward.json"

@@ -19,7 +19,7 @@ from bae.team.test_edits import find_concerns, find_edits, is_prose, is_test_fil
 from bae.team.test_runs import run_tests
 from bae.team.verdict import WorkVerdict, judge, verify
 from bounded import BOUND
-from git_repositories import left_over, make_repository, open_team, write
+from git_repositories import list_leftovers, make_repository, open_team, write
 from team_parts import JAVASCRIPT, NODE, PYTEST, SUM, SUM_TEST, needs_node
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -87,7 +87,7 @@ async def work(
     task = PlannedTask.model_validate({"key": "x", "title": "X", **planned})
     verdict = await verify(project, workspaces, workspace, task, before=before, timeout=BOUND)
     await workspaces.remove(workspace)
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     return verdict
 
 
@@ -148,21 +148,23 @@ UNTESTED: dict[str, tuple[dict[str, str | None], str]] = {
 
 
 @pytest.mark.parametrize("name", UNTESTED)
-async def test_untested_work_is_refused_with_what_is_missing(name: str, tmp_path: Path) -> None:
+async def test_untested_work_is_refused_with_the_missing_tests(name: str, tmp_path: Path) -> None:
     edits, reason = UNTESTED[name]
     verdict = await work(tmp_path, edits)
     assert not verdict.accepted
     assert reason in verdict.text
 
 
-async def test_a_refusal_says_how_a_refactoring_or_tests_alone_are_proved(tmp_path: Path) -> None:
+async def test_a_refusal_explains_how_a_refactoring_or_tests_alone_are_proved(
+    tmp_path: Path,
+) -> None:
     zero = {"tests/test_new.py": "from calc import add\n\ndef test_zero(): assert add(0, 0) == 0\n"}
     edits = {"calc.py": CALC.replace("return a + b", "return sum((a, b))"), **zero}
     assert "`bae team tasks edit TASK --test TEST`" in (await work(tmp_path / "1", edits)).text
     assert "`bae team tasks edit TASK --kind test`" in (await work(tmp_path / "2", zero)).text
 
 
-async def test_a_task_for_tests_needs_new_ones_that_are_collected_and_pass(tmp_path: Path) -> None:
+async def test_a_task_for_tests_needs_new_tests_that_are_collected_and_pass(tmp_path: Path) -> None:
     new = "from calc import add\n\ndef test_negative():\n    assert add(-1, 1) == 0\n"
     verdict = await work(tmp_path / "1", {"tests/test_new.py": new}, kind="test")
     assert verdict.accepted, verdict.text
@@ -276,7 +278,7 @@ async def test_work_without_tests_may_change_text_and_the_files_that_were_approv
     assert "tests that passed before do not pass now: tests/test_calc.py::test_add" in verdict.text
 
 
-def test_text_for_people_is_told_from_what_programs_read() -> None:
+def test_prose_is_distinguished_from_files_that_programs_read() -> None:
     prose = "README.md LICENSE docs/a.rst docs/pictures/a.svg docs/data.json notes.txt"
     assert all(map(is_prose, prose.split()))
     code = (
@@ -489,7 +491,7 @@ async def test_code_with_examples_is_code_and_its_examples_are_tests(
         ),
     ],
 )
-async def test_examples_that_exist_are_kept_and_do_not_prove_other_work(
+async def test_existing_examples_stay_and_do_not_prove_other_work(
     after: str, reason: str, tmp_path: Path
 ) -> None:
     verdict = await work(tmp_path, {"shop/roman.py": after}, EXAMPLES, DOCTESTS)
@@ -778,7 +780,7 @@ PASSES: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("name", PASSES)
-async def test_what_is_documented_as_not_detected_is_not(name: str, tmp_path: Path) -> None:
+async def test_documented_gaps_of_the_check_are_real_gaps(name: str, tmp_path: Path) -> None:
     verdict = await work(tmp_path, PASSES[name])
     assert verdict.accepted, verdict.text
     assert verdict.concerns == ()
@@ -989,7 +991,7 @@ def test_files_that_the_test_command_names_decide_how_tests_are_run(
     assert "named by" not in " ".join(look("add-tests", tests).problems)
 
 
-def test_what_runs_around_every_test_may_not_be_removed_either() -> None:
+def test_code_that_runs_around_every_test_may_not_be_removed_either() -> None:
     edited = change("tests/conftest.py", "def pytest_x(): 1\n", "")
     [problem] = find_edits([edited], (), "change-tests").problems
     assert "loses pytest_x" in problem
@@ -1038,7 +1040,7 @@ def test_code_that_did_so_before_is_not_shown_again() -> None:
     assert what == "imports node:test"
 
 
-def test_code_that_looks_different_from_what_it_does_is_shown_to_a_person() -> None:
+def test_code_that_looks_different_from_its_effect_is_shown_to_a_person() -> None:
     code = 'level = "user\u202e \u2066# admin\u2069 \u2066"\n'
     for path in ("shop/access.py", "tests/test_access.py", "web/access.ts"):
         [(shown, what)] = find_concerns([change(path, "level = 1\n", code)])

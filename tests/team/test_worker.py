@@ -20,7 +20,7 @@ from bae.team.models import TaskResult, as_planned
 from bae.team.workbench import Workbench
 from bae.team.worker_graph import WorkerAnswer, is_same_failure
 from bae.testing import ScriptedLM
-from git_repositories import commit_files, git, left_over, make_repository, write
+from git_repositories import commit_files, git, list_leftovers, make_repository, write
 from team_parts import (
     CALC,
     FAILING,
@@ -51,7 +51,7 @@ async def work(bench: Workbench, task: Task, *answers: str | BaseException) -> T
     worker = BackendWorkerAgent(project_id=bench.project.id, bench=bench, lm=lm)
     result = await worker.execute_task(task)
     lm.assert_complete()
-    assert left_over(Path(bench.project.root)) == []
+    assert list_leftovers(Path(bench.project.root)) == []
     assert (await bench.store.task(task.id)).status is TaskStatus.PENDING
     return result
 
@@ -161,7 +161,7 @@ async def test_there_are_at_most_three_corrections(tmp_path: Path) -> None:
         assert "4 attempts" in result.question
 
 
-async def test_lines_that_are_not_found_are_asked_for_again_and_then_as_a_whole_file(
+async def test_lines_that_are_not_found_are_asked_for_again_and_then_as_a_complete_file(
     tmp_path: Path,
 ) -> None:
     missed = render_answer([Replacement("calc.sh", ("add() { echo $1; }",), (CALC.strip(),))])
@@ -206,7 +206,9 @@ class Meanwhile(ScriptedLM):
 TWO = [as_planned(SUB_TASK, key=key, title=f"Write {key}") for key in ("one", "two")]
 
 
-async def test_a_note_that_comes_during_an_attempt_is_shown_to_the_next_one(tmp_path: Path) -> None:
+async def test_a_note_that_comes_during_an_attempt_is_shown_to_the_next_attempt(
+    tmp_path: Path,
+) -> None:
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
         add_note = partial(bench.store.add_note, task.id, "Look at the sign.")
         lm = Meanwhile(add_note, edits({"calc.sh": WRONG}), RIGHT)
@@ -270,7 +272,7 @@ async def work_on(bench: Workbench, task: Task, *answers: str) -> None:
     assert (await worker.execute_task(task)).status == "completed"
 
 
-async def test_cheating_is_refused_and_said_to_the_llm(tmp_path: Path) -> None:
+async def test_cheating_is_refused_and_reported_to_the_llm(tmp_path: Path) -> None:
     cheat = edits({"sub.test.sh": "true\n"})
     async with a_bench(tmp_path, files=FAILING, corrections=1) as (bench, [task]):
         honest = edits({"sub.test.sh": TEST_SUB, "calc.sh": SUB})
@@ -322,7 +324,7 @@ async def test_the_lm_of_a_task_can_be_limited(tmp_path: Path) -> None:
     assert limited == [("sub", own)]
 
 
-async def test_what_tests_leave_in_a_worktree_is_not_taken_for_work(tmp_path: Path) -> None:
+async def test_files_that_tests_leave_in_a_worktree_do_not_count_as_work(tmp_path: Path) -> None:
     files = {**FAILING, "dirt.test.sh": "echo x > dirt.txt\n"}
     async with a_bench(tmp_path, files=files) as (bench, [task]):
         result = await work(bench, task, edits({"calc.sh": WRONG}), RIGHT)
@@ -355,7 +357,7 @@ async def test_submodules_are_in_the_worktrees_without_a_network(tmp_path: Path)
         result = await worker.execute_task(task)
         assert (result.status, result.error) == ("completed", None)
         assert result.files == ("calc.sh", "sub.test.sh")
-        assert left_over(root) == []
+        assert list_leftovers(root) == []
     assert "libs/one/one.txt is in the submodule libs/one" in lm.prompts[1].text
 
 
@@ -396,7 +398,7 @@ async def test_file_names_that_are_not_utf_8_are_no_obstacle(tmp_path: Path) -> 
     assert any("\ufffd-secret.odd" in each for each in told)
 
 
-async def test_what_a_worktree_does_not_get_is_reported(tmp_path: Path) -> None:
+async def test_files_that_a_worktree_does_not_get_are_reported(tmp_path: Path) -> None:
     heard = Messages(ConnectionError("nobody listens"))
     files = {**SHELL, ".worktreeinclude": ".env\n", ".gitignore": ".env\n"}
     async with a_bench(tmp_path, files=files, ws_manager=heard) as (bench, [task]):
@@ -407,7 +409,7 @@ async def test_what_a_worktree_does_not_get_is_reported(tmp_path: Path) -> None:
     assert "not in the worktree: .env" in [each["text"] for each in heard.messages]
 
 
-def test_failures_are_the_same_whatever_their_times_and_addresses_are() -> None:
+def test_failures_are_equal_despite_different_times_and_addresses() -> None:
     one = "E  <f at 0x7f00>\ntests/a.py:3: AssertionError\n1 failed in 0.03s"
     assert is_same_failure(one, "E  <f at 0x8a>\ntests/a.py:7: AssertionError\n1 failed in 1.2 s")
     assert not is_same_failure("assert 1 == 2", "assert 3 == 2")

@@ -45,7 +45,7 @@ DONE = "I added sub, and checked it with its test."
 
 
 class Board(io.StringIO):
-    """What is shown without a terminal."""
+    """The output without a terminal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ async def test_a_worker_looks_tries_checks_and_corrects_itself_before_it_submits
     ]
 
 
-async def test_the_brief_that_is_printed_is_what_the_llm_is_asked_first(tmp_path: Path) -> None:
+async def test_the_printed_brief_is_the_first_question_to_the_llm(tmp_path: Path) -> None:
     lm = a_script(RIGHT, DONE)
     async with a_bench(tmp_path, SUB_TASK, files=FAILING) as (bench, [task]):
         await bench.check_base("HEAD")  # as `bae team init` does
@@ -150,7 +150,7 @@ async def test_the_printed_brief_of_a_task_shows_the_stubs_of_its_feature(tmp_pa
         assert "tax() {" in await preview_brief(bench.store, bench.repository, task)
 
 
-async def test_a_refused_submission_comes_back_into_the_same_conversation(tmp_path: Path) -> None:
+async def test_a_refused_submission_returns_into_the_same_conversation(tmp_path: Path) -> None:
     read: list[str] = []
 
     def answer(asked: Asked) -> Any:
@@ -218,7 +218,7 @@ async def test_a_command_has_no_network_and_a_bounded_output(tmp_path: Path) -> 
     assert len(calls_of(lm)[0].result) < 20_000
 
 
-async def test_a_refused_edit_changes_nothing_and_says_why(tmp_path: Path) -> None:
+async def test_a_refused_edit_changes_nothing_and_explains_why(tmp_path: Path) -> None:
     text = "calc.sh\n<<<<<<< SEARCH\nadd() { echo 5; }\n=======\nadd() { echo 6; }\n>>>>>>> REPLACE"
     lm = a_script(Call("edit", text=text), RIGHT, DONE)
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
@@ -305,7 +305,7 @@ async def test_a_note_reaches_a_conversation_before_its_next_round(tmp_path: Pat
     assert seen[2].count("Use the shell only.") == 1
 
 
-async def test_a_note_is_told_although_its_words_are_in_the_task(tmp_path: Path) -> None:
+async def test_a_note_is_shown_although_its_words_are_in_the_task(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def answer(asked: Asked) -> Any:
@@ -323,7 +323,7 @@ async def test_a_note_is_told_although_its_words_are_in_the_task(tmp_path: Path)
     assert [each.count("A person says: Write a function") for each in seen[1:]] == [1, 1]
 
 
-async def test_work_is_stopped_between_two_rounds_and_kept(tmp_path: Path) -> None:
+async def test_work_is_stopped_between_two_rounds_and_stored(tmp_path: Path) -> None:
     stops: list[bool] = []
     lm = a_script(RIGHT, DONE)
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):
@@ -357,7 +357,9 @@ async def test_a_conversation_that_leads_to_nothing_asks_a_person(
     assert why in result.question
 
 
-async def test_the_last_rounds_say_to_submit_and_then_a_person_is_asked(tmp_path: Path) -> None:
+async def test_the_last_rounds_ask_for_a_submission_and_then_a_person_is_asked(
+    tmp_path: Path,
+) -> None:
     seen: list[str] = []
 
     def answer(asked: Asked) -> Any:
@@ -439,7 +441,7 @@ async def test_a_conversation_that_was_interrupted_continues_without_repeating_a
     assert [call.name for call in calls_of(lm)] == ["look", "edit"]
 
 
-async def test_another_mode_begins_a_new_run_with_the_work_that_is_there(tmp_path: Path) -> None:
+async def test_another_mode_begins_a_new_run_with_the_existing_work(tmp_path: Path) -> None:
     lm = a_script(WRONG_EDIT, BaeLMError("the provider is down"))
     other = ScriptedLM({"WorkerAnswer": [edits({"calc.sh": SUB})]})
     async with a_bench(tmp_path, files=FAILING) as (bench, [task]):

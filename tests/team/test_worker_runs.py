@@ -38,7 +38,7 @@ from bae.team.worker_runs import name_run
 from bae.testing import Call, Provider, ScriptedLM
 from bae.testing.scripted import Asked
 from bounded import BOUND
-from git_repositories import descendants, git, left_over
+from git_repositories import descendants, git, list_leftovers
 from team_parts import FAILING, RUN_SHELL, SUB, SUB_TASK, WRONG, a_bench, a_project, edits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes are Linux's")
@@ -61,7 +61,7 @@ async def test_a_worker_alone_takes_and_returns_plain_dicts(tmp_path: Path) -> N
     assert (result["status"], result["task_id"], result["files"]) == ("completed", 1, ["calc.sh"])
     root = Path(project.root)
     assert git(root, "log", "-1", "--format=%s", result["commit"]) == "Subtract numbers"
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     async with await Store.open(path) as store:
         stored = await store.task(task.id)
     assert (stored.status, stored.commit) == (TaskStatus.COMPLETED, result["commit"])
@@ -95,7 +95,7 @@ async def test_a_worker_alone_stores_its_question_and_the_status_that_it_returns
         assert (worker.completed, worker.failed) == (1, 1)
 
 
-async def test_cancelled_work_of_a_worker_alone_can_be_taken_again_and_is_logged_at_info(
+async def test_cancelled_work_of_a_single_worker_can_be_taken_again_and_is_logged_at_info(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with a_project(tmp_path) as (store, project, [task]):
@@ -140,7 +140,7 @@ async def test_the_steps_of_a_worker_can_be_used_one_by_one(tmp_path: Path) -> N
             assert "sub is 8" in verdict.text
             result = await worker.self_correct(task, verdict.text)
             assert (result.status, result.error) == ("completed", None)
-        assert left_over(Path(project.root)) == []
+        assert list_leftovers(Path(project.root)) == []
         assert git(Path(project.root), "log", "--format=%s", "bae/team") == "Subtract\nfirst"
 
 
@@ -164,7 +164,7 @@ async def test_anthropic_is_asked_by_its_own_client(
         assert stored.headline == "no findings; It is right."
 
 
-async def test_a_worker_alone_carries_out_one_task_at_a_time(tmp_path: Path) -> None:
+async def test_a_single_worker_executes_one_task_at_a_time(tmp_path: Path) -> None:
     tasks = [as_planned(SUB_TASK, key=key, title=f"Write {key}") for key in ("one", "two")]
     async with a_project(tmp_path, *tasks) as (store, project, added):
 
@@ -283,7 +283,7 @@ async def test_a_cancelled_task_keeps_its_work_and_leaves_nothing_running(tmp_pa
             await running
         assert commands() == []
         root = Path(bench.project.root)
-        assert left_over(root) == []
+        assert list_leftovers(root) == []
         assert git(root, "show", f"{task.branch}:calc.sh") == SUB.rstrip()
         assert len(await bench.store.events(1)) == await bench.store.last_event(1)
 
@@ -342,7 +342,7 @@ async def test_a_killed_task_continues_and_no_answer_is_paid_for_twice(tmp_path:
     async with await Store.open(path) as store:
         outcomes = [each.outcome for each in await store.attempts(task.id)]
     assert outcomes == ["failed", "passed"]
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 async def test_a_question_that_the_team_did_not_hear_of_is_not_worked_out_again(
@@ -409,7 +409,7 @@ def test_temporary_folders_of_killed_processes_are_removed() -> None:
     assert not Path(kept.name).exists()
 
 
-async def test_a_task_that_was_edited_is_not_continued_with_what_it_was(tmp_path: Path) -> None:
+async def test_an_edited_task_is_not_continued_with_its_old_work(tmp_path: Path) -> None:
     async with a_project(tmp_path) as (store, project, [task]):
         lm = ScriptedLM({WorkerAnswer: [RuntimeError("down"), RIGHT]})
         worker = BackendWorkerAgent(project_id=project.id, db=store, lm=lm)

@@ -20,7 +20,7 @@ from git_repositories import (
     descendants,
     git,
     kill_all,
-    left_over,
+    list_leftovers,
     make_repository,
     open_team,
     slow_checkout,
@@ -61,7 +61,7 @@ async def test_ten_worktrees_at_once_without_an_error(root: Path):
 
     await asyncio.gather(*map(work, range(10)))
 
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     for number in range(10):
         assert (
             git(root, "log", "--format=%s", f"main..bae/task-{number}-x") == f"{number}\n{number}"
@@ -134,7 +134,7 @@ async def test_the_setup_command_is_run_once_and_every_worktree_has_a_copy(root:
     await workspaces.remove(workspace)
 
 
-async def test_what_setup_made_is_not_shown_to_an_llm_if_git_does_not_ignore_it(root: Path):
+async def test_files_made_by_setup_are_not_shown_to_an_llm_if_git_does_not_ignore_them(root: Path):
     setup = ("sh", "-c", "mkdir .venv app.egg-info && touch .venv/b.py app.egg-info/c.py")
     workspaces, _ = await open_team(root, setup=setup, run=run)
     before = await read_code(workspaces.repository)
@@ -163,14 +163,14 @@ async def test_a_setup_command_that_fails_is_reported_with_its_output_and_run_ag
     await workspaces.remove(workspace)
 
 
-async def test_a_start_that_is_cancelled_after_git_has_made_the_worktree_leaves_none(
+async def test_a_start_that_is_cancelled_after_git_has_made_the_worktree_leaves_no_worktree(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ):
     workspaces, _ = await open_team(root)
     merge_base = workspaces.repository.merge_base
 
     async def cancelled(one: str, other: str) -> str | None:
-        assert left_over(root) != []
+        assert list_leftovers(root) != []
         starting.cancel()
         return await merge_base(one, other)
 
@@ -178,7 +178,7 @@ async def test_a_start_that_is_cancelled_after_git_has_made_the_worktree_leaves_
     starting = asyncio.create_task(workspaces.start(TASK))
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 async def test_a_directory_that_is_no_worktree_is_not_touched(root: Path):
@@ -190,7 +190,7 @@ async def test_a_directory_that_is_no_worktree_is_not_touched(root: Path):
     assert (path / "mine.txt").read_text() == "mine\n"
 
 
-async def test_what_is_not_committed_is_kept_when_a_worktree_is_removed(root: Path):
+async def test_uncommitted_work_is_stored_when_a_worktree_is_removed(root: Path):
     workspaces, _ = await open_team(root)
     workspace = await workspaces.start(TASK)
     write(workspace.path, {"a.txt": "changed\n", "new.txt": "new\n", "done.txt": "done\n"})
@@ -207,7 +207,7 @@ async def test_what_is_not_committed_is_kept_when_a_worktree_is_removed(root: Pa
     ]
     assert git(root, "show", f"{kept}:new.txt") == "new"
     assert git(root, "log", "--format=%s", f"main..{TASK}") == "done"
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 async def test_a_branch_is_continued_where_it_was_left(root: Path):
@@ -225,7 +225,7 @@ async def test_a_branch_is_continued_where_it_was_left(root: Path):
     await workspaces.remove(again)
 
 
-async def test_an_update_brings_what_was_merged_meanwhile(root: Path):
+async def test_an_update_brings_commits_that_were_merged_in_between(root: Path):
     workspaces, integration = await open_team(root)
     one, two = await workspaces.start(TASK), await workspaces.start("bae/task-2-other")
     write(two.path, {"two.txt": "two\n"})
@@ -263,7 +263,7 @@ async def test_an_update_with_a_conflict_leaves_it_in_the_files(root: Path):
         await workspaces.remove(workspace)
 
 
-async def test_an_update_never_overwrites_what_is_not_committed(root: Path):
+async def test_an_update_never_overwrites_uncommitted_work(root: Path):
     workspaces, integration = await open_team(root)
     one, two = await workspaces.start(TASK), await workspaces.start("bae/task-2-other")
     write(two.path, {"a.txt": "theirs\n", "new.txt": "theirs\n"})
@@ -279,7 +279,7 @@ async def test_an_update_never_overwrites_what_is_not_committed(root: Path):
         await workspaces.remove(workspace)
 
 
-async def test_what_tests_made_unreadable_is_kept_and_removed_too(root: Path):
+async def test_files_that_tests_made_unreadable_are_stored_and_removed_too(root: Path):
     workspaces, _ = await open_team(root)
     workspace = await workspaces.start(TASK)
     write(workspace.path, {"x/y/z": "z"})
@@ -293,7 +293,7 @@ async def test_what_tests_made_unreadable_is_kept_and_removed_too(root: Path):
         assert (workspace.path / name).stat().st_mode & 0o400, name
     (workspace.path / "x").chmod(0)
     await workspaces.remove(workspace)
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 # What a killed run leaves
@@ -306,7 +306,7 @@ WORKING = (
 )
 
 
-async def test_a_killed_process_leaves_what_the_next_one_keeps_and_cleans(root: Path):
+async def test_leftovers_of_a_killed_process_are_stored_and_cleaned_by_the_next_process(root: Path):
     process = a_process_at_work(root, WORKING)
     assert process.stdout is not None
     process.stdout.readline()
@@ -324,7 +324,7 @@ async def test_a_killed_process_leaves_what_the_next_one_keeps_and_cleans(root: 
     assert done.problems == []
     assert git(root, "show", f"{done.kept[0]}:x.txt") == "not committed"
     assert git(root, "show", f"{TASK}:a.txt") == "changed"
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     workspace = await workspaces.start(TASK)
     assert await workspace.changed() == ("a.txt",)
     await workspaces.remove(workspace)
@@ -344,7 +344,7 @@ async def test_a_worktree_that_git_was_making_when_it_was_killed_is_made_again(
     done = await integration.recover()
 
     assert (done.worktrees, done.kept, done.problems) == (["task-1-login"], [], [])
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
     workspace = await workspaces.start(TASK)
     assert await workspace.changed() == ()
     await workspaces.remove(workspace)
@@ -371,7 +371,7 @@ async def test_the_first_files_that_git_writes_about_a_worktree_are_cleaned(
     done = await integration.recover()
 
     assert done.problems == []
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
 async def test_commands_of_a_killed_process_are_waited_for(root: Path, tmp_path: Path):
@@ -390,10 +390,10 @@ async def test_commands_of_a_killed_process_are_waited_for(root: Path, tmp_path:
     done = await integration.recover()
 
     assert done.problems == []
-    assert left_over(root) == []
+    assert list_leftovers(root) == []
 
 
-async def test_what_is_not_known_or_locked_is_never_removed(root: Path):
+async def test_unknown_or_locked_worktrees_are_never_removed(root: Path):
     workspaces, _ = await open_team(root)
     locked = await workspaces.start(TASK)
     git(root, "worktree", "lock", "--reason", "mine", str(locked.path))

@@ -40,7 +40,8 @@ WAYS = [
 
 @dataclass
 class Got:
-    """What a client made of an answer: `text` is what the model said, or called the tool with."""
+    """An answer as a client reads it: `text` is the text of the model, or the arguments of its tool
+    call."""
 
     text: str
     stop: str | None

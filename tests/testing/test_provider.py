@@ -1,5 +1,5 @@
-"""The loopback provider, asked over real HTTP by the clients that OpenAI and Anthropic ship, and by
-plain HTTP: what it answers, how it fails, what it remembers, and that nothing of it is left."""
+"""The loopback provider, asked over real HTTP by the clients of OpenAI and Anthropic, and by plain
+HTTP: its answers, its failures, its recorded requests, and its clean end."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ from bae.testing import (  # noqa: E402
     sample,
 )
 from bae.testing.wire import tokens_in  # noqa: E402
-from naming import shown  # noqa: E402
+from naming import describe_value  # noqa: E402
 from provider_asks import NAME, TLS, WAYS, Way, asking  # noqa: E402
 
 
@@ -141,7 +141,9 @@ async def test_a_function_answers_by_what_it_is_asked(provider):
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, object(), {1, 2}, {"a": {1}}, {"a": float("nan")}, Status, b"bytes"], ids=shown
+    "wrong",
+    [None, object(), {1, 2}, {"a": {1}}, {"a": float("nan")}, Status, b"bytes"],
+    ids=describe_value,
 )
 def test_an_answer_that_cannot_be_sent_fails_where_it_is_scripted(wrong):
     provider = Provider()
@@ -176,7 +178,7 @@ async def test_a_tool_that_must_be_called_is_even_where_a_format_is_given(client
         assert provider.requests[-1].tool == (called[0] if called else None)
 
 
-async def test_of_several_tools_the_one_that_may_and_has_not_been_called_is(client):
+async def test_the_allowed_tool_that_has_not_been_called_yet_is_called(client):
     one = {"name": "wear", "input_schema": SCHEMA}
     other = {"name": "ask", "input_schema": SCHEMA}
     called = {"type": "tool_use", "id": "t", "name": "wear", "input": {}}
@@ -283,7 +285,7 @@ STATUSES = {
 
 
 @every_way
-async def test_a_fault_in_what_is_said_is_told_as_the_api_tells_it(provider, way):
+async def test_a_faulty_answer_is_reported_as_the_api_reports_it(provider, way):
     right = sample(SCHEMA)
     provider.script(Malformed(), WrongSchema(), Refusal("not that"), Empty(), Overlong())
     async with asking(way, provider) as ask:
@@ -393,7 +395,7 @@ async def test_two_hundred_held_requests_of_which_half_are_cancelled(provider):
     assert provider.received == len(provider.requests) == 200
 
 
-async def test_waiting_in_vain_says_how_far_it_got(provider, client):
+async def test_a_wait_in_vain_reports_how_far_it_got(provider, client):
     with provider.held():
         task = asyncio.create_task(client.post("/v1/messages", json=message()))
         await provider.arrived(1)
@@ -410,7 +412,7 @@ async def test_waiting_in_vain_says_how_far_it_got(provider, client):
 
 
 @pytest.mark.parametrize("anthropics", [False, True])
-async def test_what_is_not_there_is_said_in_the_shape_of_the_api(client, provider, anthropics):
+async def test_an_unknown_address_is_an_error_in_the_shape_of_the_api(client, provider, anthropics):
     headers = {"anthropic-version": "2023-06-01"} if anthropics else {}
     for method, path in (("POST", "/v1/embeddings"), ("GET", "/v2"), ("POST", "/v1/models")):
         response = await client.request(method, path, headers=headers)
@@ -564,7 +566,7 @@ assert "h11" in sys.modules
     assert done.returncode == 0, done.stderr
 
 
-def test_without_h11_the_error_says_how_to_get_it(monkeypatch):
+def test_without_h11_the_error_shows_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "h11", None)
     with pytest.raises(BaeLMError, match="Provider needs the package h11") as caught:
         Provider()

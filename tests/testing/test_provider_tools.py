@@ -1,5 +1,5 @@
-"""Tool calls of the loopback provider, in each of its APIs: read by the clients that OpenAI and
-Anthropic ship, streamed and whole, and the conversations that it refuses as the real APIs do."""
+"""Tool calls of the loopback provider, in each of its APIs: read by the clients of OpenAI and
+Anthropic, with and without streaming, and the conversations that it refuses like the real APIs."""
 
 import asyncio
 import json
@@ -37,8 +37,8 @@ Said = tuple[str, list[tuple[str, str, Any]], str | None]
 """The text, the calls with their ids, names and arguments, and why it ended."""
 
 
-async def said(provider: Provider, api: str, *, stream: bool) -> Said:
-    """What a client makes of the next message."""
+async def next_message(provider: Provider, api: str, *, stream: bool) -> Said:
+    """The next message as a client reads it."""
     if api == "messages":
         async with anthropic.AsyncAnthropic(
             base_url=provider.url,
@@ -94,7 +94,8 @@ async def said(provider: Provider, api: str, *, stream: bool) -> Said:
 
 
 async def _put_together(stream: Any) -> Said:
-    """What chunks of a chat completion say. The client's own way fails for one that is cut off."""
+    """The message in the chunks of a chat completion. The client's own parser fails for a truncated
+    message."""
     text, calls, ended = "", {}, None
     async for chunk in stream:
         for choice in chunk.choices:
@@ -128,7 +129,7 @@ async def test_calls_arrive_as_they_are_scripted(
     for size in (1, 7, 100):
         calls = Call("search", **NASTY), Call("search"), Call("search", query="b")
         provider.script(Calls(*calls, text="Well.", thinking="Hm.", ids=["a", "b", "c"], size=size))
-        text, found, ended = await said(provider, api, stream=stream)
+        text, found, ended = await next_message(provider, api, stream=stream)
         assert found == [
             ("a", "search", NASTY),
             ("b", "search", {}),
@@ -144,7 +145,7 @@ async def test_a_call_alone_or_a_list_of_calls_is_a_message(
     provider.script(Call("search", query="a"), [Call("search"), Call("search")], "done")
     seen: set[str] = set()
     for many in (1, 2, 0):
-        _, calls, _ = await said(provider, api, stream=stream)
+        _, calls, _ = await next_message(provider, api, stream=stream)
         assert len(calls) == many
         seen.update(id for id, _, _ in calls)
     assert len(seen) == 3  # each has an id of its own
@@ -156,7 +157,7 @@ async def test_a_message_that_is_cut_off_has_half_a_call(
     provider: Provider, api: str, stream: bool
 ) -> None:
     provider.script(Calls(Call("search", query="whole"), Call("search", query="half"), cut=True))
-    _, (whole, half), ended = await said(provider, api, stream=stream)
+    _, (whole, half), ended = await next_message(provider, api, stream=stream)
     assert ended == CUT[api]
     assert whole[2] == {"query": "whole"}
     assert half[2] != {"query": "half"}
@@ -165,7 +166,7 @@ async def test_a_message_that_is_cut_off_has_half_a_call(
 async def test_arguments_may_be_no_json(provider: Provider) -> None:
     for api in ("chat", "responses"):
         provider.script(Calls(Call("search"), raw='{"query": '))
-        _, calls, _ = await said(provider, api, stream=False)
+        _, calls, _ = await next_message(provider, api, stream=False)
         assert calls[0][2] == '{"query": '
 
 
@@ -272,7 +273,7 @@ async def test_a_conversation_that_is_broken_is_refused_as_the_api_does(
     assert provider.received == 0
 
 
-async def test_a_conversation_that_is_whole_is_taken(provider: Provider) -> None:
+async def test_a_complete_conversation_is_accepted(provider: Provider) -> None:
     whole = [
         claude(says(TEXT, use("a"), use("b")), tells(result("b"), result("a"), TEXT)),
         claude(says(use("a")), tells(result("a")), says(use("a")), tells(result("a"))),

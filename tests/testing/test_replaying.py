@@ -1,5 +1,5 @@
-"""`bae.testing.replaying`: a recorded run is a test. It is run again with what was recorded,
-nothing outside is called, the file is never changed, and what goes another way is told by a diff.
+"""`bae.testing.replaying`: a recorded run is a test. It is run again with the recorded answers and
+without calls to the outside, the file is never changed, and a deviation is reported with a diff.
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ async def record(journal: Any, run_id: str) -> None:
 
 
 def in_a_database(folder: Path, *run_ids: str) -> Path:
-    return asyncio.run(written(SQLiteJournal(folder / "runs.db"), folder / "runs.db", run_ids))
+    return asyncio.run(export_runs(SQLiteJournal(folder / "runs.db"), folder / "runs.db", run_ids))
 
 
 def in_lines(folder: Path, *run_ids: str) -> Path:
-    return asyncio.run(written(MemoryJournal(), folder / "runs.jsonl", run_ids))
+    return asyncio.run(export_runs(MemoryJournal(), folder / "runs.jsonl", run_ids))
 
 
-async def written(journal: Any, path: Path, run_ids: tuple[str, ...]) -> Path:
+async def export_runs(journal: Any, path: Path, run_ids: tuple[str, ...]) -> Path:
     async with journal:
         for run_id in run_ids:
             await record(journal, run_id)
@@ -127,9 +127,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 @WRITERS
-def test_a_recorded_run_is_run_again_nothing_outside_is_called_and_nothing_is_written(
-    write, tmp_path
-):
+def test_a_replay_runs_a_recorded_run_again_without_outside_calls_or_writes(write, tmp_path):
     path = write(tmp_path, "one")
     path.chmod(0o444)
     tmp_path.chmod(0o555)
@@ -183,7 +181,7 @@ def test_the_runs_of_a_file_are_listed_and_one_is_chosen(write, tmp_path):
         assert raised.value.code == "bae-run-unknown"
 
 
-def test_what_goes_another_way_is_told_with_a_diff(tmp_path, monkeypatch):
+def test_a_deviation_is_reported_with_a_diff(tmp_path, monkeypatch):
     path = in_lines(tmp_path, "one")
     monkeypatch.setattr(f"{__name__}.EXTRA", ["hat"])
     with replaying(path) as recorded, pytest.raises(ReplayError) as raised:

@@ -125,7 +125,7 @@ async def test_a_node_fills_as_well_as_its_values_do_by_its_plain_fields():
     assert filled.model_dump() == {"text": "x", "number": 7}
 
 
-async def test_without_choices_the_one_offered_type_with_answers_left_is_chosen():
+async def test_without_choices_the_only_offered_type_with_answers_left_is_chosen():
     lm = ScriptedLM({"Draft": {"text": "one"}, Review: lambda question: {"fine": True}})
     assert await lm.choose_type([Draft, Refusal, NoneType], {}) is Draft
     with pytest.raises(ScriptError) as caught:
@@ -136,7 +136,7 @@ async def test_without_choices_the_one_offered_type_with_answers_left_is_chosen(
     assert caught.value.fix == "say which in choices=[…]"
 
 
-async def test_a_function_by_type_is_asked_every_time_and_told_what_was_wrong_before():
+async def test_a_function_by_type_is_called_every_time_and_gets_the_earlier_faults():
     asked: list[Asked] = []
 
     def draft(question: Asked) -> dict[str, Any]:

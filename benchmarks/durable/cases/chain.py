@@ -1,4 +1,4 @@
-"""One run after another: what a step costs when it is stored before the next one begins."""
+"""One run after another: the cost of a step that is stored before the next step begins."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def judge(times: Mapping[str, Samples], nodes: str) -> list[Verdict]:
         )
         for name in LIBRARIES
     }
-    shown = ", ".join(f"{_called(name)} {fastest[name]:.2f} × bae" for name in LIBRARIES)
+    shown = ", ".join(f"{_short_name(name)} {fastest[name]:.2f} × bae" for name in LIBRARIES)
     return [
         Verdict("chain", floor, f"{ratio:.2f} ×", ratio <= MOST_TIMES_FLOOR),
         Verdict("chain", ahead, shown, all(one > 1 for one in fastest.values())),
     ]
 
 
-def _called(name: str) -> str:
+def _short_name(name: str) -> str:
     return CONTENDERS[name].name.partition(",")[0]

@@ -1,4 +1,4 @@
-"""Many runs at once on one event loop, on one store: what a step of one of them costs."""
+"""Many runs at once on one event loop and one store: the cost of a step."""
 
 from __future__ import annotations
 

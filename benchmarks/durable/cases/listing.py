@@ -1,7 +1,7 @@
 """How long it takes to open a journal of very many runs and list the newest.
 
-The runs are copies, made by SQL, of one that bae has stored: a hundred thousand real ones would
-take minutes. A copy has all its lines.
+The runs are copies, made by SQL, of a run that bae has stored: a hundred thousand real runs would
+take minutes. A copy has all lines of the run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bae.journal import SQLiteJournal
 from benchmarks.durable.contenders import BAE, Opened
-from benchmarks.durable.contenders.bae_journal import opened
+from benchmarks.durable.contenders.bae_journal import open_store
 from benchmarks.durable.samples import Team
 from benchmarks.report import Result, Verdict, figure, spread
 from benchmarks.sampling import Samples, Settings
@@ -76,7 +76,7 @@ def measure(people: Team, keys: list[str], settings: Settings) -> list[Result]:
 
 async def _build(folder: Path) -> None:
     ready: Opened
-    async with opened(folder, "full") as ready:
+    async with open_store(folder, "full") as ready:
         await ready.run("run-1", STEPS, False)
     connection = sqlite3.connect(folder / "store.db")
     connection.execute("pragma synchronous = off")
@@ -101,7 +101,7 @@ def _newest() -> list[str]:
 
 
 def _drop_from_cache(file: Path) -> None:
-    """Have the system forget the pages of a file, where it can be told so."""
+    """Drop the pages of a file from the cache of the system, where that is possible."""
     if not hasattr(os, "posix_fadvise"):
         return
     opened_file = os.open(file, os.O_RDONLY)

@@ -1,8 +1,8 @@
 """The contenders: ways of keeping each step of a run in a SQLite file, with the settings they are
 measured at.
 
-A module has `opened(folder, setting)`, an async context manager that sets a store up in a folder
-and gives an `Opened`; what is timed is its `run`.
+A module has `open_store(folder, setting)`, an async context manager that sets a store up in a
+folder and yields an `Opened`, whose `run` is timed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Contender:
 
     def load(self) -> Open:
         """Import what opens the store; ImportError when the library is not installed."""
-        found: Open = importlib.import_module(f"{__name__}.{self.module}").opened
+        found: Open = importlib.import_module(f"{__name__}.{self.module}").open_store
         return found
 
 
@@ -87,7 +87,7 @@ def library(key: str) -> str:
     return key.partition("-")[0]
 
 
-def said(journal_mode: object, synchronous: object) -> str:
+def describe_pragmas(journal_mode: object, synchronous: object) -> str:
     """The two pragmas as people read them."""
     words = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
     number = synchronous if isinstance(synchronous, int) else -1
@@ -98,4 +98,4 @@ def pragmas_of(connection: sqlite3.Connection) -> str:
     """How durable a connection is, in its own words."""
     (mode,) = connection.execute("pragma journal_mode").fetchone()
     (synchronous,) = connection.execute("pragma synchronous").fetchone()
-    return said(mode, synchronous)
+    return describe_pragmas(mode, synchronous)

@@ -72,7 +72,7 @@ sys.addaudithook(_notice)
 
 
 def _pragmas() -> str:
-    return pragmas_of(_connections[0])  # the one that writes is made first
+    return pragmas_of(_connections[0])  # the writing journal is made first
 
 
 def graph_of(heavy: bool) -> Any:
@@ -84,7 +84,7 @@ def start_of(steps: int, heavy: bool) -> Node:
 
 
 @asynccontextmanager
-async def opened(folder: Path, setting: str) -> AsyncGenerator[Opened]:
+async def open_store(folder: Path, setting: str) -> AsyncGenerator[Opened]:
     if setting == "none":
         yield Opened(_in_memory, lambda: "none")
         return

@@ -1,5 +1,5 @@
-"""Burr with its SQLite persisters: the async one, and the one that blocks, which is faster as long
-as nothing else is to run. As they come they use SQLite's rollback journal; WAL is set from outside.
+"""Burr with its SQLite persisters: the async persister, and the blocking persister, which is faster
+as long as nothing else runs. By default they use SQLite's rollback journal; the benchmark sets WAL.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from burr.core.graph import Graph, GraphBuilder
 from burr.core.persistence import SQLitePersister
 from burr.integrations.persisters.b_aiosqlite import AsyncSQLitePersister
 
-from benchmarks.durable.contenders import Opened, pragmas_of, said
+from benchmarks.durable.contenders import Opened, describe_pragmas, pragmas_of
 from benchmarks.durable.work import Outcome, first, following
 
 
@@ -50,7 +50,7 @@ def application(graph: Graph, persister: Any, run_id: str, steps: int, heavy: bo
 
 
 @asynccontextmanager
-async def opened(folder: Path, setting: str) -> AsyncGenerator[Opened]:
+async def open_store(folder: Path, setting: str) -> AsyncGenerator[Opened]:
     way, mode = setting.split()
     file = str(folder / "store.db")
     keep = _blocking(file, mode) if way == "blocking" else _async(file, mode)
@@ -93,4 +93,4 @@ async def _async(file: str, mode: str) -> AsyncGenerator[Opened]:
             result: Outcome = state["node"]
             return result
 
-        yield Opened(run, lambda: said(*found[1:]))
+        yield Opened(run, lambda: describe_pragmas(*found[1:]))

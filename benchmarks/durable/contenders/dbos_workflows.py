@@ -31,7 +31,7 @@ async def chain(now: Tick) -> Tick:
 
 
 @asynccontextmanager
-async def opened(folder: Path, setting: str) -> AsyncGenerator[Opened]:
+async def open_store(folder: Path, setting: str) -> AsyncGenerator[Opened]:
     file = folder / "store.db"
     with sqlite3.connect(file) as made:
         made.execute(f"pragma journal_mode = {setting}")

@@ -1,5 +1,5 @@
 """The floor: a row inserted and committed for each step, in the thread of the caller, and nothing
-else. What is in the rows is made before the clock starts.
+else. The content of the rows is made before the clock starts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _nodes(steps: int, heavy: bool) -> tuple[tuple[str, ...], Tick]:
 
 
 @asynccontextmanager
-async def opened(folder: Path, setting: str) -> AsyncGenerator[Opened]:
+async def open_store(folder: Path, setting: str) -> AsyncGenerator[Opened]:
     connection = sqlite3.connect(folder / "store.db", isolation_level=None)
     connection.executescript(SCHEMA)
     runs = 0

@@ -15,7 +15,7 @@ from time import time
 from typing import Any
 
 from benchmarks.durable.contenders import Opened, pragmas_of
-from benchmarks.durable.contenders.rows import ADD_LINE, ADD_RUN, END_RUN, connected, node_data
+from benchmarks.durable.contenders.rows import ADD_LINE, ADD_RUN, END_RUN, connect, node_data
 from benchmarks.durable.work import Outcome, first, following
 
 Statement = tuple[str, tuple[Any, ...]]
@@ -34,7 +34,7 @@ class Writer:
         self._thread.start()
 
     def put(self, statements: list[Statement]) -> asyncio.Future[None]:
-        """Queue statements; they are stored when what is returned is awaited."""
+        """Queue statements, which are stored when the returned awaitable is awaited."""
         stored: asyncio.Future[None] = self._loop.create_future()
         self._queue.append((statements, stored))
         self._wake.release()
@@ -75,8 +75,8 @@ def _tell(waiting: list[asyncio.Future[None]]) -> None:
 
 
 @asynccontextmanager
-async def opened(folder: Path, setting: str) -> AsyncGenerator[Opened]:
-    connection = connected(folder)
+async def open_store(folder: Path, setting: str) -> AsyncGenerator[Opened]:
+    connection = connect(folder)
     pragmas = pragmas_of(connection)
     writer = Writer(connection)
     runs = 0

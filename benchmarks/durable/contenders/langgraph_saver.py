@@ -13,7 +13,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command
 
-from benchmarks.durable.contenders import Opened, said
+from benchmarks.durable.contenders import Opened, describe_pragmas
 from benchmarks.durable.work import Outcome, Tick, first, following
 
 
@@ -27,7 +27,7 @@ async def tick(state: State) -> Command[Any]:
 
 
 @asynccontextmanager
-async def opened(folder: Path, setting: str) -> AsyncGenerator[Opened]:
+async def open_store(folder: Path, setting: str) -> AsyncGenerator[Opened]:
     builder = StateGraph(State)
     builder.add_node("tick", tick, destinations=("tick", END))
     builder.add_edge(START, "tick")
@@ -49,4 +49,4 @@ async def opened(folder: Path, setting: str) -> AsyncGenerator[Opened]:
             result: Outcome = state["node"]
             return result
 
-        yield Opened(run, lambda: said(*found))
+        yield Opened(run, lambda: describe_pragmas(*found))

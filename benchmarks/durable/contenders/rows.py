@@ -1,5 +1,5 @@
-"""The rows that keeping a run by hand takes: those of bae's journal, in plain tables. One for each
-step, with the node as JSON, and one for the run, which is updated at its end.
+"""The rows that a hand-written store of runs needs: the rows of bae's journal, in plain tables.
+Each step has a row with the node as JSON. The run has a row that is updated at its end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ END_RUN = "update runs set status = 'ended', updated = ? where id = ?"
 ADD_LINE = "insert into lines values (?, ?, ?, ?, ?, ?, ?)"
 
 
-def connected(folder: Path) -> sqlite3.Connection:
+def connect(folder: Path) -> sqlite3.Connection:
     """A new file with the tables, where every statement is a transaction unless one is begun."""
     connection = sqlite3.connect(folder / "store.db", isolation_level=None, check_same_thread=False)
     connection.executescript(SCHEMA)
@@ -31,5 +31,5 @@ def connected(folder: Path) -> sqlite3.Connection:
 
 
 def node_data(kind: str, fields: str) -> str:
-    """What a line says about a node, given its fields as JSON."""
+    """The data of a line for a node, given its fields as JSON."""
     return f'{{"node":{{"type":"{kind}","fields":{fields}}}}}'

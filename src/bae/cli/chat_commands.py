@@ -18,6 +18,7 @@ from bae.cli.printing import err, note, print_error, print_hanging
 from bae.cli.questions import typed_line
 from bae.cli.wording import count, cut_text, in_lines
 from bae.exceptions import BaeError
+from bae.graph_plan import plan_of_graph
 
 if TYPE_CHECKING:
     from bae.journal import ThreadTurn
@@ -95,7 +96,7 @@ class ChatCommands:
             length = f"{count(len(turns), 'turn')} so far" if turns else "new"
             note(f"chat with {talk.graph.name}, thread {talk.thread} ({length})")
             note("Enter sends, Alt-Enter is a new line, /help lists commands, Ctrl-D leaves")
-            if not any(plan.turns for plan in talk.graph.plans.values()):
+            if not any(plan.turns for plan in plan_of_graph(talk.graph).plans.values()):
                 note(
                     "no node of the graph has the earlier turns, so each message stands alone; "
                     "to show them to the LLM, add to a node: "

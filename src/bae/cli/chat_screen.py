@@ -39,7 +39,7 @@ _LEAST: Final = 3
 
 class TurnScreen(Display):
     """Shows one turn. `ends` are the node classes of replies, and `copies` are the fields of
-    `Graph.hidden`."""
+    `GraphPlan.hidden`."""
 
     keeps_texts = True
 

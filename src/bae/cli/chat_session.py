@@ -30,6 +30,7 @@ from bae.cli.start import build_node
 from bae.cli.values import UnfitText, fields_of, is_secret, print_node, read_json
 from bae.cli.wording import in_lines, in_one_line
 from bae.exceptions import BaeError, JournalError, RunCancelled
+from bae.graph_plan import plan_of_graph
 from bae.journal.stored_runs import Listed
 from bae.observers import observing
 from bae.plan import plan_of
@@ -373,7 +374,7 @@ class ChatSession:
         if self.options.quiet:
             return Display(console)
         if can_redraw(console):
-            return TurnScreen(console, self.graph.terminal_nodes, self.graph.hidden)
+            return TurnScreen(console, self.graph.terminal_nodes, plan_of_graph(self.graph).hidden)
         return PlainLines(console)
 
     # The outcome of a turn.
@@ -402,9 +403,9 @@ class ChatSession:
             self._print_hint("later turns do not see this one", commands)
 
     def _print_reply(self, node: Node) -> None:
-        reply = reply_text(node, self.graph.hidden)
+        reply = reply_text(node, plan_of_graph(self.graph).hidden)
         if reply is None:
-            print_node(node, out(), self.graph.hidden)
+            print_node(node, out(), plan_of_graph(self.graph).hidden)
         else:
             out().print(Text(in_lines(reply)), soft_wrap=True)
 
@@ -429,7 +430,7 @@ class ChatSession:
         display: Display,
     ) -> dict[str, Any]:
         node = _end_of(result)
-        copies = self.graph.hidden
+        copies = plan_of_graph(self.graph).hidden
         history = display.history_of(self.last.run_id)
         usage = None if history is None else history.usage
         spent = ("calls", "input_tokens", "output_tokens", "cost")

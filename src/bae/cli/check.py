@@ -24,6 +24,7 @@ from bae.cli.printing import as_data, error_data, note, out, print_hanging, prin
 from bae.cli.wording import count, in_lines
 from bae.exceptions import BaeError, BaeLMError, Problem
 from bae.graph import Graph
+from bae.graph_plan import plan_of_graph
 from bae.journal.compatibility import BrokenRun
 from bae.journal.compatibility import check as find_broken_runs
 from bae.journal.store import Journal
@@ -131,7 +132,7 @@ def _find_unreached(loaded: Loaded) -> list[str]:
     there = list(vars(sys.modules[loaded.module]).items()) if loaded.module in sys.modules else []
     graphs: list[Any] = [loaded.graph, *(each for _, each in there if isinstance(each, Graph))]
     inside = [inner for each in graphs for inner in each.graphs]
-    plans = {cls: plan for each in inside for cls, plan in each.plans.items()}
+    plans = {cls: plan for each in inside for cls, plan in plan_of_graph(each).plans.items()}
     if any(plan.misrouted or plan.unresolved for plan in plans.values()):
         return []
     nodes = [n for n in there if isinstance(n[1], type) and issubclass(n[1], Node)]
@@ -187,7 +188,7 @@ def _tools_of(graph: Graph[Any, Any]) -> dict[str, list[dict[str, Any]]]:
     """The tools of each field, with the parameters that a model gives, if they are known before a
     run."""
     tools_by_field: dict[str, list[dict[str, Any]]] = {}
-    for plan in graph.plans_with_tools:
+    for plan in plan_of_graph(graph).plans_with_tools:
         field = plan.tools
         if field is None or any(each.severity == "error" for each in field.problems(plan)):
             continue
@@ -236,7 +237,7 @@ def _line_of(graph: Graph[Any, Any], place: str) -> tuple[str, int] | None:
     """The line of a problem: of the field for `Outfit.mood`, of `Walk` for `Walk -> Rest`. None if
     unknown, as for classes made by a program."""
     name, _, member = place.partition(" ")[0].partition(".")
-    for cls in (cls for each in graph.graphs for cls in (*each.plans, *each.end)):
+    for cls in (cls for each in graph.graphs for cls in (*each.nodes, *each.end)):
         known = not member or hasattr(cls, member) or member in cls.__pydantic_fields__
         if cls.__name__ == name and known:
             return (_line_in(cls, member) if member else None) or _line_in(cls, "")

@@ -90,7 +90,7 @@ def load_worker_graphs(names: Sequence[str | None], sets: Sequence[str]) -> list
                 graphs.append(declared)
                 continue
         graph = load_proved(reference)
-        classes = {cls.__name__ for each in graph.graphs for cls in each.plans}
+        classes = {cls.__name__ for each in graph.graphs for cls in each.nodes}
         own = [each for each in sets if each.partition(".")[0].strip() in classes]
         unused = [each for each in unused if each not in own]
         secrets: dict[str, Any] = {}

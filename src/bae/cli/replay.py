@@ -211,7 +211,7 @@ def field_at(graph: Graph[Any, Any], place: str) -> tuple[type[Node], str]:
     """The class and the field of a name such as `Login.token`."""
     name, _, field = place.partition(".")
     for each in graph.graphs:
-        for cls in each.plans:
+        for cls in each.nodes:
             if cls.__name__ == name and field in cls.__pydantic_fields__:
                 return cls, field
     raise refusal(

@@ -321,7 +321,7 @@ def _class_of(graph: Graph[Any, Any], gate: OpenGate) -> type[Node] | None:
         around = graph_at(graph, gate.path)
     except BaeError:
         return None
-    cls = next((each for each in around.plans if each.__name__ == gate.node_type.__name__), None)
+    cls = next((each for each in around.nodes if each.__name__ == gate.node_type.__name__), None)
     return cls if cls is not None and gate.field_name in cls.__pydantic_fields__ else None
 
 

@@ -48,6 +48,7 @@ from bae.cli.questions import AtTerminal, can_ask
 from bae.cli.signals import work
 from bae.cli.start import start_node
 from bae.exceptions import BaeError, JournalError
+from bae.graph_plan import plan_of_graph
 from bae.observers import observing
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def carry_out(
     began = perf_counter()
     ended = work(begin, display, last_words, options.budget)
     outcome = RunOutcome(graph.name, run_id, code=ended.code, seconds=perf_counter() - began)
-    outcome.copies = graph.hidden
+    outcome.copies = plan_of_graph(graph).hidden
     error = outcome.error = ended.error
     history = display.history_of(run_id)
     if history is not None:

@@ -270,7 +270,7 @@ _CALL: Final = 100
 
 def print_node(node: Node, console: Console, copies: Copies | None = None) -> None:
     """Print a node: its class as a title, its fields below. A terminal gets wrapped columns; a file
-    or pipe gets one line for each value. `copies` is `Graph.hidden`."""
+    or pipe gets one line for each value. `copies` is `GraphPlan.hidden`."""
     fields = with_placeholders(_with_short_calls(node, fields_of(node, copies)))
     if not console.is_terminal:
         lines = [type(node).__name__, *_plain(fields, "  ")]

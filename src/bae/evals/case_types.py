@@ -33,7 +33,7 @@ Checked: TypeAlias = "tuple[str, Case | None, list[str]]"
 def every_node(graph: Graph[Any, Any]) -> tuple[type[Node], ...]:
     """The node classes of a graph and of the graphs inside it (behind a `Dep` or a `Map`), without
     duplicates. The start is first, and inner classes follow outer classes."""
-    return tuple(dict.fromkeys(cls for each in graph.graphs for cls in each.plans))
+    return tuple(dict.fromkeys(cls for each in graph.graphs for cls in each.nodes))
 
 
 class CaseTypes:

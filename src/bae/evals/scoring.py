@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bae.evals.metrics import Score, call_metric, fields_metric
 from bae.exceptions import BaeError
+from bae.graph_plan import plan_of_graph
 from bae.history import History
 from bae.threads import in_thread
 from bae.usage import Usage
@@ -147,7 +148,7 @@ class Scoring:
         self._by_node = by_node or {}
         self._offered = {
             cls: plan.offered
-            for cls, plan in types.graph.plans.items()
+            for cls, plan in plan_of_graph(types.graph).plans.items()
             if not plan.written and len(plan.offered) > 1
         }
 

@@ -16,6 +16,7 @@ from bae.calls import every_call, is_by_value
 from bae.draft import empty_draft
 from bae.exceptions import JournalError, describe
 from bae.files import visible
+from bae.graph_plan import plan_of_graph
 from bae.history import History
 from bae.journal.lines import AskerData, ErrorData, StoredNode, damaged_line_error, parse_line
 from bae.journal.node_codec import call_codec, node_codec, secret_needed, unreadable
@@ -133,7 +134,7 @@ def _graph_behind(outer: Graph[Any, Any], part: str) -> Graph[Any, Any]:
     place = Place.parse(part)
     if place is None:
         raise LineRefused(f"{part!r} is no place in a run")
-    cls = next((cls for cls in outer.plans if cls.__name__ == place.node), None)
+    cls = next((cls for cls in outer.nodes if cls.__name__ == place.node), None)
     if cls is None:
         raise LineRefused(f"the graph {outer.name} has no node {place.node}")
     call = _call_at(cls, place)
@@ -347,7 +348,7 @@ class LineReader:
             around = self._graphs.get(outer) if part else None
             graph = graph_at(self._graph, path) if around is None else _graph_behind(around, part)
             self._graphs[path] = graph
-            classes = self._classes[path] = {cls.__name__: cls for cls in reversed(graph.plans)}
+            classes = self._classes[path] = {cls.__name__: cls for cls in reversed(graph.nodes)}
         return classes
 
     def _class(self, path: str, name: str) -> type[Node]:
@@ -405,7 +406,7 @@ class LineReader:
             return cls.model_construct(**vars(data))
         # The run around a graph gives its start again, secrets included.
         is_given = bool(line.path) and line.kind == "RunStarted"
-        if is_given and self._graphs[line.path].is_filled:
+        if is_given and plan_of_graph(self._graphs[line.path]).is_filled:
             return empty_draft(cls)
         if data.withheld and not is_given and not self._partial:
             plain = {field.name for field in plan_of(cls).plain}

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from bae.exceptions import JournalError
 from bae.files import placeholders_in, with_placeholders
+from bae.graph_plan import plan_of_graph
 from bae.journal.decoder import off_loop, read_history
 from bae.journal.shape import Json
 from bae.journal.store import Journal
@@ -49,7 +50,7 @@ async def turns_of(
 ) -> Messages | None:
     """The earlier turns of a stored run, as far back as its nodes have shown them, or may show
     them. None if the run belongs to no thread, or no node shows any."""
-    if not graph.turns_read:
+    if not plan_of_graph(graph).turns_read:
         return None
     history = await off_loop(len(stored.lines), read_history, stored)
     turn = history.turn
@@ -74,9 +75,9 @@ async def earlier_turns(
 ) -> Messages | None:
     """The turns up to the run `previous`, as many as the nodes of a graph may show. Raises
     `bae-thread-turn` if one of the `needed` turns is missing."""
-    if not graph.turns_read:
+    if not plan_of_graph(graph).turns_read:
         return None
-    wanted = max(min(graph.turns_read, number), needed)
+    wanted = max(min(plan_of_graph(graph).turns_read, number), needed)
     turns: list[Turn] = []
     run_id = previous
     while run_id and len(turns) < wanted:
@@ -149,12 +150,12 @@ def read_turn(
     """A stored run as a turn, the run before it, and the number of turns before it."""
     history = read_history(stored)
     search, trace = Search(stored, history), [each for each in history.run.trace if each.name]
-    classes = {cls.__name__: cls for cls in reversed(graph.plans)}
+    classes = {cls.__name__: cls for cls in reversed(graph.nodes)}
     reader = _TextReader(search, classes, has_secrets)
     user = reader.text(trace[0]) if trace else ""
     is_over = stored.info.status == "ended"
     reply = reader.text(trace[-1]) if is_over else ""
-    calls = reader.calls(trace) if graph.turn_calls_read else ()
+    calls = reader.calls(trace) if plan_of_graph(graph).turn_calls_read else ()
     turn = Turn(user, reply, stored.info.run_id, stored.info.started, calls)
     if history.turn is None:
         return turn, "", 0

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from bae.approvals import Approval, check_approval_scope
 from bae.exceptions import GateError, JournalError, describe, faults
 from bae.files import visible
+from bae.graph_plan import plan_of_graph
 from bae.journal.compatibility import refuse_changes
 from bae.journal.decoder import graph_at, off_loop, read_history
 from bae.journal.node_codec import dump_gate_answer, node_codec
@@ -137,7 +138,7 @@ async def encode_answer(
     """A gate of a run with the class and type of the graph, the answer in its stored form, and the
     files in the answer. Raises an error for an answer that does not fit."""
     run_id, name, field = stored.info.run_id, gate.node_type.__name__, gate.field_name
-    plans = graph_at(graph, gate.path).plans
+    plans = plan_of_graph(graph_at(graph, gate.path)).plans
     node_type = next((cls for cls in plans if cls.__name__ == name), None)
     plan = None if node_type is None else plan_of(node_type).fields.get(field)
     if node_type is None or plan is None or not plan.takes_answer(gate):

@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from bae.calls import routes
 from bae.exceptions import Problem, ProofError
+from bae.graph_plan import plan_of_graph
 from bae.journal.codec import Unkeepable
 from bae.journal.node_codec import NodeCodec, node_codec
 from bae.secrets import secret_fields
@@ -28,7 +29,7 @@ def unkeepable(graph: Graph[Any, Any]) -> list[Problem]:
     problems: list[Problem] = []
     for each in graph.graphs:
         named: dict[str, type[Node]] = {}
-        for cls in each.plans:
+        for cls in each.nodes:
             name = cls.__name__
             if "/" in name:
                 why = "there is a / in its name, which parts the names of places in a journal"
@@ -95,7 +96,7 @@ def notes(graph: Graph[Any, Any]) -> list[Problem]:
 
 def _fields(graph: Graph[Any, Any]) -> Iterator[tuple[NodeCodec, FieldPlan, str]]:
     """The fields of the nodes of a graph, and of graphs inside it, each class once, with places."""
-    plans = {cls: plan for each in graph.graphs for cls, plan in each.plans.items()}
+    plans = {cls: plan for each in graph.graphs for cls, plan in plan_of_graph(each).plans.items()}
     for cls, plan in plans.items():
         # Nothing is known of a class with missing names; the proof reports those.
         for field in () if plan.unresolved else plan.fields.values():

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from bae.arguments import freeze
 from bae.calls import asked_at, call_at, is_by_value, recalled_behind, routes, siblings_of
+from bae.graph_plan import plan_of_graph
 from bae.place import Place
 from bae.plan import plan_of
 from bae.records import CallEnded, ClassMet, LMUsed, Record, SourceEnded
@@ -166,7 +167,7 @@ def _places(graph: Graph[Any, Any]) -> dict[Hashable, tuple[str, str]]:
     """The first place of each function in a graph and those inside it, by key."""
     places: dict[Hashable, tuple[str, str]] = {}
     for each in graph.graphs:
-        for plan in each.plans.values():
+        for plan in plan_of_graph(each).plans.values():
             for field in plan.called:
                 for route in routes(field.call):
                     call = call_at(field, route)
@@ -186,7 +187,7 @@ def named_call(graph: Graph[Any, Any], name: CallName) -> FieldPlan | Input | No
         return None
     for each in graph.graphs:
         if each.name == name.graph:
-            for plan in each.plans.values():
+            for plan in plan_of_graph(each).plans.values():
                 if plan.name == place.node and place.field in plan.fields:
                     return asked_at(plan.fields[place.field], place.parameter)
     return None

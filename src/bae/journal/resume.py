@@ -323,7 +323,7 @@ def _check_graph(graph: Graph[Any, Any], stored: StoredRun) -> None:
     info = stored.info
     if info.graph != graph.name and shape_of(graph).hash != info.shape:
         first = parse_line(stored.lines[0]).get("node") if stored.lines else None
-        if getattr(first, "type", "") not in {cls.__name__ for cls in graph.plans}:
+        if getattr(first, "type", "") not in {cls.__name__ for cls in graph.nodes}:
             raise JournalError(
                 f"the run {info.run_id} is one of the graph {info.graph}, and this is {graph.name}",
                 run_id=info.run_id,
@@ -335,7 +335,7 @@ def _check_graph(graph: Graph[Any, Any], stored: StoredRun) -> None:
 def _check_given(graph: Graph[Any, Any], given: Mapping[str, Any]) -> None:
     for place in given:
         name, _, field = place.partition(".")
-        classes = [cls for each in graph.graphs for cls in each.plans]
+        classes = [cls for each in graph.graphs for cls in each.nodes]
         if not any(c.__name__ == name and field in c.__pydantic_fields__ for c in classes):
             raise JournalError(
                 f"given has {place!r}, and the graph {graph.name} has no such field",

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from bae.exceptions import JournalError
 from bae.files import Attached, File, collect_files, in_use, visible
+from bae.graph_plan import plan_of_graph
 from bae.journal.cancellation import CancelWatch
 from bae.journal.keepable import STORABLE, prove_storable
 from bae.journal.lines import FOLLOWS, Encoder, line_of
@@ -454,7 +455,7 @@ def form_of(graph: Graph[Any, Any], journal: Journal) -> tuple[Encoder, Shape]:
     form = _FORMS.setdefault(graph, {}).get(key)
     if form is None:
         form = encoder_for(graph, journal), shape_of(graph)
-        if not any(plan.provisional for plan in graph.plans.values()):
+        if not any(plan.provisional for plan in plan_of_graph(graph).plans.values()):
             _FORMS[graph][key] = form
     return form
 

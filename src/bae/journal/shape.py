@@ -20,6 +20,7 @@ from bae.assignable import type_name
 from bae.calls import MISSING, CallPlan, Input, recalls_of, siblings_of
 from bae.core_schemas import field_schemas, parts, returned_schema
 from bae.exceptions import JournalError
+from bae.graph_plan import plan_of_graph
 from bae.place import Place
 from bae.plan import FieldPlan, NodePlan
 from bae.sources import kind_named
@@ -60,7 +61,7 @@ def shape_of(graph: Graph[Any, Any]) -> Shape:
         data: Json = {"format": FORMAT, "graphs": drawing.graphs, "calls": drawing.calls}
         text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
         shape = Shape(text, hash_of(data))
-        if not any(plan.provisional for plan in graph.plans.values()):
+        if not any(plan.provisional for plan in plan_of_graph(graph).plans.values()):
             _SHAPES[graph] = shape
     return shape
 
@@ -279,7 +280,7 @@ class _Drawing:
         if shown := _describe_context(graph.context, graph.context_limit):
             drawn["context"] = shown
         self.graphs.append(drawn)
-        for plan in graph.plans.values():
+        for plan in plan_of_graph(graph).plans.values():
             # No graph with two classes of one name can have a journal.
             classes[plan.name] = self._class(plan)
         return number

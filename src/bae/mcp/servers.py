@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from bae.exceptions import ToolServerError
 from bae.given_files import read_text
+from bae.graph_plan import plan_of_graph
 from bae.lm.extras import install_line, is_there
 from bae.tasks import all_or_first_error
 from bae.tools import RESULT_LIMIT, Approve, Tool, ToolServer, WhenUnfinished
@@ -268,7 +269,7 @@ def servers_of(graph: Graph[Any, Any]) -> dict[MCP, list[str]]:
     """The MCP servers of a graph and of the graphs inside it, each with the fields that use it."""
     fields: dict[MCP, list[str]] = {}
     for each in graph.graphs:
-        for plan in each.plans.values():
+        for plan in plan_of_graph(each).plans.values():
             servers: Sequence[tuple[ToolServer, Any]] = getattr(plan.tools, "servers", ())
             for server, _ in servers:
                 place = f"{plan.name}.{cast(Any, plan.tools).name}"

@@ -36,6 +36,7 @@ from pydantic import ValidationError
 from bae import __version__
 from bae.exceptions import BaeError, ToolServerError, describe, faults
 from bae.files import Document, File, Image, collect_files
+from bae.graph_plan import plan_of_graph
 from bae.hints import NOWHERE
 from bae.history import History
 from bae.mcp.listing import name_for_model
@@ -190,7 +191,7 @@ class GraphServer:
             return _error(f"the run waits for a person, who is asked {asked}; {how}")
         # Half a character cannot be sent, and would end the server.
         with collect_files() as attached:
-            seen = readable_json(seen_of(result.result, self._graph.hidden))
+            seen = readable_json(seen_of(result.result, plan_of_graph(self._graph).hidden))
         value = cast("dict[str, Any]", seen) if isinstance(seen, dict) else {"result": seen}
         text = json.dumps(value, ensure_ascii=False)
         files = [each for each in attached.values() if isinstance(each, File) and each.hash in text]

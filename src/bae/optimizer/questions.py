@@ -16,6 +16,7 @@ from pydantic_core import from_json
 from bae.evals.case_types import every_node
 from bae.evals.judge import Refusals
 from bae.exceptions import BaeError, BaeLMError, FillError, RouteError
+from bae.graph_plan import plan_of_graph
 from bae.language_model import PLAIN_SCENE, Scene
 from bae.lm.answers import Wrong, read_fill, read_json
 from bae.lm.backend import Answer, Prompt
@@ -70,7 +71,7 @@ class PartQuestions:
                 if (origin := field.comes_from(before.node)) is not None
             }
             for each in around
-            for before in each.plans.values()
+            for before in plan_of_graph(each).plans.values()
             if cls in before.successors
         }
         plan = plan_of(cls, strict=True)
@@ -178,7 +179,7 @@ def scene_in(graph: Graph[Any, Any] | None, cls: type[Node]) -> Scene:
     """The scene of a question about a class in a run of a graph. It comes from the innermost graph
     that has the class and a system text."""
     around = () if graph is None else graph.graphs
-    own = [each.scene for each in around if each is graph or cls in each.plans]
+    own = [plan_of_graph(each).scene for each in around if each is graph or cls in each.nodes]
     return next((scene for scene in reversed(own) if scene is not None), PLAIN_SCENE)
 
 

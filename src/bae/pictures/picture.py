@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 from bae.assignable import type_name, union_members
 from bae.calls import CallPlan, every_call
+from bae.graph_plan import plan_of_graph
 from bae.sources import Style, kind_named
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class _Reader:
         self.users: dict[_Key, dict[str, None]] = {}
         listed = [graph]
         for each in listed:  # grows by the graphs inside
-            for cls, plan in each.plans.items():
+            for cls, plan in plan_of_graph(each).plans.items():
                 for field in plan.called:
                     for inner in _graphs(field.call):
                         key = _key(inner)
@@ -203,7 +204,7 @@ class _Reader:
         graph = self.graphs[key]
         before: Before = {cls: [] for cls in graph.nodes}
         arrows: list[Arrow] = []
-        for cls, plan in graph.plans.items():
+        for cls, plan in plan_of_graph(graph).plans.items():
             for target in plan.successors:
                 before[target].append(plan)
                 ends = self.boxes[key, cls], self.boxes[key, target]
@@ -214,8 +215,8 @@ class _Reader:
 
     def _box(self, key: _Key, cls: type[Node], before: Before) -> Box:
         graph = self.graphs[key]
-        plan, start = graph.plans[cls], cls is graph.start
-        is_given = start and not graph.is_filled
+        plan, start = plan_of_graph(graph).plans[cls], cls is graph.start
+        is_given = start and not plan_of_graph(graph).is_filled
         # A graph inside another graph looks in the trace around it as well.
         trace = None if key in self.users else before
         fields = [

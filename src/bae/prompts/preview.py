@@ -15,6 +15,7 @@ from bae.draft import from_answer, hold, validate_values, with_resolved
 from bae.exceptions import ScriptError
 from bae.failures import not_an_lm
 from bae.given_lm import looked_up
+from bae.graph_plan import plan_of_graph
 from bae.language_model import RoutingLM, is_lm
 from bae.node import Node
 from bae.place import Place
@@ -53,7 +54,7 @@ def prompts_of(
                 f"graph.prompts({node!r:.200}): give nodes of the graph {graph.name}, which has "
                 f"{', '.join(sorted(cls.__name__ for cls in known))}"
             )
-    walk = _Walk({type(node): node for node in nodes}, lm, graph.hidden)
+    walk = _Walk({type(node): node for node in nodes}, lm, plan_of_graph(graph).hidden)
     walk.follow(graph, None)
     return walk.found
 
@@ -118,7 +119,7 @@ class _Walk:
         if (graph.start, graph.name) in self._seen:
             return
         self._seen.add((graph.start, graph.name))
-        plans = graph.plans
+        plans = plan_of_graph(graph).plans
         for plan in plans.values():
             if isinstance(plan.lm, str):  # resolving it may need a key, or a program
                 self._by_name.setdefault(plan.lm, _Unasked())
@@ -129,7 +130,7 @@ class _Walk:
         def run_with(trace: list[Node]) -> Run:
             own = Run(RunOptions(self._lm, 0), trace=trace, outer=outer)
             own.outermost.notes.named.update(self._by_name)
-            own.scene = replace(graph.scene or around.scene, hidden=self._hidden)
+            own.scene = replace(plan_of_graph(graph).scene or around.scene, hidden=self._hidden)
             own.shows = graph.context or around.shows
             own.shows_limit = graph.context_limit or around.shows_limit
             own.step, own.turns = len(trace), _SAMPLE_TURNS
@@ -138,7 +139,7 @@ class _Walk:
         start = plans[graph.start]
         before = run_with([])
         inside.append((start, before))
-        if graph.is_filled:
+        if plan_of_graph(graph).is_filled:
             self.found += self._asked_to_fill([graph.start], before, next(before.seen(), None))
         runs = {
             graph.start: run_with(

@@ -16,6 +16,7 @@ from bae.core_schemas import field_schema
 from bae.exceptions import GateError, JournalError
 from bae.file_proof import file_in
 from bae.files import visible
+from bae.graph_plan import plan_of_graph
 from bae.journal.decoder import off_loop
 from bae.journal.earlier_turns import read_turn
 from bae.journal.gates import all_gates
@@ -405,7 +406,7 @@ def _is_in_step(messages: list[dict[str, Any]], expected: list[str], replayed: s
 async def show_agent(call: ApiCall) -> Response:
     """The capabilities of a graph as an AG-UI agent."""
     starts = starts_of(call)
-    graph, plans = starts.graph, [*starts.graph.plans.values()]
+    graph, plans = starts.graph, [*plan_of_graph(starts.graph).plans.values()]
     files = {file_in(field_schema(graph.start, name)) for name in file_fields(graph.start)}
     capabilities: dict[str, Any] = {
         "identity": {
@@ -424,8 +425,8 @@ async def show_agent(call: ApiCall) -> Response:
         "state": {"snapshots": True, "deltas": False, "persistentState": True},
         "multimodal": {"input": {"image": "Image" in files, "pdf": "Document" in files}},
         "humanInTheLoop": {
-            "supported": graph.asks_person,
-            "approvals": graph.asks_person,
+            "supported": plan_of_graph(graph).asks_person,
+            "approvals": plan_of_graph(graph).asks_person,
             "interrupts": True,
             "approveWithEdits": True,
         },

@@ -12,6 +12,7 @@ from bae.approvals import Grant
 from bae.exceptions import BaeError, GateError, JournalError, describe
 from bae.files import visible
 from bae.graph import Graph
+from bae.graph_plan import plan_of_graph
 from bae.journal.decoder import graph_at
 from bae.journal.gates import all_gates, encode_answer
 from bae.journal.node_codec import read_gate_answer
@@ -267,7 +268,7 @@ def _find_details(call: ApiCall, info: RunInfo, gate: OpenGate) -> _QuestionDeta
     if graph is None:
         return _QuestionDetails()
     try:
-        plans = graph_at(graph, gate.path).plans
+        plans = plan_of_graph(graph_at(graph, gate.path)).plans
     except JournalError:
         return _QuestionDetails()  # its classes have changed
     cls = next((each for each in plans if each.__name__ == gate.node_type.__name__), None)

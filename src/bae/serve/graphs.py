@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from bae import __version__
 from bae.graph import Graph
+from bae.graph_plan import plan_of_graph
 from bae.pictures import picture_of
 from bae.pictures.picture import Box
 from bae.plan import plan_of
@@ -58,7 +59,8 @@ def _view_graph(starts: Starts) -> GraphView:
     graph, picture = starts.graph, picture_of(starts.graph)
     layout = lay_out([box.name for box in picture.boxes], picture.edges)
     names = {box.id: box.name for box in picture.boxes}
-    tools = [(cls, plan.tools) for cls, plan in graph.plans.items() if plan.tools is not None]
+    plans = plan_of_graph(graph).plans
+    tools = [(cls, plan.tools) for cls, plan in plans.items() if plan.tools is not None]
     return GraphView(
         **_view_row(starts).model_dump(),
         nodes=[cls.__name__ for cls in graph.nodes],

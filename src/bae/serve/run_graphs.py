@@ -263,7 +263,7 @@ def _view_fork_form(stored: StoredRun, graph: Graph[Any, Any], at: int, cut: int
             "list them: GET /runs/R/steps",
             run_id=run_id,
         )
-    cls = next((each for each in graph.plans if each.__name__ == node.name), None)
+    cls = next((each for each in graph.nodes if each.__name__ == node.name), None)
     if cls is None:
         raise Refused(
             409,

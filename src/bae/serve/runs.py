@@ -14,6 +14,7 @@ from starlette.responses import Response
 from bae.exceptions import BaeError, JournalError
 from bae.files import visible
 from bae.graph import Graph
+from bae.graph_plan import plan_of_graph
 from bae.history import History
 from bae.journal.decoder import read_history
 from bae.journal.resume import fork_line, result_of
@@ -170,7 +171,7 @@ async def view_run(call: ApiCall, run_id: str) -> RunDetails:
                 last = (await result_of(graph, stored, None, api.journal)).trace[-1]
             del stored
             view.end = type(last).__name__
-            view.result = await api.fold(seen_of, last, graph.hidden)
+            view.result = await api.fold(seen_of, last, plan_of_graph(graph).hidden)
         except BaeError as error:  # the classes may have changed since
             view.no_result = error.message
     return view

@@ -22,6 +22,7 @@ from bae.calls import (
 )
 from bae.draft import validate_values
 from bae.exceptions import BaeError, FieldError, HintError, JournalError, Problem, an_error
+from bae.graph_plan import plan_of_graph
 
 if TYPE_CHECKING:
     from bae.hints import Names
@@ -230,7 +231,7 @@ class FieldPlan:
     def may_wait(self) -> bool:
         """Whether a person may have to answer before the value is known."""
         graphs = [call.graph for call in every_call(self.call) if call.graph is not None]
-        return self.asks_person or any(graph.asks_person for graph in graphs)
+        return self.asks_person or any(plan_of_graph(graph).asks_person for graph in graphs)
 
     @property
     def depends_on_run(self) -> bool:
@@ -238,7 +239,7 @@ class FieldPlan:
         on values that a graph recalls from the run around it, or on an LM's answers to a function,
         which may recall too. The call, or any call below it, may be the cause."""
         return is_by_value(self) or any(
-            call.lm_parameters or (call.graph is not None and call.graph.recalls)
+            call.lm_parameters or (call.graph is not None and plan_of_graph(call.graph).recalls)
             for call in every_call(self.call)
         )
 

@@ -41,23 +41,6 @@ if TYPE_CHECKING:
         TestResult,
         WorkReviewed,
         broadcast,
-        broadcast_action_requested,
-        broadcast_activity,
-        broadcast_agent_created,
-        broadcast_agent_retired,
-        broadcast_agent_status,
-        broadcast_blocker_created,
-        broadcast_blocker_resolved,
-        broadcast_commit_created,
-        broadcast_correction_attempt,
-        broadcast_plan_changed,
-        broadcast_progress,
-        broadcast_task_assigned,
-        broadcast_task_blocked,
-        broadcast_task_status,
-        broadcast_task_unblocked,
-        broadcast_test_result,
-        broadcast_work_reviewed,
     )
     from bae.team.feed import TeamFeed
     from bae.team.git import GitError, Repository
@@ -85,7 +68,6 @@ if TYPE_CHECKING:
     from bae.team.planning import plan_tasks
     from bae.team.pool import AgentPoolManager
     from bae.team.programs import CodingProgram, ProgramEvent
-    from bae.team.project import detect
     from bae.team.sandbox import Limits, Protection, SandboxError, protection
     from bae.team.schedule import DryRun, plan_dry_run
     from bae.team.store import Store, store_path
@@ -176,25 +158,7 @@ __all__ = [
     "add_team_jobs",
     "add_teams",
     "broadcast",
-    "broadcast_action_requested",
-    "broadcast_activity",
-    "broadcast_agent_created",
-    "broadcast_agent_retired",
-    "broadcast_agent_status",
-    "broadcast_blocker_created",
-    "broadcast_blocker_resolved",
-    "broadcast_commit_created",
-    "broadcast_correction_attempt",
-    "broadcast_plan_changed",
-    "broadcast_progress",
-    "broadcast_task_assigned",
-    "broadcast_task_blocked",
-    "broadcast_task_status",
-    "broadcast_task_unblocked",
-    "broadcast_test_result",
-    "broadcast_work_reviewed",
     "clean_branches",
-    "detect",
     "diff_task",
     "find_delivery",
     "format_patch",
@@ -230,13 +194,7 @@ __getattr__, __dir__ = export_lazily(
             "ActionRequested ActivityUpdate AgentCreated AgentRetired AgentStatusChanged "
             "BlockerCreated BlockerResolved Broadcaster CommitCreated CorrectionAttempt Event "
             "PlanChanged ProgressUpdate StoredEvent TaskAssigned TaskBlocked TaskStatusChanged "
-            "TaskUnblocked TestResult WorkReviewed broadcast broadcast_action_requested "
-            "broadcast_activity broadcast_agent_created broadcast_agent_retired "
-            "broadcast_agent_status broadcast_blocker_created broadcast_blocker_resolved "
-            "broadcast_commit_created broadcast_correction_attempt broadcast_plan_changed "
-            "broadcast_progress broadcast_task_assigned broadcast_task_blocked "
-            "broadcast_task_status broadcast_task_unblocked broadcast_test_result "
-            "broadcast_work_reviewed"
+            "TaskUnblocked TestResult WorkReviewed broadcast"
         ),
         "team.feed": "TeamFeed",
         "team.git": "GitError Repository",
@@ -249,7 +207,6 @@ __getattr__, __dir__ = export_lazily(
         "team.planning": "plan_tasks",
         "team.pool": "AgentPoolManager",
         "team.programs": "CodingProgram ProgramEvent",
-        "team.project": "detect",
         "team.sandbox": "Limits Protection SandboxError protection",
         "team.schedule": "DryRun plan_dry_run",
         "team.team_server": "Address serving",
@@ -264,4 +221,26 @@ __getattr__, __dir__ = export_lazily(
         "team.workspaces": "WorkspaceError",
     },
     root="bae",
+    former={
+        "detect": ("team.project", "`bae team init` detects the settings of a repository"),
+        **{
+            name: ("team.events", f"call broadcast(ws_manager, {event}(…))")
+            for name, event in {
+                "broadcast_activity": "ActivityUpdate",
+                "broadcast_agent_created": "AgentCreated",
+                "broadcast_agent_retired": "AgentRetired",
+                "broadcast_agent_status": "AgentStatusChanged",
+                "broadcast_blocker_created": "BlockerCreated",
+                "broadcast_blocker_resolved": "BlockerResolved",
+                "broadcast_commit_created": "CommitCreated",
+                "broadcast_correction_attempt": "CorrectionAttempt",
+                "broadcast_progress": "ProgressUpdate",
+                "broadcast_task_assigned": "TaskAssigned",
+                "broadcast_task_blocked": "TaskBlocked",
+                "broadcast_task_status": "TaskStatusChanged",
+                "broadcast_task_unblocked": "TaskUnblocked",
+                "broadcast_test_result": "TestResult.of",
+            }.items()
+        },
+    },
 )

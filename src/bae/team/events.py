@@ -315,6 +315,7 @@ def _broadcast_of(
     return send
 
 
+# These can be imported for one more version; `broadcast` takes any event.
 broadcast_task_status = _broadcast_of(TaskStatusChanged)
 broadcast_task_assigned = _broadcast_of(TaskAssigned)
 broadcast_task_blocked = _broadcast_of(TaskBlocked)
@@ -325,10 +326,7 @@ broadcast_agent_retired = _broadcast_of(AgentRetired)
 broadcast_test_result = _broadcast_of(TestResult.of)
 broadcast_correction_attempt = _broadcast_of(CorrectionAttempt)
 broadcast_commit_created = _broadcast_of(CommitCreated)
-broadcast_work_reviewed = _broadcast_of(WorkReviewed)
 broadcast_blocker_created = _broadcast_of(BlockerCreated)
 broadcast_blocker_resolved = _broadcast_of(BlockerResolved)
-broadcast_plan_changed = _broadcast_of(PlanChanged)
-broadcast_action_requested = _broadcast_of(ActionRequested)
 broadcast_progress = _broadcast_of(ProgressUpdate)
 broadcast_activity = _broadcast_of(ActivityUpdate)
